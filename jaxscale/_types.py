@@ -1,0 +1,69 @@
+"""Array types shared by every module, and the conversion of arguments to float leaves."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+Scalar = Float[Array, ""]
+"""One number: what every cost term returns."""
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "fp4")
+"""Order of `Chip.peak_flops` and `Plan.precision`; `bf16` stands for every 16-bit format."""
+
+N_LEVELS = 3
+"""Network levels: 0 scale-up domain (NVLink, ICI), 1 scale-out (InfiniBand, RoCE, DCN), 2 spine."""
+
+
+def as_float(value: Any) -> Any:
+    """Turn a Python or numpy number into a float leaf; pass arrays and tracers through.
+
+    Integers become floats so that `jax.grad` works on every leaf of every module.
+
+    Args:
+        value: a number, an array or a tracer.
+
+    Returns:
+        A Python float for a scalar number, else the value as a floating array.
+    """
+    if isinstance(value, bool | int | float | np.number | np.bool_):
+        return float(value)
+    if isinstance(value, np.ndarray) and not np.issubdtype(value.dtype, np.floating):
+        return value.astype(float)
+    return value
+
+
+def smooth_max(first: ArrayLike, second: ArrayLike, temperature: float) -> Array:
+    r"""Larger of two non-negative numbers, exact or smooth.
+
+    $\max(a, b)$ at `temperature` 0; else
+    $\tfrac12\left(a + b + \sqrt{(a - b)^2 + (T (a + b))^2}\right)$, which exceeds the maximum by at most $T (a + b)/2$.
+
+    Args:
+        first: a, any non-negative quantity.
+        second: b, in the unit of a.
+        temperature: T [1], a Python number: it chooses the form at trace time.
+
+    Returns:
+        The maximum, in the unit of the arguments.
+    """
+    if temperature == 0.0:
+        return jnp.maximum(first, second)
+    total = jnp.add(first, second)
+    gap = jnp.subtract(first, second)
+    # The tiny floor keeps the square root differentiable where both arguments are zero.
+    return 0.5 * (total + jnp.sqrt(gap * gap + (temperature * total) ** 2 + 1e-30))
+
+
+def smooth_min(first: ArrayLike, second: ArrayLike, temperature: float) -> Array:
+    """Smaller of two positive numbers, exact or smooth: their product over `smooth_max`, in their unit."""
+    if temperature == 0.0:
+        return jnp.minimum(first, second)
+    # The product form keeps all digits where one argument is far larger than the other.
+    return second * (first / smooth_max(first, second, temperature))
+
+
+def exposed(cost: ArrayLike, cover: ArrayLike, temperature: float) -> Array:
+    """Part of `cost` that does not hide behind `cover`: max(cost - cover, 0), exact or smooth [s]."""
+    return smooth_max(cost, cover, temperature) - cover

@@ -1,0 +1,104 @@
+"""Coefficients of the cost terms: what the datasheet does not say and measurements do.
+
+The table `data/coefficients.toml` gives each one its unit, its physical range, a prior with source and a sentence of
+physics. Here they are one flat module of float leaves, so that a step time differentiates with respect to each.
+"""
+
+import functools
+import tomllib
+from typing import NamedTuple
+
+import equinox as eqx
+from jaxtyping import ArrayLike, Float
+
+from jaxscale._resources import data_path
+from jaxscale._types import as_float
+
+
+def _positive() -> Float[ArrayLike, "*batch"]:
+    return eqx.field(converter=as_float)
+
+
+class Coefficients(eqx.Module):
+    """Fitted parameters of every cost term; `data/coefficients.toml` has their units, priors and sources."""
+
+    matmul_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    fp8_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    fp4_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    matmul_half_tokens: Float[ArrayLike, "*batch"] = _positive()
+    matmul_half_width: Float[ArrayLike, "*batch"] = _positive()
+    attention_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    score_bytes: Float[ArrayLike, "*batch"] = _positive()
+    hbm_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    residual_passes: Float[ArrayLike, "*batch"] = _positive()
+    hidden_passes: Float[ArrayLike, "*batch"] = _positive()
+    logit_bytes: Float[ArrayLike, "*batch"] = _positive()
+    kernel_time: Float[ArrayLike, "*batch"] = _positive()
+    host_time_layer: Float[ArrayLike, "*batch"] = _positive()
+    host_time_tp: Float[ArrayLike, "*batch"] = _positive()
+    scale_up_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    scale_out_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    link_latency_scale: Float[ArrayLike, "*batch"] = _positive()
+    network_latency_scale: Float[ArrayLike, "*batch"] = _positive()
+    tp_exposed: Float[ArrayLike, "*batch"] = _positive()
+    dp_overlap: Float[ArrayLike, "*batch"] = _positive()
+    dp_congestion: Float[ArrayLike, "*batch"] = _positive()
+    dp_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    fsdp_overlap: Float[ArrayLike, "*batch"] = _positive()
+    cp_overlap: Float[ArrayLike, "*batch"] = _positive()
+    ep_efficiency: Float[ArrayLike, "*batch"] = _positive()
+    moe_imbalance: Float[ArrayLike, "*batch"] = _positive()
+    moe_layer_time: Float[ArrayLike, "*batch"] = _positive()
+    pp_exposed: Float[ArrayLike, "*batch"] = _positive()
+    pp_slot_time: Float[ArrayLike, "*batch"] = _positive()
+    pp_slot_node_time: Float[ArrayLike, "*batch"] = _positive()
+    head_balance: Float[ArrayLike, "*batch"] = _positive()
+    optimizer_bytes: Float[ArrayLike, "*batch"] = _positive()
+    microbatch_time: Float[ArrayLike, "*batch"] = _positive()
+    step_time: Float[ArrayLike, "*batch"] = _positive()
+    straggler: Float[ArrayLike, "*batch"] = _positive()
+    activation_factor: Float[ArrayLike, "*batch"] = _positive()
+    logit_memory_bytes: Float[ArrayLike, "*batch"] = _positive()
+    gradient_memory_bytes: Float[ArrayLike, "*batch"] = _positive()
+    fragmentation: Float[ArrayLike, "*batch"] = _positive()
+    framework_bytes: Float[ArrayLike, "*batch"] = _positive()
+
+
+class Prior(NamedTuple):
+    """What is known of a coefficient before any fit.
+
+    Attributes:
+        median: in the coefficient's own unit.
+        spread: standard deviation in the unconstrained coordinate (log, or logit for fractions) [1].
+        kind: `positive` (log) or `fraction` (logit).
+        unit: unit of the coefficient.
+        meaning: one sentence of physics.
+        source: where median and spread come from.
+        effects: kinds of level (framework, gpu, ...) by which the coefficient may differ.
+    """
+
+    median: float
+    spread: float
+    kind: str
+    unit: str
+    meaning: str
+    source: str
+    effects: tuple[str, ...]
+
+
+@functools.cache
+def priors() -> dict[str, Prior]:
+    """Prior of every coefficient, in the order of the fields of `Coefficients`."""
+    with data_path("coefficients.toml").open("rb") as file:
+        table = tomllib.load(file)["coefficients"]
+    return {name: Prior(**{**table[name], "effects": tuple(table[name]["effects"])}) for name in names()}
+
+
+def names() -> tuple[str, ...]:
+    """Names of the coefficients, in field order."""
+    return tuple(Coefficients.__dataclass_fields__)
+
+
+def prior_medians() -> Coefficients:
+    """Coefficients at their prior medians: the model before it has seen a measured run."""
+    return Coefficients(**{name: prior.median for name, prior in priors().items()})

@@ -1,0 +1,138 @@
+r"""Collectives on a hierarchy of network levels: the alpha-beta model.
+
+A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. Each level works on
+the share of the volume that the levels below leave it, because every rank of a domain drives its own link outwards:
+
+$$ t = \sum_k \left[ \alpha_k (r_k - 1) + \frac{V}{\prod_{j<k} r_j} \frac{r_k - 1}{r_k W_k} \right] $$
+
+for an all-gather or a reduce-scatter of V bytes (gathered size) by rings; an all-reduce is one of each.
+Reference: Rabenseifner (2004); NCCL `tuning.cc`, ring latency = steps * hop latency.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._types import N_LEVELS, smooth_max, smooth_min
+from jaxscale.coefficients import Coefficients
+from jaxscale.hardware import Network
+
+
+class Link(NamedTuple):
+    """Effective network of one job, catalogue numbers times fitted efficiencies.
+
+    Attributes:
+        domain_size: chips per domain, for each level [1].
+        bandwidth: per chip and direction, for each level [byte/s].
+        latency: per hop, for each level [s].
+    """
+
+    domain_size: tuple[Array, ...]
+    bandwidth: tuple[Array, ...]
+    latency: tuple[Array, ...]
+
+
+def effective_link(network: Network, coefficients: Coefficients) -> Link:
+    """Apply the fitted efficiencies: `scale_up_*` to level 0, `scale_out_*` to the levels above it."""
+    c = coefficients
+    efficiency = (c.scale_up_efficiency, c.scale_out_efficiency, c.scale_out_efficiency)
+    scale = (c.link_latency_scale, c.network_latency_scale, c.network_latency_scale)
+    levels = [network.level(index) for index in range(N_LEVELS)]
+    return Link(
+        tuple(size for size, _, _ in levels),
+        tuple(bandwidth * e for (_, bandwidth, _), e in zip(levels, efficiency, strict=True)),
+        tuple(latency * s for (_, _, latency), s in zip(levels, scale, strict=True)),
+    )
+
+
+def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: float) -> tuple[Array, ...]:
+    """Ranks of a group at each network level; their product is n.
+
+    Args:
+        n: ranks of the group [1].
+        stride: chips between neighbouring ranks [1].
+        link: the network.
+        temperature: 0 for the exact clip, else its smoothing [1].
+
+    Returns:
+        Ranks at each level [1].
+    """
+    ranks = []
+    remaining, span = jnp.asarray(n), stride
+    for size in link.domain_size[:-1]:
+        reach = smooth_max(size / span, 1.0, temperature)
+        here = smooth_min(reach, remaining, temperature)
+        ranks.append(here)
+        remaining, span = remaining / here, span * here
+    return (*ranks, remaining)
+
+
+def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
+    """Time of one ring all-gather (or reduce-scatter) over the hierarchy.
+
+    Args:
+        volume: V, size of the gathered tensor [byte].
+        n: ranks of the group [1].
+        stride: chips between neighbouring ranks [1].
+        link: the network.
+        temperature: smoothing of the placement [1].
+
+    Returns:
+        Time [s]; zero for a single rank.
+    """
+    time = 0.0
+    share = volume
+    ranks = ranks_per_level(n, stride, link, temperature)
+    for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
+        time = time + latency * (rank - 1.0) + share * (1.0 - 1.0 / rank) / bandwidth
+        share = share / rank
+    return jnp.asarray(time)
+
+
+def all_to_all_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
+    r"""Time of one all-to-all in which each rank sends `volume` bytes in all.
+
+    Level k carries the share of destinations that lie beyond level k - 1 and within k:
+    $t = \sum_k [\alpha_k (r_k - 1) + V (r_k - 1) \prod_{j<k} r_j / (n W_k)]$.
+
+    Args:
+        volume: bytes each rank sends, its own share included [byte].
+        n: ranks of the group [1].
+        stride: chips between neighbouring ranks [1].
+        link: the network.
+        temperature: smoothing of the placement [1].
+
+    Returns:
+        Time [s]; zero for a single rank.
+    """
+    time = 0.0
+    inner = 1.0
+    ranks = ranks_per_level(n, stride, link, temperature)
+    for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
+        time = time + latency * (rank - 1.0) + volume * (rank - 1.0) * inner / (n * bandwidth)
+        inner = inner * rank
+    return jnp.asarray(time)
+
+
+def send_time(volume: ArrayLike, stride: ArrayLike, link: Link) -> Array:
+    """Time of one send to the rank `stride` chips away: the worst level that the hop can cross.
+
+    The share of hops that leave level k is `stride / domain_size[k]`, at most 1.
+
+    Args:
+        volume: message [byte].
+        stride: chips between sender and receiver [1].
+        link: the network.
+
+    Returns:
+        Time [s].
+    """
+    time = 0.0
+    crossing = 1.0
+    for level, size in enumerate(link.domain_size):
+        leaving = jnp.minimum(stride / size, 1.0) if level < N_LEVELS - 1 else 0.0
+        here = crossing * (1.0 - leaving)
+        time = time + here * (link.latency[level] + volume / link.bandwidth[level])
+        crossing = crossing * leaving
+    return jnp.asarray(time)

@@ -1,0 +1,139 @@
+r"""Data-parallel collectives: gradient reduction, ZeRO gathers, FSDP and hybrid sharding, exposed part only.
+
+ZeRO 0 to 2 move gradients once per step (scatter) and parameters once (gather), partly behind the last backward pass.
+FSDP (stage 3) gathers each layer before its forward and again before its backward pass and scatters its gradients, for
+every microbatch, hidden behind the compute of the neighbouring layer. With a shard group smaller than dp (HSDP) the
+copies all-reduce their shard once per step.
+References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 2023, arXiv 2304.11277, section 3.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._types import exposed
+from jaxscale.coefficients import Coefficients
+from jaxscale.costs.collectives import Link, gather_time
+from jaxscale.plan import Plan, sharding
+from jaxscale.workload import (
+    Transformer,
+    attention_params,
+    embedding_params,
+    mlp_params,
+    moe_layers,
+    ssm_params,
+)
+
+PARAMETER_BYTES = 2.0
+"""Bytes of a gathered 16-bit parameter [byte]."""
+
+GRADIENT_BYTES = 4.0
+"""Bytes of a reduced gradient, accumulated in 32 bits [byte]."""
+
+
+class LocalParams(NamedTuple):
+    """Parameters that one chip of the busiest stage holds, before any ZeRO sharding.
+
+    Attributes:
+        layers: dense weights of the stage's layers [1].
+        experts: routed experts of the stage's layers [1].
+        embedding: embeddings, spread over the ends of the pipeline [1].
+    """
+
+    layers: Array
+    experts: Array
+    embedding: Array
+
+    @property
+    def total(self) -> Array:
+        """All of them [1]."""
+        return self.layers + self.experts + self.embedding
+
+
+def local_params(model: Transformer, plan: Plan) -> LocalParams:
+    """Weights per chip: layers over tp * pp, experts over ep too, embeddings over tp and the two end stages."""
+    expert = mlp_params(model, model.d_ff_expert)
+    dense = (
+        model.n_attention_layers * attention_params(model)
+        + model.n_dense_layers * mlp_params(model, model.d_ff)
+        + model.n_ssm_layers * ssm_params(model)
+        + moe_layers(model) * model.n_shared_experts * expert
+    )
+    experts = moe_layers(model) * model.n_experts * expert
+    # One end stage holds one of the two matrices as soon as there is a pipeline.
+    share = 1.0 / plan.pp + (1.0 - 1.0 / plan.pp) / (2.0 - model.tied_embeddings)
+    shard = plan.tp * plan.pp
+    return LocalParams(dense / shard, experts / (shard * plan.ep), share * embedding_params(model) / plan.tp)
+
+
+class DataParallel(NamedTuple):
+    """Exposed data-parallel time of one step.
+
+    Attributes:
+        step: once per step: gradient reduction, parameter gather, replica all-reduce [s].
+        microbatch: per microbatch: FSDP gathers and scatters that compute does not hide [s].
+    """
+
+    step: Array
+    microbatch: Array
+
+
+def data_parallel(
+    model: Transformer,
+    plan: Plan,
+    link: Link,
+    coefficients: Coefficients,
+    forward: ArrayLike,
+    backward: ArrayLike,
+    temperature: float = 0.0,
+) -> DataParallel:
+    """Exposed data-parallel time.
+
+    Args:
+        model: the transformer.
+        plan: degrees and ZeRO stage.
+        link: the network.
+        coefficients: efficiencies and overlap.
+        forward: compute time of one microbatch's forward pass on one stage, behind which gathers hide [s].
+        backward: the same of its backward pass [s].
+        temperature: smoothing [1].
+
+    Returns:
+        Times per step and per microbatch [s].
+    """
+    c = coefficients
+    stride = plan.tp * plan.cp
+    fsdp = sharding(plan, 3)
+    # Ranks of a context-parallel group hold the same weights and reduce with the replicas.
+    replicas = plan.dp * plan.cp
+    group = plan.shard_group * plan.cp
+    congestion = (1.0 + c.dp_congestion * _log2_nodes(replicas * plan.tp, link)) / c.dp_efficiency
+    trainable = model.trainable_share
+
+    def gather(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
+        return gather_time(volume * congestion, ranks, spacing, link, temperature)
+
+    params = local_params(model, plan)
+    dense = params.layers + params.embedding
+    expert_ranks = replicas * plan.tp / plan.ep
+    reduce_bytes = GRADIENT_BYTES * trainable
+    scatter = gather(reduce_bytes * dense, group, plan.tp)
+    collect = gather(PARAMETER_BYTES * dense, group, plan.tp)
+    between_copies = 2.0 * gather(reduce_bytes * dense / group, plan.dp / plan.shard_group, stride * plan.shard_group)
+    experts = gather((reduce_bytes + PARAMETER_BYTES * trainable) * params.experts, expert_ranks, plan.ep)
+    # Launches: one collective per layer and direction adds its own latency, which grows with the ring.
+    latency = gather_time(0.0, group, plan.tp, link, temperature)
+    layers = model.n_layers / plan.pp
+    per_layer = (layers - 1.0) * latency
+
+    once = (1.0 - fsdp) * (scatter + trainable * collect) + experts + between_copies
+    hidden = c.dp_overlap * backward * (1.0 - 1.0 / replicas)
+    step = exposed(once, hidden, temperature)
+    gathers_forward = exposed(collect + per_layer, c.fsdp_overlap * forward, temperature)
+    gathers_backward = exposed(collect + scatter + 2.0 * per_layer, c.fsdp_overlap * backward, temperature)
+    return DataParallel(step, fsdp * (gathers_forward + gathers_backward))
+
+
+def _log2_nodes(ranks: ArrayLike, link: Link) -> Array:
+    return jnp.log2(jnp.maximum(jnp.divide(ranks, link.domain_size[0]), 1.0))

@@ -1,0 +1,42 @@
+"""Memory-bound work: norms, residuals, activations, rotary, softmax of the logits, embedding lookup, router.
+
+Each is a number of passes over a tensor at the memory bandwidth. Sequence parallelism splits what works on the residual
+stream over tp (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2); the rest is split by tp anyway.
+"""
+
+from jaxtyping import Array
+
+from jaxscale.coefficients import Coefficients
+from jaxscale.hardware import Cluster
+from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.workload import Transformer, moe_layers
+
+ACTIVATION_BYTES = 2.0
+"""Bytes of a 16-bit activation [byte]."""
+
+
+def sequence_split(plan: Plan) -> Array:
+    """Ways in which the residual stream is split inside a tensor-parallel group: tp with sequence parallelism [1]."""
+    return 1.0 + plan.sequence_parallel * (plan.tp - 1.0)
+
+
+def elementwise_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
+    """Forward memory-bound time of all layers for one microbatch, as if on one stage [s]."""
+    c = coefficients
+    tokens = tokens_per_microbatch(model, plan)
+    blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers)
+    residual = c.residual_passes * model.d_model * blocks / sequence_split(plan)
+    gate = 1.0 + model.gated_mlp
+    expert_width = (model.moe_top_k + model.n_shared_experts) * model.d_ff_expert
+    inner = gate * (model.n_dense_layers * model.d_ff + moe_layers(model) * expert_width)
+    heads = model.n_attention_layers * (model.n_heads + 2.0 * model.n_kv_heads) * model.head_dim
+    state = model.n_ssm_layers * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
+    hidden = c.hidden_passes * (inner + heads + state) / plan.tp
+    return tokens * ACTIVATION_BYTES * (residual + hidden) / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+
+
+def logits_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
+    """Memory-bound time of logits, softmax and cross-entropy of one microbatch, its share of a forward pass [s]."""
+    c = coefficients
+    logits = tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
+    return logits * c.logit_bytes / (3.0 * cluster.chip.hbm_bandwidth * c.hbm_efficiency)

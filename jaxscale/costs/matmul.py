@@ -1,0 +1,110 @@
+r"""Weight matmuls: roofline with an efficiency that falls for small or thin local matrices.
+
+One forward pass of a layer on one chip takes
+
+$$ t = \max\left( \frac{2 t_k P}{u\,C} \left(1 + \frac{t_{1/2}}{t_k}\right)\left(1 + w_{1/2}\left(\frac1d + \frac{1}{w}\right)\right),
+   \frac{2 P}{e W} \right) $$
+
+with $t_k$ tokens, P local parameters, w the local inner width (heads or MLP, divided by tp).
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._types import PRECISIONS, smooth_max
+from jaxscale.coefficients import Coefficients
+from jaxscale.hardware import Chip, Cluster
+from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.workload import Transformer, attention_params, mlp_params, moe_layers, ssm_params
+
+WEIGHT_BYTES = 2.0
+"""Bytes of a 16-bit weight as the matmul reads it [byte]."""
+
+
+def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
+    """Time of one weight-matmul flop of large matrices: shares of each precision over its peak [s/flop]."""
+    c = coefficients
+    relative = {"fp8": c.fp8_efficiency, "fp4": c.fp4_efficiency}
+    peak, share = jnp.asarray(chip.peak_flops), jnp.asarray(plan.precision)
+    time = sum(
+        share[..., index] / (peak[..., index] * c.matmul_efficiency * relative.get(name, 1.0))
+        for index, name in enumerate(PRECISIONS)
+    )
+    return jnp.asarray(time)
+
+
+def matmul_time(
+    tokens: ArrayLike,
+    params: ArrayLike,
+    width: ArrayLike,
+    model: Transformer,
+    plan: Plan,
+    cluster: Cluster,
+    coefficients: Coefficients,
+    temperature: float = 0.0,
+) -> Array:
+    """Forward time of matmuls with `params` local weights for `tokens` tokens.
+
+    Args:
+        tokens: rows of the left matrix [token].
+        params: local weights that multiply each row [1].
+        width: local inner width, for the thin-matrix loss [1].
+        model: the transformer, for its width d.
+        plan: precision of the matmuls.
+        cluster: peak and memory bandwidth.
+        coefficients: efficiency and half-efficiency sizes.
+        temperature: smoothing of the roofline [1].
+
+    Returns:
+        Time [s].
+    """
+    c = coefficients
+    thin = 1.0 + c.matmul_half_width * (1.0 / model.d_model + 1.0 / width)
+    compute = 2.0 * params * (tokens + c.matmul_half_tokens) * thin * seconds_per_flop(cluster.chip, plan, c)
+    memory = WEIGHT_BYTES * params / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    return smooth_max(compute, memory, temperature)
+
+
+def dense_forward(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+) -> Array:
+    """Forward matmul time of all layers of a model for one microbatch, experts left out, as if on one stage [s]."""
+    tokens = tokens_per_microbatch(model, plan)
+    rest = (model, plan, cluster, coefficients, temperature)
+    heads = model.n_heads * model.head_dim / plan.tp
+    attention = matmul_time(tokens, attention_params(model) / plan.tp, heads, *rest)
+    mlp = matmul_time(tokens, mlp_params(model, model.d_ff) / plan.tp, model.d_ff / plan.tp, *rest)
+    ssm = matmul_time(tokens, ssm_params(model) / plan.tp, (1.0 + model.ssm_d_inner) / plan.tp, *rest)
+    return model.n_attention_layers * attention + model.n_dense_layers * mlp + model.n_ssm_layers * ssm
+
+
+def expert_forward(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+) -> Array:
+    """Forward matmul time of routed and shared experts of all layers for one microbatch, as if on one stage.
+
+    An expert sees `t k ep / E` tokens; imbalance makes the busiest chip work `1 + moe_imbalance` times the mean.
+
+    Returns:
+        Time [s]; zero for a dense model.
+    """
+    c = coefficients
+    tokens = tokens_per_microbatch(model, plan)
+    expert_tokens = tokens * model.moe_top_k * plan.ep / model.n_experts
+    local_experts = model.n_experts / plan.ep
+    width = model.d_ff_expert / plan.tp
+    expert = mlp_params(model, model.d_ff_expert) / plan.tp
+    rest = (model, plan, cluster, coefficients, temperature)
+    routed = local_experts * matmul_time(expert_tokens, expert, width, *rest)
+    shared = model.n_shared_experts * matmul_time(tokens, expert, width, *rest)
+    return moe_layers(model) * (routed * (1.0 + c.moe_imbalance) + shared)
+
+
+def head_forward(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+) -> Array:
+    """Forward matmul time of the logits of one microbatch on the last stage [s]."""
+    tokens = tokens_per_microbatch(model, plan)
+    params = model.vocab_size * model.d_model / plan.tp
+    rest = (model, plan, cluster, coefficients, temperature)
+    return matmul_time(tokens, params, model.vocab_size / plan.tp, *rest)

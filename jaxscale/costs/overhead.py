@@ -1,0 +1,48 @@
+"""Overheads that no datasheet names: kernel launches, the host's pace, microbatch and step bookkeeping.
+
+A layer cannot run faster than the host launches its kernels: where the chip is quicker, the difference is exposed.
+"""
+
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._types import exposed
+from jaxscale.coefficients import Coefficients
+from jaxscale.hardware import Cluster
+from jaxscale.plan import Plan
+from jaxscale.workload import Transformer
+
+
+def kernel_time_forward(model: Transformer, coefficients: Coefficients) -> Array:
+    """Gaps between the kernels of one forward pass of all layers; mixture layers have more [s]."""
+    c = coefficients
+    experts = model.n_mlp_layers - model.n_dense_layers
+    return c.kernel_time * model.n_layers + c.moe_layer_time * experts
+
+
+def host_exposed(
+    model: Transformer, plan: Plan, coefficients: Coefficients, device: ArrayLike, temperature: float = 0.0
+) -> Array:
+    """Time that the chip waits for the host, for one microbatch of all layers as if on one stage.
+
+    Args:
+        model: the transformer.
+        plan: tp, whose collectives the host launches too.
+        coefficients: host time per layer.
+        device: time the chip needs for the same work [s].
+        temperature: smoothing [1].
+
+    Returns:
+        Time [s].
+    """
+    c = coefficients
+    host = model.n_layers * (c.host_time_layer + c.host_time_tp * (plan.tp - 1.0))
+    return exposed(host, device, temperature)
+
+
+def bookkeeping_time(plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
+    """Host time per microbatch (more where stages hand over) and per step [s]."""
+    c = coefficients
+    nodes = cluster.n_chips / cluster.network.domain_size[..., 0]
+    handover = (1.0 - 1.0 / plan.pp) * (c.pp_slot_time + c.pp_slot_node_time * nodes)
+    slots = plan.n_microbatches + plan.pp - 1.0
+    return c.microbatch_time * plan.n_microbatches + handover * slots + c.step_time

@@ -1,0 +1,26 @@
+"""Stragglers: a synchronous step waits for the slowest of its nodes, and the slowest of many is slower.
+
+For Gaussian scatter the expected maximum of n grows as sqrt(2 ln n); over the range of real clusters a straight line in
+log2 n describes it as well and has one coefficient (Dean & Barroso 2013, The Tail at Scale, for the effect).
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.coefficients import Coefficients
+from jaxscale.hardware import Cluster
+
+
+def straggler_time(cluster: Cluster, coefficients: Coefficients, step: ArrayLike) -> Array:
+    """Time lost to the slowest node: `straggler * log2(nodes) * step`, nothing inside one node.
+
+    Args:
+        cluster: how many chips, how many share a node.
+        coefficients: `straggler`, loss per doubling of the nodes [1].
+        step: time of the step without stragglers [s].
+
+    Returns:
+        Time [s].
+    """
+    nodes = jnp.maximum(cluster.n_chips / cluster.network.domain_size[..., 0], 1.0)
+    return coefficients.straggler * jnp.log2(nodes) * step

@@ -1,0 +1,167 @@
+"""Peak memory of the fullest chip, by cause.
+
+References: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 6 (activations); Rajbhandari et al. 2020,
+arXiv 1910.02054, section 3 (weights, gradients, optimizer); Narayanan et al. 2021, arXiv 2104.04473, section 2.2
+(microbatches in flight).
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxscale._types import smooth_max, smooth_min
+from jaxscale.coefficients import Coefficients
+from jaxscale.costs.data import PARAMETER_BYTES, local_params
+from jaxscale.costs.elementwise import ACTIVATION_BYTES, sequence_split
+from jaxscale.costs.pipeline import busiest_layers
+from jaxscale.hardware import Cluster
+from jaxscale.plan import Plan, sharding, tokens_per_microbatch
+from jaxscale.workload import Transformer, attended_keys, moe_layers
+
+Bytes = Float[Array, "*batch"]
+
+OPTIMIZER_BYTES = 12.0
+"""Master weight and two moments of Adam, 32 bits each (Rajbhandari et al. 2020, section 3.1) [byte]."""
+
+SCORE_MEMORY_BYTES = 5.0
+"""Stored bytes per materialised score: softmax output, dropout mask and output (Korthikanti et al., equation 1) [byte]."""
+
+RESIDUAL_MEMORY_BYTES = 10.0
+"""Stored bytes per residual-stream element and layer: norms' inputs, dropout masks (Korthikanti et al., eq. 1) [byte]."""
+
+
+class Memory(eqx.Module):
+    """Peak memory of one training step on the fullest chip; the terms add up to `total`.
+
+    Attributes:
+        weights: 16-bit parameters [byte].
+        gradients: gradients and their accumulation buffer [byte].
+        optimizer: master weights and moments [byte].
+        activations: stored for the backward pass, all microbatches in flight [byte].
+        logits: logits, their 32-bit copy and gradient, beyond what the first stage holds [byte].
+        buffers: gathered parameters of FSDP and communication buffers [byte].
+        fragmentation: reserved but unused [byte].
+        framework: context, communicators, workspaces [byte].
+        capacity: memory of the chip [byte].
+    """
+
+    weights: Bytes
+    gradients: Bytes
+    optimizer: Bytes
+    activations: Bytes
+    logits: Bytes
+    buffers: Bytes
+    fragmentation: Bytes
+    framework: Bytes
+    capacity: Bytes
+
+    @property
+    def total(self) -> Array:
+        """Peak memory [byte]."""
+        terms = list(self.terms().values())
+        return sum(terms[1:], start=terms[0])
+
+    @property
+    def fits(self) -> Bool[Array, "*batch"]:
+        """Whether the peak stays within the chip's memory."""
+        return self.total <= self.capacity
+
+    def terms(self) -> dict[str, Array]:
+        """Terms by name, in order [byte]."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "capacity"}
+
+
+def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coefficients) -> Array:
+    r"""Stored activations of one layer and microbatch, nothing recomputed.
+
+    $t [10 d / q + (2 (2 H + 2 K) h + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes, q = tp with sequence
+    parallelism; the classic `s b h (10 + 24/t + 5 a s/(h t))` for f = 4 d (Korthikanti et al. 2022, equations 1 to 4).
+
+    Returns:
+        Bytes of the average layer [byte].
+    """
+    stored = 1.0 - plan.flash_attention * 1.0
+    # Selective recomputation drops the scores as fused attention does.
+    stored = stored * (1.0 - plan.recompute_selective)
+    heads = 2.0 * ACTIVATION_BYTES * (model.n_heads + model.n_kv_heads) * model.head_dim
+    scores = SCORE_MEMORY_BYTES * stored * model.n_heads * attended_keys(model)
+    attention = (heads + scores) * model.n_attention_layers
+    expert_width = (model.moe_top_k + model.n_shared_experts) * model.d_ff_expert
+    width = model.n_dense_layers * model.d_ff + moe_layers(model) * expert_width
+    mlp = 2.0 * ACTIVATION_BYTES * (1.0 + model.gated_mlp) * width
+    ssm = 3.0 * ACTIVATION_BYTES * model.n_ssm_layers * model.ssm_d_inner
+    split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
+    blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers
+    residual = RESIDUAL_MEMORY_BYTES * model.d_model * blocks / sequence_split(plan)
+    return coefficients.activation_factor * tokens_per_microbatch(model, plan) * (residual + split)
+
+
+def microbatches_in_flight(plan: Plan, temperature: float = 0.0) -> Array:
+    """Microbatches whose activations the first stage holds at once, per layer it owns [1].
+
+    1F1B: min(m, pp), times `1 + (pp - 1) / (pp vpp)` when interleaved; GPipe: m.
+    """
+    interleaved = 1.0 + (plan.pp - 1.0) / (plan.pp * plan.vpp) * (1.0 - 1.0 / plan.vpp)
+    one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
+    return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
+
+
+def memory(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+) -> Memory:
+    """Peak memory of the fullest chip.
+
+    Args:
+        model: the transformer.
+        plan: degrees, sharding, recomputation.
+        cluster: capacity of a chip.
+        coefficients: factors of activations, logits, gradients, fragmentation.
+        temperature: smoothing of the maxima [1].
+
+    Returns:
+        The terms of the peak [byte].
+    """
+    c = coefficients
+    params = local_params(model, plan)
+    dense = params.layers + params.embedding
+    group = plan.shard_group * plan.cp
+    expert_group = plan.dp * plan.cp * plan.tp / plan.ep
+
+    def held(stage: int) -> Array:
+        sharded = sharding(plan, stage)
+        shards = 1.0 + sharded * (group - 1.0)
+        expert_shards = 1.0 + sharded * (expert_group - 1.0)
+        return dense / shards + params.experts / expert_shards
+
+    layers = busiest_layers(model.n_layers, plan.pp, temperature)
+    whole = layer_activation_bytes(model, plan, c)
+    checkpoint = ACTIVATION_BYTES * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
+    per_layer = whole + plan.recompute_full * (checkpoint - whole)
+    stored = per_layer * layers * microbatches_in_flight(plan, temperature)
+    activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
+    logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
+    last_stage = per_layer * layers + plan.recompute_full * whole + logit_bytes
+    logits = smooth_max(last_stage, activations, temperature) - activations
+    gathered = sharding(plan, 3) * 2.0 * PARAMETER_BYTES * params.layers / layers
+    trainable = model.trainable_share
+    terms = (
+        PARAMETER_BYTES * held(3),
+        c.gradient_memory_bytes * trainable * held(2),
+        OPTIMIZER_BYTES * trainable * held(1),
+        activations,
+        logits,
+        gathered,
+    )
+    weights, gradients, optimizer, activations, logits, buffers = terms
+    allocated = sum(terms[1:], start=terms[0])
+    return Memory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        logits=logits,
+        buffers=buffers,
+        fragmentation=(c.fragmentation - 1.0) * allocated,
+        framework=jnp.asarray(c.framework_bytes),
+        capacity=jnp.asarray(cluster.chip.hbm_bytes),
+    )

@@ -1,0 +1,174 @@
+"""Parallel plans: degrees, sharding, schedule, recomputation, precision.
+
+Choices that are words to a person (`recompute="full"`) become switches between 0 and 1, so that plans of every kind
+stack, sweep under one `jax.vmap` and differentiate. At 0 and 1 a switch is exact; between, the costs blend linearly.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._types import PRECISIONS, as_float
+from jaxscale.workload import Transformer
+
+Number = Float[ArrayLike, "*batch"]
+
+RECOMPUTE = ("none", "selective", "full")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+class Plan(eqx.Module):
+    """How one training step is laid over the chips: `n_chips = dp * tp * pp * cp`, `B = b * m * dp`.
+
+    Attributes:
+        dp: data-parallel degree [1].
+        tp: tensor-parallel degree [1].
+        pp: pipeline stages [1].
+        vpp: virtual stages per chip (interleaving) [1].
+        cp: context-parallel degree [1].
+        ep: expert-parallel degree; divides dp * cp * tp [1].
+        zero_stage: 0 to 3: none, optimizer, gradients, parameters sharded (3 is FSDP) [1].
+        shard_group: chips that share one sharded copy; dp for plain ZeRO, fewer for HSDP [1].
+        micro_batch_size: b, sequences per microbatch and replica [1].
+        n_microbatches: m, microbatches per step and replica [1].
+        sequence_parallel: 1 where norms and residuals are split over tp [1].
+        recompute_selective: 1 where only the attention core is recomputed [1].
+        recompute_full: 1 where whole layers are recomputed [1].
+        gpipe: 1 where all forwards run before the first backward [1].
+        zero_bubble: share of the pipeline bubble that weight gradients fill [1].
+        flash_attention: 1 for fused attention, 0 for materialised scores [1].
+        precision: share of the weight matmuls done in each of `PRECISIONS` [1].
+    """
+
+    dp: Number
+    tp: Number
+    pp: Number
+    vpp: Number
+    cp: Number
+    ep: Number
+    zero_stage: Number
+    shard_group: Number
+    micro_batch_size: Number
+    n_microbatches: Number
+    sequence_parallel: Number
+    recompute_selective: Number
+    recompute_full: Number
+    gpipe: Number
+    zero_bubble: Number
+    flash_attention: Number
+    precision: Float[ArrayLike, "*batch precision"]
+
+    def __init__(
+        self,
+        dp: Any = 1,
+        tp: Any = 1,
+        pp: Any = 1,
+        vpp: Any = 1,
+        cp: Any = 1,
+        ep: Any = 1,
+        zero_stage: Any = 0,
+        micro_batch_size: Any = 1,
+        n_microbatches: Any = 1,
+        sequence_parallel: Any = False,
+        recompute: str = "none",
+        *,
+        schedule: str = "1f1b",
+        shard_group: Any = None,
+        precision: str = "bf16",
+        flash_attention: Any = True,
+    ):
+        """Describe a plan in words and numbers.
+
+        Raises:
+            ValueError: an unknown word or a degree below its range.
+        """
+        self.dp, self.tp, self.pp, self.vpp = as_float(dp), as_float(tp), as_float(pp), as_float(vpp)
+        self.cp, self.ep, self.zero_stage = as_float(cp), as_float(ep), as_float(zero_stage)
+        self.shard_group = self.dp if shard_group is None else as_float(shard_group)
+        self.micro_batch_size, self.n_microbatches = as_float(micro_batch_size), as_float(n_microbatches)
+        self.sequence_parallel = as_float(sequence_parallel)
+        _check_word("recompute", recompute, RECOMPUTE)
+        _check_word("schedule", schedule, SCHEDULES)
+        _check_word("precision", precision, PRECISIONS)
+        self.recompute_selective = float(recompute == "selective")
+        self.recompute_full = float(recompute == "full")
+        self.gpipe = float(schedule == "gpipe")
+        self.zero_bubble = float(schedule == "zero-bubble")
+        self.flash_attention = as_float(flash_attention)
+        self.precision = np.asarray([float(name == precision) for name in PRECISIONS])
+
+    def __check_init__(self):
+        """Refuse degrees below one; traced values are not looked at."""
+        for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches", "shard_group"):
+            value = getattr(self, name)
+            if isinstance(value, float) and not 1 <= value < float("inf"):
+                raise ValueError(f"Plan.{name} = {value:g} is out of range; expected a number of at least 1")
+        if isinstance(self.zero_stage, float) and not 0 <= self.zero_stage <= 3:
+            raise ValueError(f"Plan.zero_stage = {self.zero_stage:g} is out of range; expected 0, 1, 2 or 3")
+
+    @property
+    def n_chips(self) -> Number:
+        """Chips that the plan takes: dp * tp * pp * cp [1]."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def global_batch_size_seqs(self) -> Number:
+        """B = b * m * dp [sequence]."""
+        return self.micro_batch_size * self.n_microbatches * self.dp
+
+
+def _check_word(field: str, word: str, valid: tuple[str, ...]) -> None:
+    if word not in valid:
+        raise ValueError(f"Plan.{field} = {word!r} is unknown; expected one of {', '.join(valid)}")
+
+
+def sharding(plan: Plan, stage: int) -> Array:
+    """Switch of one ZeRO stage: 1 from that stage on, 0 below, linear between whole stages [1]."""
+    return jnp.clip(jnp.subtract(plan.zero_stage, stage - 1.0), 0.0, 1.0)
+
+
+def tokens_per_microbatch(model: Transformer, plan: Plan) -> Array:
+    """Tokens that one chip sees in one microbatch: b * S / cp [token]."""
+    return plan.micro_batch_size * model.seq_len / plan.cp
+
+
+def expert_shard(model: Transformer, plan: Plan) -> Array:
+    """Chips over which the weights of one layer's experts are spread, tp included: tp * ep [1]."""
+    return plan.tp * plan.ep
+
+
+def violations(model: Transformer, plan: Plan, n_chips: float) -> list[str]:
+    """Rules that a plan breaks, one clear sentence each; an empty list is a valid plan.
+
+    Args:
+        model: the transformer.
+        plan: concrete (not traced) plan.
+        n_chips: chips of the cluster [1].
+
+    Returns:
+        Sentences that name the field, its value and what would be valid.
+    """
+    rules = (
+        (plan.n_chips == n_chips, f"dp * tp * pp * cp = {plan.n_chips:g} must equal the cluster's {n_chips:g} chips"),
+        (_divides(plan.tp, model.n_heads), f"tp = {plan.tp:g} must divide n_heads = {model.n_heads:g}"),
+        (_divides(plan.tp, model.d_ff), f"tp = {plan.tp:g} must divide d_ff = {model.d_ff:g}"),
+        (plan.pp * plan.vpp <= model.n_layers, f"pp * vpp = {plan.pp * plan.vpp:g} exceeds {model.n_layers:g} layers"),
+        (_divides(2 * plan.cp, model.seq_len) or plan.cp == 1, f"2 * cp = {2 * plan.cp:g} must divide seq_len"),
+        (_divides(plan.ep, model.n_experts), f"ep = {plan.ep:g} must divide n_experts = {model.n_experts:g}"),
+        (_divides(plan.ep, plan.dp * plan.cp * plan.tp), f"ep = {plan.ep:g} must divide dp * cp * tp"),
+        (_divides(plan.shard_group, plan.dp), f"shard_group = {plan.shard_group:g} must divide dp = {plan.dp:g}"),
+        (plan.vpp == 1 or plan.pp > 1, f"vpp = {plan.vpp:g} needs pp > 1"),
+        (
+            plan.vpp == 1 or _divides(plan.pp, plan.n_microbatches),
+            f"interleaving needs n_microbatches = {plan.n_microbatches:g} to be a multiple of pp = {plan.pp:g}",
+        ),
+        (plan.zero_stage < 2 or plan.pp == 1, "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1"),
+    )
+    return [message for holds, message in rules if not bool(holds)]
+
+
+def _divides(divisor: Any, number: Any) -> bool:
+    return float(number) % float(divisor) == 0.0

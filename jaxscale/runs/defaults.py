@@ -1,0 +1,55 @@
+"""Access to `defaults.toml`: vocabularies of the word columns and defaults by framework and source."""
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+@cache
+def load_defaults() -> Mapping[str, Any]:
+    """The tables of `defaults.toml`."""
+    return tomllib.loads(files("jaxscale.runs").joinpath("defaults.toml").read_text(encoding="utf-8"))
+
+
+def translate(vocabulary: str, word: str) -> str | None:
+    """The model's word for a word of a table, or None if the vocabulary lacks it.
+
+    Args:
+        vocabulary: `precisions` or `recompute`.
+        word: the cell.
+
+    Returns:
+        One of `PRECISIONS` or none/selective/full.
+    """
+    known: Mapping[str, str] = load_defaults()[vocabulary]
+    word = word.lower()
+    if vocabulary == "precisions":
+        return next((meaning for token, meaning in known.items() if token in word), None)
+    return known.get(word)
+
+
+def words(vocabulary: str) -> str:
+    """The valid words of a vocabulary, for messages."""
+    return ", ".join(load_defaults()[vocabulary])
+
+
+def default_for(name: str, framework: str | None, source: str | None) -> Any:
+    """What an empty cell means: by source, else by framework, else for an unnamed framework.
+
+    Args:
+        name: a column, or `accumulates`.
+        framework: the row's framework.
+        source: the row's source.
+
+    Returns:
+        The default, None where no table has one.
+    """
+    tables = load_defaults()
+    candidates = (
+        tables["sources"].get(source or "", {}),
+        tables["frameworks"].get((framework or "").lower(), {}),
+        tables["frameworks"]["default"],
+    )
+    return next((table[name] for table in candidates if name in table), None)

@@ -1,0 +1,174 @@
+"""From a row of a runs table to the arguments of the model, with defaults filled in and named."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxscale.runs.checks import degrees, is_flagged
+from jaxscale.runs.defaults import default_for, load_defaults, translate
+from jaxscale.runs.schema import MODEL_FIELDS, SHAPE
+from jaxscale.runs.table import Row
+
+EFFECTS = ("source", "framework", "release", "gpu", "precision", "attention_kernel", "fused_norm")
+# Layer counts of one kind, which follow the depth where a row has fewer layers than the catalogue model.
+_LAYER_COUNTS = ("n_attention_layers", "n_mlp_layers", "n_ssm_layers")
+
+
+@dataclass(frozen=True)
+class Incomplete:
+    """A row that gets no prediction.
+
+    Attributes:
+        reason: what it lacks.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class RowDescription:
+    """What the model needs to know of a row.
+
+    Attributes:
+        shape: arguments of `Transformer`, `seq_len` included; what is left out takes the default of `Transformer`.
+        plan: arguments of `Plan`.
+        gpu: catalogue id of the chip.
+        n_gpus: chips [1].
+        gpus_per_node: chips in a scale-up domain [1]; None for the catalogue's.
+        inter_node_gbit_per_s_per_gpu: scale-out bandwidth [Gbit/s]; None for the catalogue's.
+        effects: levels of the categorical effects as the row names them, None where it does not.
+        remarks: what was assumed beyond the documented defaults.
+    """
+
+    shape: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    gpu: str
+    n_gpus: float
+    gpus_per_node: float | None
+    inter_node_gbit_per_s_per_gpu: float | None
+    effects: Mapping[str, str | None]
+    remarks: tuple[str, ...] = ()
+
+
+def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> RowDescription | Incomplete:
+    """Describe a row for the model, or say what it lacks.
+
+    No measured column is read.
+
+    Args:
+        row: a row of a checked table.
+        lookup: fields of a catalogue model by name, None for an unknown name.
+
+    Returns:
+        The description, or the reason why there is none.
+    """
+    shape, missing = _shape(row, lookup)
+    missing += [name for name in ("seq_len", "gpu", "n_gpus", "global_batch_size_seqs") if row[name] is None]
+    known = degrees(row.values)
+    if known is None:
+        missing += [name for name in ("tp", "pp") if row[name] is None]
+    batch = _batch(row, known) if known and row["global_batch_size_seqs"] else None
+    if row["micro_batch_size"] is None and row["n_microbatches"] is None and _may_accumulate(row, known):
+        missing.append("micro_batch_size (or n_microbatches)")
+    if missing or known is None or batch is None:
+        return Incomplete(_reason(row, missing))
+    return RowDescription(
+        shape={**shape, "seq_len": row["seq_len"]},
+        plan={**known, **batch, **_choices(row, known["tp"])},
+        gpu=row["gpu"],
+        n_gpus=row["n_gpus"],
+        gpus_per_node=row["gpus_per_node"],
+        inter_node_gbit_per_s_per_gpu=row["inter_node_gbit_per_s_per_gpu"],
+        effects={name: _level(row, name) for name in EFFECTS},
+        remarks=_remarks(row, known, batch),
+    )
+
+
+def _shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> tuple[dict[str, Any], list[str]]:
+    """Arguments of `Transformer`, and the shape columns that neither the row nor the catalogue fills."""
+    given = {name: row[name] for name in MODEL_FIELDS if row[name] is not None}
+    entry = _catalogue_shape(row, lookup)
+    shape = {**_rescaled(entry, given.get("n_layers")), **given}
+    if "vocab_size" not in shape and (size := _default(row, "vocab_size")):
+        shape["vocab_size"] = size
+    return shape, [name for name in SHAPE if name not in shape]
+
+
+def _catalogue_shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Mapping[str, Any]:
+    """Fields of the row's catalogue model; none if the row's own width or heads show that it is another model."""
+    entry = lookup(row["model"]) if row["model"] else None
+    if entry is None or any(row[name] not in (None, entry.get(name)) for name in ("d_model", "n_heads")):
+        return {}
+    return entry
+
+
+def _rescaled(entry: Mapping[str, Any], n_layers: float | None) -> dict[str, Any]:
+    """A catalogue model at the depth of the row: benchmarks run proxies with fewer layers on small clusters."""
+    share = n_layers / entry["n_layers"] if n_layers and entry else 1.0
+    return {name: value * share if name in _LAYER_COUNTS else value for name, value in entry.items()}
+
+
+def _may_accumulate(row: Row, known: Mapping[str, float] | None) -> bool:
+    """Whether the row's framework may cut a step into microbatches of a size of its own choice."""
+    return bool(_default(row, "accumulates")) or (known is not None and known["pp"] > 1)
+
+
+def _batch(row: Row, known: Mapping[str, float]) -> dict[str, float] | None:
+    """Microbatch b and count m with b m dp = B; m is not whole where the last microbatch of a step is short."""
+    share = row["global_batch_size_seqs"] / known["dp"]
+    micro, count = row["micro_batch_size"], row["n_microbatches"]
+    if micro is None and count is None:
+        if _may_accumulate(row, known):
+            return None
+        count = 1.0
+    micro = share / count if micro is None else micro
+    return {"micro_batch_size": micro, "n_microbatches": share / micro}
+
+
+def _choices(row: Row, tp: float) -> dict[str, Any]:
+    """The plan's arguments other than degrees and batch."""
+    vpp, ep = row["vpp"] or 1.0, row["ep"] or 1.0
+    kernel = str(_filled(row, "attention_kernel")).lower()
+    return {
+        "vpp": vpp,
+        "ep": ep,
+        "zero_stage": float(_filled(row, "zero_stage")),
+        "sequence_parallel": bool(_filled(row, "sequence_parallel")) and tp > 1,
+        "recompute": translate("recompute", str(_filled(row, "activation_recompute"))),
+        "schedule": "interleaved" if vpp > 1 else "1f1b",
+        "precision": translate("precisions", str(_filled(row, "precision"))),
+        "flash_attention": kernel not in load_defaults()["kernels"]["materialised"],
+    }
+
+
+def _default(row: Row, name: str) -> Any:
+    return default_for(name, row["framework"], row["source"])
+
+
+def _filled(row: Row, name: str) -> Any:
+    return _default(row, name) if row[name] is None else row[name]
+
+
+def _level(row: Row, name: str) -> str | None:
+    """Level of a categorical effect: a precision by its class, a flag as true or false."""
+    value = row[name]
+    if name == "precision":
+        return translate("precisions", str(_filled(row, name)))
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _remarks(row: Row, known: Mapping[str, float], batch: Mapping[str, float]) -> tuple[str, ...]:
+    count = row["n_microbatches"]
+    remarks = [f"{name} is empty: taken as {known[name]:g}" for name in ("tp", "pp") if row[name] is None]
+    if row["micro_batch_size"] is None and count is None:
+        remarks.append("n_microbatches is empty: taken as 1, as the framework accumulates no gradients")
+    if count is not None and is_flagged(row.values) and count != batch["n_microbatches"]:
+        remarks.append(f"n_microbatches = {count:g} contradicts the batch: {batch['n_microbatches']:g} used")
+    return tuple(remarks)
+
+
+def _reason(row: Row, missing: list[str]) -> str:
+    reason = f"missing {', '.join(missing)}"
+    if any(name in SHAPE for name in missing) and row["model"]:
+        reason += f"; model {row['model']!r} is not in the catalogue"
+    return reason

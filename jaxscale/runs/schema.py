@@ -1,0 +1,109 @@
+"""The columns of a runs table: what each holds, what is valid and what an empty cell means."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["integer", "number", "flag", "word", "text"]
+Value = float | bool | str
+
+# Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
+MAX_GPUS = 1e8
+MAX_BATCH = 1e10
+# Rows are held in memory at about 3 kB each.
+MAX_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the runs table.
+
+    Attributes:
+        name: header of the column.
+        kind: `integer` (8 or 8.0), `number` (> 0), `flag` (true or false), `word` (one of a vocabulary) or `text`.
+        meaning: what a cell says.
+        unit: unit of the cell.
+        default: what an empty cell means.
+        required: a row needs it for a prediction.
+        minimum: least valid value of an integer.
+        maximum: greatest valid value of an integer or a number.
+        vocabulary: table of `defaults.toml` that lists the valid words.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    unit: str = ""
+    default: str = "unknown"
+    required: bool = False
+    minimum: int = 1
+    maximum: float = MAX_GPUS
+    vocabulary: str = ""
+
+    @property
+    def expected(self) -> str:
+        """What a valid cell looks like, in words."""
+        if self.kind == "integer":
+            upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
+            return f"a whole number >= {self.minimum}{upper}"
+        return {"number": "a number > 0", "flag": "true or false"}.get(self.kind, "text")
+
+
+def _count(name: str, meaning: str, default: str = "", maximum: float = MAX_GPUS) -> Column:
+    return Column(name, "integer", meaning, "1", default or "the row is incomplete", not default, maximum=maximum)
+
+
+def _measured(name: str, meaning: str, unit: str, maximum: float) -> Column:
+    return Column(name, "number", meaning, unit, "not measured", maximum=maximum)
+
+
+COLUMNS = (
+    Column("source", "text", "where the row comes from; one name per table"),
+    Column("source_row", "text", "place in the source: file and line, sheet and row"),
+    Column("model", "text", "name of the model; a catalogue name fills the shape columns"),
+    Column("framework", "text", "training framework", default="defaults of an unnamed framework"),
+    Column("release", "text", "release of the framework or of the benchmark"),
+    Column("n_layers", "integer", "depth", "1", "from the catalogue model", True, maximum=1e5),
+    Column("d_model", "integer", "width", "1", "from the catalogue model", True, maximum=1e7),
+    Column("n_heads", "integer", "query heads", "1", "from the catalogue model", True, maximum=1e6),
+    _count("n_kv_heads", "key/value heads", "from the catalogue model, else n_heads", 1e6),
+    _count("d_ff", "width of the MLP, of one expert in a MoE", "from the catalogue model, else 4 d_model"),
+    Column("gated_mlp", "flag", "MLP has a gate matrix", "", "from the catalogue model, else false"),
+    _count("vocab_size", "vocabulary", "from the catalogue model, else of the source, else 51200"),
+    _count("n_experts", "experts in each MoE layer", "from the catalogue model, else 1 (dense)", 1e6),
+    _count("moe_top_k", "experts that see each token", "from the catalogue model, else 1", 1e6),
+    _count("seq_len", "sequence length [token]", maximum=1e9),
+    Column("gpu", "text", "catalogue id of the chip", "", "the row is incomplete", True),
+    _count("n_gpus", "chips in the run"),
+    _count("gpus_per_node", "chips in a scale-up domain", "of the chip"),
+    Column("inter_node_gbit_per_s_per_gpu", "number", "scale-out bandwidth", "Gbit/s", "of the chip", maximum=1e6),
+    Column("precision", "word", "number format of the matmuls", default="of the framework", vocabulary="precisions"),
+    _count("tp", "tensor-parallel degree"),
+    _count("pp", "pipeline-parallel degree"),
+    _count("vpp", "pipeline chunks on each chip", "1"),
+    _count("cp", "context-parallel degree", "1"),
+    _count("ep", "expert-parallel degree", "1"),
+    _count("dp", "data-parallel degree", "n_gpus / (tp pp cp)"),
+    Column("zero_stage", "integer", "ZeRO stage; 3 is FSDP", "1", "of the framework", minimum=0, maximum=3.0),
+    Column("sequence_parallel", "flag", "norms and dropout split over tp", default="of the framework"),
+    Column("activation_recompute", "word", "recomputed part", default="of the framework", vocabulary="recompute"),
+    Column("attention_kernel", "text", "attention kernel, free text", default="of the framework"),
+    Column("fused_norm", "flag", "layer norms are fused kernels"),
+    _count("micro_batch_size", "sequences in a microbatch", maximum=MAX_BATCH),
+    _count("global_batch_size_seqs", "sequences in a step", maximum=MAX_BATCH),
+    _count("n_microbatches", "microbatches per replica and step", "global batch / (micro batch dp)", MAX_BATCH),
+    _measured("step_time_s", "time of a training step", "s", 1e9),
+    Column("step_time_derived", "flag", "step time was computed from throughput"),
+    _measured("tokens_per_s_per_gpu", "throughput", "token/s", 1e9),
+    _measured("tflops_per_gpu", "model flop rate, as the source counts", "1e12 flop/s", 1e6),
+    _measured("mfu", "model flop utilisation, as the source counts", "1", 100.0),
+    _measured("peak_mem_gb", "peak memory", "1e9 byte", 1e6),
+    Column("status", "text", "ok, oom, failed or other", default="ok"),
+    Column("notes", "text", "remarks"),
+)
+
+BY_NAME = {column.name: column for column in COLUMNS}
+REQUIRED = tuple(column.name for column in COLUMNS if column.required)
+# A catalogue model fills these three, so their columns may be absent.
+SHAPE = ("n_layers", "d_model", "n_heads")
+# Everything that describes a model in a row; the sequence length belongs to the run, not to the model.
+MODEL_FIELDS = (*SHAPE, "n_kv_heads", "d_ff", "gated_mlp", "vocab_size", "n_experts", "moe_top_k")

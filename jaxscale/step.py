@@ -1,0 +1,203 @@
+"""The step: cost terms put together into the time of one optimizer step."""
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from jaxscale.coefficients import Coefficients
+from jaxscale.costs import attention, context, data, elementwise, expert, matmul, optimizer, overhead, pipeline, tensor
+from jaxscale.costs.collectives import effective_link
+from jaxscale.costs.straggler import straggler_time
+from jaxscale.hardware import Cluster
+from jaxscale.plan import Plan
+from jaxscale.workload import Transformer, model_flops
+
+Seconds = Float[Array, "*batch"]
+
+
+class StepTime(eqx.Module):
+    """Time of one training step, by cause; the terms add up to `total` exactly.
+
+    Attributes:
+        matmul: weight matmuls of layers, forward and backward [s].
+        attention: attention core [s].
+        memory_bound: norms, activations, residuals [s].
+        head: logits and cross-entropy, matmul and traffic [s].
+        recompute: forward work done again [s].
+        kernel_gaps: launches between kernels [s].
+        host: waiting for the host to launch [s].
+        tensor_parallel: exposed collectives of tp [s].
+        context_parallel: exposed key/value ring [s].
+        expert_parallel: all-to-alls [s].
+        data_parallel: exposed gradient reduction and parameter gathers [s].
+        pipeline_bubble: fill and drain [s].
+        pipeline_imbalance: waiting for the busiest stage [s].
+        pipeline_transfer: exposed sends between stages [s].
+        optimizer: parameter update [s].
+        bookkeeping: per microbatch and per step [s].
+        straggler: waiting for the slowest node [s].
+    """
+
+    matmul: Seconds
+    attention: Seconds
+    memory_bound: Seconds
+    head: Seconds
+    recompute: Seconds
+    kernel_gaps: Seconds
+    host: Seconds
+    tensor_parallel: Seconds
+    context_parallel: Seconds
+    expert_parallel: Seconds
+    data_parallel: Seconds
+    pipeline_bubble: Seconds
+    pipeline_imbalance: Seconds
+    pipeline_transfer: Seconds
+    optimizer: Seconds
+    bookkeeping: Seconds
+    straggler: Seconds
+
+    @property
+    def total(self) -> Array:
+        """Time of the step [s]."""
+        terms = list(self.terms().values())
+        return sum(terms[1:], start=terms[0])
+
+    def terms(self) -> dict[str, Array]:
+        """Terms by name, in order [s]."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+class MicrobatchTimes(eqx.Module):
+    """Time of one microbatch through all layers, by cause, as if one stage held the whole model [s]."""
+
+    matmul: Seconds
+    attention: Seconds
+    memory_bound: Seconds
+    recompute: Seconds
+    kernel_gaps: Seconds
+    tensor_parallel: Seconds
+    context_parallel: Seconds
+    expert_parallel: Seconds
+    forward: Seconds
+
+    @property
+    def total(self) -> Array:
+        """Forward, recomputation and backward of all layers [s]."""
+        return (
+            self.matmul
+            + self.attention
+            + self.memory_bound
+            + self.recompute
+            + self.kernel_gaps
+            + self.tensor_parallel
+            + self.context_parallel
+            + self.expert_parallel
+        )
+
+
+def microbatch_times(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+) -> MicrobatchTimes:
+    """Forward, backward and recomputation of one microbatch through all layers.
+
+    The backward pass costs two forward passes of matmuls (one without weight gradients) and of memory-bound work, and
+    2.5 of fused attention. Full recomputation repeats the forward pass with its collectives, selective recomputation
+    the attention core alone.
+    """
+    compute = (model, plan, cluster, coefficients)
+    link = effective_link(cluster.network, coefficients)
+    network = (model, plan, link, coefficients)
+    weights = matmul.dense_forward(*compute, temperature) + matmul.expert_forward(*compute, temperature)
+    core = attention.attention_forward(*compute)
+    streams = elementwise.elementwise_forward(*compute)
+    gaps = overhead.kernel_time_forward(model, coefficients)
+    tp = tensor.tensor_forward(*network, temperature)
+    cp = context.context_forward(*network, core, temperature)
+    ep = expert.expert_exchange_forward(*network, temperature)
+    again = plan.recompute_full
+    selective = plan.recompute_selective * (1.0 - plan.flash_attention)
+    return MicrobatchTimes(
+        matmul=weights * (2.0 + model.trainable_share),
+        attention=core * (1.0 + attention.attention_backward_factor(plan)),
+        memory_bound=streams * 3.0,
+        recompute=again * (weights + core + streams + gaps) + selective * core,
+        kernel_gaps=gaps * 3.0,
+        tensor_parallel=tp * (2.0 + again),
+        context_parallel=cp * (3.0 + again),
+        expert_parallel=ep * (2.0 + again),
+        forward=weights + core + streams + gaps + tp + cp + ep,
+    )
+
+
+def step_time(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+) -> StepTime:
+    """Time of one optimizer step, term by term.
+
+    Every argument is a module of float leaves: `jax.grad`, `jax.vmap` and `jax.jit` work on each. Whole degrees give
+    the exact model; degrees between whole numbers are its continuous relaxation.
+
+    Args:
+        model: the transformer.
+        plan: degrees, batch, schedule.
+        cluster: chips and network.
+        coefficients: fitted parameters.
+        temperature: 0 for exact maxima and ceilings (prediction); above 0 their smooth forms, within a relative
+            `temperature` of the exact ones (design search). A Python number: it is fixed at trace time.
+
+    Returns:
+        The terms of the step [s].
+    """
+    layers = microbatch_times(model, plan, cluster, coefficients, temperature)
+    link = effective_link(cluster.network, coefficients)
+    host = overhead.host_exposed(model, plan, coefficients, layers.total, temperature)
+    logits = matmul.head_forward(model, plan, cluster, coefficients, temperature)
+    head = 3.0 * (logits + elementwise.logits_forward(model, plan, cluster, coefficients))
+    stages = pipeline.stage_times(model, plan, coefficients, layers.total + host, head, temperature)
+    forward = layers.forward / plan.pp
+    backward = (layers.total + host) / plan.pp - forward
+    replicas = data.data_parallel(model, plan, link, coefficients, forward, backward, temperature)
+    work = plan.n_microbatches / plan.pp  # a chip of mean load does this share of m whole-model microbatches
+    terms = StepTime(
+        matmul=layers.matmul * work,
+        attention=layers.attention * work,
+        memory_bound=layers.memory_bound * work,
+        head=head * work,
+        recompute=layers.recompute * work,
+        kernel_gaps=layers.kernel_gaps * work,
+        host=host * work,
+        tensor_parallel=layers.tensor_parallel * work,
+        context_parallel=layers.context_parallel * work,
+        expert_parallel=layers.expert_parallel * work,
+        data_parallel=replicas.step + replicas.microbatch * plan.n_microbatches,
+        pipeline_bubble=pipeline.bubble_time(plan, stages),
+        pipeline_imbalance=pipeline.imbalance_time(plan, stages),
+        pipeline_transfer=pipeline.transfer_time(model, plan, link, coefficients),
+        optimizer=optimizer.optimizer_time(model, plan, cluster, coefficients),
+        bookkeeping=overhead.bookkeeping_time(plan, cluster, coefficients),
+        straggler=layers.matmul * 0.0,
+    )
+    return eqx.tree_at(lambda t: t.straggler, terms, straggler_time(cluster, coefficients, terms.total))
+
+
+def tokens_per_step(model: Transformer, plan: Plan) -> Array:
+    """Tokens of one step: B * S [token]."""
+    return plan.global_batch_size_seqs * model.seq_len
+
+
+def model_flops_utilisation(
+    model: Transformer, plan: Plan, cluster: Cluster, seconds: Array, causal: bool = False
+) -> Array:
+    """MFU: model flops per second over the dense 16-bit peak of the cluster.
+
+    Args:
+        model: the transformer.
+        plan: batch.
+        cluster: peak.
+        seconds: step time [s].
+        causal: flop convention, see `model_flops`.
+
+    Returns:
+        Utilisation [1].
+    """
+    flops = model_flops(model, causal) * tokens_per_step(model, plan)
+    return flops / (seconds * cluster.n_chips * cluster.chip.peak("bf16"))

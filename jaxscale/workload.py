@@ -1,0 +1,275 @@
+"""Transformers: shapes, parameter counts and flops.
+
+The FLOP convention of the package: model flops per token are `6 * (matmul parameters) + 12 * L * H * head_dim * S`,
+halved in the attention part when causal masking is counted (`causal=True`).
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._types import as_float
+
+Number = Float[ArrayLike, "*batch"]
+
+DEFAULT_VOCABULARY = 51200.0
+"""Padded GPT-2 vocabulary, Megatron-LM's default (Korthikanti et al. 2022, section 6): used where none is stated."""
+
+
+class Transformer(eqx.Module):
+    """Decoder transformer, dense or mixture of experts, with optional latent attention and state-space layers.
+
+    All fields are floats: widths and depths trace and differentiate, and models of different kinds stack.
+
+    Attributes:
+        n_layers: L, depth [1].
+        d_model: d, width [1].
+        n_heads: H, query heads [1].
+        n_kv_heads: K, key/value heads [1].
+        head_dim: width of a head [1].
+        d_ff: f, width of the dense MLP [1].
+        gated_mlp: 1 for three MLP matrices (SwiGLU), 0 for two [1].
+        vocab_size: V [token].
+        seq_len: S [token].
+        tied_embeddings: 1 where input and output embeddings share their matrix [1].
+        n_experts: E, experts per mixture layer; 1 is dense [1].
+        moe_top_k: k, experts per token [1].
+        d_ff_expert: MLP width of one expert [1].
+        n_shared_experts: experts that see every token [1].
+        n_dense_layers: layers whose MLP is dense [1].
+        n_attention_layers: layers with attention [1].
+        n_mlp_layers: layers with an MLP, dense or mixture [1].
+        n_ssm_layers: state-space (Mamba-2) layers [1].
+        ssm_d_inner: inner width of a state-space layer [1].
+        ssm_state: groups times state size of a state-space layer [1].
+        q_lora_rank: rank of the query projection of latent attention; 0 for a full one [1].
+        kv_lora_rank: rank of the key/value projection of latent attention; 0 for a full one [1].
+        rope_head_dim: rotary part of a latent-attention head [1].
+        v_head_dim: width of a value head [1].
+        window: keys a sliding-window layer attends to [token].
+        window_share: share of attention layers with a sliding window [1].
+        position_embeddings: learned positions [token].
+        trainable_share: share of the weights that receive gradients; 0 for low-rank adapters [1].
+    """
+
+    n_layers: Number
+    d_model: Number
+    n_heads: Number
+    n_kv_heads: Number
+    head_dim: Number
+    d_ff: Number
+    gated_mlp: Number
+    vocab_size: Number
+    seq_len: Number
+    tied_embeddings: Number
+    n_experts: Number
+    moe_top_k: Number
+    d_ff_expert: Number
+    n_shared_experts: Number
+    n_dense_layers: Number
+    n_attention_layers: Number
+    n_mlp_layers: Number
+    n_ssm_layers: Number
+    ssm_d_inner: Number
+    ssm_state: Number
+    q_lora_rank: Number
+    kv_lora_rank: Number
+    rope_head_dim: Number
+    v_head_dim: Number
+    window: Number
+    window_share: Number
+    position_embeddings: Number
+    trainable_share: Number
+
+    def __init__(
+        self,
+        n_layers: Any,
+        d_model: Any,
+        n_heads: Any,
+        seq_len: Any = 2048,
+        *,
+        n_kv_heads: Any = None,
+        head_dim: Any = None,
+        d_ff: Any = None,
+        gated_mlp: Any = False,
+        vocab_size: Any = None,
+        tied_embeddings: Any = False,
+        n_experts: Any = 1,
+        moe_top_k: Any = 1,
+        d_ff_expert: Any = None,
+        n_shared_experts: Any = 0,
+        n_dense_layers: Any = 0,
+        n_attention_layers: Any = None,
+        n_mlp_layers: Any = None,
+        n_ssm_layers: Any = 0,
+        ssm_d_inner: Any = 0,
+        ssm_state: Any = 0,
+        q_lora_rank: Any = 0,
+        kv_lora_rank: Any = 0,
+        rope_head_dim: Any = 0,
+        v_head_dim: Any = None,
+        window: Any = 0,
+        window_share: Any = 0,
+        position_embeddings: Any = 0,
+        trainable_share: Any = 1,
+    ):
+        """Describe a model; what is left out takes the customary value (`d_ff = 4 d_model`, full attention heads).
+
+        Raises:
+            ValueError: a shape that no transformer can have, with the valid range.
+        """
+        d_model, n_heads, n_layers = as_float(d_model), as_float(n_heads), as_float(n_layers)
+        self.n_layers, self.d_model, self.n_heads = n_layers, d_model, n_heads
+        self.seq_len = as_float(seq_len)
+        self.n_kv_heads = _default(n_kv_heads, n_heads)
+        self.head_dim = d_model / n_heads if head_dim is None else as_float(head_dim)
+        self.d_ff = 4.0 * d_model if d_ff is None else as_float(d_ff)
+        self.gated_mlp = as_float(gated_mlp)
+        self.vocab_size = _default(vocab_size, DEFAULT_VOCABULARY)
+        self.tied_embeddings = as_float(tied_embeddings)
+        self.n_experts, self.moe_top_k = as_float(n_experts), as_float(moe_top_k)
+        self.d_ff_expert = _default(d_ff_expert, self.d_ff)
+        self.n_shared_experts = as_float(n_shared_experts)
+        self.n_attention_layers = _default(n_attention_layers, n_layers)
+        self.n_mlp_layers = _default(n_mlp_layers, n_layers)
+        is_dense = isinstance(self.n_experts, float) and self.n_experts == 1.0
+        self.n_dense_layers = self.n_mlp_layers if is_dense else as_float(n_dense_layers)
+        self.n_ssm_layers, self.ssm_d_inner = as_float(n_ssm_layers), as_float(ssm_d_inner)
+        self.ssm_state = as_float(ssm_state)
+        self.q_lora_rank, self.kv_lora_rank = as_float(q_lora_rank), as_float(kv_lora_rank)
+        self.rope_head_dim = as_float(rope_head_dim)
+        self.v_head_dim = _default(v_head_dim, self.head_dim)
+        self.window, self.window_share = as_float(window), as_float(window_share)
+        self.position_embeddings = as_float(position_embeddings)
+        self.trainable_share = as_float(trainable_share)
+
+    def __check_init__(self):
+        """Refuse impossible shapes; traced values are not looked at."""
+        for name in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "seq_len"):
+            value = getattr(self, name)
+            if isinstance(value, float) and not 0 < value < float("inf"):
+                raise ValueError(f"Transformer.{name} = {value:g} is not a size; expected a number above 0")
+        if _both_floats(self.n_kv_heads, self.n_heads) and self.n_kv_heads > self.n_heads:
+            raise ValueError(f"Transformer.n_kv_heads = {self.n_kv_heads:g} exceeds n_heads = {self.n_heads:g}")
+        if _both_floats(self.moe_top_k, self.n_experts) and self.moe_top_k > self.n_experts:
+            raise ValueError(f"Transformer.moe_top_k = {self.moe_top_k:g} exceeds n_experts = {self.n_experts:g}")
+
+
+def _default(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else as_float(value)
+
+
+def _both_floats(first: Any, second: Any) -> bool:
+    return isinstance(first, float) and isinstance(second, float)
+
+
+def attention_params(model: Transformer) -> Array:
+    r"""Matmul parameters of one attention layer [1].
+
+    $d H h + 2 d K h + H h_v d$ (query, key/value, output) for grouped-query attention; for latent attention
+    (DeepSeek-V2, arXiv 2405.04434, section 2.1) the query goes through rank $r_q$ and keys and values through $r_{kv}$.
+    """
+    d, heads, h, h_v = model.d_model, model.n_heads, model.head_dim, model.v_head_dim
+    query_width = heads * h
+    is_q_latent = _indicator(model.q_lora_rank)
+    is_kv_latent = _indicator(model.kv_lora_rank)
+    full_query = d * query_width
+    latent_query = model.q_lora_rank * (d + query_width)
+    full_key_value = d * model.n_kv_heads * (h + h_v)
+    unrotated = h - model.rope_head_dim
+    latent_key_value = d * (model.kv_lora_rank + model.rope_head_dim) + model.kv_lora_rank * heads * (unrotated + h_v)
+    query = full_query + is_q_latent * (latent_query - full_query)
+    key_value = full_key_value + is_kv_latent * (latent_key_value - full_key_value)
+    return query + key_value + heads * h_v * d
+
+
+def _indicator(rank: ArrayLike) -> Array:
+    """1 for a rank of at least one, 0 for none, linear between."""
+    return jnp.clip(rank, 0.0, 1.0)
+
+
+def mlp_params(model: Transformer, width: ArrayLike) -> Array:
+    """Matmul parameters of one MLP of the given width: `(2 + gated) * d * width` [1]."""
+    return (2.0 + model.gated_mlp) * model.d_model * width
+
+
+def ssm_params(model: Transformer) -> Array:
+    r"""Matmul parameters of one Mamba-2 layer: $d (2 d_i + 2 n_s) + d_i d$ (arXiv 2405.21060, section 7) [1]."""
+    return model.d_model * (3.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
+
+
+def moe_layers(model: Transformer) -> Array:
+    """Layers whose MLP is a mixture of experts [1]."""
+    return model.n_mlp_layers - model.n_dense_layers
+
+
+def n_params(model: Transformer) -> Array:
+    """All parameters: attention, MLPs and experts, routers, norms, embeddings [1]."""
+    routed = model.n_experts * mlp_params(model, model.d_ff_expert) + model.n_experts * model.d_model
+    return _layer_params(model, routed) + embedding_params(model)
+
+
+def n_active_params(model: Transformer) -> Array:
+    """Parameters that one token passes through, embeddings included [1]."""
+    routed = model.moe_top_k * mlp_params(model, model.d_ff_expert) + model.n_experts * model.d_model
+    return _layer_params(model, routed) + embedding_params(model)
+
+
+def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
+    shared = model.n_shared_experts * mlp_params(model, model.d_ff_expert)
+    norms = model.d_model * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers + 1.0)
+    return (
+        model.n_attention_layers * attention_params(model)
+        + model.n_dense_layers * mlp_params(model, model.d_ff)
+        + moe_layers(model) * (routed + shared)
+        + model.n_ssm_layers * ssm_params(model)
+        + norms
+    )
+
+
+def embedding_params(model: Transformer) -> Array:
+    """Input and output embeddings and learned positions [1]."""
+    vocabulary = (2.0 - model.tied_embeddings) * model.vocab_size * model.d_model
+    return vocabulary + model.position_embeddings * model.d_model
+
+
+def matmul_params_per_token(model: Transformer) -> Array:
+    """Parameters that multiply one token: active layers and the logits head, not the embedding lookup [1]."""
+    expert = mlp_params(model, model.d_ff_expert)
+    moe = (model.moe_top_k + model.n_shared_experts) * expert + model.n_experts * model.d_model
+    return (
+        model.n_attention_layers * attention_params(model)
+        + model.n_dense_layers * mlp_params(model, model.d_ff)
+        + moe_layers(model) * moe
+        + model.n_ssm_layers * ssm_params(model)
+        + model.vocab_size * model.d_model
+    )
+
+
+def attended_keys(model: Transformer) -> Array:
+    """Keys that a query meets on average over layers, without causal masking [token]."""
+    return model.seq_len + model.window_share * (2.0 * model.window - model.seq_len)
+
+
+def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Array:
+    """Forward flops of scores and weighted values per token and attention layer: `2 H (h + h_v) keys` [flop]."""
+    keys = attended_keys(model) * (1.0 - 0.5 * causal)
+    return 2.0 * model.n_heads * (model.head_dim + model.v_head_dim) * keys
+
+
+def model_flops(model: Transformer, causal: bool = False) -> Array:
+    """Model flops per token of one training step, forward and backward, nothing recomputed [flop].
+
+    `6 * (matmul parameters) + 12 * L * d * S`; with `causal` the attention part is halved.
+
+    Args:
+        model: the transformer.
+        causal: count only the keys that the causal mask lets through.
+
+    Returns:
+        Flops per token [flop].
+    """
+    attention = 3.0 * model.n_attention_layers * attention_flops_per_token(model, float(causal))
+    return 6.0 * matmul_params_per_token(model) + attention

@@ -1,0 +1,125 @@
+"""Rows become arguments of the model, defaults included, or say what they lack."""
+
+import pytest
+from run_tables import MODELS, read
+
+from jaxscale.plan import Plan
+from jaxscale.runs import Incomplete, Row, RowDescription, describe
+from jaxscale.workload import Transformer
+
+
+def described(path, index=0) -> RowDescription:
+    """Description of a row that must be complete."""
+    description = describe(read(path).rows[index], MODELS.get)
+    assert isinstance(description, RowDescription), description
+    return description
+
+
+def reason(path) -> str:
+    """Why the first row is incomplete."""
+    description = describe(read(path).rows[0], MODELS.get)
+    assert isinstance(description, Incomplete)
+    return description.reason
+
+
+def test_complete_row(table):
+    row = described(table({}))
+    assert row.shape == {"n_layers": 24, "d_model": 2048, "n_heads": 16, "seq_len": 2048}
+    assert row.plan == {
+        **{"dp": 4, "tp": 2, "pp": 2, "cp": 1, "vpp": 1, "ep": 1, "micro_batch_size": 2, "n_microbatches": 8},
+        **{"zero_stage": 0, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"},
+        **{"precision": "bf16", "flash_attention": True},
+    }
+    assert (row.gpu, row.n_gpus, row.gpus_per_node, row.remarks) == ("a100-80gb", 16, None, ())
+    assert row.effects["framework"] is None and row.effects["precision"] == "bf16"
+
+
+def test_description_builds_the_model_and_the_plan(table):
+    row = described(table({"model": "hybrid-8b", "n_layers": "", "d_model": "", "n_heads": ""}))
+    assert Transformer(**row.shape).n_layers == 52
+    assert (Plan(**row.plan).dp, Plan(**row.plan).n_microbatches) == (4, 8)
+
+
+def test_catalogue_fills_what_is_empty(table):
+    row = described(table({"model": "known-8b", "n_layers": "", "d_model": "", "n_heads": "", "n_kv_heads": "4"}))
+    assert row.shape == {**MODELS["known-8b"], "n_kv_heads": 4, "seq_len": 2048}
+
+
+def test_proxy_with_fewer_layers_keeps_the_mixture_of_layers(table):
+    row = described(table({"model": "hybrid-8b", "n_layers": "26", "d_model": "", "n_heads": ""}))
+    assert (row.shape["n_layers"], row.shape["n_attention_layers"], row.shape["n_ssm_layers"]) == (26, 2, 12)
+
+
+def test_catalogue_does_not_fill_another_shape(table):
+    assert "n_kv_heads" not in described(table({"model": "known-8b"})).shape
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"micro_batch_size": ""}, {"micro_batch_size": 2, "n_microbatches": 8}),
+        ({"n_microbatches": ""}, {"micro_batch_size": 2, "n_microbatches": 8}),
+        ({"dp": ""}, {"dp": 4}),
+        ({"tp": ""}, {"tp": 2}),
+        ({"pp": "", "dp": "8", "n_microbatches": "4"}, {"pp": 1, "dp": 8}),
+        ({"pp": "", "dp": "", "n_microbatches": ""}, {"pp": 1, "dp": 8, "n_microbatches": 4}),
+        ({"tp": "", "pp": "", "dp": "16", "n_microbatches": ""}, {"tp": 1, "pp": 1, "n_microbatches": 2}),
+        ({"global_batch_size_seqs": "60"}, {"n_microbatches": 7.5}),
+        ({"n_microbatches": "4", "notes": "stated GA=4 but"}, {"n_microbatches": 8}),
+        ({"precision": "fp8-cs"}, {"precision": "fp8"}),
+        ({"precision": "NVFP4"}, {"precision": "fp4"}),
+        ({"precision": "fp16-mixed"}, {"precision": "bf16"}),
+        ({"precision": "amp_fp8"}, {"precision": "fp8"}),
+        ({"activation_recompute": "minimal"}, {"recompute": "selective"}),
+        ({"attention_kernel": "torch"}, {"flash_attention": False}),
+        ({"vpp": "3"}, {"schedule": "interleaved"}),
+        ({"framework": "nemo"}, {"zero_stage": 1, "sequence_parallel": True}),
+        ({"framework": "nemo", "zero_stage": "0"}, {"zero_stage": 0}),
+        ({"framework": "mlperf"}, {"precision": "fp8"}),
+        ({"framework": "megatron-deepspeed"}, {"flash_attention": False}),
+    ],
+)
+def test_defaults_and_derived_values(table, change, expected):
+    plan = described(table(change)).plan
+    assert {name: plan[name] for name in expected} == expected
+
+
+def test_framework_without_accumulation_takes_one_microbatch(table):
+    change = {"framework": "maxtext", "pp": "", "dp": "8", "micro_batch_size": "", "n_microbatches": ""}
+    row = described(table(change))
+    assert (row.plan["micro_batch_size"], row.plan["n_microbatches"], row.plan["zero_stage"]) == (8, 1, 3)
+    assert [remark.split()[0] for remark in row.remarks] == ["pp", "n_microbatches"]
+
+
+def test_source_names_a_vocabulary(table):
+    assert described(table({"source": "bigscience_bloom_a100"})).shape["vocab_size"] == 250880
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"seq_len": ""}, "missing seq_len"),
+        ({"gpu": ""}, "missing gpu"),
+        ({"n_gpus": ""}, "missing n_gpus"),
+        ({"global_batch_size_seqs": ""}, "missing global_batch_size_seqs"),
+        ({"tp": "", "dp": ""}, "missing tp"),
+        ({"tp": "", "pp": "", "dp": ""}, "missing tp, pp"),
+        ({"micro_batch_size": "", "n_microbatches": ""}, "missing micro_batch_size (or n_microbatches)"),
+        ({"n_heads": ""}, "missing n_heads; model 'own' is not in the catalogue"),
+        ({"n_heads": "", "model": ""}, "missing n_heads"),
+        ({"dp": "4", "tp": "", "pp": "", "n_gpus": "16", "cp": "2"}, "missing tp, pp"),
+    ],
+)
+def test_incomplete_rows_say_what_they_lack(table, change, expected):
+    assert reason(table(change)) == expected
+
+
+def test_measured_cells_do_not_change_a_description(table):
+    planned = {"step_time_s": "", "mfu": "", "status": ""}
+    measured = {"step_time_s": "9", "mfu": "0.4", "status": "oom"}
+    path = table(planned, measured)
+    assert described(path, 0) == described(path, 1)
+
+
+def test_absent_columns_are_none():
+    assert Row(2, (), {})["tp"] is None
