@@ -1,5 +1,6 @@
 """Array types shared by every module, and the conversion of arguments to float leaves."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -62,6 +63,31 @@ def smooth_min(first: ArrayLike, second: ArrayLike, temperature: float) -> Array
         return jnp.minimum(first, second)
     # The product form keeps all digits where one argument is far larger than the other.
     return second * (first / smooth_max(first, second, temperature))
+
+
+def positive_part(value: ArrayLike, temperature: float) -> Array:
+    r"""Value where positive, else zero: exact, or smooth by an absolute width.
+
+    $\max(x, 0)$ at `temperature` 0; else $\tfrac12 (x + \sqrt{x^2 + 4 T^2})$, which exceeds it by at most T. Meant for
+    logarithms of ratios, where an absolute width is a relative one of the ratio.
+
+    Args:
+        value: x [1].
+        temperature: T [1], a Python number.
+
+    Returns:
+        The positive part [1].
+    """
+    if temperature == 0.0:
+        return jnp.maximum(value, 0.0)
+    return 0.5 * (value + jnp.sqrt(jnp.square(value) + 4.0 * temperature**2))
+
+
+def log2_above_one(ratio: ArrayLike, temperature: float) -> Array:
+    """Doublings from one to a ratio, zero below one, exact or smooth by `positive_part` [1]."""
+    if temperature == 0.0:
+        return jnp.log2(jnp.maximum(ratio, 1.0))
+    return positive_part(jnp.log(ratio), temperature) / math.log(2.0)
 
 
 def exposed(cost: ArrayLike, cover: ArrayLike, temperature: float) -> Array:

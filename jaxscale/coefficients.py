@@ -13,55 +13,60 @@ from jaxtyping import ArrayLike, Float
 
 from jaxscale._resources import data_path
 from jaxscale._types import as_float
+from jaxscale.calibration import Calibration
 
 
-def _positive() -> Float[ArrayLike, "*batch"]:
+def _coefficient() -> Float[ArrayLike, "*batch"]:
     return eqx.field(converter=as_float)
 
 
 class Coefficients(eqx.Module):
-    """Fitted parameters of every cost term; `data/coefficients.toml` has their units, priors and sources."""
+    """Fitted parameters of every cost term; `data/coefficients.toml` has their units, priors and sources.
 
-    matmul_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    fp8_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    fp4_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    matmul_half_tokens: Float[ArrayLike, "*batch"] = _positive()
-    matmul_half_width: Float[ArrayLike, "*batch"] = _positive()
-    attention_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    score_bytes: Float[ArrayLike, "*batch"] = _positive()
-    hbm_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    residual_passes: Float[ArrayLike, "*batch"] = _positive()
-    hidden_passes: Float[ArrayLike, "*batch"] = _positive()
-    logit_bytes: Float[ArrayLike, "*batch"] = _positive()
-    kernel_time: Float[ArrayLike, "*batch"] = _positive()
-    host_time_layer: Float[ArrayLike, "*batch"] = _positive()
-    host_time_tp: Float[ArrayLike, "*batch"] = _positive()
-    scale_up_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    scale_out_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    link_latency_scale: Float[ArrayLike, "*batch"] = _positive()
-    network_latency_scale: Float[ArrayLike, "*batch"] = _positive()
-    tp_exposed: Float[ArrayLike, "*batch"] = _positive()
-    dp_overlap: Float[ArrayLike, "*batch"] = _positive()
-    dp_congestion: Float[ArrayLike, "*batch"] = _positive()
-    dp_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    fsdp_overlap: Float[ArrayLike, "*batch"] = _positive()
-    cp_overlap: Float[ArrayLike, "*batch"] = _positive()
-    ep_efficiency: Float[ArrayLike, "*batch"] = _positive()
-    moe_imbalance: Float[ArrayLike, "*batch"] = _positive()
-    moe_layer_time: Float[ArrayLike, "*batch"] = _positive()
-    pp_exposed: Float[ArrayLike, "*batch"] = _positive()
-    pp_slot_time: Float[ArrayLike, "*batch"] = _positive()
-    pp_slot_node_time: Float[ArrayLike, "*batch"] = _positive()
-    head_balance: Float[ArrayLike, "*batch"] = _positive()
-    optimizer_bytes: Float[ArrayLike, "*batch"] = _positive()
-    microbatch_time: Float[ArrayLike, "*batch"] = _positive()
-    step_time: Float[ArrayLike, "*batch"] = _positive()
-    straggler: Float[ArrayLike, "*batch"] = _positive()
-    activation_factor: Float[ArrayLike, "*batch"] = _positive()
-    logit_memory_bytes: Float[ArrayLike, "*batch"] = _positive()
-    gradient_memory_bytes: Float[ArrayLike, "*batch"] = _positive()
-    fragmentation: Float[ArrayLike, "*batch"] = _positive()
-    framework_bytes: Float[ArrayLike, "*batch"] = _positive()
+    The static `calibration` records effects of levels, scatter and provenance of the fit they come from.
+    """
+
+    matmul_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    fp8_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    fp4_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    matmul_half_tokens: Float[ArrayLike, "*batch"] = _coefficient()
+    matmul_half_width: Float[ArrayLike, "*batch"] = _coefficient()
+    attention_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    score_bytes: Float[ArrayLike, "*batch"] = _coefficient()
+    hbm_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    residual_passes: Float[ArrayLike, "*batch"] = _coefficient()
+    hidden_passes: Float[ArrayLike, "*batch"] = _coefficient()
+    logit_bytes: Float[ArrayLike, "*batch"] = _coefficient()
+    kernel_time: Float[ArrayLike, "*batch"] = _coefficient()
+    host_time_layer: Float[ArrayLike, "*batch"] = _coefficient()
+    host_time_tp: Float[ArrayLike, "*batch"] = _coefficient()
+    scale_up_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    scale_out_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    link_latency_scale: Float[ArrayLike, "*batch"] = _coefficient()
+    network_latency_scale: Float[ArrayLike, "*batch"] = _coefficient()
+    tp_exposed: Float[ArrayLike, "*batch"] = _coefficient()
+    dp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
+    dp_congestion: Float[ArrayLike, "*batch"] = _coefficient()
+    dp_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    fsdp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
+    cp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
+    ep_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    moe_imbalance: Float[ArrayLike, "*batch"] = _coefficient()
+    moe_layer_time: Float[ArrayLike, "*batch"] = _coefficient()
+    pp_exposed: Float[ArrayLike, "*batch"] = _coefficient()
+    pp_slot_time: Float[ArrayLike, "*batch"] = _coefficient()
+    pp_slot_node_time: Float[ArrayLike, "*batch"] = _coefficient()
+    head_balance: Float[ArrayLike, "*batch"] = _coefficient()
+    optimizer_bytes: Float[ArrayLike, "*batch"] = _coefficient()
+    microbatch_time: Float[ArrayLike, "*batch"] = _coefficient()
+    step_time: Float[ArrayLike, "*batch"] = _coefficient()
+    straggler: Float[ArrayLike, "*batch"] = _coefficient()
+    activation_factor: Float[ArrayLike, "*batch"] = _coefficient()
+    logit_memory_bytes: Float[ArrayLike, "*batch"] = _coefficient()
+    gradient_memory_bytes: Float[ArrayLike, "*batch"] = _coefficient()
+    fragmentation: Float[ArrayLike, "*batch"] = _coefficient()
+    framework_bytes: Float[ArrayLike, "*batch"] = _coefficient()
+    calibration: Calibration | None = eqx.field(static=True, default=None)
 
 
 class Prior(NamedTuple):
@@ -96,7 +101,7 @@ def priors() -> dict[str, Prior]:
 
 def names() -> tuple[str, ...]:
     """Names of the coefficients, in field order."""
-    return tuple(Coefficients.__dataclass_fields__)
+    return tuple(name for name in Coefficients.__dataclass_fields__ if name != "calibration")
 
 
 def prior_medians() -> Coefficients:

@@ -171,12 +171,12 @@ def step_time(
         data_parallel=replicas.step + replicas.microbatch * plan.n_microbatches,
         pipeline_bubble=pipeline.bubble_time(plan, stages),
         pipeline_imbalance=pipeline.imbalance_time(plan, stages),
-        pipeline_transfer=pipeline.transfer_time(model, plan, link, coefficients),
+        pipeline_transfer=pipeline.transfer_time(model, plan, link, coefficients, temperature),
         optimizer=optimizer.optimizer_time(model, plan, cluster, coefficients),
         bookkeeping=overhead.bookkeeping_time(plan, cluster, coefficients),
         straggler=layers.matmul * 0.0,
     )
-    return eqx.tree_at(lambda t: t.straggler, terms, straggler_time(cluster, coefficients, terms.total))
+    return eqx.tree_at(lambda t: t.straggler, terms, straggler_time(cluster, coefficients, terms.total, temperature))
 
 
 def tokens_per_step(model: Transformer, plan: Plan) -> Array:

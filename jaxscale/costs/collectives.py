@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import N_LEVELS, smooth_max, smooth_min
+from jaxscale._types import N_LEVELS, positive_part, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Network
 
@@ -61,11 +61,21 @@ def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: fl
     ranks = []
     remaining, span = jnp.asarray(n), stride
     for size in link.domain_size[:-1]:
-        reach = smooth_max(size / span, 1.0, temperature)
-        here = smooth_min(reach, remaining, temperature)
+        here = _ranks_within(size / span, remaining, temperature)
         ranks.append(here)
         remaining, span = remaining / here, span * here
     return (*ranks, remaining)
+
+
+def _ranks_within(reach: ArrayLike, n: ArrayLike, temperature: float) -> Array:
+    """Ranks out of n that a domain with room for `reach` holds: at least one, at most n [1]."""
+    if temperature > 0.0:
+        # In logarithms a single rank stays exactly one, however the clip is smoothed.
+        room = positive_part(jnp.log(reach), temperature)
+        return jnp.exp(smooth_min(room, jnp.log(n), temperature))
+    clipped = jnp.minimum(jnp.maximum(reach, 1.0), n)
+    # Where room and ranks are both one, the room has no effect on either side and n only on one.
+    return jnp.where((reach == 1.0) & (n == 1.0), 0.5 * (1.0 + n), clipped)
 
 
 def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
@@ -115,7 +125,7 @@ def all_to_all_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Li
     return jnp.asarray(time)
 
 
-def send_time(volume: ArrayLike, stride: ArrayLike, link: Link) -> Array:
+def send_time(volume: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
     """Time of one send to the rank `stride` chips away: the worst level that the hop can cross.
 
     The share of hops that leave level k is `stride / domain_size[k]`, at most 1.
@@ -124,6 +134,7 @@ def send_time(volume: ArrayLike, stride: ArrayLike, link: Link) -> Array:
         volume: message [byte].
         stride: chips between sender and receiver [1].
         link: the network.
+        temperature: smoothing of the placement [1].
 
     Returns:
         Time [s].
@@ -131,8 +142,14 @@ def send_time(volume: ArrayLike, stride: ArrayLike, link: Link) -> Array:
     time = 0.0
     crossing = 1.0
     for level, size in enumerate(link.domain_size):
-        leaving = jnp.minimum(stride / size, 1.0) if level < N_LEVELS - 1 else 0.0
+        leaving = _share_leaving(stride / size, temperature) if level < N_LEVELS - 1 else 0.0
         here = crossing * (1.0 - leaving)
         time = time + here * (link.latency[level] + volume / link.bandwidth[level])
         crossing = crossing * leaving
     return jnp.asarray(time)
+
+
+def _share_leaving(ratio: ArrayLike, temperature: float) -> Array:
+    if temperature > 0.0:
+        return jnp.exp(-positive_part(-jnp.log(ratio), temperature))
+    return jnp.minimum(ratio, 1.0)

@@ -9,10 +9,9 @@ References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 20
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import exposed
+from jaxscale._types import exposed, log2_above_one
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.plan import Plan, sharding
@@ -108,7 +107,8 @@ def data_parallel(
     # Ranks of a context-parallel group hold the same weights and reduce with the replicas.
     replicas = plan.dp * plan.cp
     group = plan.shard_group * plan.cp
-    congestion = (1.0 + c.dp_congestion * _log2_nodes(replicas * plan.tp, link)) / c.dp_efficiency
+    doublings = log2_above_one(replicas * plan.tp / link.domain_size[0], temperature)
+    congestion = (1.0 + c.dp_congestion * doublings) / c.dp_efficiency
     trainable = model.trainable_share
 
     def gather(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
@@ -133,7 +133,3 @@ def data_parallel(
     gathers_forward = exposed(collect + per_layer, c.fsdp_overlap * forward, temperature)
     gathers_backward = exposed(collect + scatter + 2.0 * per_layer, c.fsdp_overlap * backward, temperature)
     return DataParallel(step, fsdp * (gathers_forward + gathers_backward))
-
-
-def _log2_nodes(ranks: ArrayLike, link: Link) -> Array:
-    return jnp.log2(jnp.maximum(jnp.divide(ranks, link.domain_size[0]), 1.0))

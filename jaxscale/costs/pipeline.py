@@ -37,7 +37,7 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: float = 
     r"""Layers of the fullest stage: $\lceil L / p \rceil$, continuous between whole numbers.
 
     The exact form rises linearly over the width $1/p$ that separates $L$ from $L + 1$ layers, so that it meets the
-    ceiling at every whole L and p and is continuous; the smooth form is the plain ratio, at most one layer below.
+    ceiling at every whole L and p and is continuous; a single stage holds all layers. The smooth form is the plain ratio, at most one layer below.
 
     Args:
         n_layers: L [1].
@@ -50,8 +50,8 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: float = 
     ratio = jnp.divide(n_layers, stages)
     if temperature > 0.0:
         return ratio
-    whole = jnp.floor(ratio + 0.5 / stages)
-    return whole + jnp.clip(stages * (ratio - whole), 0.0, 1.0)
+    whole = jnp.floor(ratio)
+    return jnp.where(jnp.less_equal(stages, 1.0), ratio, whole + jnp.clip(stages * (ratio - whole), 0.0, 1.0))
 
 
 def stage_times(
@@ -100,7 +100,9 @@ def imbalance_time(plan: Plan, stages: StageTimes) -> Array:
     return plan.n_microbatches * (stages.busiest - stages.total / plan.pp)
 
 
-def transfer_time(model: Transformer, plan: Plan, link: Link, coefficients: Coefficients) -> Array:
+def transfer_time(
+    model: Transformer, plan: Plan, link: Link, coefficients: Coefficients, temperature: float = 0.0
+) -> Array:
     """Exposed point-to-point transfers of one step.
 
     Each microbatch crosses a boundary forward and backward for every virtual stage; the tensor is split over tp (every
@@ -110,6 +112,6 @@ def transfer_time(model: Transformer, plan: Plan, link: Link, coefficients: Coef
         Time [s]; zero for pp = 1.
     """
     volume = ACTIVATION_BYTES * tokens_per_microbatch(model, plan) * model.d_model / plan.tp
-    hop = send_time(volume, plan.tp * plan.cp * plan.dp, link)
+    hop = send_time(volume, plan.tp * plan.cp * plan.dp, link, temperature)
     crossings = 2.0 * (plan.n_microbatches * plan.vpp + plan.pp - 1.0) * (1.0 - 1.0 / plan.pp)
     return coefficients.pp_exposed * crossings * hop

@@ -4,23 +4,26 @@ For Gaussian scatter the expected maximum of n grows as sqrt(2 ln n); over the r
 log2 n describes it as well and has one coefficient (Dean & Barroso 2013, The Tail at Scale, for the effect).
 """
 
-import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
+from jaxscale._types import log2_above_one
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 
 
-def straggler_time(cluster: Cluster, coefficients: Coefficients, step: ArrayLike) -> Array:
+def straggler_time(
+    cluster: Cluster, coefficients: Coefficients, step: ArrayLike, temperature: float = 0.0
+) -> Array:
     """Time lost to the slowest node: `straggler * log2(nodes) * step`, nothing inside one node.
 
     Args:
         cluster: how many chips, how many share a node.
         coefficients: `straggler`, loss per doubling of the nodes [1].
         step: time of the step without stragglers [s].
+        temperature: smoothing of the edge at one node [1].
 
     Returns:
         Time [s].
     """
-    nodes = jnp.maximum(cluster.n_chips / cluster.network.domain_size[..., 0], 1.0)
-    return coefficients.straggler * jnp.log2(nodes) * step
+    nodes = cluster.n_chips / cluster.network.domain_size[..., 0]
+    return coefficients.straggler * log2_above_one(nodes, temperature) * step

@@ -43,18 +43,21 @@ class Measured(eqx.Module):
     Attributes:
         batch: what ran [row].
         step_time: measured [s], [row].
+        peak_memory: measured [byte], nan where it was not [row].
         levels: level names of each row, by kind; static, never traced.
     """
 
     batch: RunBatch
     step_time: Float[np.ndarray, " row"] | Float[Array, " row"]
+    peak_memory: Float[np.ndarray, " row"] | Float[Array, " row"]
     levels: Mapping[str, tuple[str, ...]] = eqx.field(static=True)
 
     def take(self, rows: np.ndarray) -> "Measured":
         """The given rows, by index or mask."""
         index = np.arange(len(self.batch))[rows]
         levels = {kind: tuple(values[i] for i in index) for kind, values in self.levels.items()}
-        return Measured(self.batch.take(index), np.asarray(self.step_time)[index], levels)
+        measured = (np.asarray(self.step_time)[index], np.asarray(self.peak_memory)[index])
+        return Measured(self.batch.take(index), *measured, levels)
 
 
 def stack(modules: Sequence[Any]) -> Any:

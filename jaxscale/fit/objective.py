@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.fit.batch import Measured, RunBatch
-from jaxscale.fit.parameters import Parametrisation
+from jaxscale.fit.parameters import Parametrisation, constrain
+from jaxscale.memory import memory
 from jaxscale.step import step_time
 
 DEGREES_OF_FREEDOM = 3.0
@@ -27,79 +28,111 @@ class Problem(eqx.Module):
     Attributes:
         batch: what ran [row].
         log_time: natural log of measured step times [ln s], [row].
+        log_memory: natural log of measured peak memory [ln byte], 0 where none was measured [row].
+        base: unconstrained coefficients before the fit [row, coefficient].
         members: which effects apply to which row [row, effect].
         weight: weight of each row; 0 leaves it out [row].
         parametrisation: map from parameters to coefficients.
-        scatter: sigma, relative scatter of a run [1].
+        scatter: sigma, relative scatter of a run's step time and of its memory [1], [2].
     """
 
     batch: RunBatch
     log_time: Float[Array, " row"]
+    log_memory: Float[Array, " row"]
+    base: Float[Array, "row coefficient"]
     members: Float[Array, "row effect"]
     weight: Float[Array, " row"]
     parametrisation: Parametrisation
-    scatter: Float[Array, ""]
+    scatter: Float[Array, "2"]
+
+
+SCATTER = (0.03, 0.06)
+"""Relative scatter of step time and of peak memory between repeats of one run: 1.6 to 5 % on the shipped tables [1]."""
+
+ROW_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
+"""Rows are padded with copies of weight 0 to one of these counts, so that few shapes are compiled [1]."""
 
 
 def make_problem(
-    measured: Measured, parametrisation: Parametrisation, members: np.ndarray, scatter: float = 0.03
+    measured: Measured, parametrisation: Parametrisation, base: np.ndarray, members: np.ndarray
 ) -> Problem:
-    """A problem in which every row counts once."""
-    log_time = jnp.log(jnp.asarray(measured.step_time))
-    batch = jax.tree.map(jnp.asarray, measured.batch)
-    ones = jnp.ones_like(log_time)
-    return Problem(batch, log_time, jnp.asarray(members), ones, parametrisation, jnp.asarray(scatter))
+    """A problem in which every row counts once, padded to a bucket of rows.
+
+    Args:
+        measured: the runs.
+        parametrisation: map from parameters to coefficients.
+        base: unconstrained coefficients before the fit [row, coefficient].
+        members: which effects apply to which row [row, effect].
+
+    Returns:
+        The problem; its first `len(measured.batch)` rows are the measured ones.
+    """
+    n = len(measured.batch)
+    size = next(bucket for bucket in ROW_BUCKETS if bucket >= n)
+    rows = np.concatenate([np.arange(n), np.zeros(size - n, dtype=int)])
+    weight = (np.arange(size) < n).astype(float)
+    batch = jax.tree.map(jnp.asarray, measured.batch.take(rows))
+    memory = np.asarray(measured.peak_memory)[rows]
+    log_memory = jnp.asarray(np.log(np.where(np.isfinite(memory), memory, 1.0)))
+    log_time = jnp.log(jnp.asarray(np.asarray(measured.step_time)[rows]))
+    fixed = (jnp.asarray(base[rows]), jnp.asarray(members[rows]), jnp.asarray(weight))
+    return Problem(batch, log_time, log_memory, *fixed, parametrisation, jnp.asarray(SCATTER))
 
 
-def predicted_log_time(
-    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], parametrisation: Parametrisation
-) -> Array:
-    """Natural log of the predicted step time of each row [ln s], [row]."""
+def reweighted(problem: Problem, kept: np.ndarray) -> Problem:
+    """The problem with only the kept rows counted [row of the measured ones]."""
+    weight = np.zeros(problem.weight.shape)
+    weight[: len(kept)] = kept
+    return eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(weight))
+
+
+def predicted_logs(batch: RunBatch, unconstrained: Float[Array, "row coefficient"]) -> Array:
+    """Natural logs of predicted step time [ln s] and peak memory [ln byte] of each row [row, 2]."""
 
     def one(run: RunBatch, row: Array) -> Array:
-        return jnp.log(step_time(run.model, run.plan, run.cluster, parametrisation.constrain(row)).total)
+        arguments = (run.model, run.plan, run.cluster, constrain(row))
+        return jnp.log(jnp.stack([step_time(*arguments).total, memory(*arguments).total]))
 
     return jax.vmap(one)(batch, unconstrained)
 
 
-def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """Predicted minus measured log step time [row].
-
-    The derivative is assembled from one gradient per row, since rows meet only in their coefficients, linearly.
-    """
-    return _log_residuals(parameters, problem)
-
-
 @jax.custom_jvp
-def _log_residuals(parameters: Array, problem: Problem) -> Array:
-    rows = problem.parametrisation.rows(parameters, problem.members)
-    return predicted_log_time(problem.batch, rows, problem.parametrisation) - problem.log_time
+def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+    """Predicted minus measured logs of step time and memory [row, 2].
+
+    Rows meet only in their coefficients, and linearly: the derivative is put together from one gradient per row.
+    """
+    rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
+    return predicted_logs(problem.batch, rows) - _measured_logs(problem)
 
 
-@_log_residuals.defjvp
+@log_residuals.defjvp
 def _log_residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Problem]) -> tuple[Array, Array]:
     parameters, problem = primals
-    rows = problem.parametrisation.rows(parameters, problem.members)
+    rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
+    logs, pullback = jax.vjp(lambda unconstrained: predicted_logs(problem.batch, unconstrained), rows)
+    derivatives = []
+    for output in range(2):
+        (gradient,) = pullback(jnp.zeros_like(logs).at[:, output].set(1.0))
+        derivatives.append(problem.parametrisation.row_jacobian(gradient, problem.members) @ tangents[0])
+    return logs - _measured_logs(problem), jnp.stack(derivatives, axis=1)
 
-    def summed(unconstrained: Array) -> tuple[Array, Array]:
-        log_time = predicted_log_time(problem.batch, unconstrained, problem.parametrisation)
-        return jnp.sum(log_time), log_time
 
-    gradient, log_time = jax.grad(summed, has_aux=True)(rows)
-    jacobian = problem.parametrisation.row_jacobian(gradient, problem.members)
-    return log_time - problem.log_time, jacobian @ tangents[0]
+def _measured_logs(problem: Problem) -> Array:
+    return jnp.stack([problem.log_time, problem.log_memory], axis=1)
 
 
 def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """Pseudo-residuals whose squares add up to twice the negative log posterior [row + parameter]."""
+    """Pseudo-residuals whose squares add up to twice the negative log posterior [2 row + parameter]."""
     scaled = log_residuals(parameters, problem) / problem.scatter
     nu = DEGREES_OF_FREEDOM
     # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
     square = scaled**2 / nu
     ratio = jnp.where(square > 1e-8, jnp.log1p(square) / jnp.maximum(square, 1e-8), 1.0 - 0.5 * square)
+    weight = problem.weight[:, None] * jnp.stack([jnp.ones_like(problem.log_time), problem.log_memory > 0.0], axis=1)
     # The root of the weight is apart: a row of weight zero must not meet the infinite slope of sqrt(0).
-    robust = jnp.sqrt(problem.weight) * scaled * jnp.sqrt((nu + 1.0) / nu * ratio)
-    return jnp.concatenate([robust, parameters])
+    robust = jnp.sqrt(weight) * scaled * jnp.sqrt((nu + 1.0) / nu * ratio)
+    return jnp.concatenate([robust.ravel(), parameters])
 
 
 def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:

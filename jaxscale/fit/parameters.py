@@ -1,12 +1,12 @@
-r"""From unconstrained parameters to the coefficients of each run.
+r"""From standardised parameters to the coefficients of each run.
 
-Each coefficient $c_p$ lives in an unconstrained coordinate $u_p$ (log for positive ones, logit for fractions). A run of
-levels $\ell$ (its source, chip, precision, ...) has
+Each coefficient lives in an unconstrained coordinate u (log for positive ones, logit for fractions). Run i, which belongs
+to some levels (its source, chip, precision, ...), has
 
-$$ u_{ip} = \bar u_p + s_p z_p + \sum_j M_{ij} \, [p = p_j] \, \tau_j e_j , $$
+$$ u_{ip} = u^0_{ip} + s_p z_p + \sum_j M_{ij} \, [p = p_j] \, \tau_j e_j , $$
 
-$\bar u_p, s_p$ the prior's median and spread, $z_p$ the pooled parameters, $e_j$ one effect of one level on one coefficient,
-all with standard normal priors: this is the shrinkage towards the pooled value.
+$u^0$ what is known before the fit, $s_p$ the prior's spread, $z_p$ the pooled parameters, $e_j$ one effect of one level on
+one coefficient; z and e have standard normal priors, which shrinks effects towards the pooled value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,20 +15,22 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxscale.coefficients import Coefficients, names, priors
 
 EFFECT_SPREAD: Mapping[str, float] = {
     "source": 0.7,
-    "framework": 0.7,
-    "gpu": 0.3,
-    "precision": 0.3,
-    "attention_kernel": 0.3,
-    "fused_norm": 0.3,
+    "gpu": 0.5,
+    "precision": 0.5,
+    "attention_kernel": 0.5,
+    "fused_norm": 0.5,
     "release": 1.0,
 }
-"""Standard deviation of a level's effect, in units of the coefficient's own prior spread [1]."""
+"""Standard deviation of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""
+
+PADDING = 32
+"""Effects are padded to multiples of this, so that few shapes are compiled [1]."""
 
 
 @dataclass(frozen=True)
@@ -46,111 +48,110 @@ class Effect:
     coefficient: str
 
 
-def find_effects(levels: Mapping[str, Sequence[str]], kinds: Sequence[str]) -> tuple[Effect, ...]:
-    """Effects that rows can identify: levels of the given kinds, where a kind has at least two of them.
+def find_effects(levels: Mapping[str, Sequence[str]]) -> tuple[Effect, ...]:
+    """Effects that rows can tell apart: the levels of each kind that occurs with at least two of them.
 
     Args:
-        levels: level name of every row, by kind.
-        kinds: kinds of level to give effects.
+        levels: level name of every row, by kind; empty where the row names none.
 
     Returns:
         Effects in a fixed order.
     """
     table = priors()
-    found = []
-    for kind in kinds:
-        present = sorted({level for level in levels[kind] if level})
-        if len(present) < 2:
-            continue
-        found += [Effect(kind, level, c) for level in present for c in names() if kind in table[c].effects]
+    found: list[Effect] = []
+    for kind in EFFECT_SPREAD:
+        present = sorted(set(levels[kind]))
+        if len(present) > 1:
+            found += [Effect(kind, level, c) for level in present if level for c in names() if kind in table[c].effects]
     return tuple(found)
 
 
 def membership(levels: Mapping[str, Sequence[str]], effects: Sequence[Effect]) -> np.ndarray:
-    """Which effects apply to which rows: 1 where the row has the effect's level.
+    """Which effects apply to which rows: 1 where the row has the effect's level, zero columns as padding.
 
     Returns:
-        Array [n_rows, n_effects].
+        Array [row, effect].
     """
     columns = {kind: np.asarray(list(values), dtype=object) for kind, values in levels.items()}
-    n_rows = len(next(iter(columns.values())))
-    matrix = np.zeros((n_rows, len(effects)))
+    matrix = np.zeros((len(next(iter(columns.values()))), padded(len(effects))))
     for index, effect in enumerate(effects):
         matrix[:, index] = columns[effect.kind] == effect.level
     return matrix
+
+
+def padded(count: int) -> int:
+    """Count rounded up to a whole number of `PADDING`."""
+    return -(-count // PADDING) * PADDING
 
 
 class Parametrisation(eqx.Module):
     """Linear map from standardised parameters to the unconstrained coefficients of each row.
 
     Attributes:
-        centre: prior medians, unconstrained [coefficient].
-        spread: prior spreads [coefficient].
+        spread: prior spread of each coefficient [coefficient].
         column: coefficient that each effect moves [effect].
-        scale: prior standard deviation of each effect [effect].
-        is_fraction: 1 where the coefficient is a fraction [coefficient].
+        scale: prior standard deviation of each effect; 0 for padding [effect].
     """
 
-    centre: Float[Array, " coefficient"]
     spread: Float[Array, " coefficient"]
-    column: tuple[int, ...] = eqx.field(static=True)
+    column: Int[Array, " effect"]
     scale: Float[Array, " effect"]
-    is_fraction: Float[Array, " coefficient"]
 
     @property
     def n_parameters(self) -> int:
-        """Pooled parameters and effects [1]."""
-        return self.centre.shape[0] + self.scale.shape[0]
+        """Pooled parameters and effects, padding included [1]."""
+        return self.spread.shape[0] + self.scale.shape[0]
 
-    def rows(self, parameters: Float[Array, " parameter"], members: Float[Array, "row effect"]) -> Array:
+    def rows(
+        self,
+        parameters: Float[Array, " parameter"],
+        base: Float[Array, "row coefficient"],
+        members: Float[Array, "row effect"],
+    ) -> Array:
         """Unconstrained coefficients of each row [row, coefficient]."""
-        n = self.centre.shape[0]
-        pooled = self.centre + self.spread * parameters[:n]
+        n = self.spread.shape[0]
         moved = members * (self.scale * parameters[n:])
-        return pooled + jnp.zeros((members.shape[0], n), moved.dtype).at[:, np.asarray(self.column, dtype=int)].add(
-            moved
-        )
+        return (base + self.spread * parameters[:n]).at[:, self.column].add(moved)
 
     def row_jacobian(self, gradient: Float[Array, "row coefficient"], members: Float[Array, "row effect"]) -> Array:
-        """Chain rule: derivative of a row's value by each parameter, given that by its coefficients [row, parameter]."""
-        return jnp.concatenate(
-            [gradient * self.spread, gradient[:, np.asarray(self.column, dtype=int)] * members * self.scale], axis=1
-        )
-
-    def constrain(self, unconstrained: Float[Array, "... coefficient"]) -> Coefficients:
-        """Coefficients in their own units: exp, or the logistic function for fractions."""
-        logistic = 1.0 / (1.0 + jnp.exp(-unconstrained))
-        values = jnp.where(self.is_fraction > 0.5, logistic, jnp.exp(jnp.minimum(unconstrained, 60.0)))
-        return Coefficients(*jnp.moveaxis(values, -1, 0))
+        """Chain rule: derivative of each row's value by each parameter, given that by its coefficients."""
+        by_effect = gradient[:, self.column] * members * self.scale
+        return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 
 
-def unconstrain(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Coordinates of coefficient values, in field order: log, or logit for fractions [coefficient]."""
-    kinds = [prior.kind for prior in priors().values()]
-    pairs = zip(np.asarray(values, dtype=float), kinds, strict=True)
-    return np.asarray([np.log(v / (1.0 - v)) if kind == "fraction" else np.log(v) for v, kind in pairs])
-
-
-def parametrisation(effects: Sequence[Effect], centre: np.ndarray | None = None) -> Parametrisation:
+def parametrisation(effects: Sequence[Effect], tightness: float = 1.0) -> Parametrisation:
     """Parametrisation of the pooled coefficients and some effects.
 
     Args:
         effects: levels that deviate.
-        centre: unconstrained centre of the prior; the table's medians where None [coefficient].
+        tightness: factor on the priors' spreads, below 1 for a fit that starts from a trusted one [1].
 
     Returns:
         The linear map with its prior scales.
     """
-    table = priors()
-    order = list(names())
-    medians = unconstrain([prior.median for prior in table.values()])
-    spread = np.asarray([prior.spread for prior in table.values()])
-    column = tuple(order.index(effect.coefficient) for effect in effects)
-    scale = np.asarray([EFFECT_SPREAD[e.kind] * table[e.coefficient].spread for e in effects], dtype=float)
+    table, order = priors(), list(names())
+    padding = [0] * (padded(len(effects)) - len(effects))
+    scale = [EFFECT_SPREAD[e.kind] * table[e.coefficient].spread for e in effects]
     return Parametrisation(
-        centre=jnp.asarray(medians if centre is None else centre),
-        spread=jnp.asarray(spread),
-        column=column,
-        scale=jnp.asarray(scale),
-        is_fraction=jnp.asarray([float(prior.kind == "fraction") for prior in table.values()]),
+        spread=tightness * jnp.asarray([prior.spread for prior in table.values()]),
+        column=jnp.asarray([order.index(e.coefficient) for e in effects] + padding, dtype=int),
+        scale=tightness * jnp.asarray(scale + [0.0] * len(padding)),
     )
+
+
+def _fractions() -> np.ndarray:
+    return np.asarray([prior.kind == "fraction" for prior in priors().values()])
+
+
+def constrain(unconstrained: Float[Array, "*batch coefficient"]) -> Coefficients:
+    """Coefficients in their own units: exp, or the logistic function for fractions."""
+    bounded = jnp.clip(unconstrained, -80.0, 80.0)
+    values = jnp.where(_fractions(), 1.0 / (1.0 + jnp.exp(-bounded)), jnp.exp(bounded))
+    return Coefficients(*[values[..., index] for index in range(values.shape[-1])])
+
+
+def unconstrain(coefficients: Coefficients) -> np.ndarray:
+    """Coordinates of coefficient values, in field order: log, or logit for fractions [coefficient]."""
+    values = np.asarray([float(getattr(coefficients, name)) for name in names()])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(_fractions(), np.log(values) - np.log1p(-values), np.log(values))

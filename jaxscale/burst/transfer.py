@@ -1,0 +1,40 @@
+"""Moving activations between two layers that run on different numbers of GPUs."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.burst.layers import FLOAT_BYTES
+
+
+def transfer_time(
+    elements: ArrayLike,
+    samples_before: ArrayLike,
+    samples_after: ArrayLike,
+    bandwidth: ArrayLike,
+    latency: ArrayLike,
+) -> Array:
+    r"""Time to redistribute a tensor, forward and backward.
+
+    $t_x = 2\left[\frac{\max(e, i)}{W} + \alpha\right]$ if $s_a \ne s_b$, else 0. With $x$ elements per sample, a GPU
+    sends $e = 4 s_a |x|$ and receives $i = 4 s_b |x|$; the samples that a GPU keeps, $4 \min(s_a, s_b) |x|$, are
+    subtracted on the side with fewer GPUs (more samples on each), whose GPUs belong to the other side.
+
+    Args:
+        elements: elements of one sample, |x| [1]; 0 means that there is nothing to move.
+        samples_before: samples per GPU before, s_a [1].
+        samples_after: samples per GPU after, s_b [1].
+        bandwidth: W, per GPU and direction [byte/s].
+        latency: alpha, of one redistribution [s].
+
+    Returns:
+        Seconds in a training step [s].
+
+    Reference:
+        Park et al., arXiv 2112.10065; seojinpark/DeepPool@7922cac parallelizationPlanner.py.
+    """
+    before, after = jnp.asarray(samples_before), jnp.asarray(samples_after)
+    kept = jnp.minimum(before, after)
+    egress = before - jnp.where(before > after, kept, 0.0)
+    ingress = after - jnp.where(after > before, kept, 0.0)
+    moved = FLOAT_BYTES * jnp.asarray(elements) * jnp.maximum(egress, ingress)
+    return jnp.where((before != after) & (moved > 0), 2.0 * (moved / bandwidth + latency), 0.0)

@@ -1,0 +1,102 @@
+"""What a fit knows beyond the pooled coefficients: effects of levels, scatter of runs, provenance.
+
+A plain hashable record on the host. It rides on `Coefficients` as static data: it is looked up when rows of a table are
+turned into coefficients, never traced.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+KINDS = ("gpu", "precision", "attention_kernel", "fused_norm", "release")
+"""Kinds of level whose effects add to that of the source or framework."""
+
+Z90 = 1.6448536269514722
+"""Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""
+
+
+@dataclass(frozen=True)
+class LevelEffect:
+    """Shift of the unconstrained coefficients of runs that belong to one level.
+
+    Attributes:
+        kind: source, framework, gpu, precision, attention_kernel, fused_norm or release.
+        level: its name.
+        shifts: coefficient names and shifts of their log (or logit) [1].
+    """
+
+    kind: str
+    level: str
+    shifts: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Relative scatter of runs around the prediction, measured on runs that the fit did not see.
+
+    Attributes:
+        kind: kind of level (`source`, `framework`), `known` for any known one, `unseen` for a new framework.
+        level: its name, empty for `known` and `unseen`.
+        time: half-width of the central 90 % interval of log step time [1].
+        memory: standard deviation of log peak memory [1].
+    """
+
+    kind: str
+    level: str
+    time: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Record of a calibration.
+
+    Attributes:
+        name: what it is called.
+        effects: by level; a level that is not listed has the pooled value.
+        scatter: by level.
+        known: kind and name of every level seen in the fit, also those without an effect.
+        provenance: keys and values: data hash, versions, number of runs, held-out error.
+    """
+
+    name: str
+    effects: tuple[LevelEffect, ...] = ()
+    scatter: tuple[Scatter, ...] = ()
+    known: tuple[tuple[str, str], ...] = ()
+    provenance: tuple[tuple[str, str], ...] = ()
+
+    def shifts(self, levels: Mapping[str, str | None]) -> dict[str, float]:
+        """Total shift of each coefficient for a run of the given levels, by coefficient name [1].
+
+        The source's own effect is used where the source is known, else its framework's; effects of chip, precision,
+        kernel and release add to it.
+        """
+        base = "source" if ("source", levels.get("source")) in self.known else "framework"
+        wanted = {(kind, levels.get(kind)) for kind in (base, *KINDS)}
+        total: dict[str, float] = {}
+        for effect in self.effects:
+            if (effect.kind, effect.level) in wanted:
+                for name, shift in effect.shifts:
+                    total[name] = total.get(name, 0.0) + shift
+        return total
+
+    def scatter_of(self, levels: Mapping[str, str | None]) -> Scatter:
+        """Scatter of a run of the given levels: its source's, its framework's, or that of an unseen framework.
+
+        A chip that the fit never saw widens the interval to at least that of an unseen framework.
+        """
+        by_level = {(scatter.kind, scatter.level): scatter for scatter in self.scatter}
+        unseen = by_level.get(("unseen", ""), Scatter("unseen", "", math.log(1.5), 0.25))
+        gpu = levels.get("gpu")
+        if self.known and gpu and ("gpu", gpu) not in self.known:
+            return unseen
+        for kind in ("source", "framework"):
+            if (kind, levels.get(kind)) in by_level:
+                return by_level[kind, str(levels[kind])]
+        has_name = levels.get("framework") or levels.get("source")
+        return unseen if has_name else by_level.get(("known", ""), unseen)
+
+    def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
+        """Levels of a run that the fit never saw, as `kind 'level'`."""
+        named = {kind: levels.get(kind) for kind in ("framework", "gpu", "precision", "attention_kernel")}
+        return [f"{kind} {level!r}" for kind, level in named.items() if level and (kind, level) not in self.known]

@@ -1,0 +1,222 @@
+"""`fit`: from a table of measured runs to coefficients, with held-out error, intervals and effects of levels."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array
+
+from jaxscale.calibration import Calibration, LevelEffect, Scatter
+from jaxscale.catalogue import Hardware
+from jaxscale.coefficients import Coefficients, names, prior_medians
+from jaxscale.errors import InputError
+from jaxscale.fit.batch import Measured
+from jaxscale.fit.measured import fold_of, groups_of, measured_runs
+from jaxscale.fit.objective import Problem, log_residuals, make_problem, residuals, reweighted
+from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
+from jaxscale.fit.result import FitResult
+from jaxscale.fit.solve import Solution, random_starts, solve
+from jaxscale.fit.store import level_kinds, load_fit, resolve
+from jaxscale.runs import Runs
+
+TIGHTNESS_FROM_START = 0.6
+"""Prior spreads of a fit that starts from another one, over those of a fit from scratch [1]."""
+
+MIN_ROWS = 3
+
+
+def fit(
+    runs: Runs,
+    *,
+    start: str | Coefficients | None = "default",
+    n_starts: int = 4,
+    n_folds: int = 5,
+    name: str = "fit",
+    hardware: Hardware | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> FitResult:
+    """Fit the coefficients to a table of measured runs.
+
+    Args:
+        runs: the table; rows without a measured step time are left out.
+        start: coefficients to start from and shrink towards: the name of a fit, its coefficients, or None for the
+            priors alone.
+        n_starts: starting points of the search [1].
+        n_folds: folds of the cross-validation; whole groups of (shape, chips, tp, pp) are left out together [1].
+        name: what the fit is called.
+        hardware: catalogue of chips; the shipped one where None.
+        progress: called with a line of text at each stage.
+
+    Returns:
+        The fit.
+
+    Raises:
+        InputError: too few measured rows.
+    """
+    with jax.enable_x64(True):
+        measured, _ = measured_runs(runs, hardware)
+        data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
+        coefficients = load_fit(start) if isinstance(start, str) else start
+        return fit_measured(
+            measured,
+            start=coefficients,
+            n_starts=n_starts,
+            n_folds=n_folds,
+            name=name,
+            data_hash=data_hash,
+            progress=progress,
+        )
+
+
+def fit_measured(
+    measured: Measured,
+    *,
+    start: Coefficients | None = None,
+    n_starts: int = 4,
+    n_folds: int = 5,
+    name: str = "fit",
+    data_hash: str = "",
+    progress: Callable[[str], None] | None = None,
+) -> FitResult:
+    """Fit the coefficients to measured runs that are arrays already; see `fit`."""
+    say = progress or (lambda _: None)
+    n = len(measured.batch)
+    if n < MIN_ROWS:
+        raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
+    effects = find_effects(measured.levels)
+    pooled = start if start is not None else prior_medians()
+    base = base_of(measured, pooled)
+    tightness = 1.0 if start is None else TIGHTNESS_FROM_START
+    mapping = parametrisation(effects, tightness)
+    problem = make_problem(measured, mapping, base, membership(measured.levels, effects))
+    starts = random_starts(jr.key(0), n_starts, mapping.n_parameters)
+    say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
+    solution = solve(problem, starts)
+    held_out = cross_validate(problem, starts, groups_of(measured), n, n_folds, say)
+    in_sample = np.asarray(log_residuals(solution.parameters, problem))[:n]
+    record = _record(name, measured, pooled, effects, solution, held_out, data_hash, tightness)
+    return FitResult(
+        coefficients=_moved(pooled, mapping.spread, solution.parameters, record),
+        problem=problem,
+        solution=solution,
+        effects=effects,
+        residuals=in_sample[:, 0],
+        held_out=held_out[:, 0],
+        covariance=covariance(solution.parameters, problem),
+        groups=groups_of(measured),
+        levels=measured.levels,
+    )
+
+
+def base_of(measured: Measured, coefficients: Coefficients) -> np.ndarray:
+    """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
+    kinds = list(measured.levels)
+    rows = list(zip(*measured.levels.values(), strict=True))
+    known = {row: unconstrain(resolve(coefficients, dict(zip(kinds, row, strict=True)))) for row in set(rows)}
+    return np.stack([known[row] for row in rows])
+
+
+def cross_validate(
+    problem: Problem,
+    starts: Array,
+    groups: np.ndarray,
+    n: int,
+    n_folds: int,
+    progress: Callable[[str], None],
+) -> np.ndarray:
+    """Residuals of each run under the fit that did not see its group [row, 2]; nan without enough groups."""
+    predicted = np.full((n, 2), np.nan)
+    n_folds = min(n_folds, groups.max() + 1)
+    if n_folds < 2:
+        return predicted
+    fold = fold_of(groups, n_folds)
+    for index in range(n_folds):
+        progress(f"cross-validation, fold {index + 1} of {n_folds}")
+        solution = solve(reweighted(problem, fold != index), starts)
+        left_out = np.asarray(log_residuals(solution.parameters, problem))[:n]
+        predicted[fold == index] = left_out[fold == index]
+    return predicted
+
+
+def covariance(parameters: Array, problem: Problem) -> np.ndarray:
+    """Laplace covariance of the standardised parameters, from the Gauss-Newton Hessian [parameter, parameter]."""
+    jacobian = np.asarray(jax.jit(jax.jacfwd(residuals))(parameters, problem))
+    return np.linalg.inv(jacobian.T @ jacobian)
+
+
+def _moved(pooled: Coefficients, spread: Array, parameters: Array, record: Calibration) -> Coefficients:
+    moved = constrain(jnp.asarray(unconstrain(pooled)) + spread * parameters[: len(names())])
+    return Coefficients(**{name: float(getattr(moved, name)) for name in names()}, calibration=record)
+
+
+def _record(
+    name: str,
+    measured: Measured,
+    pooled: Coefficients,
+    effects: Sequence[Effect],
+    solution: Solution,
+    held_out: np.ndarray,
+    data_hash: str,
+    tightness: float,
+) -> Calibration:
+    """Merge what the start knew with the effects and the scatter of this fit."""
+    before = pooled.calibration or Calibration(name)
+    scale = np.asarray(parametrisation(effects, tightness).scale)
+    values = scale * np.asarray(solution.parameters[len(names()) :])
+    rows = [dict(zip(measured.levels, row, strict=True)) for row in zip(*measured.levels.values(), strict=True)]
+    ape = np.abs(np.expm1(held_out[:, 0]))
+    provenance = {
+        "runs": str(len(rows)),
+        "data_sha256": data_hash,
+        "held_out_mape_percent": f"{100 * np.nanmean(ape):.2f}" if np.isfinite(ape).any() else "none",
+        "jaxscale": version("jaxscale"),
+        "jax": jax.__version__,
+    }
+    return Calibration(
+        name=name,
+        effects=before.effects + level_effects(effects, values),
+        scatter=measured_scatter(measured, held_out) + before.scatter,
+        known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
+        provenance=tuple(provenance.items()),
+    )
+
+
+def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelEffect, ...]:
+    """Effects gathered by level; shifts below a thousandth are dropped."""
+    shifts: dict[tuple[str, str], dict[str, float]] = {}
+    for effect, value in zip(effects, values, strict=False):
+        if abs(value) > 1e-3:
+            shifts.setdefault((effect.kind, effect.level), {})[effect.coefficient] = float(value)
+    return tuple(LevelEffect(kind, level, tuple(sorted(s.items()))) for (kind, level), s in shifts.items())
+
+
+def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
+    """Scatter of each source and framework, and of all runs, from held-out residuals."""
+    found = []
+    for kind in ("source", "framework"):
+        column = np.asarray(measured.levels[kind], dtype=object)
+        for level in sorted(set(measured.levels[kind]) - {""}):
+            found.append(_scatter(kind, level, held_out[column == level], measured_memory(measured)[column == level]))
+    found.append(_scatter("known", "", held_out, measured_memory(measured)))
+    return tuple(scatter for scatter in found if scatter is not None)
+
+
+def measured_memory(measured: Measured) -> np.ndarray:
+    """Which runs have a measured peak memory [row]."""
+    return np.isfinite(np.asarray(measured.peak_memory))
+
+
+def _scatter(kind: str, level: str, held_out: np.ndarray, has_memory: np.ndarray) -> Scatter | None:
+    """Interval half-width that covers 90 % of the held-out runs, and scatter of their memory."""
+    time = np.abs(held_out[:, 0])
+    if np.isfinite(time).sum() < 5:
+        return None
+    # The finite-sample quantile of split-conformal prediction (Lei et al. 2018, section 2.2).
+    level90 = min(1.0, 0.9 * (1.0 + 1.0 / len(time)))
+    memory = held_out[has_memory, 1]
+    memory_scatter = float(np.sqrt(np.nanmean(memory**2))) if len(memory) > 4 else 0.15
+    return Scatter(kind, level, float(np.nanquantile(time, level90)), memory_scatter)

@@ -1,0 +1,101 @@
+"""Measured rows of a runs table: which can be fitted, and how they group for cross-validation."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxscale.catalogue import Hardware, load_hardware, model_fields
+from jaxscale.fit.batch import Measured, RunBatch, assemble
+from jaxscale.runs import Incomplete, Row, RowDescription, Runs, describe
+
+
+@dataclass(frozen=True)
+class Described:
+    """A runs table as the model sees it.
+
+    Attributes:
+        batch: rows that the model can answer, stacked [answered row].
+        index: their positions in the table [answered row].
+        descriptions: what the model was told of them [answered row].
+        notes: for every row of the table, why it cannot be answered or what was assumed; empty if nothing.
+    """
+
+    batch: RunBatch | None
+    index: np.ndarray
+    descriptions: tuple[RowDescription, ...]
+    notes: tuple[str, ...]
+
+
+def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
+    """Describe every row of a table for the model; no measured column is read."""
+    hardware = hardware or load_hardware()
+    models = model_fields()
+    outcomes = [describe(row, lambda name: models.get(name.lower())) for row in runs]
+    index = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, RowDescription)]
+    answered = tuple(outcome for outcome in outcomes if isinstance(outcome, RowDescription))
+    notes = tuple(o.reason if isinstance(o, Incomplete) else "; ".join(o.remarks) for o in outcomes)
+    batch = assemble(answered, hardware) if answered else None
+    return Described(batch, np.asarray(index, dtype=int), answered, notes)
+
+
+def measured_step_time(row: Row) -> float:
+    """Measured step time of a row [s]: its own column, else batch over throughput; nan where neither is given."""
+    if row["status"] not in (None, "ok"):
+        return float("nan")
+    if row["step_time_s"] is not None:
+        return float(row["step_time_s"])
+    tokens, batch, length = row["tokens_per_s_per_gpu"], row["global_batch_size_seqs"], row["seq_len"]
+    if tokens and batch and length:
+        return float(batch * length / (tokens * row["n_gpus"]))
+    return float("nan")
+
+
+def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measured, np.ndarray]:
+    """Rows that the model can answer and that have a measured step time.
+
+    Args:
+        runs: the table.
+        hardware: catalogue; the shipped one where None.
+
+    Returns:
+        The measured rows, and their positions in the table.
+    """
+    described = describe_runs(runs, hardware)
+    rows = [runs.rows[i] for i in described.index]
+    times = np.asarray([measured_step_time(row) for row in rows])
+    memory = np.asarray([1e9 * (row["peak_mem_gb"] or float("nan")) for row in rows])
+    levels = {
+        kind: tuple(str(row.effects[kind] or "") for row in described.descriptions)
+        for kind in (described.descriptions[0].effects if described.descriptions else ())
+    }
+    if described.batch is None:
+        raise ValueError(f"{runs.path}: no row can be answered; first reason: {described.notes[0]}")
+    kept = np.flatnonzero(np.isfinite(times))
+    return Measured(described.batch, times, memory, levels).take(kept), described.index[kept]
+
+
+def groups_of(measured: Measured) -> np.ndarray:
+    """Group of each run for cross-validation: same model shape, chips, tp and pp are one group [row]."""
+    batch = measured.batch
+    columns = (
+        batch.model.n_layers,
+        batch.model.d_model,
+        batch.model.n_experts,
+        batch.cluster.n_chips,
+        batch.plan.tp,
+        batch.plan.pp,
+    )
+    _, group = np.unique(np.stack([np.asarray(column) for column in columns], axis=1), axis=0, return_inverse=True)
+    return group.ravel()
+
+
+def fold_of(groups: np.ndarray, n_folds: int, seed: int = 0) -> np.ndarray:
+    """Fold of each run: whole groups, dealt at random into folds of about equal size [row]."""
+    order = np.random.default_rng(seed).permutation(groups.max() + 1)
+    sizes = np.bincount(groups)
+    loads, fold = np.zeros(n_folds), np.zeros(groups.max() + 1, dtype=int)
+    # Large groups first, each into the emptiest fold: no fold is starved where a few groups hold most rows.
+    for group in sorted(order, key=lambda g: -sizes[g]):
+        fold[group] = int(np.argmin(loads))
+        loads[fold[group]] += sizes[group]
+    return fold[groups]

@@ -1,0 +1,165 @@
+"""Fits on disk: TOML with values, intervals, effects, scatter and provenance."""
+
+import dataclasses
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxscale._resources import fit_path
+from jaxscale.calibration import Calibration, LevelEffect, Scatter
+from jaxscale.catalogue import read_toml
+from jaxscale.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.errors import InputError
+from jaxscale.fit.parameters import constrain, unconstrain
+
+
+def load_fit(name_or_path: str | Path = "default") -> Coefficients:
+    """Coefficients of a shipped fit or of a file, `js.load_fit("default")`.
+
+    Args:
+        name_or_path: `default`, the name of another shipped fit (a source), `prior` for no fit at all, or a TOML file
+            that `FitResult.save` wrote.
+
+    Returns:
+        Pooled coefficients with their calibration record.
+
+    Raises:
+        InputError: no such fit, or the file is not one.
+    """
+    if str(name_or_path) == "prior":
+        return prior_medians()
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = fit_path(f"{name_or_path}.toml")
+        if not path.is_file():
+            shipped = sorted(file.stem for file in path.parent.glob("*.toml") if _is_fit(file))
+            known = ", ".join([*shipped, "prior"])
+            raise InputError(f"fit {str(name_or_path)!r} is not shipped; expected a .toml file or one of: {known}")
+    return _parse(path, read_toml(path))
+
+
+def _is_fit(path: Path) -> bool:
+    return "[coefficients." in path.read_text(encoding="utf-8")
+
+
+def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
+    entries = table.get("coefficients")
+    if not isinstance(entries, dict):
+        raise InputError(f"{path}: not a fit; expected a table [coefficients.NAME] with a value for each coefficient")
+    unknown = sorted(set(entries) - set(names()))
+    if unknown:
+        raise InputError(
+            f"{path}: coefficients.{unknown[0]} is not a coefficient; expected one of {', '.join(names())}"
+        )
+    values = {name: prior.median for name, prior in priors().items()}
+    for name, entry in entries.items():
+        values[name] = _value(f"{path}: coefficients.{name}", entry, priors()[name].kind)
+    effects = tuple(
+        LevelEffect(e["kind"], e["level"], tuple(sorted(e["shifts"].items()))) for e in table.get("effects", [])
+    )
+    scatter = tuple(Scatter(**entry) for entry in table.get("scatter", []))
+    known = tuple((kind, level) for kind, levels in table.get("known", {}).items() for level in levels)
+    provenance = tuple((key, str(value)) for key, value in table.get("provenance", {}).items())
+    calibration = Calibration(str(table.get("name", path.stem)), effects, scatter, known, provenance)
+    return Coefficients(**values, calibration=calibration)
+
+
+def _value(where: str, entry: Any, kind: str) -> float:
+    value = entry.get("value") if isinstance(entry, dict) else entry
+    upper = 1.0 if kind == "fraction" else math.inf
+    valid = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < upper
+    if not valid:
+        raise InputError(f"{where} = {value!r} is out of range; expected a number between 0 and {upper:g}")
+    return float(value)
+
+
+def resolve(coefficients: Coefficients, levels: Mapping[str, str | None]) -> Coefficients:
+    """Coefficients of a run of the given levels: pooled values moved by the levels' effects.
+
+    Args:
+        coefficients: pooled coefficients, with or without a calibration record.
+        levels: level of the run by kind: source, framework, gpu, precision, attention_kernel, release.
+
+    Returns:
+        Coefficients of the run, without the record.
+    """
+    plain = dataclasses.replace(coefficients, calibration=None)
+    if coefficients.calibration is None:
+        return plain
+    shifts = coefficients.calibration.shifts(levels)
+    if not shifts:
+        return plain
+    moved = unconstrain(plain) + [shifts.get(name, 0.0) for name in names()]
+    return Coefficients(**{name: float(getattr(constrain(jnp.asarray(moved)), name)) for name in names()})
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file whole or not at all.
+
+    Raises:
+        InputError: the folder does not exist or cannot be written.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: folder {path.parent} does not exist; expected an existing folder")
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            file.write(text)
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def to_toml(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, Any]], comment: str) -> str:
+    """A fit as TOML text.
+
+    Args:
+        coefficients: pooled coefficients with their record.
+        parameters: value, interval, unit and identification of each, by name.
+        comment: first line.
+
+    Returns:
+        The text.
+    """
+    record = coefficients.calibration or Calibration("fit")
+    lines = [f"# {comment}", f"name = {_quoted(record.name)}", "", "[provenance]"]
+    lines += [f"{key} = {_quoted(value)}" for key, value in record.provenance]
+    for name in names():
+        lines += ["", f"[coefficients.{name}]", f"value = {_number(float(getattr(coefficients, name)))}"]
+        entry = parameters.get(name)
+        if entry:
+            lines += [f"lo = {_number(entry['lo'])}", f"hi = {_number(entry['hi'])}", f'unit = "{entry["unit"]}"']
+            lines += [f"identified = {str(entry['identified']).lower()}"]
+    lines += ["", "[known]"]
+    for kind in sorted({kind for kind, _ in record.known}):
+        levels = [_quoted(level) for known, level in record.known if known == kind]
+        lines.append(f"{kind} = [{', '.join(levels)}]")
+    for effect in record.effects:
+        shifts = ", ".join(f"{name} = {_number(shift)}" for name, shift in effect.shifts)
+        lines += ["", "[[effects]]", f"kind = {_quoted(effect.kind)}", f"level = {_quoted(effect.level)}"]
+        lines.append(f"shifts = {{ {shifts} }}")
+    for scatter in record.scatter:
+        lines += ["", "[[scatter]]", f"kind = {_quoted(scatter.kind)}", f"level = {_quoted(scatter.level)}"]
+        lines += [f"time = {_number(scatter.time)}", f"memory = {_number(scatter.memory)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _number(value: float) -> str:
+    text = f"{value:.6g}"
+    return text if any(mark in text for mark in ".en") else f"{text}.0"
+
+
+def level_kinds(levels: Sequence[Mapping[str, str | None]]) -> tuple[tuple[str, str], ...]:
+    """Every kind and name of level that occurs, sorted."""
+    return tuple(sorted({(kind, level) for row in levels for kind, level in row.items() if level}))

@@ -1,0 +1,178 @@
+"""`predict`: step time with interval, memory and cost terms for every row of a runs table."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale.calibration import Scatter
+from jaxscale.catalogue import Hardware
+from jaxscale.coefficients import Coefficients
+from jaxscale.fit.batch import RunBatch, stack
+from jaxscale.fit.measured import describe_runs, measured_step_time
+from jaxscale.fit.store import resolve
+from jaxscale.memory import memory
+from jaxscale.runs import Runs
+from jaxscale.step import StepTime, step_time
+
+GROUPINGS = ("source", "model", "gpu", "framework", "precision")
+"""Columns by which errors are broken down."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictions for the rows of a table, in its order; nan where a row cannot be answered.
+
+    Attributes:
+        step_time: predicted [s], [row].
+        lo: lower end of the central 90 % interval [s], [row].
+        hi: upper end [s], [row].
+        memory: predicted peak memory [byte], [row].
+        oom_probability: probability that the peak exceeds the chip's memory [1], [row].
+        terms: cost terms of the step by name [s], [row].
+        notes: why a row has no prediction, or what was assumed; empty if nothing [row].
+        measured: measured step time where the table has one, never used for the prediction [s], [row].
+        status: status column, never used for the prediction [row].
+        levels: columns by which errors are broken down [row].
+    """
+
+    step_time: np.ndarray
+    lo: np.ndarray
+    hi: np.ndarray
+    memory: np.ndarray
+    oom_probability: np.ndarray
+    terms: Mapping[str, np.ndarray]
+    notes: tuple[str, ...]
+    measured: np.ndarray
+    status: tuple[str | None, ...]
+    levels: Mapping[str, tuple[str | None, ...]]
+
+    @property
+    def fits(self) -> np.ndarray:
+        """Whether the predicted peak stays within memory: running out is less likely than not [row]."""
+        return self.oom_probability < 0.5
+
+    def errors(self) -> dict[str, Any]:
+        """Error of the predictions where the table has measurements, in all and by group.
+
+        Returns:
+            `n`, `mape`, `median_ape`, `p90_ape` [%], `coverage_90` and `oom_accuracy` [1], and the same `by` each
+            grouping column; None where nothing was measured.
+        """
+        everything = np.ones(len(self.measured), dtype=bool)
+        by: dict[str, dict[str, Any]] = {}
+        for column, values in self.levels.items():
+            labels = np.asarray([value or "" for value in values], dtype=object)
+            by[column] = {str(level): self._errors(labels == level) for level in sorted(set(labels)) if level}
+        return {**self._errors(everything), "by": by}
+
+    def _errors(self, rows: np.ndarray) -> dict[str, Any]:
+        scored = rows & np.isfinite(self.measured) & np.isfinite(self.step_time)
+        ape = 100.0 * np.abs(self.step_time[scored] / self.measured[scored] - 1.0)
+        inside = (self.lo[scored] <= self.measured[scored]) & (self.measured[scored] <= self.hi[scored])
+        ran = np.asarray([status in ("ok", "oom") for status in self.status])
+        known = rows & ran & np.isfinite(self.memory)
+        is_oom = np.asarray([status == "oom" for status in self.status])
+        has_oom = bool((known & is_oom).any())
+        return {
+            "n": int(scored.sum()),
+            "mape": float(ape.mean()) if scored.any() else None,
+            "median_ape": float(np.median(ape)) if scored.any() else None,
+            "p90_ape": float(np.quantile(ape, 0.9)) if scored.any() else None,
+            "coverage_90": float(inside.mean()) if scored.any() else None,
+            "oom_accuracy": float(np.mean(self.fits[known] != is_oom[known])) if has_oom else None,
+        }
+
+
+@functools.partial(jax.jit)
+def _evaluate(batch: RunBatch, coefficients: Coefficients) -> tuple[StepTime, jax.Array]:
+    def one(run: RunBatch, row: Coefficients) -> tuple[StepTime, jax.Array]:
+        arguments = (run.model, run.plan, run.cluster, row)
+        return step_time(*arguments), memory(*arguments).total
+
+    return jax.vmap(one)(batch, coefficients)
+
+
+def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = None) -> Prediction:
+    """Predict every row of a table.
+
+    Measured columns are never read to make a prediction: a row without them is a planned run.
+
+    Args:
+        runs: the table.
+        coefficients: pooled coefficients; with a calibration record, effects and scatter of each row's levels apply.
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        Predictions in the order of the table.
+    """
+    described = describe_runs(runs, hardware)
+    n = len(runs)
+    columns = {name: np.full(n, np.nan) for name in ("step_time", "lo", "hi", "memory", "oom_probability")}
+    terms = {name: np.full(n, np.nan) for name in StepTime.__dataclass_fields__}
+    notes = list(described.notes)
+    if described.batch is not None:
+        levels = [row.effects for row in described.descriptions]
+        resolved = _resolve_rows(coefficients, levels)
+        step, peak = _evaluate(*_pad(described.batch, resolved))
+        count = len(described.batch)
+        index = described.index
+        for name, values in step.terms().items():
+            terms[name][index] = np.asarray(values)[:count]
+        total = np.asarray(step.total)[:count]
+        peak = np.asarray(peak)[:count]
+        scatter = [_scatter(coefficients, row) for row in levels]
+        half = np.asarray([entry.time for entry in scatter])
+        spread = np.asarray([entry.memory for entry in scatter])
+        capacity = np.asarray(described.batch.cluster.chip.hbm_bytes)
+        columns["step_time"][index] = total
+        columns["lo"][index], columns["hi"][index] = total * np.exp(-half), total * np.exp(half)
+        columns["memory"][index] = peak
+        columns["oom_probability"][index] = _normal_cdf(np.log(peak / capacity) / spread)
+        for position, row in zip(index, levels, strict=True):
+            notes[position] = _with_unseen(notes[position], coefficients, row)
+    return Prediction(
+        **columns,
+        terms=terms,
+        notes=tuple(notes),
+        measured=np.asarray([measured_step_time(row) for row in runs]),
+        status=tuple(row["status"] for row in runs),
+        levels={name: tuple(row[name] for row in runs) for name in GROUPINGS},
+    )
+
+
+def _resolve_rows(coefficients: Coefficients, levels: list[Mapping[str, str | None]]) -> Coefficients:
+    """Coefficients of each row, stacked; each distinct combination of levels is resolved once."""
+    keys = [tuple(sorted((kind, level or "") for kind, level in row.items())) for row in levels]
+    by_key = {key: resolve(coefficients, row) for key, row in zip(keys, levels, strict=True)}
+    return stack([by_key[key] for key in keys])
+
+
+def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coefficients]:
+    """Repeat the last row up to a power of two, so that tables of many lengths share few compilations."""
+    n = len(batch)
+    rows = np.minimum(np.arange(1 << (n - 1).bit_length()), n - 1)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), (batch, coefficients))
+
+
+def _scatter(coefficients: Coefficients, levels: Mapping[str, str | None]) -> Scatter:
+    if coefficients.calibration is None:
+        return Scatter("unseen", "", float(np.log(2.0)), 0.3)  # an uncalibrated model is right within a factor of two
+    return coefficients.calibration.scatter_of(levels)
+
+
+def _with_unseen(note: str, coefficients: Coefficients, levels: Mapping[str, str | None]) -> str:
+    record = coefficients.calibration
+    unseen = record.unseen(levels) if record is not None else []
+    said = f"not in the fit, pooled values used: {', '.join(unseen)}" if unseen else ""
+    return "; ".join(text for text in (note, said) if text)
+
+
+def _normal_cdf(z: np.ndarray) -> np.ndarray:
+    normal = NormalDist()
+    return np.asarray([normal.cdf(float(value)) for value in z])

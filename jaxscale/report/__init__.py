@@ -1,0 +1,5 @@
+"""Results for people: figures, tables, and reports in one self-contained file."""
+
+from jaxscale.report.document import Report as Report
+from jaxscale.report.files import whole_file as whole_file
+from jaxscale.report.files import write_whole as write_whole

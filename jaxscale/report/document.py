@@ -1,0 +1,178 @@
+"""A report of text, tables and figures, as one self-contained HTML file or as Markdown with images beside it."""
+
+import base64
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxscale.report.files import check_folder, write_whole
+from jaxscale.report.style import png
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE_SHEET = """
+body { font: 16px/1.55 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; }
+figure { margin: 1rem 0; } img { max-width: 100%; } figcaption { color: #555; font-size: .92rem; }
+table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; margin: 1rem 0; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+"""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Heading of a section.
+
+    Attributes:
+        text: the heading.
+    """
+
+    text: str
+
+    def html(self) -> str:
+        """HTML of the heading."""
+        return f"<h2>{html.escape(self.text)}</h2>"
+
+    def markdown(self) -> str:
+        """Markdown of the heading."""
+        return f"## {self.text}"
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Plain text.
+
+    Attributes:
+        text: the text.
+    """
+
+    text: str
+
+    def html(self) -> str:
+        """HTML of the text."""
+        return f"<p>{html.escape(self.text)}</p>"
+
+    def markdown(self) -> str:
+        """Markdown of the text."""
+        return self.text
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        columns: header.
+        rows: cells, as text.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def html(self) -> str:
+        """HTML of the table."""
+        header = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        body = "\n".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows
+        )
+        return f'<div class="wide"><table>\n<tr>{header}</tr>\n{body}\n</table></div>'
+
+    def markdown(self) -> str:
+        """Markdown of the table."""
+        rows = [self.columns, ("---", *["---:"] * (len(self.columns) - 1)), *self.rows]
+        return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its caption.
+
+    Attributes:
+        name: file name without suffix.
+        caption: what it shows.
+        image: PNG.
+    """
+
+    name: str
+    caption: str
+    image: bytes
+
+    def html(self) -> str:
+        """HTML of the figure, the image within it."""
+        data = base64.b64encode(self.image).decode()
+        caption = html.escape(self.caption)
+        source = f"data:image/png;base64,{data}"
+        return f'<figure><img alt="{caption}" src="{source}"><figcaption>{caption}</figcaption></figure>'
+
+    def markdown(self) -> str:
+        """Markdown that points to the image file."""
+        return f"![{self.caption}]({self.name}.png)\n\n{self.caption}"
+
+
+class Report:
+    """A report under construction: add blocks in order, then save.
+
+    Attributes:
+        title: title of the document.
+        blocks: what it holds so far.
+    """
+
+    def __init__(self, title: str):
+        """Args: title: title of the document."""
+        self.title = title
+        self.blocks: list[Heading | Paragraph | Table | Picture] = []
+
+    def heading(self, text: str) -> None:
+        """Start a section."""
+        self.blocks.append(Heading(text))
+
+    def text(self, text: str) -> None:
+        """Add a paragraph."""
+        self.blocks.append(Paragraph(text))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Add a table; cells are turned into text."""
+        self.blocks.append(Table(tuple(columns), tuple(tuple(str(cell) for cell in row) for row in rows)))
+
+    def figure(self, name: str, figure: "Figure", caption: str) -> None:
+        """Add a figure; `name` becomes its file name."""
+        self.blocks.append(Picture(name, caption, png(figure)))
+
+    def to_html(self) -> str:
+        """The report as one self-contained HTML document."""
+        body = "\n".join(block.html() for block in self.blocks)
+        title = html.escape(self.title)
+        return (
+            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+            f"<style>{STYLE_SHEET}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
+        )
+
+    def to_markdown(self) -> str:
+        """The report as Markdown; its images are `<name>.png`."""
+        return "\n\n".join([f"# {self.title}", *(block.markdown() for block in self.blocks)]) + "\n"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `report.html`, `report.md` and one PNG for each figure, each file whole.
+
+        Args:
+            folder: where to; made if it is not there.
+
+        Returns:
+            The HTML file.
+
+        Raises:
+            InputError: the folder cannot be made or written to.
+        """
+        folder = check_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for block in self.blocks:
+            if isinstance(block, Picture):
+                write_whole(folder / f"{block.name}.png", block.image)
+        write_whole(folder / "report.md", self.to_markdown())
+        write_whole(folder / "report.html", self.to_html())
+        return folder / "report.html"

@@ -1,0 +1,8 @@
+"""Figures, one family per module. Each function takes plain numbers and returns a matplotlib figure."""
+
+from jaxscale.report.figures.accuracy import intervals as intervals
+from jaxscale.report.figures.accuracy import predicted_against_measured as predicted_against_measured
+from jaxscale.report.figures.accuracy import residuals_by_column as residuals_by_column
+from jaxscale.report.figures.breakdown import step_breakdown as step_breakdown
+from jaxscale.report.figures.design import sensitivity_bars as sensitivity_bars
+from jaxscale.report.figures.design import shape_map as shape_map

@@ -1,0 +1,183 @@
+"""How well predictions meet measurements."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import ArrayLike
+
+from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, new_figure, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BAND = 0.10
+"""Half width of the shaded band: within ten per cent [1]."""
+
+
+def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, np.ndarray]:
+    """Masks of the groups, largest first; those beyond the palette are put together.
+
+    Args:
+        groups: group of each row.
+        most: groups to keep apart, the last one for all that are left [1].
+
+    Returns:
+        A boolean mask [row] for each name.
+    """
+    labels = np.asarray([str(group) for group in groups])
+    names, counts = np.unique(labels, return_counts=True)
+    ranked = [str(name) for name in names[np.argsort(-counts, kind="stable")]]
+    kept = ranked if len(ranked) <= most else ranked[: most - 1]
+    masks = {name: labels == name for name in kept}
+    if len(kept) < len(ranked):
+        masks[f"{len(ranked) - len(kept)} others"] = ~np.isin(labels, kept)
+    return masks
+
+
+def predicted_against_measured(
+    measured: ArrayLike, predicted: ArrayLike, groups: Sequence[str], title: str = "Predicted against measured"
+) -> "Figure":
+    """Scatter of step times on two logarithmic axes, with a band of ten per cent.
+
+    Args:
+        measured: step times [s], [row]; rows without one (nan) are left out.
+        predicted: step times [s], [row].
+        groups: source, or what else the colours stand for, of each row.
+        title: headline.
+
+    Returns:
+        The figure.
+    """
+    times, found = np.asarray(measured, dtype=float), np.asarray(predicted, dtype=float)
+    shown = np.isfinite(times) & np.isfinite(found)
+    with style():
+        figure = new_figure(8.4, 5.0)
+        axes: Any = figure.subplots()
+        masks = ranked_groups(np.asarray(groups, dtype=str)[shown].tolist())
+        for (name, mask), colour, marker in zip(masks.items(), PALETTE, MARKERS, strict=False):
+            x, y = times[shown][mask], found[shown][mask]
+            label = f"{name}\n{mask.sum()} runs, mean error {100 * np.mean(np.abs(y / x - 1)):.1f} %"
+            crowded = min(0.75, 12.0 / np.sqrt(mask.sum()))
+            axes.plot(x, y, marker, ms=4.5, color=colour, alpha=max(0.25, crowded), mew=0, label=label)
+        both = np.concatenate([times[shown], found[shown]])
+        _diagonal(axes, (both.min() / 1.4, both.max() * 1.4) if both.size else (0.1, 10.0))
+        axes.set(xlabel="measured step time [s]", ylabel="predicted step time [s]", title=title)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), labelspacing=0.8, markerscale=1.4)
+    return figure
+
+
+def _diagonal(axes: "Axes", limits: tuple[float, float]) -> None:
+    line = np.asarray(limits)
+    axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="#D9D9D9", lw=0, zorder=0)
+    axes.plot(line, line, color=INK, lw=1, zorder=1)
+    axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
+    axes.annotate(
+        f"band: +-{100 * BAND:.0f} %".replace("+-", "\N{PLUS-MINUS SIGN}"),
+        xy=(0.97, 0.03),
+        xycoords="axes fraction",
+        ha="right",
+        color="#555555",
+    )
+
+
+def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float = 0.9) -> "Figure":
+    """Predictive intervals as ratios to the measured time, rows in order of their interval's middle.
+
+    Args:
+        measured: step times [s], [row].
+        low: lower ends [s], [row].
+        high: upper ends [s], [row].
+        level: probability that the intervals state [1].
+
+    Returns:
+        The figure.
+    """
+    times, lower, upper = (np.asarray(values, dtype=float) for values in (measured, low, high))
+    shown = np.isfinite(times) & np.isfinite(lower) & np.isfinite(upper)
+    lower, upper = lower[shown] / times[shown], upper[shown] / times[shown]
+    order = np.argsort(np.sqrt(lower * upper))
+    lower, upper = lower[order], upper[order]
+    covers = (lower <= 1) & (upper >= 1)
+    share = covers.mean() if covers.size else float("nan")
+    rows = np.arange(lower.size)
+    with style():
+        figure = new_figure(8.4, 3.8)
+        axes: Any = figure.subplots()
+        for inside, colour, word in ((covers, PALETTE[0], "cover"), (~covers, PALETTE[5], "miss")):
+            width = float(np.clip(500.0 / max(lower.size, 1), 0.6, 4.0))
+            label = f"{inside.sum()} intervals {word} the measurement"
+            axes.vlines(rows[inside], lower[inside], upper[inside], color=colour, lw=width, alpha=0.7, label=label)
+        axes.axhline(1.0, color=INK, lw=1)
+        axes.set(xlabel="runs, in order of predicted / measured", ylabel="predicted / measured [1]", yscale="log")
+        _plain_ratio_ticks(axes)
+        axes.set_title(f"{100 * share:.0f} % of the {100 * level:.0f} % intervals cover the measurement")
+        axes.legend(loc="upper left")
+    return figure
+
+
+def _plain_ratio_ticks(axes: "Axes") -> None:
+    """Ticks such as 0.8 and 1.25 rather than powers of ten."""
+    low, high = axes.get_ylim()
+    low, high = min(low, 0.85), max(high, 1.2)
+    candidates = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+    wide = high / low > 4.0
+    ticks = [tick for tick in candidates if low <= tick <= high and not (wide and tick in (0.9, 1.1))]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks([], minor=True)
+    axes.set_ylim(low, high)
+
+
+def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any]]) -> "Figure":
+    """Errors against each of several columns: what the model still has to learn shows as a slope or a step.
+
+    Args:
+        residuals: log of predicted over measured step time [1], [row].
+        columns: values of each column [row]; numbers are drawn on a logarithmic axis, anything else by level.
+
+    Returns:
+        The figure.
+    """
+    errors = 100.0 * np.expm1(np.asarray(residuals, dtype=float))
+    n_across = min(3, len(columns))
+    n_down = -(-len(columns) // n_across)
+    with style():
+        figure = new_figure(3.3 * n_across, 2.9 * n_down)
+        panels = np.asarray(figure.subplots(n_down, n_across, sharey=True, squeeze=False))
+        for axes, (name, values) in zip(panels.flat, columns.items(), strict=False):
+            _residual_panel(axes, errors, name, values)
+        for axes in panels.flat[len(columns) :]:
+            axes.set_visible(False)
+        for axes in panels[:, 0]:
+            axes.set_ylabel("predicted / measured - 1 [%]".replace("-", "\N{MINUS SIGN}"))
+    return figure
+
+
+def _residual_panel(axes: "Axes", errors: np.ndarray, name: str, values: Sequence[Any]) -> None:
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    levels = sorted({str(value) for value in values})
+    x = np.asarray(values, dtype=float) if numeric else np.asarray([levels.index(str(value)) for value in values])
+    axes.axhline(0.0, color=INK, lw=1)
+    axes.axhspan(-100 * BAND, 100 * BAND, color="#EDEDED", lw=0, zorder=0)
+    axes.plot(x, errors, ".", color=PALETTE[0], alpha=0.5, mew=0, ms=7)
+    for place in np.unique(x):
+        axes.plot(place, np.median(errors[x == place]), "_", color=PALETTE[5], ms=16, mew=2.5)
+    axes.set_xlabel(name)
+    if not numeric:
+        axes.set_xticks(range(len(levels)), levels, rotation=20, ha="right")
+        axes.set_xlim(-0.6, len(levels) - 0.4)
+    elif np.min(x) > 0:
+        axes.set_xscale("log", base=2)
+        _whole_ticks(axes, x)
+    axes.grid(axis="x", color=FAINT, alpha=0.25)
+
+
+def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
+    """At most six of the values that occur, written out."""
+    places = np.unique(x)
+    chosen = places[np.unique(np.linspace(0, places.size - 1, min(6, places.size)).round().astype(int))]
+    # Neighbours closer than half an octave would write over one another.
+    apart = [tick for i, tick in enumerate(chosen) if i == 0 or np.log2(tick / chosen[i - 1]) > 0.5]
+    axes.set_xticks(apart, [f"{tick:g}" for tick in apart])
+    axes.set_xticks([], minor=True)

@@ -1,0 +1,84 @@
+"""Where the time of a step goes."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxscale.report.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, SKY, YELLOW, new_figure, seconds, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "matmul": (BLUE, ""),
+    "attention": (SKY, ""),
+    "head": (SKY, "///"),
+    "memory_bound": (GREEN, ""),
+    "optimizer": (GREEN, "///"),
+    "recompute": (PURPLE, ""),
+    "tensor_parallel": (ORANGE, ""),
+    "context_parallel": (ORANGE, "///"),
+    "expert_parallel": (ORANGE, "..."),
+    "data_parallel": (RED, ""),
+    "pipeline_bubble": (YELLOW, ""),
+    "pipeline_imbalance": (YELLOW, "///"),
+    "pipeline_transfer": (YELLOW, "..."),
+    "kernel_gaps": (GREY, ""),
+    "host": (GREY, "///"),
+    "bookkeeping": (GREY, "..."),
+    "straggler": (INK, ""),
+}
+"""One colour per family (compute, memory, communication, pipeline, overhead), hatched to tell its members apart."""
+
+SMALLEST = 0.01
+"""Terms below this share of every step are drawn together [1]."""
+
+
+def step_breakdown(steps: Mapping[str, Mapping[str, float]], title: str = "Where the time of a step goes") -> "Figure":
+    """Stacked horizontal bars, one for each step, by term.
+
+    Args:
+        steps: for each bar, its label and its terms by name [s].
+        title: headline.
+
+    Returns:
+        The figure.
+    """
+    totals = {label: sum(terms.values()) for label, terms in steps.items()}
+    names = list(next(iter(steps.values())))
+    large = [n for n in names if any(t[n] >= SMALLEST * totals[label] for label, t in steps.items())]
+    rest = [n for n in names if n not in large]
+    with style():
+        figure = new_figure(8.8, 1.75 + 0.62 * len(steps))
+        axes: Any = figure.subplots()
+        for row, (label, terms) in enumerate(steps.items()):
+            shown = {name: terms[name] for name in large}
+            shown["other"] = sum(terms[name] for name in rest)
+            _bar(axes, row, shown, max(totals.values()))
+            axes.text(totals[label] + 0.01 * max(totals.values()), row, seconds(totals[label]), va="center", weight="bold")
+        axes.set_yticks(range(len(steps)), list(steps))
+        axes.set_ylim(len(steps) - 0.45, -0.55)
+        axes.set_xlim(0, 1.1 * max(totals.values()))
+        axes.set(xlabel="time of one step [s]", title=title)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        handles = {handle.get_label(): handle for handle in axes.containers}
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5, handlelength=1.3)
+    return figure
+
+
+def _bar(axes: "Axes", row: int, terms: Mapping[str, float], longest: float) -> None:
+    left = 0.0
+    for name, value in terms.items():
+        colour, hatch = COLOURS.get(name, ("#D0D0D0", ""))
+        label = name.replace("_", " ")
+        axes.barh(row, value, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", lw=0.6, label=label)
+        if value > 0.07 * longest:
+            share = f"{100 * value / sum(terms.values()):.0f} %"
+            dark = colour in (BLUE, GREY, INK, RED, GREEN)
+            background = {"facecolor": colour, "edgecolor": "none", "pad": 1.0}
+            axes.text(
+                left + value / 2, row, share, ha="center", va="center", color="white" if dark else INK, bbox=background
+            )
+        left += value
+

@@ -1,0 +1,115 @@
+"""Where the best design lies, and what it is sensitive to."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import ArrayLike
+
+from jaxscale.report.style import BLUE, INK, RED, new_figure, seconds, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def shape_map(
+    widths: ArrayLike,
+    depths: ArrayLike,
+    step_times: ArrayLike,
+    *,
+    path: ArrayLike | None = None,
+    marks: Mapping[str, tuple[float, float]] | None = None,
+    title: str = "Step time over width and depth",
+) -> "Figure":
+    """Contours of step time over width and depth, with the way that a search took.
+
+    Args:
+        widths: d [1], [width].
+        depths: L [1], [depth].
+        step_times: [s], [depth, width]; nan where there is no plan.
+        path: (width, depth) of each point of the search [point, 2].
+        marks: named points (width, depth), such as the published shape and the optimum.
+        title: headline.
+
+    Returns:
+        The figure.
+    """
+    times = np.ma.masked_invalid(np.asarray(step_times, dtype=float))
+    with style():
+        figure = new_figure(7.8, 5.0)
+        axes: Any = figure.subplots()
+        levels = np.geomspace(times.min(), times.max(), 15)
+        filled = axes.contourf(widths, depths, times, levels=levels, cmap="cividis_r")
+        bar = figure.colorbar(filled, ax=axes, pad=0.02)
+        bar.set_label("step time [s]")
+        chosen = levels[::2]
+        bar.set_ticks(list(chosen), labels=[f"{level:.3g}" for level in chosen])
+        axes.set(xscale="log", yscale="log", xlabel="width d_model [1]", ylabel="depth n_layers [1]", title=title)
+        for axis, values in ((axes.xaxis, widths), (axes.yaxis, depths)):
+            _round_ticks(axis, np.asarray(values, dtype=float))
+        if path is not None:
+            steps = np.asarray(path, dtype=float)
+            axes.plot(steps[:, 0], steps[:, 1], ".-", color="white", lw=2.2, ms=7, mec=INK, mew=0.5, label="search path")
+        _marks(axes, marks or {})
+        axes.grid(visible=False)
+        if axes.get_legend_handles_labels()[0]:
+            figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def _marks(axes: "Axes", marks: Mapping[str, tuple[float, float]]) -> None:
+    for (name, (width, depth)), marker, colour in zip(marks.items(), "o*DP", ("white", RED, BLUE, INK), strict=False):
+        axes.plot(width, depth, marker, color=colour, ms=16 if marker == "*" else 10, mec=INK, mew=1, ls="", label=name)
+
+
+def _round_ticks(axis: Any, values: np.ndarray) -> None:
+    """About five round numbers over the range, instead of powers of ten."""
+    ticks = np.geomspace(values.min(), values.max(), 5)
+    digits = 10 ** np.floor(np.log10(ticks) - 1)
+    ticks = np.unique(np.round(ticks / digits) * digits)
+    ticks = ticks[(ticks >= values.min()) & (ticks <= values.max())]
+    axis.set_ticks(list(ticks), [f"{tick:,.0f}".replace(",", "\N{THIN SPACE}") for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def sensitivity_bars(
+    elasticities: Mapping[str, float],
+    *,
+    step_time: float | None = None,
+    most: int = 14,
+    labels: Mapping[str, str] | None = None,
+    title: str = "What the step time is sensitive to",
+) -> "Figure":
+    """Bars of elasticities, strongest first: per cent of step time for one per cent of each quantity.
+
+    Args:
+        elasticities: d ln(step time) / d ln(quantity) by name [1].
+        step_time: time to which they belong, for the headline [s].
+        most: bars to draw [1].
+        labels: names for people, where they differ.
+        title: headline.
+
+    Returns:
+        The figure.
+    """
+    ranked: Sequence[tuple[str, float]] = sorted(elasticities.items(), key=lambda item: -abs(item[1]))[:most]
+    values = np.asarray([value for _, value in ranked])
+    names = [(labels or {}).get(name, name) for name, _ in ranked]
+    headline = title if step_time is None else f"{title} ({seconds(step_time)})"
+    with style():
+        figure = new_figure(7.8, 1.3 + 0.33 * len(ranked))
+        axes: Any = figure.subplots()
+        axes.barh(range(len(ranked)), values, color=[RED if v > 0 else BLUE for v in values], height=0.66)
+        reach = 1.22 * max(float(np.max(np.abs(values), initial=0.0)), 1e-3)
+        for row, value in enumerate(values):
+            side = "left" if value >= 0 else "right"
+            axes.text(value + np.copysign(0.012 * reach, value), row, f"{value:+.2f}", va="center", ha=side, size=9.5)
+        axes.axvline(0.0, color=INK, lw=1)
+        axes.set_yticks(range(len(ranked)), names)
+        axes.set_ylim(len(ranked) - 0.4, -0.6)
+        axes.set_xlim(-reach if (values < 0).any() else 0.0, reach if (values > 0).any() else 0.0)
+        axes.set(xlabel="change of step time for +1 % [%]: blue faster, red slower", title=headline)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+    return figure

@@ -1,0 +1,95 @@
+"""Files written whole or not at all."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxscale.errors import InputError
+
+
+def check_writable(path: str | Path) -> Path:
+    """Check, before any work is done, that a file can be written.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: the folder is missing or closed to writing, or the path is a folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; expected the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: folder {str(path.parent)!r} does not exist; expected an existing folder")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path}: folder {str(path.parent)!r} is closed to writing; expected one open to it")
+    return path
+
+
+def check_folder(path: str | Path) -> Path:
+    """Check, before any work is done, that a folder is there or can be made.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: the path is a file, or the nearest folder above it is closed to writing.
+    """
+    path = Path(path)
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise InputError(f"{path}: {str(existing)!r} is a file; expected a folder, or a name for a new one")
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"{path}: folder {str(existing)!r} is closed to writing; expected one open to it")
+    return path
+
+
+@contextlib.contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """Name of a temporary file that takes the place of `path` once it is complete.
+
+    Args:
+        path: file to write; an existing one is replaced.
+
+    Yields:
+        A file in the same folder and of the same suffix, to be written to.
+
+    Raises:
+        InputError: the folder is missing or closed to writing.
+    """
+    path = check_writable(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes files private; the file gets the rights that open() would give it.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write a file in one piece: readers see the old file or the whole new one.
+
+    Args:
+        path: file to write.
+        content: text (stored as UTF-8) or bytes.
+
+    Raises:
+        InputError: the folder is missing or closed to writing.
+    """
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)

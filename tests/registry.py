@@ -1,0 +1,211 @@
+"""Random valid configurations and named cases: what the tests of the step-time model run on.
+
+One function draws a configuration from any source of choices, so that hypothesis (which shrinks) and a seeded generator
+(which fills large batches) explore the same domain.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from jaxscale._types import PRECISIONS
+from jaxscale.catalogue import cluster, load_hardware, model
+from jaxscale.coefficients import Coefficients, prior_medians, priors
+from jaxscale.hardware import Cluster
+from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan, violations
+from jaxscale.workload import Transformer
+
+Choose = Callable[[Sequence[Any]], Any]
+Normal = Callable[[], float]
+
+CHIPS = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "gb200", "mi300x", "tpu-v5p", "l40s")
+
+
+class Configuration(NamedTuple):
+    """Arguments of `step_time` and `memory`."""
+
+    model: Transformer
+    plan: Plan
+    cluster: Cluster
+    coefficients: Coefficients
+
+
+def draw_model(choose: Choose) -> Transformer:
+    """A transformer of any family: dense, mixture, hybrid, latent attention, sliding window, adapters."""
+    n_heads, head_dim = choose([8, 16, 32, 64, 96]), choose([64, 128])
+    d_model, n_layers = n_heads * head_dim, choose([8, 12, 24, 32, 61, 80, 126])
+    fields: dict[str, Any] = {
+        "seq_len": choose([512, 2048, 4096, 8192, 131072]),
+        "n_kv_heads": n_heads // choose([1, 2, 4, 8]),
+        "head_dim": head_dim,
+        "d_ff": choose([4 * d_model, 3 * d_model, 7 * d_model // 2]),
+        "gated_mlp": choose([False, True]),
+        "vocab_size": choose([32000, 50304, 128256, 256000]),
+        "tied_embeddings": choose([False, True]),
+        "position_embeddings": choose([0, 0, 2048]),
+        "trainable_share": choose([1, 1, 1, 1, 1, 0, 0.5]),
+    }
+    extras: Mapping[str, Mapping[str, Any]] = {
+        "dense": {},
+        "mixture": {
+            "n_experts": choose([8, 64, 256]),
+            "moe_top_k": choose([1, 2, 8]),
+            "d_ff_expert": choose([1024, 2048, 2 * d_model]),
+            "n_shared_experts": choose([0, 1]),
+            "n_dense_layers": choose([0, 3]),
+        },
+        "hybrid": {
+            "n_attention_layers": n_layers // 4,
+            "n_mlp_layers": n_layers // 2,
+            "n_ssm_layers": n_layers // 4,
+            "ssm_d_inner": 2 * d_model,
+            "ssm_state": 8 * choose([64, 128]),
+        },
+        "latent": {"q_lora_rank": choose([0, 1536]), "kv_lora_rank": 512, "rope_head_dim": 64, "v_head_dim": 128},
+        "window": {"window": choose([128, 512]), "window_share": choose([0.5, 0.75])},
+    }
+    fields |= extras[choose(["dense", "dense", "mixture", "mixture", "hybrid", "latent", "window"])]
+    return Transformer(n_layers, d_model, n_heads, **fields)
+
+
+def draw_plan(choose: Choose, shape: Transformer) -> Plan:
+    """A plan that is valid for a model."""
+    pp = choose([1, 1, 2, 4, 8])
+    vpp = choose([1, 1, 2]) if 2 * pp <= shape.n_layers and pp > 1 else 1
+    dp = choose([1, 2, 8, 64, 512])
+    cp, tp = choose([1, 1, 2, 8]), choose([1, 1, 2, 4, 8])
+    ranks = dp * cp * tp
+    zero_stage = choose([0, 1, 2, 3]) if pp == 1 else choose([0, 1])
+    return Plan(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        cp=cp,
+        ep=choose([ep for ep in (1, 2, 4, 8, 64) if shape.n_experts % ep == 0 and ranks % ep == 0]),
+        zero_stage=zero_stage,
+        shard_group=choose([dp, dp, max(dp // 8, 1)]),
+        micro_batch_size=choose([1, 2, 8]),
+        n_microbatches=pp * choose([1, 4, 32]),
+        sequence_parallel=choose([False, True]) if tp > 1 else False,
+        recompute=choose(RECOMPUTE),
+        schedule=choose(["interleaved"] if vpp > 1 else [word for word in SCHEDULES if word != "interleaved"]),
+        precision=choose(["bf16", "bf16", *PRECISIONS]),
+        flash_attention=choose([False, True, True]),
+    )
+
+
+def draw_coefficients(normal: Normal, spread: float = 1.0) -> Coefficients:
+    """Coefficients from their priors."""
+    values = {}
+    for name, prior in priors().items():
+        shift = np.exp(spread * prior.spread * normal())
+        odds = prior.median / (1.0 - prior.median) * shift if prior.kind == "fraction" else 1.0
+        values[name] = odds / (1.0 + odds) if prior.kind == "fraction" else prior.median * shift
+    return Coefficients(**values)
+
+
+def draw_configuration(choose: Choose, normal: Normal) -> Configuration:
+    """A valid configuration, hardware and coefficients included."""
+    shape = draw_model(choose)
+    plan = draw_plan(choose, shape)
+    domain = choose([None, None, 1, 4, 8])
+    hardware = cluster(choose(CHIPS), plan.n_chips, gpus_per_node=domain)
+    configuration = Configuration(shape, plan, hardware, draw_coefficients(normal))
+    assert not violations(shape, plan, plan.n_chips)
+    return configuration
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> Configuration:
+    """Hypothesis strategy of valid configurations."""
+    normal = st.floats(-2.0, 2.0, allow_subnormal=False)
+    return draw_configuration(lambda options: draw(st.sampled_from(list(options))), lambda: draw(normal))
+
+
+def random_configurations(n: int, seed: int = 0) -> list[Configuration]:
+    """Valid configurations from a seeded generator."""
+    generator = np.random.default_rng(seed)
+
+    def choose(options: Sequence[Any]) -> Any:
+        return options[generator.integers(len(options))]
+
+    return [draw_configuration(choose, generator.standard_normal) for _ in range(n)]
+
+
+def stack(trees: Sequence[Any], dtype: Any = np.float64) -> Any:
+    """Trees of floats as one tree whose leaves have a leading axis."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, dtype) for leaf in leaves]), *trees)
+
+
+def unstack(tree: Any) -> list[Any]:
+    """The trees that a stacked one is made of, with float or numpy leaves."""
+    n = jax.tree.leaves(tree)[0].shape[0]
+    return [jax.tree.map(lambda leaf, index=index: leaf[index], tree) for index in range(n)]
+
+
+def leaf_names(tree: Any) -> list[str]:
+    """Name of every number of a tree, arrays element by element, in the order of `flatten`."""
+    names = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path)
+        size = np.size(leaf)
+        names += [name] if np.ndim(leaf) == 0 else [f"{name}[{index}]" for index in range(size)]
+    return names
+
+
+def flatten(tree: Any) -> tuple[np.ndarray, Callable[[Any], Any]]:
+    """All numbers of a tree as one vector, and the way back."""
+    vector, back = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), tree))
+    return np.asarray(vector), back
+
+
+def replace(tree: Any, path: str, value: Any) -> Any:
+    """A tree with one attribute, named `a.b.c`, replaced."""
+    *parents, last = path.split(".")
+
+    def where(node: Any) -> Any:
+        for name in parents:
+            node = getattr(node, name)
+        return getattr(node, last)
+
+    return eqx.tree_at(where, tree, value, is_leaf=lambda leaf: leaf is None)
+
+
+def named_cases() -> dict[str, Configuration]:
+    """Published configurations that cover every term of the model, at the prior medians of the coefficients."""
+    medians = prior_medians()
+    cases = {
+        "llama3-8b-one-chip": ("llama3-8b", Plan(flash_attention=True), "h100-80gb"),
+        "gpt3-175b-1f1b": (
+            "gpt3-175b",
+            Plan(dp=16, tp=8, pp=8, n_microbatches=96, sequence_parallel=True, recompute="selective"),
+            "a100-80gb",
+        ),
+        "llama3-70b-fsdp": ("llama3-70b", Plan(dp=512, zero_stage=3, shard_group=64, recompute="full"), "h100-80gb"),
+        "deepseek-v3": (
+            "deepseek-v3",
+            Plan(dp=128, pp=16, ep=64, n_microbatches=60, schedule="zero-bubble", precision="fp8", zero_stage=1),
+            "h100-80gb",
+        ),
+        "llama3-405b-long": (
+            "llama3-405b",
+            Plan(dp=8, tp=8, pp=16, cp=16, vpp=7, n_microbatches=16, schedule="interleaved", sequence_parallel=True),
+            "h100-80gb",
+        ),
+    }
+    return {
+        name: Configuration(model(shape), plan, cluster(chip_id, plan.n_chips), medians)
+        for name, (shape, plan, chip_id) in cases.items()
+    }
+
+
+def catalogue_chips() -> list[str]:
+    """Ids of the shipped chips."""
+    return sorted(load_hardware().chips)
