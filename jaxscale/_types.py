@@ -1,11 +1,14 @@
 """Array types shared by every module, and the conversion of arguments to float leaves."""
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
+
+Tree = TypeVar("Tree")
 
 Scalar = Float[Array, ""]
 """One number: what every cost term returns."""
@@ -33,6 +36,11 @@ def as_float(value: Any) -> Any:
     if isinstance(value, np.ndarray) and not np.issubdtype(value.dtype, np.floating):
         return value.astype(float)
     return value
+
+
+def as_arrays(tree: Tree) -> Tree:
+    """The same tree with arrays for leaves: plain numbers obey neither shapes nor `.dtype`."""
+    return jax.tree.map(jnp.asarray, tree)
 
 
 def smooth_max(first: ArrayLike, second: ArrayLike, temperature: float) -> Array:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-KINDS = ("gpu", "precision", "attention_kernel", "fused_norm", "release")
+KINDS = ("gpu", "precision", "attention_kernel", "fused_norm", "release", "local_shape")
 """Kinds of level whose effects add to that of the source or framework."""
 
 Z90 = 1.6448536269514722

@@ -70,7 +70,7 @@ class ChipEntry:
         peaks = np.asarray([n[f"peak_tflops_{precision}"] * 1e12 for precision in PRECISIONS])
         return Chip(peaks, n["memory_gb"] * 1e9, n["memory_gb_per_s"] * 1e9, n["idle_power_w"], n["max_power_w"])
 
-    def network(self, gpus_per_node: float | None = None, gbit_per_s: float | None = None) -> Network:
+    def network(self, gpus_per_node: int | float | None = None, gbit_per_s: int | float | None = None) -> Network:
         """The reference network in SI units.
 
         Args:
@@ -230,10 +230,10 @@ def chip(chip_id: str, hardware: Hardware | None = None) -> Chip:
 
 def cluster(
     chip_id: str,
-    n_chips: float,
+    n_chips: int | float,
     *,
-    gpus_per_node: float | None = None,
-    inter_node_gbit_per_s_per_gpu: float | None = None,
+    gpus_per_node: int | float | None = None,
+    inter_node_gbit_per_s_per_gpu: int | float | None = None,
     hardware: Hardware | None = None,
 ) -> Cluster:
     """A cluster of catalogue chips on their reference network.

@@ -6,7 +6,7 @@ physics. Here they are one flat module of float leaves, so that a step time diff
 
 import functools
 import tomllib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 from jaxtyping import ArrayLike, Float
@@ -16,7 +16,17 @@ from jaxscale._types import as_float
 from jaxscale.calibration import Calibration
 
 
-def _coefficient() -> Float[ArrayLike, "*batch"]:
+MEMORY_COEFFICIENTS = (
+    "activation_factor",
+    "logit_memory_bytes",
+    "gradient_memory_bytes",
+    "fragmentation",
+    "framework_bytes",
+)
+"""Coefficients that only the memory model reads; the others belong to the step time."""
+
+
+def _coefficient() -> Any:
     return eqx.field(converter=as_float)
 
 
@@ -40,14 +50,18 @@ class Coefficients(eqx.Module):
     kernel_time: Float[ArrayLike, "*batch"] = _coefficient()
     host_time_layer: Float[ArrayLike, "*batch"] = _coefficient()
     host_time_tp: Float[ArrayLike, "*batch"] = _coefficient()
+    host_time_tp_node: Float[ArrayLike, "*batch"] = _coefficient()
+    layer_time_factor: Float[ArrayLike, "*batch"] = _coefficient()
     scale_up_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
     scale_out_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    collective_launch: Float[ArrayLike, "*batch"] = _coefficient()
     link_latency_scale: Float[ArrayLike, "*batch"] = _coefficient()
     network_latency_scale: Float[ArrayLike, "*batch"] = _coefficient()
     tp_exposed: Float[ArrayLike, "*batch"] = _coefficient()
     dp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
     dp_congestion: Float[ArrayLike, "*batch"] = _coefficient()
     dp_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
+    dp_buckets: Float[ArrayLike, "*batch"] = _coefficient()
     fsdp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
     cp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
     ep_efficiency: Float[ArrayLike, "*batch"] = _coefficient()

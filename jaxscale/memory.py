@@ -9,7 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxscale._types import smooth_max, smooth_min
+from jaxscale._types import as_arrays, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import PARAMETER_BYTES, local_params
 from jaxscale.costs.elementwise import ACTIVATION_BYTES, sequence_split
@@ -121,6 +121,7 @@ def memory(
     Returns:
         The terms of the peak [byte].
     """
+    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
     c = coefficients
     params = local_params(model, plan)
     dense = params.layers + params.embedding

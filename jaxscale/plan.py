@@ -130,17 +130,17 @@ def sharding(plan: Plan, stage: int) -> Array:
     return jnp.clip(jnp.subtract(plan.zero_stage, stage - 1.0), 0.0, 1.0)
 
 
-def tokens_per_microbatch(model: Transformer, plan: Plan) -> Array:
+def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:
     """Tokens that one chip sees in one microbatch: b * S / cp [token]."""
     return plan.micro_batch_size * model.seq_len / plan.cp
 
 
-def expert_shard(model: Transformer, plan: Plan) -> Array:
+def expert_shard(model: Transformer, plan: Plan) -> Number:
     """Chips over which the weights of one layer's experts are spread, tp included: tp * ep [1]."""
     return plan.tp * plan.ep
 
 
-def violations(model: Transformer, plan: Plan, n_chips: float) -> list[str]:
+def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str]:
     """Rules that a plan breaks, one clear sentence each; an empty list is a valid plan.
 
     Args:

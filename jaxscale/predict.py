@@ -1,6 +1,5 @@
 """`predict`: step time with interval, memory and cost terms for every row of a runs table."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -10,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxscale._compile import filter_jit
 from jaxscale.calibration import Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import RunBatch, stack
-from jaxscale.fit.measured import describe_runs, measured_step_time
+from jaxscale.fit.measured import describe_runs, measured_times
 from jaxscale.fit.store import resolve
 from jaxscale.memory import memory
 from jaxscale.runs import Runs
@@ -89,7 +89,7 @@ class Prediction:
         }
 
 
-@functools.partial(jax.jit)
+@filter_jit
 def _evaluate(batch: RunBatch, coefficients: Coefficients) -> tuple[StepTime, jax.Array]:
     def one(run: RunBatch, row: Coefficients) -> tuple[StepTime, jax.Array]:
         arguments = (run.model, run.plan, run.cluster, row)
@@ -140,7 +140,7 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
         **columns,
         terms=terms,
         notes=tuple(notes),
-        measured=np.asarray([measured_step_time(row) for row in runs]),
+        measured=measured_times(runs, described),
         status=tuple(row["status"] for row in runs),
         levels={name: tuple(row[name] for row in runs) for name in GROUPINGS},
     )

@@ -1,8 +1,11 @@
 """The step: cost terms put together into the time of one optimizer step."""
 
 import equinox as eqx
-from jaxtyping import Array, Float
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._types import as_arrays
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs import attention, context, data, elementwise, expert, matmul, optimizer, overhead, pipeline, tensor
 from jaxscale.costs.collectives import effective_link
@@ -103,7 +106,7 @@ def microbatch_times(
     2.5 of fused attention. Full recomputation repeats the forward pass with its collectives, selective recomputation
     the attention core alone.
     """
-    compute = (model, plan, cluster, coefficients)
+    model, plan, cluster, coefficients = compute = as_arrays((model, plan, cluster, coefficients))
     link = effective_link(cluster.network, coefficients)
     network = (model, plan, link, coefficients)
     weights = matmul.dense_forward(*compute, temperature) + matmul.expert_forward(*compute, temperature)
@@ -141,15 +144,18 @@ def step_time(
         plan: degrees, batch, schedule.
         cluster: chips and network.
         coefficients: fitted parameters.
-        temperature: 0 for exact maxima and ceilings (prediction); above 0 their smooth forms, within a relative
-            `temperature` of the exact ones (design search). A Python number: it is fixed at trace time.
+        temperature: 0 for exact maxima and ceilings (prediction); above 0 their smooth forms (design search), off by a
+            few times `temperature`, and the mean load of a stage for its whole layers. A Python number: it is fixed at
+            trace time.
 
     Returns:
         The terms of the step [s].
     """
+    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
     layers = microbatch_times(model, plan, cluster, coefficients, temperature)
     link = effective_link(cluster.network, coefficients)
-    host = overhead.host_exposed(model, plan, coefficients, layers.total, temperature)
+    host = overhead.host_exposed(model, plan, cluster, coefficients, layers.total, temperature)
+    layers, host = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, host))
     logits = matmul.head_forward(model, plan, cluster, coefficients, temperature)
     head = 3.0 * (logits + elementwise.logits_forward(model, plan, cluster, coefficients))
     stages = pipeline.stage_times(model, plan, coefficients, layers.total + host, head, temperature)
@@ -181,11 +187,11 @@ def step_time(
 
 def tokens_per_step(model: Transformer, plan: Plan) -> Array:
     """Tokens of one step: B * S [token]."""
-    return plan.global_batch_size_seqs * model.seq_len
+    return jnp.asarray(plan.global_batch_size_seqs * model.seq_len)
 
 
 def model_flops_utilisation(
-    model: Transformer, plan: Plan, cluster: Cluster, seconds: Array, causal: bool = False
+    model: Transformer, plan: Plan, cluster: Cluster, seconds: ArrayLike, causal: bool = False
 ) -> Array:
     """MFU: model flops per second over the dense 16-bit peak of the cluster.
 

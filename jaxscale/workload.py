@@ -190,17 +190,17 @@ def _indicator(rank: ArrayLike) -> Array:
     return jnp.clip(rank, 0.0, 1.0)
 
 
-def mlp_params(model: Transformer, width: ArrayLike) -> Array:
+def mlp_params(model: Transformer, width: ArrayLike) -> Number:
     """Matmul parameters of one MLP of the given width: `(2 + gated) * d * width` [1]."""
     return (2.0 + model.gated_mlp) * model.d_model * width
 
 
-def ssm_params(model: Transformer) -> Array:
+def ssm_params(model: Transformer) -> Number:
     r"""Matmul parameters of one Mamba-2 layer: $d (2 d_i + 2 n_s) + d_i d$ (arXiv 2405.21060, section 7) [1]."""
     return model.d_model * (3.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
 
 
-def moe_layers(model: Transformer) -> Array:
+def moe_layers(model: Transformer) -> Number:
     """Layers whose MLP is a mixture of experts [1]."""
     return model.n_mlp_layers - model.n_dense_layers
 
@@ -229,7 +229,7 @@ def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
     )
 
 
-def embedding_params(model: Transformer) -> Array:
+def embedding_params(model: Transformer) -> Number:
     """Input and output embeddings and learned positions [1]."""
     vocabulary = (2.0 - model.tied_embeddings) * model.vocab_size * model.d_model
     return vocabulary + model.position_embeddings * model.d_model
@@ -248,12 +248,12 @@ def matmul_params_per_token(model: Transformer) -> Array:
     )
 
 
-def attended_keys(model: Transformer) -> Array:
+def attended_keys(model: Transformer) -> Number:
     """Keys that a query meets on average over layers, without causal masking [token]."""
     return model.seq_len + model.window_share * (2.0 * model.window - model.seq_len)
 
 
-def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Array:
+def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Number:
     """Forward flops of scores and weighted values per token and attention layer: `2 H (h + h_v) keys` [flop]."""
     keys = attended_keys(model) * (1.0 - 0.5 * causal)
     return 2.0 * model.n_heads * (model.head_dim + model.v_head_dim) * keys

@@ -5,20 +5,20 @@ One function draws a configuration from any source of choices, so that hypothesi
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
-from jax.flatten_util import ravel_pytree
 
 from jaxscale._types import PRECISIONS
-from jaxscale.catalogue import cluster, load_hardware, model
-from jaxscale.coefficients import Coefficients, prior_medians, priors
+from jaxscale.catalogue import cluster, model
+from jaxscale.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.hardware import Cluster
 from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan, violations
+from jaxscale.step import StepTime, step_time
 from jaxscale.workload import Transformer
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -122,11 +122,11 @@ def draw_configuration(choose: Choose, normal: Normal) -> Configuration:
     return configuration
 
 
-@st.composite
-def configurations(draw: st.DrawFn) -> Configuration:
-    """Hypothesis strategy of valid configurations."""
+def draw_with(data: st.DataObject) -> Configuration:
+    """A valid configuration of hypothesis' choice, from the `data` of `@given(st.data())`, as arrays."""
     normal = st.floats(-2.0, 2.0, allow_subnormal=False)
-    return draw_configuration(lambda options: draw(st.sampled_from(list(options))), lambda: draw(normal))
+    drawn = draw_configuration(lambda options: data.draw(st.sampled_from(list(options))), lambda: data.draw(normal))
+    return as_arrays(drawn)
 
 
 def random_configurations(n: int, seed: int = 0) -> list[Configuration]:
@@ -144,38 +144,58 @@ def stack(trees: Sequence[Any], dtype: Any = np.float64) -> Any:
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, dtype) for leaf in leaves]), *trees)
 
 
-def unstack(tree: Any) -> list[Any]:
-    """The trees that a stacked one is made of, with float or numpy leaves."""
-    n = jax.tree.leaves(tree)[0].shape[0]
-    return [jax.tree.map(lambda leaf, index=index: leaf[index], tree) for index in range(n)]
+def row(tree: Any, index: int) -> Any:
+    """One of the trees that a stacked tree is made of."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def leaf_names(tree: Any) -> list[str]:
-    """Name of every number of a tree, arrays element by element, in the order of `flatten`."""
-    names = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path)
-        size = np.size(leaf)
-        names += [name] if np.ndim(leaf) == 0 else [f"{name}[{index}]" for index in range(size)]
-    return names
+def leaf_numbers(tree: Any) -> list[tuple[str, Callable[[Any, Any], Any], np.ndarray]]:
+    """Every number of a stacked tree: its name, a function that replaces it, and its values by row."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    numbers = []
+    for position, (path, leaf) in enumerate(leaves):
+        for element in np.ndindex(leaf.shape[1:]):
+
+            def replace_number(tree: Any, values: Any, position: int = position, element: tuple = element) -> Any:
+                changed = jax.tree.leaves(tree)
+                changed[position] = np.array(changed[position])
+                changed[position][(slice(None), *element)] = values
+                return jax.tree.unflatten(structure, changed)
+
+            suffix = "".join(f"[{index}]" for index in element)
+            numbers.append((jax.tree_util.keystr(path) + suffix, replace_number, leaf[(slice(None), *element)]))
+    return numbers
 
 
-def flatten(tree: Any) -> tuple[np.ndarray, Callable[[Any], Any]]:
-    """All numbers of a tree as one vector, and the way back."""
-    vector, back = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), tree))
-    return np.asarray(vector), back
+def as_arrays(tree: Any, dtype: Any = np.float64) -> Any:
+    """All leaves as arrays of one type, so that every configuration meets the same compiled function."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), tree)
 
 
-def replace(tree: Any, path: str, value: Any) -> Any:
-    """A tree with one attribute, named `a.b.c`, replaced."""
-    *parents, last = path.split(".")
+@partial(jax.jit, static_argnames="temperature")
+def one_step(configuration: Configuration, temperature: float = 0.0) -> StepTime:
+    """Compiled `step_time` of one configuration."""
+    return step_time(*configuration, temperature)
 
-    def where(node: Any) -> Any:
-        for name in parents:
-            node = getattr(node, name)
-        return getattr(node, last)
 
-    return eqx.tree_at(where, tree, value, is_leaf=lambda leaf: leaf is None)
+@partial(jax.jit, static_argnames="temperature")
+def many_steps(configurations: Configuration, temperature: float = 0.0) -> StepTime:
+    """Compiled `step_time` of stacked configurations."""
+    return jax.vmap(lambda configuration: step_time(*configuration, temperature))(configurations)
+
+
+def ideal_coefficients(**changes: float) -> Coefficients:
+    """Coefficients of a machine without losses: efficiencies and exposures 1, everything else 0."""
+    ones = ("efficiency", "latency_scale", "exposed", "activation_factor", "fragmentation")
+    values = {name: float(any(word in name for word in ones)) for name in names()}
+    return Coefficients(**(values | changes))
+
+
+def changed(tree: Any, **changes: Any) -> Any:
+    """A tree with some attributes replaced: `changed(case, plan__tp=2.0)`."""
+    for path, value in changes.items():
+        tree = eqx.tree_at(lambda node, path=path: reduce(getattr, path.split("__"), node), tree, value)
+    return tree
 
 
 def named_cases() -> dict[str, Configuration]:
@@ -204,8 +224,3 @@ def named_cases() -> dict[str, Configuration]:
         name: Configuration(model(shape), plan, cluster(chip_id, plan.n_chips), medians)
         for name, (shape, plan, chip_id) in cases.items()
     }
-
-
-def catalogue_chips() -> list[str]:
-    """Ids of the shipped chips."""
-    return sorted(load_hardware().chips)

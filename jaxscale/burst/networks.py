@@ -66,6 +66,8 @@ class LayerGraph(eqx.Module):
         n_branches: branches of the stage [1].
         stage: index of the stage [1].
         kernels: kernels of one training step.
+        widths: numbers of branches that occur, increasing [1].
+        n_stages: plain layers and blocks [1].
         names: label of every row.
         name: name in `networks.toml`.
         regime: software regime of the network's profile.
@@ -85,30 +87,20 @@ class LayerGraph(eqx.Module):
     n_branches: Int[np.ndarray, " step"]
     stage: Int[np.ndarray, " step"]
     kernels: KernelTable
+    widths: tuple[int, ...] = eqx.field(static=True)
+    n_stages: int = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
     name: str = eqx.field(static=True)
     regime: str = eqx.field(static=True)
 
     def __check_init__(self):
-        if int(np.max(self.n_branches)) > MAX_BRANCHES:
-            raise InputError(
-                f"network {self.name}: a block has {int(np.max(self.n_branches))} branches; at most {MAX_BRANCHES}"
-            )
+        if self.widths[-1] > MAX_BRANCHES:
+            raise InputError(f"network {self.name}: a block has {self.widths[-1]} branches; at most {MAX_BRANCHES}")
 
     @property
     def n_steps(self) -> int:
         """Rows: layers and ends of branches [1]."""
         return len(self.names)
-
-    @property
-    def n_stages(self) -> int:
-        """Plain layers and blocks [1]."""
-        return int(np.max(self.stage)) + 1
-
-    @property
-    def widest(self) -> int:
-        """Largest number of branches of a stage [1]."""
-        return int(np.max(self.n_branches))
 
 
 class NetworkEntry(NamedTuple):
@@ -167,6 +159,8 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
         n_branches=np.array([step.n_branches for step in steps]),
         stage=np.concatenate([[0], np.cumsum(closes)[:-1]]).astype(int),
         kernels=kernel_table([(i, k) for i, layer in enumerate(layers) for k in layer.kernels], len(layers)),
+        widths=tuple(sorted({step.n_branches for step in steps})),
+        n_stages=int(closes.sum()),
         names=tuple(layer.name for layer in layers),
         name=name,
         regime=regime,

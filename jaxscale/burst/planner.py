@@ -49,8 +49,8 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
         The plan; differentiable in the costs.
     """
     steps = jnp.arange(graph.n_steps)
-    step_time = costs.edge[steps, choice.before, choice.option]
-    amplification = costs.amplification[steps, choice.before, choice.option]
+    step_time = costs.edge[steps, choice.place, choice.before, choice.option]
+    amplification = costs.amplification[steps, choice.place, choice.before, choice.option]
     gpus, parallel = costs.gpus[choice.option], choice.mode > 0
     slot = jnp.asarray(graph.stage) * MAX_BRANCHES + jnp.asarray(graph.branch)
     branches = segment_sum(step_time, slot, graph.n_stages * MAX_BRANCHES).reshape(graph.n_stages, MAX_BRANCHES)
@@ -63,7 +63,7 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
         step_time,
         jnp.where(costs.exempt, 0.0, amplification),
         parallel,
-        costs.edge[:, 0, 0].sum(),
+        costs.edge[:, 0, 0, 0].sum(),
     )
 
 
@@ -100,8 +100,8 @@ def plan_burst(
     fixed = jax.lax.stop_gradient(costs)
     edge = jnp.where(fixed.allowed(jax.lax.stop_gradient(scenario.amplification_limit)), fixed.edge, jnp.inf)
     n_gpus = jax.lax.stop_gradient(jnp.asarray(scenario.n_gpus))
-    path, pointers = forward(graph, edge, fixed.gpus, n_gpus, jnp.inf, jnp.min, jnp.max)
-    return evaluate(graph, costs, backtrack(graph, pointers, jnp.argmin(path)))
+    path, record = forward(graph, edge, fixed.gpus, n_gpus, jnp.inf, jnp.min, jnp.max)
+    return evaluate(graph, costs, backtrack(graph, edge, record, jnp.argmin(path)))
 
 
 def plan_data_parallel(
@@ -126,4 +126,4 @@ def plan_data_parallel(
     costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
     widest = jnp.diagonal(costs.legal[0]).sum() - 1
     option = jnp.full(graph.n_steps, widest)
-    return evaluate(graph, costs, Choice(option, option, jnp.zeros_like(option)))
+    return evaluate(graph, costs, Choice(option, option, jnp.zeros_like(option), jnp.zeros_like(option)))

@@ -66,13 +66,14 @@ def plan_released(
     Reference:
         seojinpark/DeepPool@7922cac parallelizationPlanner.py.
     """
-    if graph.widest > 1:
+    if graph.widths[-1] > 1:
         raise InputError(f"network {graph.name}: the released rule is implemented for chains; expected no branches")
     costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
     exists = jnp.diagonal(costs.legal[0])
     change = (jnp.asarray(graph.keeps_layout)[:, None, None]) & ~jnp.eye(n_options, dtype=bool)
-    stay = jnp.diagonal(costs.edge, axis1=1, axis2=2)[:, None, :]
-    edge = jnp.where(change, stay + _CHANGE_PENALTY * (costs.edge - stay), costs.edge)
+    near = costs.edge[:, 0]
+    stay = jnp.diagonal(near, axis1=1, axis2=2)[:, None, :]
+    edge = jnp.where(change, stay + _CHANGE_PENALTY * (near - stay), near)
     legal = jnp.broadcast_to(exists[:, None] & exists, edge.shape)
     own = jnp.eye(n_options, dtype=bool) & exists
     legal = legal.at[0].set(own)
@@ -89,4 +90,5 @@ def plan_released(
         return pointer[option], (option, pointer[option])
 
     _, (option, before) = jax.lax.scan(retreat, jnp.argmin(total), chosen, reverse=True)
-    return evaluate(graph, costs, Choice(option, before, jnp.zeros_like(option)))
+    zero = jnp.zeros_like(option)
+    return evaluate(graph, costs, Choice(option, before, zero, zero))

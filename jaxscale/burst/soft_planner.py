@@ -33,15 +33,15 @@ class SoftPlan(eqx.Module):
 def _soft_edges(costs: StepCosts, limit: ArrayLike, width: float, price: float) -> Array:
     """Edge costs with the limit as a price: p t_1 w softplus((A - limit) / w) [s]."""
     excess = width * jax.nn.softplus((costs.amplification - jnp.asarray(limit)) / width)
-    single = costs.edge[:, :1, :1]
-    free = costs.exempt[:, None, None] | (costs.amplification <= 1.0 + 1e-6)
+    single = costs.edge[:, :1, :1, :1]
+    free = costs.exempt[:, None, None, None] | (costs.amplification <= 1.0 + 1e-6)
     penalised = costs.edge + jnp.where(free, 0.0, price * single * excess)
     forbidden = _FORBIDDEN * jax.lax.stop_gradient(single.sum())
-    return jnp.where(costs.legal, penalised, forbidden)
+    return jnp.where(costs.legal[:, None], penalised, forbidden)
 
 
 def _soft_time(graph: LayerGraph, edge: Array, costs: StepCosts, n_gpus: ArrayLike, temperature: ArrayLike) -> Array:
-    forbidden = _FORBIDDEN * jax.lax.stop_gradient(costs.edge[:, 0, 0].sum())
+    forbidden = _FORBIDDEN * jax.lax.stop_gradient(costs.edge[:, 0, 0, 0].sum())
 
     def minimum(values: Array, axis: int) -> Array:
         return -temperature * jax.nn.logsumexp(-values / temperature, axis=axis)
@@ -119,7 +119,7 @@ def plan_soft(
     costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
     edge = _soft_edges(costs, scenario.amplification_limit, limit_width, limit_price)
     time, weight = jax.value_and_grad(lambda e: _soft_time(graph, e, costs, scenario.n_gpus, temperature))(edge)
-    usage = weight.sum(1)
+    usage = weight.sum((1, 2))
     share = usage / jnp.maximum(usage.sum(1, keepdims=True), 1e-12)
     return SoftPlan(time, (weight * costs.edge * costs.gpus).sum(), share @ costs.gpus, usage)
 

@@ -36,6 +36,9 @@ class Scenario(eqx.Module):
 class StepCosts(eqx.Module):
     """Costs in front of the dynamic programme; option k runs a step on $2^k$ GPUs.
 
+    The place axis tells a step that runs beside or inside the GPUs of the step before it (0) from one whose input comes
+    from or goes to a disjoint set of GPUs (1): the ends of a branch that runs at the same time as its siblings.
+
     Attributes:
         edge: time of a step on option b after a step on option a: transfer, compute and synchronisation [s].
         amplification: GPU-time of that edge over the time of the layer on one GPU [1].
@@ -44,16 +47,16 @@ class StepCosts(eqx.Module):
         gpus: GPUs of each option [1].
     """
 
-    edge: Float[Array, "step option option"]
-    amplification: Float[Array, "step option option"]
+    edge: Float[Array, "step place option option"]
+    amplification: Float[Array, "step place option option"]
     exempt: Bool[Array, " step"]
     legal: Bool[Array, "step option option"]
     gpus: Float[Array, " option"]
 
-    def allowed(self, limit: ArrayLike) -> Bool[Array, "step option option"]:
+    def allowed(self, limit: ArrayLike) -> Bool[Array, "step place option option"]:
         """Edges that are legal and whose amplification is below the limit; one GPU throughout always is."""
         within = (self.amplification < limit) | (self.amplification <= 1.0 + 1e-6)
-        return self.legal & (within | self.exempt[:, None, None])
+        return self.legal[:, None] & (within | self.exempt[:, None, None, None])
 
 
 def options_for(n_gpus: int) -> int:
@@ -109,11 +112,12 @@ def step_costs(
     )
     sync = sync_of(jnp.asarray(amount, gpus.dtype)[:, None], gpus, scenario.bandwidth)
     moved = jnp.asarray(graph.input_elements, gpus.dtype)[:, None, None]
-    transfer = transfer_time(moved, samples[:, None], samples, scenario.bandwidth, scenario.latency)
-    edge = transfer + (compute + sync)[:, None, :]
+    link = (scenario.bandwidth, scenario.latency)
+    transfers = [transfer_time(moved, samples[:, None], samples, *link, to_other_gpus=other) for other in (False, True)]
+    edge = jnp.stack(transfers, 1) + (compute + sync)[:, None, None, :]
     single = compute[:, 0]
     exempt = single <= scenario.exempt_below
-    amplification = edge * gpus / jnp.where(exempt, 1.0, single)[:, None, None]
+    amplification = edge * gpus / jnp.where(exempt, 1.0, single)[:, None, None, None]
     # An option needs a whole sample on each GPU; rounding of B / 2^k must not take it away.
     exists = (gpus <= scenario.n_gpus * (1 + 1e-6)) & (samples >= 1.0 - 1e-6)
     change = jnp.asarray(graph.keeps_layout)[:, None, None] & ~jnp.eye(n_options, dtype=bool)

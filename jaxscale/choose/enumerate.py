@@ -1,9 +1,9 @@
 """Every valid integer plan of a model on a cluster, as columns of numbers.
 
-The columns grow one decision at a time, and each rule of `plan.violations` cuts as soon as its fields are there, so that
-the table never holds more than a few times the plans that survive. Plans that the cost model cannot tell apart appear
-once: sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and selective recomputation
-needs attention that stores its scores.
+The columns grow one decision at a time, and each rule of `plan.violations` cuts as soon as its fields are there, so
+that the table never holds more than a few times the plans that survive. Plans that the cost model cannot tell apart
+appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and selective
+recomputation needs attention that stores its scores.
 """
 
 import math
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._types import PRECISIONS
+from jaxscale.choose._host import number
 from jaxscale.errors import InputError
 from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan
 from jaxscale.workload import Transformer
@@ -30,7 +30,7 @@ FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in ("preci
 class PlanSpace:
     """What may be chosen; a field of None admits every valid value.
 
-    Zero-bubble schedules are left out unless asked for: the model prices them at the memory of 1F1B, which flatters them.
+    Zero-bubble schedules are left out unless asked for: the model gives them the memory of 1F1B, which flatters them.
 
     Attributes:
         tp: tensor-parallel degrees [1].
@@ -123,22 +123,17 @@ def _with_fields(template: Plan, values: Mapping[str, object]) -> Plan:
     return eqx.tree_at(lambda plan: [getattr(plan, name) for name in values], template, list(values.values()))
 
 
-def plan_axes(plans: Plan) -> Plan:
-    """Axes for `jax.vmap` over stacked plans."""
-    return jax.tree.map(lambda _: 0, plans)
-
-
-def divisors(number: float) -> np.ndarray:
+def divisors(whole: float | int) -> np.ndarray:
     """Divisors of a whole number, ascending [1]; of a number that is not whole, none."""
-    if number != round(number) or number < 1:
+    if whole != round(whole) or whole < 1:
         return np.zeros(0, np.int64)
-    small = np.arange(1, math.isqrt(round(number)) + 1)
-    small = small[round(number) % small == 0]
-    return np.unique(np.concatenate([small, round(number) // small]))
+    small = np.arange(1, math.isqrt(round(whole)) + 1)
+    small = small[round(whole) % small == 0]
+    return np.unique(np.concatenate([small, round(whole) // small]))
 
 
 def enumerate_plans(
-    model: Transformer, n_chips: float, global_batch_size_seqs: float, space: PlanSpace | None = None
+    model: Transformer, n_chips: float | int, global_batch_size_seqs: float | int, space: PlanSpace | None = None
 ) -> PlanTable:
     """Every valid plan that uses all chips and makes up the global batch exactly.
 
@@ -160,7 +155,7 @@ def enumerate_plans(
     return PlanTable({name: columns[name] for name in FIELDS}, space)
 
 
-def _degrees(model: Transformer, n_chips: float, batch: float, space: PlanSpace) -> Columns:
+def _degrees(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> Columns:
     """Degrees tp, pp, cp, dp, ep and the batch split b, m."""
     chips = divisors(n_chips)
     tp = chips[(np.mod(model.n_heads, chips) == 0) & (np.mod(model.d_ff, chips) == 0)]
@@ -173,7 +168,7 @@ def _degrees(model: Transformer, n_chips: float, batch: float, space: PlanSpace)
     taken = columns["tp"] * columns["pp"] * columns["cp"]
     columns["dp"] = np.maximum(round(n_chips) // taken, 1)
     columns = _keep(columns, (columns["dp"] * taken == n_chips) & (np.mod(batch, columns["dp"]) == 0))
-    columns = _cross(columns, "ep", _admitted(divisors(model.n_experts), space.ep))
+    columns = _cross(columns, "ep", _admitted(divisors(number(model.n_experts)), space.ep))
     columns = _keep(columns, columns["dp"] * columns["cp"] * columns["tp"] % columns["ep"] == 0)
     columns = _cross(columns, "micro_batch_size", _admitted(divisors(batch), space.micro_batch_size))
     per_step = columns["dp"] * columns["micro_batch_size"]
@@ -187,7 +182,7 @@ def _sharding(model: Transformer, columns: Columns, space: PlanSpace) -> Columns
     columns = _cross(columns, "zero_stage", np.unique(space.zero_stage))
     stage, replicas = columns["zero_stage"], columns["dp"] * columns["cp"]
     expert_replicas = replicas * columns["tp"] // columns["ep"]
-    shared = (replicas > 1) | ((model.n_experts > 1) & (expert_replicas > 1))
+    shared = (replicas > 1) | ((number(model.n_experts) > 1) & (expert_replicas > 1))
     columns = _keep(columns, ((stage < 2) | (columns["pp"] == 1)) & (shared | (stage == min(space.zero_stage))))
     hybrid = (columns["zero_stage"] == 3) & space.hybrid_sharding
     single = {**_keep(columns, ~hybrid), "copies": np.ones(np.sum(~hybrid), np.int64)}
@@ -199,7 +194,7 @@ def _sharding(model: Transformer, columns: Columns, space: PlanSpace) -> Columns
 
 def _schedules(model: Transformer, columns: Columns, space: PlanSpace) -> Columns:
     """Order of forward and backward passes, and interleaving."""
-    piped = columns["pp"] > 1
+    layers, piped = number(model.n_layers), columns["pp"] > 1
     flat, chunked = _keep(columns, ~piped), _keep(columns, piped)
     simple = [SCHEDULES.index(word) for word in SCHEDULES if word in space.schedule and word != "interleaved"]
     plain = _cross(chunked, "schedule", np.asarray(simple, np.int64))
@@ -208,11 +203,10 @@ def _schedules(model: Transformer, columns: Columns, space: PlanSpace) -> Column
     tables = [{**flat, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
     if "interleaved" in space.schedule:
         chunked = _keep(chunked, chunked["n_microbatches"] % chunked["pp"] == 0)
-        chunks = divisors(model.n_layers) if space.whole_chunks else np.arange(1, math.floor(model.n_layers / 2) + 1)
+        chunks = divisors(layers) if space.whole_chunks else np.arange(1, math.floor(layers / 2) + 1)
         chunked = _cross(chunked, "vpp", _admitted(chunks[chunks > 1], space.vpp))
-        layers = chunked["pp"] * chunked["vpp"]
-        whole = (np.mod(model.n_layers, layers) == 0) | (not space.whole_chunks)
-        chunked = _keep(chunked, (layers <= model.n_layers) & whole)
+        parts = chunked["pp"] * chunked["vpp"]
+        chunked = _keep(chunked, (parts <= layers) & ((np.mod(layers, parts) == 0) | (not space.whole_chunks)))
         tables.append({**chunked, "schedule": np.full_like(chunked["pp"], SCHEDULES.index("interleaved"))})
     columns = _joined(*tables)
     schedule = columns.pop("schedule")

@@ -3,7 +3,7 @@ r"""Collectives on a hierarchy of network levels: the alpha-beta model.
 A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. Each level works on
 the share of the volume that the levels below leave it, because every rank of a domain drives its own link outwards:
 
-$$ t = \sum_k \left[ \alpha_k (r_k - 1) + \frac{V}{\prod_{j<k} r_j} \frac{r_k - 1}{r_k W_k} \right] $$
+$$ t = t_0 + \sum_k \left[ \alpha_k (r_k - 1) + \frac{V}{\prod_{j<k} r_j} \frac{r_k - 1}{r_k W_k} \right] $$
 
 for an all-gather or a reduce-scatter of V bytes (gathered size) by rings; an all-reduce is one of each.
 Reference: Rabenseifner (2004); NCCL `tuning.cc`, ring latency = steps * hop latency.
@@ -26,11 +26,13 @@ class Link(NamedTuple):
         domain_size: chips per domain, for each level [1].
         bandwidth: per chip and direction, for each level [byte/s].
         latency: per hop, for each level [s].
+        launch: of one collective, whatever its size [s].
     """
 
     domain_size: tuple[Array, ...]
     bandwidth: tuple[Array, ...]
     latency: tuple[Array, ...]
+    launch: Array
 
 
 def effective_link(network: Network, coefficients: Coefficients) -> Link:
@@ -43,6 +45,7 @@ def effective_link(network: Network, coefficients: Coefficients) -> Link:
         tuple(size for size, _, _ in levels),
         tuple(bandwidth * e for (_, bandwidth, _), e in zip(levels, efficiency, strict=True)),
         tuple(latency * s for (_, _, latency), s in zip(levels, scale, strict=True)),
+        jnp.asarray(c.collective_launch),
     )
 
 
@@ -78,6 +81,11 @@ def _ranks_within(reach: ArrayLike, n: ArrayLike, temperature: float) -> Array:
     return jnp.where((reach == 1.0) & (n == 1.0), 0.5 * (1.0 + n), clipped)
 
 
+def launch_time(n: ArrayLike, link: Link) -> Array:
+    """Launch of one collective: nothing for a single rank, whole from two ranks on, linear between [s]."""
+    return link.launch * jnp.minimum(jnp.subtract(n, 1.0), 1.0)
+
+
 def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
     """Time of one ring all-gather (or reduce-scatter) over the hierarchy.
 
@@ -91,7 +99,7 @@ def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, 
     Returns:
         Time [s]; zero for a single rank.
     """
-    time = 0.0
+    time = launch_time(n, link)
     share = volume
     ranks = ranks_per_level(n, stride, link, temperature)
     for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
@@ -116,7 +124,7 @@ def all_to_all_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Li
     Returns:
         Time [s]; zero for a single rank.
     """
-    time = 0.0
+    time = launch_time(n, link)
     inner = 1.0
     ranks = ranks_per_level(n, stride, link, temperature)
     for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):

@@ -122,12 +122,13 @@ def data_parallel(
     collect = gather(PARAMETER_BYTES * dense, group, plan.tp)
     between_copies = 2.0 * gather(reduce_bytes * dense / group, plan.dp / plan.shard_group, stride * plan.shard_group)
     experts = gather((reduce_bytes + PARAMETER_BYTES * trainable) * params.experts, expert_ranks, plan.ep)
-    # Launches: one collective per layer and direction adds its own latency, which grows with the ring.
+    # Every bucket pays the latency of its ring; FSDP has one bucket per layer and direction.
     latency = gather_time(0.0, group, plan.tp, link, temperature)
     layers = model.n_layers / plan.pp
     per_layer = (layers - 1.0) * latency
+    buckets = 2.0 * c.dp_buckets * layers * latency
 
-    once = (1.0 - fsdp) * (scatter + trainable * collect) + experts + between_copies
+    once = (1.0 - fsdp) * (scatter + trainable * collect + buckets) + experts + between_copies
     hidden = c.dp_overlap * backward * (1.0 - 1.0 / replicas)
     step = exposed(once, hidden, temperature)
     gathers_forward = exposed(collect + per_layer, c.fsdp_overlap * forward, temperature)

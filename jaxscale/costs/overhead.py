@@ -5,7 +5,7 @@ A layer cannot run faster than the host launches its kernels: where the chip is 
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import exposed
+from jaxscale._types import exposed, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
@@ -20,13 +20,19 @@ def kernel_time_forward(model: Transformer, coefficients: Coefficients) -> Array
 
 
 def host_exposed(
-    model: Transformer, plan: Plan, coefficients: Coefficients, device: ArrayLike, temperature: float = 0.0
+    model: Transformer,
+    plan: Plan,
+    cluster: Cluster,
+    coefficients: Coefficients,
+    device: ArrayLike,
+    temperature: float = 0.0,
 ) -> Array:
     """Time that the chip waits for the host, for one microbatch of all layers as if on one stage.
 
     Args:
         model: the transformer.
         plan: tp, whose collectives the host launches too.
+        cluster: how many chips share a node; collectives that leave it need a proxy thread.
         coefficients: host time per layer.
         device: time the chip needs for the same work [s].
         temperature: smoothing [1].
@@ -35,7 +41,9 @@ def host_exposed(
         Time [s].
     """
     c = coefficients
-    host = model.n_layers * (c.host_time_layer + c.host_time_tp * (plan.tp - 1.0))
+    nodes = smooth_max(plan.tp / cluster.network.domain_size[..., 0], 1.0, temperature)
+    per_layer = c.host_time_layer + c.host_time_tp * (plan.tp - 1.0) + c.host_time_tp_node * (nodes - 1.0)
+    host = model.n_layers * per_layer
     return exposed(host, device, temperature)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.catalogue import Hardware
+from jaxscale.costs.data import local_params
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
 from jaxscale.runs import RowDescription
@@ -60,22 +61,48 @@ class Measured(eqx.Module):
         return Measured(self.batch.take(index), *measured, levels)
 
 
+def concatenate(tables: Sequence[Measured]) -> Measured:
+    """Several tables of measured runs as one."""
+    batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[table.batch for table in tables])
+    times = np.concatenate([np.asarray(table.step_time) for table in tables])
+    memory = np.concatenate([np.asarray(table.peak_memory) for table in tables])
+    kinds = tables[0].levels
+    levels = {kind: tuple(level for table in tables for level in table.levels[kind]) for kind in kinds}
+    return Measured(batch, times, memory, levels)
+
+
 def stack(modules: Sequence[Any]) -> Any:
     """Stack equal modules leaf by leaf along a new leading axis."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, dtype=float) for leaf in leaves]), *modules)
 
 
+FSDP_FROM = 0.95
+"""Share of the chip's memory above which weights, gradients and optimizer state count as not fitting [1]."""
+
+STATE_BYTES = 6.0
+"""Weight and 32-bit gradient that ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3) [byte]."""
+
+
 def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunBatch:
     """Build and stack the model, plan and cluster of each described row.
+
+    Where a row names no ZeRO stage and its state could not fit without sharding the weights, it is taken as FSDP.
 
     Raises:
         ValueError: a shape or a degree that cannot be; the reader has checked files before.
     """
-    return RunBatch(
-        model=stack([Transformer(**row.shape) for row in descriptions]),
-        plan=stack([Plan(**row.plan) for row in descriptions]),
-        cluster=stack([_cluster(row, hardware) for row in descriptions]),
-    )
+    models = [Transformer(**row.shape) for row in descriptions]
+    clusters = [_cluster(row, hardware) for row in descriptions]
+    plans = [_plan(*parts) for parts in zip(descriptions, models, clusters, strict=True)]
+    return RunBatch(stack(models), stack(plans), stack(clusters))
+
+
+def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:
+    plan = Plan(**row.plan)
+    if row.states_zero_stage or plan.pp > 1 or plan.dp == 1:
+        return plan
+    state = STATE_BYTES * float(local_params(model, plan).total)
+    return Plan(**{**row.plan, "zero_stage": 3.0}) if state > FSDP_FROM * cluster.chip.hbm_bytes else plan
 
 
 def _cluster(row: RowDescription, hardware: Hardware) -> Cluster:

@@ -1,7 +1,7 @@
 """`fit`: from a table of measured runs to coefficients, with held-out error, intervals and effects of levels."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 import jax
@@ -10,13 +10,14 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
+from jaxscale._compile import filter_jit
 from jaxscale.calibration import Calibration, LevelEffect, Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, names, prior_medians
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
-from jaxscale.fit.objective import Problem, log_residuals, make_problem, residuals, reweighted
+from jaxscale.fit.objective import Problem, make_problem, residuals, reweighted
 from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.solve import Solution, random_starts, solve
@@ -97,7 +98,7 @@ def fit_measured(
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
     solution = solve(problem, starts)
     held_out = cross_validate(problem, starts, groups_of(measured), n, n_folds, say)
-    in_sample = np.asarray(log_residuals(solution.parameters, problem))[:n]
+    in_sample = np.asarray(solution.log_residuals)[:n]
     record = _record(name, measured, pooled, effects, solution, held_out, data_hash, tightness)
     return FitResult(
         coefficients=_moved(pooled, mapping.spread, solution.parameters, record),
@@ -137,14 +138,13 @@ def cross_validate(
     for index in range(n_folds):
         progress(f"cross-validation, fold {index + 1} of {n_folds}")
         solution = solve(reweighted(problem, fold != index), starts)
-        left_out = np.asarray(log_residuals(solution.parameters, problem))[:n]
-        predicted[fold == index] = left_out[fold == index]
+        predicted[fold == index] = np.asarray(solution.log_residuals)[:n][fold == index]
     return predicted
 
 
 def covariance(parameters: Array, problem: Problem) -> np.ndarray:
     """Laplace covariance of the standardised parameters, from the Gauss-Newton Hessian [parameter, parameter]."""
-    jacobian = np.asarray(jax.jit(jax.jacfwd(residuals))(parameters, problem))
+    jacobian = np.asarray(filter_jit(jax.jacfwd(residuals))(parameters, problem))
     return np.linalg.inv(jacobian.T @ jacobian)
 
 
@@ -178,7 +178,7 @@ def _record(
     }
     return Calibration(
         name=name,
-        effects=before.effects + level_effects(effects, values),
+        effects=before.effects + level_effects(effects, values) + framework_effects(effects, values, rows),
         scatter=measured_scatter(measured, held_out) + before.scatter,
         known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
         provenance=tuple(provenance.items()),
@@ -192,6 +192,23 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
         if abs(value) > 1e-3:
             shifts.setdefault((effect.kind, effect.level), {})[effect.coefficient] = float(value)
     return tuple(LevelEffect(kind, level, tuple(sorted(s.items()))) for (kind, level), s in shifts.items())
+
+
+def framework_effects(
+    effects: Sequence[Effect], values: np.ndarray, rows: Sequence[Mapping[str, str]]
+) -> tuple[LevelEffect, ...]:
+    """Effect of each framework: the mean of its sources', for runs of a known framework from a new source."""
+    by_source = {e.level: dict(e.shifts) for e in level_effects(effects, values) if e.kind == "source"}
+    sources: dict[str, set[str]] = {}
+    for row in rows:
+        if row["framework"] and row["source"] in by_source:
+            sources.setdefault(row["framework"], set()).add(row["source"])
+    found = []
+    for framework, members in sorted(sources.items()):
+        names_moved = sorted({name for member in members for name in by_source[member]})
+        means = [(n, float(np.mean([by_source[member].get(n, 0.0) for member in members]))) for n in names_moved]
+        found.append(LevelEffect("framework", framework, tuple(means)))
+    return tuple(found)
 
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:

@@ -7,6 +7,8 @@ import numpy as np
 from jaxscale.catalogue import Hardware, load_hardware, model_fields
 from jaxscale.fit.batch import Measured, RunBatch, assemble
 from jaxscale.runs import Incomplete, Row, RowDescription, Runs, describe
+from jaxscale.runs.defaults import default_for
+from jaxscale.workload import Transformer, model_flops
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,39 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     return Described(batch, np.asarray(index, dtype=int), answered, notes)
 
 
-def measured_step_time(row: Row) -> float:
-    """Measured step time of a row [s]: its own column, else batch over throughput; nan where neither is given."""
+def measured_step_time(row: Row, description: RowDescription | None = None) -> float:
+    """Measured step time of a row.
+
+    Its own column; else batch over throughput; else, for frameworks whose flop convention is known, model flops over
+    the reported flop rate.
+
+    Args:
+        row: a row of the table.
+        description: its model, where it has one.
+
+    Returns:
+        Time [s]; nan where nothing was measured or the run failed.
+    """
     if row["status"] not in (None, "ok"):
         return float("nan")
     if row["step_time_s"] is not None:
         return float(row["step_time_s"])
-    tokens, batch, length = row["tokens_per_s_per_gpu"], row["global_batch_size_seqs"], row["seq_len"]
-    if tokens and batch and length:
-        return float(batch * length / (tokens * row["n_gpus"]))
+    batch, length = row["global_batch_size_seqs"], row["seq_len"]
+    if not (batch and length):
+        return float("nan")
+    if row["tokens_per_s_per_gpu"]:
+        return float(batch * length / (row["tokens_per_s_per_gpu"] * row["n_gpus"]))
+    counts_full = default_for("flops", row["framework"], row["source"]) == "full"
+    if row["tflops_per_gpu"] and counts_full and description is not None:
+        flops = float(model_flops(Transformer(**description.shape))) * batch * length
+        return flops / (row["tflops_per_gpu"] * 1e12 * row["n_gpus"])
     return float("nan")
+
+
+def measured_times(runs: Runs, described: Described) -> np.ndarray:
+    """Measured step time of every row of a table [s], [row]; nan where there is none."""
+    known = dict(zip(described.index.tolist(), described.descriptions, strict=True))
+    return np.asarray([measured_step_time(row, known.get(position)) for position, row in enumerate(runs)])
 
 
 def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measured, np.ndarray]:
@@ -62,7 +87,7 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
     """
     described = describe_runs(runs, hardware)
     rows = [runs.rows[i] for i in described.index]
-    times = np.asarray([measured_step_time(row) for row in rows])
+    times = measured_times(runs, described)[described.index]
     memory = np.asarray([1e9 * (row["peak_mem_gb"] or float("nan")) for row in rows])
     levels = {
         kind: tuple(str(row.effects[kind] or "") for row in described.descriptions)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.batch import Measured, RunBatch
 from jaxscale.fit.parameters import Parametrisation, constrain
 from jaxscale.memory import memory
@@ -110,11 +111,14 @@ def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> A
 def _log_residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Problem]) -> tuple[Array, Array]:
     parameters, problem = primals
     rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
+    # Step time and memory have no coefficient in common: one backward pass of their sum holds both gradients.
     logs, pullback = jax.vjp(lambda unconstrained: predicted_logs(problem.batch, unconstrained), rows)
-    derivatives = []
-    for output in range(2):
-        (gradient,) = pullback(jnp.zeros_like(logs).at[:, output].set(1.0))
-        derivatives.append(problem.parametrisation.row_jacobian(gradient, problem.members) @ tangents[0])
+    (gradient,) = pullback(jnp.ones_like(logs))
+    is_memory = np.asarray([name in MEMORY_COEFFICIENTS for name in names()], dtype=float)
+    derivatives = [
+        problem.parametrisation.row_jacobian(gradient * mask, problem.members) @ tangents[0]
+        for mask in (1.0 - is_memory, is_memory)
+    ]
     return logs - _measured_logs(problem), jnp.stack(derivatives, axis=1)
 
 
@@ -124,7 +128,11 @@ def _measured_logs(problem: Problem) -> Array:
 
 def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Pseudo-residuals whose squares add up to twice the negative log posterior [2 row + parameter]."""
-    scaled = log_residuals(parameters, problem) / problem.scatter
+    return _pseudo_residuals(log_residuals(parameters, problem), parameters, problem)
+
+
+def _pseudo_residuals(log_errors: Array, parameters: Array, problem: Problem) -> Array:
+    scaled = log_errors / problem.scatter
     nu = DEGREES_OF_FREEDOM
     # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
     square = scaled**2 / nu
@@ -137,4 +145,9 @@ def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array
 
 def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Negative log posterior, up to a constant [1]."""
-    return 0.5 * jnp.sum(residuals(parameters, problem) ** 2)
+    return loss_of(log_residuals(parameters, problem), parameters, problem)
+
+
+def loss_of(log_errors: Float[Array, "row 2"], parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+    """Negative log posterior of given log residuals, up to a constant [1]."""
+    return 0.5 * jnp.sum(_pseudo_residuals(log_errors, parameters, problem) ** 2)

@@ -9,6 +9,7 @@ $u^0$ what is known before the fit, $s_p$ the prior's spread, $z_p$ the pooled p
 one coefficient; z and e have standard normal priors, which shrinks effects towards the pooled value.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,8 +27,12 @@ EFFECT_SPREAD: Mapping[str, float] = {
     "attention_kernel": 0.5,
     "fused_norm": 0.5,
     "release": 1.0,
+    "local_shape": 5.0,
 }
 """Standard deviation of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""
+
+MIN_RUNS_OF_SHAPE = 8
+"""Runs that a local shape needs to get an effect of its own [1]."""
 
 PADDING = 32
 """Effects are padded to multiples of this, so that few shapes are compiled [1]."""
@@ -60,7 +65,8 @@ def find_effects(levels: Mapping[str, Sequence[str]]) -> tuple[Effect, ...]:
     table = priors()
     found: list[Effect] = []
     for kind in EFFECT_SPREAD:
-        present = sorted(set(levels[kind]))
+        least = MIN_RUNS_OF_SHAPE if kind == "local_shape" else 1
+        present = sorted(level for level, count in Counter(levels[kind]).items() if count >= least)
         if len(present) > 1:
             found += [Effect(kind, level, c) for level in present if level for c in names() if kind in table[c].effects]
     return tuple(found)

@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 import optimistix as optx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxscale.fit.objective import Problem, loss, residuals
+from jaxscale._compile import filter_jit
+from jaxscale.fit.objective import Problem, log_residuals, loss, loss_of, residuals
 
 START_SPREAD = 0.7
 """Standard deviation of the starting points, in units of the prior's [1]."""
@@ -24,6 +24,7 @@ class Solution(NamedTuple):
         gradient_norm: largest component of its gradient [1].
         start_losses: loss that each start reached [start].
         converged: whether the polish met its tolerance.
+        log_residuals: predicted minus measured logs of step time and memory, padding included [row, 2].
     """
 
     parameters: Float[Array, " parameter"]
@@ -31,32 +32,33 @@ class Solution(NamedTuple):
     gradient_norm: Float[Array, ""]
     start_losses: Float[Array, " start"]
     converged: Array
+    log_residuals: Float[Array, "row 2"]
 
 
-def descend(start: Float[Array, " parameter"], problem: Problem, n_steps: int) -> Array:
-    """Adam with a cosine schedule from one start [parameter]."""
+def descend(start: Float[Array, " parameter"], problem: Problem, n_steps: int) -> tuple[Array, Array]:
+    """Adam with a cosine schedule from one start: parameters [parameter] and their loss one step before the end [1]."""
     optimiser = optax.adam(optax.cosine_decay_schedule(0.1, n_steps), b2=0.99)
 
-    def update(carry: tuple[Array, optax.OptState], _: None) -> tuple[tuple[Array, optax.OptState], None]:
+    def update(carry: tuple[Array, optax.OptState], _: None) -> tuple[tuple[Array, optax.OptState], Array]:
         parameters, state = carry
-        gradient = jax.grad(loss)(parameters, problem)
+        value, gradient = jax.value_and_grad(loss)(parameters, problem)
         updates, state = optimiser.update(gradient, state)
-        return (optax.apply_updates(parameters, updates), state), None  # pyright: ignore[reportReturnType]
+        return (optax.apply_updates(parameters, updates), state), value  # pyright: ignore[reportReturnType]
 
-    (parameters, _), _ = jax.lax.scan(update, (start, optimiser.init(start)), length=n_steps)
-    return parameters
+    (parameters, _), history = jax.lax.scan(update, (start, optimiser.init(start)), length=n_steps)
+    return parameters, history[-1]
 
 
 def polish(start: Float[Array, " parameter"], problem: Problem, max_steps: int = 60) -> tuple[Array, Array]:
-    """Levenberg-Marquardt from one start; the best point seen [parameter], and whether it converged."""
-    solver = optx.BestSoFarLeastSquares(optx.LevenbergMarquardt(rtol=1e-6, atol=1e-6))
+    """Levenberg-Marquardt from one start, which only accepts descents [parameter], and whether it converged."""
+    solver = optx.LevenbergMarquardt(rtol=1e-5, atol=1e-5)
     solution = optx.least_squares(residuals, solver, start, args=problem, max_steps=max_steps, throw=False)
     return solution.value, solution.result == optx.RESULTS.successful
 
 
-@eqx.filter_jit
+@filter_jit
 def solve(
-    problem: Problem, starts: Float[Array, "start parameter"], n_steps: int = 100, n_polished: int = 2
+    problem: Problem, starts: Float[Array, "start parameter"], n_steps: int = 100, n_polished: int = 1
 ) -> Solution:
     """Fit from several starts.
 
@@ -69,15 +71,20 @@ def solve(
     Returns:
         The best fit.
     """
-    rough = jax.vmap(descend, in_axes=(0, None, None))(starts, problem, n_steps)
-    rough_losses = jax.vmap(loss, in_axes=(0, None))(rough, problem)
+    rough, rough_losses = jax.vmap(descend, in_axes=(0, None, None))(starts, problem, n_steps)
     # A start that ran off into non-finite ground must never count as the best.
     order = jnp.argsort(jnp.where(jnp.isfinite(rough_losses), rough_losses, jnp.inf))[:n_polished]
     polished, converged = jax.lax.map(lambda start: polish(start, problem), rough[order])
-    losses = jax.vmap(loss, in_axes=(0, None))(polished, problem)
+    scored = jax.vmap(jax.value_and_grad(_loss_and_residuals, has_aux=True), in_axes=(0, None))
+    (losses, log_errors), gradients = scored(polished, problem)
     best = jnp.nanargmin(losses)
-    value, gradient = jax.value_and_grad(loss)(polished[best], problem)
-    return Solution(polished[best], value, jnp.max(jnp.abs(gradient)), rough_losses, converged[best])
+    gradient_norm = jnp.max(jnp.abs(gradients[best]))
+    return Solution(polished[best], losses[best], gradient_norm, rough_losses, converged[best], log_errors[best])
+
+
+def _loss_and_residuals(parameters: Array, problem: Problem) -> tuple[Array, Array]:
+    log_errors = log_residuals(parameters, problem)
+    return loss_of(log_errors, parameters, problem), log_errors
 
 
 def random_starts(key: PRNGKeyArray, n_starts: int, n_parameters: int) -> Array:

@@ -77,9 +77,7 @@ class Table:
     def html(self) -> str:
         """HTML of the table."""
         header = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        body = "\n".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows
-        )
+        body = "\n".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
         return f'<div class="wide"><table>\n<tr>{header}</tr>\n{body}\n</table></div>'
 
     def markdown(self) -> str:

@@ -19,7 +19,7 @@ PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, YELLOW, INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DOTS_PER_INCH = 130
 
-RC: dict[str, Any] = {
+RC: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": INK,
     "axes.grid": True,
@@ -72,6 +72,8 @@ def png(figure: "Figure") -> bytes:
 
 def seconds(value: float) -> str:
     """A time in the unit that suits it: `3.2 s`, `870 ms`, `41 us`."""
+    if abs(value) >= 1000.0:
+        return f"{value:.0f} s"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value) >= factor:
             return f"{value / factor:.3g} {unit}"

@@ -37,6 +37,7 @@ class RowDescription:
         gpus_per_node: chips in a scale-up domain [1]; None for the catalogue's.
         inter_node_gbit_per_s_per_gpu: scale-out bandwidth [Gbit/s]; None for the catalogue's.
         effects: levels of the categorical effects as the row names them, None where it does not.
+        states_zero_stage: whether the row names its ZeRO stage itself.
         remarks: what was assumed beyond the documented defaults.
     """
 
@@ -47,6 +48,7 @@ class RowDescription:
     gpus_per_node: float | None
     inter_node_gbit_per_s_per_gpu: float | None
     effects: Mapping[str, str | None]
+    states_zero_stage: bool = True
     remarks: tuple[str, ...] = ()
 
 
@@ -72,14 +74,20 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
         missing.append("micro_batch_size (or n_microbatches)")
     if missing or known is None or batch is None:
         return Incomplete(_reason(row, missing))
+    plan = {**known, **batch, **_choices(row, known["tp"])}
     return RowDescription(
         shape={**shape, "seq_len": row["seq_len"]},
-        plan={**known, **batch, **_choices(row, known["tp"])},
+        plan=plan,
         gpu=row["gpu"],
         n_gpus=row["n_gpus"],
         gpus_per_node=row["gpus_per_node"],
         inter_node_gbit_per_s_per_gpu=row["inter_node_gbit_per_s_per_gpu"],
-        effects={name: _level(row, name) for name in EFFECTS},
+        effects={
+            **{name: _level(row, name) for name in EFFECTS},
+            "source": _setup(row),
+            "local_shape": _local_shape(row, shape, plan),
+        },
+        states_zero_stage=row["zero_stage"] is not None,
         remarks=_remarks(row, known, batch),
     )
 
@@ -91,7 +99,15 @@ def _shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> tuple
     shape = {**_rescaled(entry, given.get("n_layers")), **given}
     if "vocab_size" not in shape and (size := _default(row, "vocab_size")):
         shape["vocab_size"] = size
+    if _trains_adapters(row):
+        shape["trainable_share"] = 0.0
     return shape, [name for name in SHAPE if name not in shape]
+
+
+def _trains_adapters(row: Row) -> bool:
+    """Whether the source says that rows like this one train low-rank adapters only."""
+    rules = load_defaults()["sources"].get(row["source"] or "", {}).get("adapters", [])
+    return any(all(row[name] == value for name, value in rule.items()) for rule in rules)
 
 
 def _catalogue_shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Mapping[str, Any]:
@@ -155,6 +171,21 @@ def _level(row: Row, name: str) -> str | None:
     if name == "precision":
         return translate("precisions", str(_filled(row, name)))
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def _setup(row: Row) -> str | None:
+    """Level of the source: one software stack on one system, named by source, framework and a release set apart."""
+    if not row["source"]:
+        return None
+    apart = load_defaults()["sources"].get(row["source"], {}).get("releases_apart", [])
+    parts = (row["source"], row["framework"], row["release"] if row["release"] in apart else None)
+    return "/".join(part for part in parts if part)
+
+
+def _local_shape(row: Row, shape: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """What decides which kernels a layer runs: chip, width, share of it, and tokens."""
+    sizes = (row["gpu"], shape["d_model"], plan["tp"], plan["micro_batch_size"], row["seq_len"], plan["recompute"])
+    return "{} d{:g} tp{:g} b{:g} s{:g} {}".format(*sizes)
 
 
 def _remarks(row: Row, known: Mapping[str, float], batch: Mapping[str, float]) -> tuple[str, ...]:

@@ -6,3 +6,4 @@ from jaxscale.report.figures.accuracy import residuals_by_column as residuals_by
 from jaxscale.report.figures.breakdown import step_breakdown as step_breakdown
 from jaxscale.report.figures.design import sensitivity_bars as sensitivity_bars
 from jaxscale.report.figures.design import shape_map as shape_map
+from jaxscale.report.figures.design import shape_profile as shape_profile

@@ -10,6 +10,7 @@ from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, new_figure, styl
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 BAND = 0.10
@@ -52,19 +53,28 @@ def predicted_against_measured(
     """
     times, found = np.asarray(measured, dtype=float), np.asarray(predicted, dtype=float)
     shown = np.isfinite(times) & np.isfinite(found)
+    times, found = times[shown], found[shown]
+    masks = ranked_groups(np.asarray(groups, dtype=str)[shown].tolist())
     with style():
-        figure = new_figure(8.4, 5.0)
-        axes: Any = figure.subplots()
-        masks = ranked_groups(np.asarray(groups, dtype=str)[shown].tolist())
+        figure = new_figure(9.6, 4.5 + 0.33 * -(-len(masks) // 3))
+        left, right = figure.subplots(1, 2)
         for (name, mask), colour, marker in zip(masks.items(), PALETTE, MARKERS, strict=False):
-            x, y = times[shown][mask], found[shown][mask]
-            label = f"{name}\n{mask.sum()} runs, mean error {100 * np.mean(np.abs(y / x - 1)):.1f} %"
-            crowded = min(0.75, 12.0 / np.sqrt(mask.sum()))
-            axes.plot(x, y, marker, ms=4.5, color=colour, alpha=max(0.25, crowded), mew=0, label=label)
-        both = np.concatenate([times[shown], found[shown]])
-        _diagonal(axes, (both.min() / 1.4, both.max() * 1.4) if both.size else (0.1, 10.0))
-        axes.set(xlabel="measured step time [s]", ylabel="predicted step time [s]", title=title)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), labelspacing=0.8, markerscale=1.4)
+            x, y = times[mask], found[mask]
+            label = f"{name} ({mask.sum()}): {100 * np.mean(np.abs(y / x - 1)):.1f} %"
+            looks: Any = {
+                "ms": 4.5,
+                "color": colour,
+                "alpha": float(np.clip(12.0 / np.sqrt(mask.sum()), 0.25, 0.75)),
+                "mew": 0,
+            }
+            left.plot(x, y, marker, label=label, **looks)
+            right.plot(x, y / x, marker, **looks)
+        both = np.concatenate([times, found])
+        _diagonal(left, (both.min() / 1.2, both.max() * 1.2) if both.size else (0.1, 10.0))
+        _ratio(right, left.get_xlim(), found / times)
+        figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
+        legend_title = "(runs): mean error"
+        figure.legend(loc="outside lower center", ncols=3, markerscale=1.6, title=legend_title, columnspacing=1.2)
     return figure
 
 
@@ -73,13 +83,22 @@ def _diagonal(axes: "Axes", limits: tuple[float, float]) -> None:
     axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="#D9D9D9", lw=0, zorder=0)
     axes.plot(line, line, color=INK, lw=1, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
-    axes.annotate(
-        f"band: +-{100 * BAND:.0f} %".replace("+-", "\N{PLUS-MINUS SIGN}"),
-        xy=(0.97, 0.03),
-        xycoords="axes fraction",
-        ha="right",
-        color="#555555",
-    )
+    axes.set(xlabel="measured step time [s]", ylabel="predicted step time [s]")
+    for axis in (axes.xaxis, axes.yaxis):
+        _time_ticks(axis, limits)
+
+
+def _ratio(axes: "Axes", limits: tuple[float, float], ratio: np.ndarray) -> None:
+    """The same errors with the diagonal laid flat, where a few per cent can be seen."""
+    axes.axhspan(1 - BAND, 1 + BAND, color="#D9D9D9", lw=0, zorder=0)
+    axes.axhline(1.0, color=INK, lw=1, zorder=1)
+    low, high = np.quantile(ratio, [0.002, 0.998]) if ratio.size else (0.8, 1.25)
+    axes.set(xscale="log", yscale="log", xlim=limits, ylim=(min(low / 1.05, 0.8), max(high * 1.05, 1.25)))
+    axes.set(xlabel="measured step time [s]", ylabel="predicted / measured [1]")
+    _time_ticks(axes.xaxis, limits)
+    _plain_ratio_ticks(axes)
+    note = f"band: \N{PLUS-MINUS SIGN}{100 * BAND:.0f} %"
+    axes.annotate(note, xy=(0.98, 0.02), xycoords="axes fraction", ha="right", color="#555555")
 
 
 def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float = 0.9) -> "Figure":
@@ -105,9 +124,9 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
     with style():
         figure = new_figure(8.4, 3.8)
         axes: Any = figure.subplots()
-        for inside, colour, word in ((covers, PALETTE[0], "cover"), (~covers, PALETTE[5], "miss")):
+        for inside, colour, word in ((covers, PALETTE[0], "covers"), (~covers, PALETTE[5], "misses")):
             width = float(np.clip(500.0 / max(lower.size, 1), 0.6, 4.0))
-            label = f"{inside.sum()} intervals {word} the measurement"
+            label = f"{word} the measurement: {inside.sum()}"
             axes.vlines(rows[inside], lower[inside], upper[inside], color=colour, lw=width, alpha=0.7, label=label)
         axes.axhline(1.0, color=INK, lw=1)
         axes.set(xlabel="runs, in order of predicted / measured", ylabel="predicted / measured [1]", yscale="log")
@@ -149,6 +168,7 @@ def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any
             _residual_panel(axes, errors, name, values)
         for axes in panels.flat[len(columns) :]:
             axes.set_visible(False)
+        figure.suptitle("Errors by column (bars: medians)", x=0.01, ha="left", weight="bold", size=12)
         for axes in panels[:, 0]:
             axes.set_ylabel("predicted / measured - 1 [%]".replace("-", "\N{MINUS SIGN}"))
     return figure
@@ -174,10 +194,27 @@ def _residual_panel(axes: "Axes", errors: np.ndarray, name: str, values: Sequenc
 
 
 def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
-    """At most six of the values that occur, written out."""
+    """Some of the values that occur, written out, as many as fit beside one another."""
     places = np.unique(x)
-    chosen = places[np.unique(np.linspace(0, places.size - 1, min(6, places.size)).round().astype(int))]
-    # Neighbours closer than half an octave would write over one another.
-    apart = [tick for i, tick in enumerate(chosen) if i == 0 or np.log2(tick / chosen[i - 1]) > 0.5]
+    gap = max(np.log(places[-1] / places[0]) / 6.0, 1e-9)
+    apart: list[float] = []
+    for place in places:
+        if not apart or np.log(place / apart[-1]) > gap:
+            apart.append(float(place))
     axes.set_xticks(apart, [f"{tick:g}" for tick in apart])
     axes.set_xticks([], minor=True)
+    if places.size > 1:
+        axes.margins(x=0.12)
+
+
+def _time_ticks(axis: "Axis", limits: tuple[float, float]) -> None:
+    """Round times written out where the range is short; powers of ten stay where it is long."""
+    if limits[1] / limits[0] > 300.0:
+        return
+    decades = 10.0 ** np.arange(np.floor(np.log10(limits[0])), np.ceil(np.log10(limits[1])) + 1)
+    for steps in ((1, 3), (1, 2, 5), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)):
+        ticks = [tick for decade in decades for step in steps if limits[0] <= (tick := decade * step) <= limits[1]]
+        if len(ticks) >= 4:
+            break
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_ticks([], minor=True)

@@ -55,7 +55,9 @@ def step_breakdown(steps: Mapping[str, Mapping[str, float]], title: str = "Where
             shown = {name: terms[name] for name in large}
             shown["other"] = sum(terms[name] for name in rest)
             _bar(axes, row, shown, max(totals.values()))
-            axes.text(totals[label] + 0.01 * max(totals.values()), row, seconds(totals[label]), va="center", weight="bold")
+            axes.text(
+                totals[label] + 0.01 * max(totals.values()), row, seconds(totals[label]), va="center", weight="bold"
+            )
         axes.set_yticks(range(len(steps)), list(steps))
         axes.set_ylim(len(steps) - 0.45, -0.55)
         axes.set_xlim(0, 1.1 * max(totals.values()))
@@ -81,4 +83,3 @@ def _bar(axes: "Axes", row: int, terms: Mapping[str, float], longest: float) -> 
                 left + value / 2, row, share, ha="center", va="center", color="white" if dark else INK, bbox=background
             )
         left += value
-

@@ -18,8 +18,10 @@ def shape_map(
     depths: ArrayLike,
     step_times: ArrayLike,
     *,
+    curve: ArrayLike | None = None,
     path: ArrayLike | None = None,
     marks: Mapping[str, tuple[float, float]] | None = None,
+    curve_label: str = "same number of parameters",
     title: str = "Step time over width and depth",
 ) -> "Figure":
     """Contours of step time over width and depth, with the way that a search took.
@@ -28,8 +30,10 @@ def shape_map(
         widths: d [1], [width].
         depths: L [1], [depth].
         step_times: [s], [depth, width]; nan where there is no plan.
+        curve: (width, depth) along a constraint, such as a number of parameters [point, 2].
         path: (width, depth) of each point of the search [point, 2].
         marks: named points (width, depth), such as the published shape and the optimum.
+        curve_label: what the curve is.
         title: headline.
 
     Returns:
@@ -48,13 +52,62 @@ def shape_map(
         axes.set(xscale="log", yscale="log", xlabel="width d_model [1]", ylabel="depth n_layers [1]", title=title)
         for axis, values in ((axes.xaxis, widths), (axes.yaxis, depths)):
             _round_ticks(axis, np.asarray(values, dtype=float))
+        if curve is not None:
+            line = np.asarray(curve, dtype=float)
+            axes.plot(line[:, 0], line[:, 1], "--", color="white", lw=1.8, path_effects=_outline(), label=curve_label)
+            axes.set(xlim=(np.min(widths), np.max(widths)), ylim=(np.min(depths), np.max(depths)))
         if path is not None:
             steps = np.asarray(path, dtype=float)
-            axes.plot(steps[:, 0], steps[:, 1], ".-", color="white", lw=2.2, ms=7, mec=INK, mew=0.5, label="search path")
+            axes.plot(
+                steps[:, 0], steps[:, 1], ".-", color=INK, lw=1.6, ms=7, mfc="white", mew=0.8, label="search path"
+            )
         _marks(axes, marks or {})
         axes.grid(visible=False)
         if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def _outline() -> list[Any]:
+    """A dark edge, so that a white line shows in the legend too."""
+    from matplotlib import patheffects
+
+    return [patheffects.Stroke(linewidth=3.2, foreground=INK), patheffects.Normal()]
+
+
+def shape_profile(
+    widths: ArrayLike,
+    times: Mapping[str, ArrayLike],
+    *,
+    marks: Mapping[str, float] | None = None,
+    title: str = "Shapes of the same number of parameters",
+) -> "Figure":
+    """Curves of time against width along shapes of the same number of parameters, each relative to its own minimum.
+
+    Args:
+        widths: d [1], [width].
+        times: quantities to draw by name, in any unit; the marks lie on the last one [width].
+        marks: named widths, such as the published one and the optimum [1].
+        title: headline.
+
+    Returns:
+        The figure.
+    """
+    with style():
+        figure = new_figure(7.8, 4.2)
+        axes: Any = figure.subplots()
+        for (name, values), colour, dash in zip(times.items(), (BLUE, RED, INK), ("-", "--", ":"), strict=False):
+            curve = np.asarray(values, dtype=float)
+            axes.plot(widths, 100.0 * (curve / np.nanmin(curve) - 1.0), dash, color=colour, lw=2.2, label=name)
+        last = np.asarray(list(times.values())[-1], dtype=float)
+        for (name, width), marker in zip((marks or {}).items(), "o*D", strict=False):
+            height = 100.0 * (np.interp(width, np.asarray(widths, dtype=float), last) / np.nanmin(last) - 1.0)
+            looks: dict[str, Any] = {"color": "white", "ms": 10} if marker == "o" else {"color": RED, "ms": 16}
+            axes.plot(width, height, marker, mec=INK, ls="", label=name, zorder=4, **looks)
+        axes.set(xscale="log", xlabel="width d_model [1]", ylabel="above the minimum [%]", title=title)
+        axes.set_ylim(-2.0, 60.0)
+        _round_ticks(axes.xaxis, np.asarray(widths, dtype=float))
+        figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
@@ -78,7 +131,6 @@ def sensitivity_bars(
     *,
     step_time: float | None = None,
     most: int = 14,
-    labels: Mapping[str, str] | None = None,
     title: str = "What the step time is sensitive to",
 ) -> "Figure":
     """Bars of elasticities, strongest first: per cent of step time for one per cent of each quantity.
@@ -87,7 +139,6 @@ def sensitivity_bars(
         elasticities: d ln(step time) / d ln(quantity) by name [1].
         step_time: time to which they belong, for the headline [s].
         most: bars to draw [1].
-        labels: names for people, where they differ.
         title: headline.
 
     Returns:
@@ -95,7 +146,7 @@ def sensitivity_bars(
     """
     ranked: Sequence[tuple[str, float]] = sorted(elasticities.items(), key=lambda item: -abs(item[1]))[:most]
     values = np.asarray([value for _, value in ranked])
-    names = [(labels or {}).get(name, name) for name, _ in ranked]
+    names = [name.replace("_", " ") for name, _ in ranked]
     headline = title if step_time is None else f"{title} ({seconds(step_time)})"
     with style():
         figure = new_figure(7.8, 1.3 + 0.33 * len(ranked))

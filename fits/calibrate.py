@@ -1,0 +1,138 @@
+"""Calibrate the shipped coefficients: one fit per source and the pooled default; writes fits/results/*.toml.
+
+Run from the repository: `python fits/calibrate.py` (about 15 minutes on 2 cores), then `python fits/scoreboard.py`. The
+pooled fit has effects by source, chip, precision, kernel, release and local shape. Runs are then left out in several
+schemes, each answered by a fit that never saw them; fits/residuals.csv keeps every residual.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from jaxscale._resources import data_path
+from jaxscale.calibration import Calibration, Scatter
+from jaxscale.fit.batch import Measured, concatenate
+from jaxscale.fit.fitting import fit_measured
+from jaxscale.fit.measured import fold_of, measured_runs
+from jaxscale.fit.objective import reweighted
+from jaxscale.fit.result import FitResult
+from jaxscale.fit.solve import random_starts, solve
+from jaxscale.runs.reader import read_runs
+
+FOLDER = Path(__file__).parent
+N_MODEL_FOLDS = 6
+
+LARGE = {
+    "vtrain_a100_ground_truth": 8,
+    "mosaic_llm_foundry": 32,
+    "nvidia_dgxc_benchmarking": 128,
+    "ultrascale_playbook_h100": 64,
+}
+"""Extrapolation scheme: runs of these sources on more chips than this are left out, all at once."""
+
+
+def load_tables() -> dict[str, tuple[Measured, np.ndarray]]:
+    """Measured runs of every shipped table and their positions in it, by source."""
+    paths = sorted(data_path("runs").glob("*.csv"))
+    return {path.stem: measured_runs(read_runs(path)) for path in paths}
+
+
+def digest(names: list[str]) -> str:
+    """Hash of the tables that went into a fit."""
+    contents = b"".join((data_path("runs") / f"{name}.csv").read_bytes() for name in names)
+    return hashlib.sha256(contents).hexdigest()[:16]
+
+
+def schemes(result: FitResult, everything: Measured) -> dict[str, np.ndarray]:
+    """Fold of each run, by scheme; fold -1 is never left out [row]."""
+    sources = np.asarray(result.levels["source"], dtype=object)
+    batch = everything.batch
+    shape = np.stack([np.asarray(batch.model.n_layers), np.asarray(batch.model.d_model)], axis=1)
+    _, model = np.unique(shape, axis=0, return_inverse=True)
+    chips = np.asarray(batch.cluster.n_chips)
+    large = np.asarray([chips[i] > LARGE.get(source, np.inf) for i, source in enumerate(sources)])
+    _, source_index = np.unique(sources.astype(str), return_inverse=True)
+    return {
+        "model": fold_of(model.ravel(), N_MODEL_FOLDS),
+        "larger": np.where(large, 0, -1),
+        "source": source_index,
+    }
+
+
+def left_out(result: FitResult, fold: np.ndarray, name: str) -> np.ndarray:
+    """Log residuals of step time and memory of each run under the pooled fit that never saw its fold [row, 2]."""
+    starts = random_starts(jr.key(0), 1, result.problem.parametrisation.n_parameters)
+    residuals = np.full((result.n, 2), np.nan)
+    for index in sorted(set(fold) - {-1}):
+        print(f"leaving out {name} {index + 1} of {fold.max() + 1}", file=sys.stderr, flush=True)
+        solution = solve(reweighted(result.problem, fold != index), starts)
+        residuals[fold == index] = np.asarray(solution.log_residuals)[: result.n][fold == index]
+    return residuals
+
+
+def with_unseen_scatter(result: FitResult, residuals: np.ndarray) -> FitResult:
+    """Record the scatter of unseen frameworks: the mean over sources of each one's 90 % quantile, so that none rules."""
+    sources = np.asarray(result.levels["source"], dtype=object)
+    has_memory = np.asarray(result.problem.log_memory)[: result.n] > 0.0
+    time = np.mean([np.quantile(np.abs(residuals[sources == s, 0]), 0.9) for s in sorted(set(sources))])
+    memory = np.sqrt(np.mean(residuals[has_memory, 1] ** 2))
+    record = result.coefficients.calibration or Calibration("default")
+    record = dataclasses.replace(record, scatter=(*record.scatter, Scatter("unseen", "", float(time), float(memory))))
+    return dataclasses.replace(result, coefficients=dataclasses.replace(result.coefficients, calibration=record))
+
+
+def write_residuals(columns: dict[str, list]) -> None:
+    """Write fits/residuals.csv."""
+    with (FOLDER / "residuals.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        rows = zip(*columns.values(), strict=True)
+        writer.writerows([f"{cell:.4f}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+
+
+def main() -> None:
+    """Fit every source, then all together, then leave runs out."""
+    jax.config.update("jax_enable_x64", True)
+    tables = load_tables()
+    own = []
+    for name, (table, _) in tables.items():
+        result = fit_measured(table, n_starts=2, name=name, data_hash=digest([name]))
+        result.save(FOLDER / "results" / f"{name}.toml")
+        own.append(result.held_out)
+        print(
+            f"{name}: {result.n} runs, {result.mape_train:.2f} % in sample, {result.mape_cv:.2f} % held out", flush=True
+        )
+    everything = concatenate([table for table, _ in tables.values()])
+    pooled = fit_measured(everything, n_starts=1, name="default", data_hash=digest(sorted(tables)), progress=print)
+    folds = schemes(pooled, everything)
+    residuals = {name: left_out(pooled, fold, name) for name, fold in folds.items()}
+    pooled = with_unseen_scatter(pooled, residuals["source"])
+    pooled.save(FOLDER / "results" / "default.toml")
+    print(f"default: {pooled.n} runs, {pooled.mape_train:.2f} % in sample, {pooled.mape_cv:.2f} % held out", flush=True)
+    memory = np.where(np.asarray(pooled.problem.log_memory)[: pooled.n] > 0.0, 1.0, np.nan)
+    in_sample = np.asarray(jnp.asarray(pooled.solution.log_residuals))[: pooled.n]
+    write_residuals(
+        {
+            "source": list(pooled.levels["source"]),
+            "row": [int(row) for _, index in tables.values() for row in index],
+            "release": list(pooled.levels["release"]),
+            "group": pooled.groups.tolist(),
+            "in_sample": pooled.residuals.tolist(),
+            "five_fold": pooled.held_out.tolist(),
+            "five_fold_own": np.concatenate(own).tolist(),
+            **{f"left_out_{name}": values[:, 0].tolist() for name, values in residuals.items()},
+            "memory_in_sample": (in_sample[:, 1] * memory).tolist(),
+            "memory_left_out_model": (residuals["model"][:, 1] * memory).tolist(),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

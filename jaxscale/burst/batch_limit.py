@@ -1,0 +1,146 @@
+"""Where strong scaling begins: batch, GPUs and time to accuracy with a critical batch."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._types import as_float
+from jaxscale.burst.measured import AbstractLayerTime
+from jaxscale.burst.networks import LayerGraph
+from jaxscale.burst.planner import plan_burst, plan_data_parallel
+from jaxscale.burst.step_costs import Scenario
+
+
+class Convergence(eqx.Module):
+    """How the number of steps to an accuracy depends on the batch.
+
+    Attributes:
+        min_steps: steps at an infinite batch, S_min [1].
+        critical_batch: B_crit, where twice the least steps and twice the least samples are needed [sample].
+    """
+
+    min_steps: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    critical_batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+
+    def steps(self, batch: ArrayLike) -> Array:
+        r"""Steps to the accuracy, $S = S_{min} (1 + B_{crit} / B)$ [1].
+
+        Reference:
+            McCandlish et al., arXiv 1812.06162, equation 5.4: $(S/S_{min} - 1)(E/E_{min} - 1) = 1$, E = B S.
+        """
+        return jnp.asarray(self.min_steps) * (1.0 + jnp.asarray(self.critical_batch) / jnp.asarray(batch))
+
+
+def time_to_accuracy(iteration_time: ArrayLike, batch: ArrayLike, convergence: Convergence) -> Array:
+    """Time to the accuracy: steps times the time of an iteration [s]."""
+    return convergence.steps(batch) * jnp.asarray(iteration_time)
+
+
+class IdealJob(eqx.Module):
+    r"""Iteration that scales perfectly down to an overhead: $t = c B / G + o$.
+
+    Attributes:
+        sample_time: c, one sample on one GPU [s].
+        overhead: o, what an iteration takes however many GPUs there are [s].
+    """
+
+    sample_time: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    overhead: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+
+    def iteration_time(self, batch: ArrayLike, n_gpus: ArrayLike) -> Array:
+        """Time of one iteration [s]."""
+        return jnp.asarray(self.sample_time) * batch / n_gpus + self.overhead
+
+    def best_batch(self, n_gpus: ArrayLike, convergence: Convergence) -> Array:
+        r"""Batch of least time to accuracy, $B^* = \sqrt{o\, B_{crit}\, G / c}$ [sample].
+
+        It grows with the square root of G: from $G = o / (c\,\epsilon)$ on, a batch that kept $\epsilon$ of overhead by
+        growing with G would pay more in samples than it saves.
+        """
+        c, o = jnp.asarray(self.sample_time), jnp.asarray(self.overhead)
+        return jnp.sqrt(o * convergence.critical_batch * n_gpus / c)
+
+    def best_time(self, n_gpus: ArrayLike, convergence: Convergence) -> Array:
+        r"""Least time to accuracy, $T^* = S_{min}\big(\sqrt{o} + \sqrt{c\, B_{crit} / G}\big)^2$ [s]."""
+        c, o = jnp.asarray(self.sample_time), jnp.asarray(self.overhead)
+        return convergence.min_steps * (jnp.sqrt(o) + jnp.sqrt(c * convergence.critical_batch / n_gpus)) ** 2
+
+    def gpus_at_efficiency(self, efficiency: ArrayLike, convergence: Convergence) -> Array:
+        r"""GPUs at which the last GPU still speeds the job up by the fraction e of its share.
+
+        With the best batch everywhere, $-d \ln T^* / d \ln G = \big(1 + \sqrt{o G / (c B_{crit})}\big)^{-1} = e$, so
+        $G = \frac{c B_{crit}}{o} \big(\frac{1 - e}{e}\big)^2$ [1].
+        """
+        e = jnp.asarray(efficiency)
+        return self.sample_time * jnp.asarray(convergence.critical_batch) / self.overhead * ((1.0 - e) / e) ** 2
+
+
+class BatchSurvey(eqx.Module):
+    """Best batch for every cluster size, from the planner.
+
+    Attributes:
+        batch: batch of least time to accuracy, by cluster size [sample].
+        time: that time [s].
+        gpu_seconds: GPU-time of the whole training run with that batch [s].
+        marginal: $-d \\ln T / d \\ln G$ between a size and the next [1]; 1 is perfect scaling.
+        growth: $d \\ln B^* / d \\ln G$ [1]; below 1 the samples per GPU shrink: strong scaling.
+    """
+
+    batch: Float[Array, " size"]
+    time: Float[Array, " size"]
+    gpu_seconds: Float[Array, " size"]
+    marginal: Float[Array, " pair"]
+    growth: Float[Array, " pair"]
+
+
+def survey_batches(
+    graph: LayerGraph,
+    layer_time: AbstractLayerTime,
+    scenario: Scenario,
+    convergence: Convergence,
+    n_gpus: ArrayLike,
+    batches: ArrayLike,
+    n_options: int,
+    burst: bool = False,
+) -> BatchSurvey:
+    """Time to accuracy over cluster sizes and batches, and the best batch of every size.
+
+    Args:
+        graph: the network.
+        layer_time: time of every layer against samples per GPU.
+        scenario: bandwidth, latency and limit; its batch and GPUs are replaced.
+        convergence: steps against batch.
+        n_gpus: cluster sizes, increasing powers of two [1].
+        batches: batches to try [sample].
+        n_options: see `step_costs`.
+        burst: burst-parallel plans, else data parallelism.
+
+    Returns:
+        Best batch, time and marginal speed-up by cluster size.
+    """
+    planner = plan_burst if burst else plan_data_parallel
+    sizes, batches = jnp.asarray(n_gpus, jnp.result_type(float)), jnp.asarray(batches, jnp.result_type(float))
+
+    def one(size: Array, batch: Array) -> tuple[Array, Array]:
+        here = eqx.tree_at(lambda s: (s.batch, s.n_gpus), scenario, (batch, size))
+        plan = planner(graph, layer_time, here, n_options)
+        return plan.time, plan.gpu_seconds
+
+    iteration, used = jax.vmap(lambda size: jax.vmap(lambda batch: one(size, batch))(batches))(sizes)
+    total = time_to_accuracy(iteration, batches, convergence)
+    best = jnp.argmin(total, 1)
+    rows = jnp.arange(len(sizes))
+    time, batch = total[rows, best], batches[best]
+    doublings = jnp.diff(jnp.log(sizes))
+    gpu_seconds = used[rows, best] * convergence.steps(batch)
+    return BatchSurvey(
+        batch, time, gpu_seconds, -jnp.diff(jnp.log(time)) / doublings, jnp.diff(jnp.log(batch)) / doublings
+    )
+
+
+def best_gpus(survey: BatchSurvey, n_gpus: ArrayLike, efficiency: float) -> Array:
+    """Largest cluster whose last doubling still brought the fraction `efficiency` of perfect scaling [1]."""
+    sizes = jnp.asarray(n_gpus, jnp.result_type(float))
+    worth = jnp.cumprod(survey.marginal >= efficiency)
+    return sizes[worth.sum().astype(int)]

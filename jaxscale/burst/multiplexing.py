@@ -1,0 +1,182 @@
+"""Filling the GPU time that bursts leave free: foreground job, background jobs, and what the cluster gains."""
+
+import functools
+import tomllib
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._resources import data_path
+from jaxscale._types import as_float
+from jaxscale.burst.planner import BurstPlan
+from jaxscale.burst.step_costs import StepCosts
+
+
+@functools.cache
+def multiplexing_table() -> dict[str, Any]:
+    """Published band, stated interference and job sizes of `data/burst/multiplexing.toml`."""
+    with data_path("burst/multiplexing.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+class Interference(eqx.Module):
+    """What sharing costs both jobs; every field is a float leaf.
+
+    Attributes:
+        foreground_slowdown: relative growth of every foreground step next to background work [1].
+        background_loss: part of its speed that a background job loses on a freed GPU [1].
+        colocated_share: speed of a background job, as a fraction of its own, while a foreground step runs on the
+            same GPU [1].
+        preemption_time: wait for a background kernel to end when a GPU is handed back [s].
+    """
+
+    foreground_slowdown: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    background_loss: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    colocated_share: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    preemption_time: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+
+
+def stated_interference() -> Interference:
+    """The interference under which results are quoted (`data/burst/multiplexing.toml`)."""
+    table = multiplexing_table()["interference"]
+    return Interference(**{name: table[name] for name in Interference.__dataclass_fields__})
+
+
+def no_interference() -> Interference:
+    """Ideal sharing: the upper bound."""
+    return Interference(0.0, 0.0, 0.0, 0.0)
+
+
+class Throughput(eqx.Module):
+    """Cluster with one foreground job in bursts and background jobs in the free GPU time.
+
+    Attributes:
+        foreground: samples per second of the foreground job [1/s].
+        background: samples per second of all background jobs together [1/s].
+        iteration_time: of the foreground job, with interference [s].
+        slowdown: iteration time over that of the same plan alone [1].
+        free_share: share of the GPU time that the foreground job leaves [1].
+        ratio: cluster throughput over data parallelism with the foreground job alone [1].
+        fairness: Jain's index of the progress of foreground (against data parallelism) and background (against a GPU
+            of its own each); 1 is equal progress [1].
+    """
+
+    foreground: Float[Array, "*batch"]
+    background: Float[Array, "*batch"]
+    iteration_time: Float[Array, "*batch"]
+    slowdown: Float[Array, "*batch"]
+    free_share: Float[Array, "*batch"]
+    ratio: Float[Array, "*batch"]
+    fairness: Float[Array, "*batch"]
+
+
+def hand_backs(plan: BurstPlan) -> tuple[Array, Array]:
+    """How often in an iteration the foreground job takes GPUs back [1], and how many GPUs in all [1].
+
+    The last step of an iteration is followed by the first of the next.
+    """
+    grown = jnp.maximum(plan.gpus - jnp.roll(plan.gpus, 1), 0.0)
+    return (grown > 0).sum().astype(grown.dtype), grown.sum()
+
+
+def multiplex(
+    plan: BurstPlan,
+    data_parallel_time: ArrayLike,
+    batch: ArrayLike,
+    n_gpus: ArrayLike,
+    background_rate: ArrayLike,
+    interference: Interference,
+) -> Throughput:
+    r"""Throughput of a cluster that runs one plan and background jobs.
+
+    $T' = (1 + \sigma) T + h \tau$ and $U' = (1 + \sigma) U$ for the GPU-time U; the background jobs get
+    $r\,\big[(1 - \lambda)(G T' - U') + \kappa U' - \Delta g\,\tau\big] / T'$ samples per second, with h hand-backs of
+    $\Delta g$ GPUs in all and r samples per second of a background job on a GPU of its own. The ratio is
+    $(B / T' + R_{bg}) / (B / T_{DP})$, samples of both jobs counted alike.
+
+    Args:
+        plan: foreground plan.
+        data_parallel_time: iteration of the foreground job alone, on all GPUs [s].
+        batch: B, global batch of the foreground job [sample].
+        n_gpus: G [1].
+        background_rate: r, in foreground samples per second where the networks differ [1/s].
+        interference: what sharing costs.
+
+    Returns:
+        Throughput, slowdown and fairness.
+
+    Reference:
+        Park et al., arXiv 2112.10065, section 5 (mechanism); the closed form is ours.
+    """
+    i = interference
+    times, gpus_back = hand_backs(plan)
+    stretch = 1.0 + jnp.asarray(i.foreground_slowdown)
+    iteration = stretch * plan.time + times * i.preemption_time
+    busy = stretch * plan.gpu_seconds
+    free = jnp.maximum(n_gpus * iteration - busy, 0.0)
+    useful = (1.0 - jnp.asarray(i.background_loss)) * free + i.colocated_share * busy - gpus_back * i.preemption_time
+    foreground = batch / iteration
+    background = background_rate * jnp.maximum(useful, 0.0) / iteration
+    alone = batch / jnp.asarray(data_parallel_time)
+    progress = jnp.stack([foreground / alone, background / (n_gpus * jnp.asarray(background_rate))])
+    fairness = progress.sum(0) ** 2 / (2.0 * (progress**2).sum(0))
+    share = free / (n_gpus * iteration)
+    ratio = (foreground + background) / alone
+    return Throughput(foreground, background, iteration, iteration / plan.time, share, ratio, fairness)
+
+
+def data_parallel_times(costs: StepCosts) -> Float[Array, " option"]:
+    """Iteration of data parallelism on 1, 2, 4, ... GPUs; infinite where there are fewer samples than GPUs [s]."""
+    times = jnp.diagonal(costs.edge[:, 0], axis1=1, axis2=2).sum(0)
+    return jnp.where(jnp.diagonal(costs.legal[0]), times, jnp.inf)
+
+
+def static_partition(
+    costs: StepCosts, batch: ArrayLike, n_gpus: ArrayLike, background_rate: ArrayLike
+) -> tuple[Float[Array, " option"], Float[Array, " option"]]:
+    r"""Foreground job by data parallelism on g GPUs of its own, background jobs on the other G - g.
+
+    $R(g) = B / T_{DP}(g) + (G - g)\,r$; nothing interferes.
+
+    Args:
+        costs: cost tensors of the foreground job.
+        batch: B [sample].
+        n_gpus: G [1].
+        background_rate: r [1/s].
+
+    Returns:
+        Cluster throughput by g = 1, 2, 4, ... [1/s], 0 where g > G; and the foreground iteration time [s].
+    """
+    times = data_parallel_times(costs)
+    total = batch / times + (n_gpus - costs.gpus) * background_rate
+    return jnp.where(jnp.isfinite(times), total, 0.0), times
+
+
+def mix_ratio(weights: ArrayLike, ratios: ArrayLike) -> Array:
+    """Gain of a cluster that spends the shares `weights` of its data-parallel work on jobs with these gains [1]."""
+    weights = jnp.asarray(weights)
+    return (weights * jnp.asarray(ratios)).sum() / weights.sum()
+
+
+def loss_at_ratio(
+    plan: BurstPlan,
+    data_parallel_time: ArrayLike,
+    batch: ArrayLike,
+    n_gpus: ArrayLike,
+    background_rate: ArrayLike,
+    interference: Interference,
+    ratio: ArrayLike,
+) -> Array:
+    """Background loss at which the cluster gain falls to `ratio` [1]; the gain is linear in it.
+
+    Above 1: no loss takes the gain that low, the foreground job alone is faster. Below 0: it never gets that high.
+    """
+
+    def gain(loss: float) -> Array:
+        changed = eqx.tree_at(lambda i: i.background_loss, interference, loss)
+        return multiplex(plan, data_parallel_time, batch, n_gpus, background_rate, changed).ratio
+
+    at_none, at_half = gain(0.0), gain(0.5)
+    return (at_none - ratio) / (2.0 * (at_none - at_half))

@@ -1,0 +1,142 @@
+"""The best parallel plan: every valid one is scored, those that fit are ranked."""
+
+import math
+from collections.abc import Mapping
+from statistics import NormalDist
+
+import numpy as np
+
+from jaxscale.calibration import Calibration
+from jaxscale.choose._host import number
+from jaxscale.choose.enumerate import PlanSpace, PlanTable, enumerate_plans
+from jaxscale.choose.reasons import alternatives, binding, nothing_fits, nothing_valid
+from jaxscale.choose.result import PlanChoice, ScoredPlan
+from jaxscale.choose.score import Scores, detail_plans, score_plans
+from jaxscale.coefficients import Coefficients
+from jaxscale.errors import InputError
+from jaxscale.fit.store import load_fit, resolve
+from jaxscale.hardware import Cluster
+from jaxscale.workload import Transformer
+
+ROOMY_BATCH = 2.0**40
+"""A batch that every power of two divides: finds the degrees that the wanted batch forbids [sequence]."""
+
+
+def memory_scatter(coefficients: Coefficients, levels: Mapping[str, str | None] | None = None) -> float:
+    """Standard deviation of log peak memory of runs about the model: the fit's own, else that of unseen runs [1]."""
+    record = coefficients.calibration or Calibration("none")
+    return record.scatter_of(levels or {}).memory
+
+
+def memory_limit(capacity: float, scatter: float, oom_probability: float) -> float:
+    r"""Predicted peak up to which a run exceeds the chip's memory with at most the given probability.
+
+    $M \exp(-\sigma z_{1-p})$ for log-normal scatter.
+
+    Args:
+        capacity: M, memory of the chip [byte].
+        scatter: sigma of log peak memory [1].
+        oom_probability: p [1].
+
+    Returns:
+        The limit [byte].
+    """
+    return capacity * math.exp(-scatter * NormalDist().inv_cdf(1.0 - oom_probability))
+
+
+def best_plan(
+    model: Transformer,
+    cluster: Cluster,
+    global_batch_size_seqs: float | int,
+    *,
+    coefficients: Coefficients | None = None,
+    levels: Mapping[str, str | None] | None = None,
+    space: PlanSpace | None = None,
+    top: int = 10,
+    oom_probability: float = 0.1,
+) -> PlanChoice:
+    """The fastest plan that fits, out of every valid one.
+
+    Args:
+        model: the transformer.
+        cluster: chips and network; the plan uses all chips.
+        global_batch_size_seqs: B, sequences per step [sequence].
+        coefficients: fitted parameters; the shipped default where None.
+        levels: framework, gpu and so on of the planned run, whose fitted effects apply.
+        space: what may be chosen; everything valid where None.
+        top: how many plans to rank [1].
+        oom_probability: accepted probability of running out of memory [1].
+
+    Returns:
+        The ranked plans, with reasons.
+
+    Raises:
+        InputError: an argument out of range, no valid plan, or none that fits.
+    """
+    _check(global_batch_size_seqs, top, oom_probability)
+    pooled = load_fit() if coefficients is None else coefficients
+    scatter = memory_scatter(pooled, levels)
+    fitted = resolve(pooled, levels or {})
+    n_chips = number(cluster.n_chips)
+    table = enumerate_plans(model, n_chips, global_batch_size_seqs, space)
+    if not len(table):
+        raise nothing_valid(model, n_chips, global_batch_size_seqs, enumerate_plans(model, n_chips, ROOMY_BATCH, space))
+    scores = score_plans(model, table, cluster, fitted)
+    capacity = number(cluster.chip.hbm_bytes)
+    limit = memory_limit(capacity, scatter, oom_probability)
+    fits = scores.memory <= limit
+    if not fits.any():
+        leanest = int(np.argmin(scores.memory))
+        (detail,) = detail_plans(model, table, cluster, fitted, np.asarray([leanest]))
+        raise nothing_fits(table, scores, leanest, detail.memory_terms, cluster, limit)
+    order = rank(scores, fits)[:top]
+    ranked = _scored(model, table, scores, cluster, fitted, order, scatter)
+    best = int(order[0])
+    return PlanChoice(
+        best=ranked[0],
+        top=ranked,
+        searched=len(table),
+        infeasible=int(np.sum(~fits)),
+        exhaustive=True,
+        memory_limit=limit,
+        alternatives=alternatives(table, scores, best, limit),
+        binds=binding(table, scores, best, limit, ranked[0].terms, ranked[0].memory_terms),
+    )
+
+
+def rank(scores: Scores, fits: np.ndarray) -> np.ndarray:
+    """Rows of the plans that fit, fastest first; of equally fast ones the leaner first."""
+    rows = np.flatnonzero(fits)
+    # Six digits of the log: plans that differ by rounding alone count as equally fast.
+    time = scores.step_time[rows].astype(float)
+    return rows[np.lexsort((scores.memory[rows], np.round(np.log(time), 6)))]
+
+
+def _check(batch: float | int, top: int, oom_probability: float) -> None:
+    if not (batch >= 1 and batch == round(batch)):
+        raise InputError(f"global_batch_size_seqs = {batch:g} is out of range; expected a whole number of at least 1")
+    if top < 1:
+        raise InputError(f"top = {top} is out of range; expected at least 1")
+    if not 0.0 < oom_probability < 1.0:
+        raise InputError(f"oom_probability = {oom_probability:g} is out of range; expected a number between 0 and 1")
+
+
+def _scored(
+    model: Transformer,
+    table: PlanTable,
+    scores: Scores,
+    cluster: Cluster,
+    coefficients: Coefficients,
+    rows: np.ndarray,
+    scatter: float,
+) -> tuple[ScoredPlan, ...]:
+    details = detail_plans(model, table, cluster, coefficients, rows)
+    capacity = number(cluster.chip.hbm_bytes)
+    ranked = []
+    for row, detail in zip(rows, details, strict=True):
+        seconds, used = float(scores.step_time[row]), float(scores.memory[row])
+        oom = 1.0 - NormalDist().cdf(math.log(capacity / used) / scatter)
+        ranked.append(
+            ScoredPlan(table.plan(int(row)), seconds, detail.mfu, used, oom, detail.terms, detail.memory_terms)
+        )
+    return tuple(ranked)

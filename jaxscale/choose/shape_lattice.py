@@ -1,0 +1,162 @@
+"""Every integer shape near a number of parameters, scored by the exact model in one `vmap`."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale.choose._host import number
+from jaxscale.choose.enumerate import divisors
+from jaxscale.choose.relaxed import depth_of, with_fields
+from jaxscale.errors import InputError
+from jaxscale.memory import memory
+from jaxscale.step import step_time
+from jaxscale.workload import Transformer, n_params
+
+if TYPE_CHECKING:
+    from jaxscale.choose.shape import ShapeProblem
+
+TILE = 128
+"""Widths are multiples of this: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""
+
+WIDEST = 4.0
+"""The lattice reaches this many times the relaxed optimum's width [1]."""
+
+LogObjective = Callable[[Transformer, "ShapeProblem", float], Array]
+
+
+class Lattice(NamedTuple):
+    """Integer shapes and the best of them.
+
+    Attributes:
+        d_model: widths [shape].
+        n_layers: depths [shape].
+        params: parameters [shape].
+        step_time: exact model [s], [shape].
+        objective: log time to the same loss, per parameter asked for, exact model [shape].
+        admitted: close enough in parameters, and within memory [shape].
+        model: the best shape.
+        best: its row.
+    """
+
+    d_model: Float[np.ndarray, " shape"]
+    n_layers: Float[np.ndarray, " shape"]
+    params: Float[np.ndarray, " shape"]
+    step_time: Float[np.ndarray, " shape"]
+    objective: Float[np.ndarray, " shape"]
+    admitted: np.ndarray
+    model: Transformer
+    best: int
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Numbers of the best shape."""
+        names = {"d_model": self.d_model, "n_layers": self.n_layers, "params": self.params}
+        names |= {"step_time_s": self.step_time, "objective": self.objective}
+        return {name: float(column[self.best]) for name, column in names.items()}
+
+
+def integer_shapes(problem: "ShapeProblem", width: float) -> Transformer:
+    """Integer shapes on either side of the curve of constant parameters, as one batched model.
+
+    Heads divide over tp, layers over pp * vpp, widths of MLPs over tiles and tp; key/value heads divide the heads.
+
+    Args:
+        problem: template and plan.
+        width: relaxed optimum [1].
+
+    Returns:
+        Models [shape].
+    """
+    template, plan = problem.template, problem.plan
+    head_dim, tp = round(number(problem.head_dim)), round(number(plan.tp))
+    step, chunk = math.lcm(TILE, head_dim) * tp, round(number(plan.pp * plan.vpp))
+    widths = step * np.arange(1.0, max(WIDEST * width / step, 4.0))
+    depths = np.asarray(
+        jax.vmap(lambda d: depth_of(template, d, problem.params, problem.head_dim))(jnp.asarray(widths))
+    )
+    below = chunk * np.floor(depths / chunk)
+    d_model = np.repeat(widths, 2)
+    n_layers = np.stack([below, below + chunk], axis=1).ravel()
+    possible = n_layers >= chunk
+    return _batched(template, d_model[possible], n_layers[possible], head_dim, math.lcm(TILE, tp))
+
+
+def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tile: int) -> Transformer:
+    wider, deeper = d_model / number(template.d_model), n_layers / number(template.n_layers)
+    n_heads = d_model / head_dim
+    share = number(template.n_kv_heads / template.n_heads)
+    scale = head_dim / number(template.head_dim)
+    changes = {
+        "d_model": d_model,
+        "n_layers": n_layers,
+        "n_heads": n_heads,
+        "n_kv_heads": np.asarray([_nearest_divisor(heads, share) for heads in n_heads]),
+        "head_dim": np.full_like(d_model, head_dim),
+        "v_head_dim": np.full_like(d_model, number(template.v_head_dim) * scale),
+        "rope_head_dim": np.full_like(d_model, number(template.rope_head_dim) * scale),
+    }
+    for name in ("d_ff", "d_ff_expert", "ssm_d_inner"):
+        changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
+    for name in ("n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers"):
+        changes[name] = np.round(number(getattr(template, name)) * deeper)
+    model = with_fields(jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template), changes)
+    dtype = jnp.result_type(float)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), model)
+
+
+def _nearest_divisor(heads: float, share: float) -> float:
+    options = divisors(heads)
+    return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])
+
+
+@filter_jit
+def _score(models: Transformer, problem: "ShapeProblem", log_objective: LogObjective) -> tuple[Array, ...]:
+    def one(model: Transformer) -> tuple[Array, ...]:
+        arguments = (model, problem.plan, problem.cluster, problem.coefficients)
+        objective = log_objective(model, problem, 0.0) - jnp.log(n_params(model) / problem.params)
+        return n_params(model), step_time(*arguments).total, objective, memory(*arguments).fits
+
+    return jax.vmap(one)(models)
+
+
+def best_integer(problem: "ShapeProblem", log_objective: LogObjective, width: float, tolerance: float) -> Lattice:
+    """The best integer shape of the lattice.
+
+    A shape with a few more parameters than asked for takes longer but learns more: times are compared per parameter.
+
+    Args:
+        problem: what is searched.
+        log_objective: log time to a loss of a model.
+        width: relaxed optimum [1].
+        tolerance: how far the parameters may be off, relative; the nearest shapes count where none is that near [1].
+
+    Returns:
+        The lattice with its best shape.
+
+    Raises:
+        InputError: no shape obeys the plan and fits in memory.
+    """
+    models = integer_shapes(problem, width)
+    count = np.size(models.d_model)
+    if not count:
+        raise InputError(
+            f"no integer shape: pp * vpp = {number(problem.plan.pp * problem.plan.vpp):g} exceeds the layers"
+        )
+    size = 1 << (count - 1).bit_length()
+    padded = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[:1], size - count)]), models)
+    params, seconds, objective, fits = (np.asarray(c)[:count] for c in _score(padded, problem, log_objective))
+    if not fits.any():
+        capacity = number(problem.cluster.chip.hbm_bytes) / 1e9
+        raise InputError(f"no shape of {number(problem.params):.3g} parameters fits in {capacity:g} GB with this plan")
+    off = np.abs(np.log(params / number(problem.params)))
+    near = off <= max(tolerance, 1.001 * float(np.min(off[fits])))
+    best = int(np.argmin(np.where(near & fits, objective, np.inf)))
+    model = jax.tree.map(lambda leaf: number(leaf[best]), models)
+    widths, depths = np.asarray(models.d_model), np.asarray(models.n_layers)
+    return Lattice(widths, depths, params, seconds, objective, near & fits, model, best)

@@ -1,0 +1,47 @@
+"""What the commands print: results on stdout; progress, messages and refusals on stderr."""
+
+import json
+import math
+import sys
+from typing import Any
+
+from rich.console import Console
+
+WIDTH = 140
+"""Columns of a table that goes to a file or a pipe [1]."""
+
+
+def messages() -> Console:
+    """Console on the present stderr."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print a message on stderr, as it is."""
+    messages().print(text, markup=False)
+
+
+def show(renderable: Any) -> None:
+    """Print a result, such as a rich table, on stdout."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    console.print(renderable, markup=False) if isinstance(renderable, str) else console.print(renderable)
+
+
+def emit_json(document: Any) -> None:
+    """Print one JSON document on stdout; numbers that JSON lacks (nan, infinity) become null."""
+    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """A value in terms of JSON: arrays and numpy numbers become lists and numbers, nan and infinity None."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,44 @@
+"""`jaxscale demo`: the main job on shipped data, from measured runs to a better design and a report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import HardwareFile, Json
+from jaxscale.cli.console import emit_json, say, show
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Fit shipped runs, predict runs held out, find the best plan and a better shape; write a report."""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR", help="folder of the report and its figures")] = Path(
+        "demo-report"
+    )
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a hardware file with a mistake, or a folder that cannot be written to.
+        """
+        import jaxscale as js
+        from jaxscale.cli.demo_report import make_report, summary_json, summary_lines
+        from jaxscale.cli.demo_work import calibrate, choose
+        from jaxscale.report.files import check_folder
+
+        check_folder(self.out)
+        hardware = js.load_hardware(self.hardware)
+        calibration = calibrate(hardware, say)
+        design = choose(calibration.fit.coefficients, hardware, say)
+        say("drawing the figures")
+        document = make_report(calibration, design).save(self.out)
+        say(f"wrote {document} and the figures beside it")
+        if self.json:
+            emit_json(summary_json(calibration, design))
+        else:
+            show("\n".join(summary_lines(calibration, design)))

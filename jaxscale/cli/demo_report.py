@@ -1,0 +1,185 @@
+"""The report of the demonstration: text, tables and figures."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxscale.choose.result import PlanChoice, ScoredPlan, plan_words
+from jaxscale.cli.demo_work import AS_TRAINED, BATCH, GPU, MODEL, N_GPUS, SOURCE, DemoCalibration, DemoDesign
+from jaxscale.plan import Plan
+from jaxscale.report.document import Report
+from jaxscale.report.figures import (
+    intervals,
+    predicted_against_measured,
+    residuals_by_column,
+    sensitivity_bars,
+    shape_map,
+    shape_profile,
+    step_breakdown,
+)
+from jaxscale.report.style import seconds
+from jaxscale.report.tables import number
+
+RESIDUAL_COLUMNS = ("d_model", "n_layers", "n_gpus", "tp", "pp", "dp")
+
+
+def summary_json(calibration: DemoCalibration, design: DemoDesign) -> dict[str, Any]:
+    """The results as plain data."""
+    errors = calibration.held_out.errors()
+    return {
+        "fit": {"source": SOURCE, **{name: calibration.fit.to_json()[name] for name in ("n", "mape_train", "mape_cv")}},
+        "held_out": {name: errors[name] for name in ("n", "mape", "median_ape", "p90_ape", "coverage_90")},
+        "as_trained_step_time_s": sum(design.as_trained.values()),
+        "plan": {"model": MODEL, "gpu": GPU, "n_gpus": N_GPUS, **design.plans.to_json()["best"]},
+        "plans_searched": design.plans.searched,
+        "shape": {**design.shape.integer, "time_saved": design.shape.gain},
+    }
+
+
+def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]:
+    """The results in a few lines of text."""
+    errors, best = calibration.held_out.errors(), design.plans.best
+    found, template = design.shape.model, design.model
+    saved = 1.0 - best.step_time / sum(design.as_trained.values())
+    return [
+        f"fit: {calibration.fit.n} runs of {SOURCE}; error {calibration.fit.mape_train:.1f} % in sample, "
+        f"{calibration.fit.mape_cv:.1f} % in cross-validation by group",
+        f"held out: {errors['n']} other runs; mean error {errors['mape']:.1f} %, median {errors['median_ape']:.1f} %; "
+        f"{100 * errors['coverage_90']:.0f} % inside their 90 % interval",
+        f"best plan of {design.plans.searched:,} for {MODEL} on {N_GPUS} {GPU}: {plan_label(best.plan)}; "
+        f"{seconds(best.step_time)} per step, MFU {100 * best.mfu:.1f} %, {best.memory / 1e9:.1f} GB; "
+        f"{100 * saved:.0f} % less than under the plan that was used",
+        f"better shape under that plan: {float(found.n_layers):.0f} layers of {float(found.d_model):.0f} instead of "
+        f"{float(template.n_layers):.0f} of {float(template.d_model):.0f}; "
+        f"{100 * design.shape.gain:.1f} % less time to the same loss",
+    ]
+
+
+def plan_label(plan: Plan) -> str:
+    """A plan on one line: degrees above one, microbatch, sharding and recomputation."""
+    words = plan_words(plan)
+    short = {"tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "dp": "dp", "micro_batch_size": "b"}
+    parts = [f"{name} {words[key]}" for key, name in short.items() if words[key] > 1 or name == "b"]
+    if words["zero_stage"]:
+        parts.append(f"ZeRO-{words['zero_stage']}")
+    if words["recompute"] != "none":
+        parts.append(f"recompute {words['recompute']}")
+    return ", ".join(parts)
+
+
+def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
+    """The fastest plans that differ in their degrees."""
+    seen: dict[tuple[float, ...], ScoredPlan] = {}
+    for scored in plans.top:
+        plan = scored.plan
+        seen.setdefault((float(plan.tp), float(plan.pp), float(plan.cp)), scored)
+    return list(seen.values())[:most]
+
+
+def make_report(calibration: DemoCalibration, design: DemoDesign) -> Report:
+    """The whole report."""
+    report = Report("Training time, calibrated and used: a demonstration")
+    for line in summary_lines(calibration, design):
+        report.text(line[0].upper() + line[1:] + ".")
+    _calibration(report, calibration)
+    _plans(report, design)
+    _shape(report, design)
+    return report
+
+
+def _calibration(report: Report, calibration: DemoCalibration) -> None:
+    fit, held_out = calibration.fit, calibration.held_out
+    report.heading("Predictions of runs that the fit has not seen")
+    report.text(
+        f"The runs of {SOURCE} are put into groups of one model shape, number of chips, tp and pp. One group in five was "
+        "set aside before the fit: its runs are 'held out' below. The others are predicted by cross-validation, each by a "
+        "fit that has not seen its group."
+    )
+    times = np.exp(np.asarray(fit.problem.log_time)[: fit.n])
+    everything = np.concatenate([times, held_out.measured])
+    predicted = np.concatenate([times * np.exp(np.asarray(fit.held_out).reshape(fit.n, -1)[:, 0]), held_out.step_time])
+    labels = ["cross-validation"] * fit.n + ["held out"] * len(held_out.measured)
+    caption = "Predicted against measured step time; right: the same errors as ratios. No run was seen by its own fit."
+    report.figure("predicted_against_measured", predicted_against_measured(everything, predicted, labels), caption)
+    caption = "Predictive intervals of the runs held out, over their measured times."
+    report.figure("intervals", intervals(held_out.measured, held_out.lo, held_out.hi), caption)
+    columns = {name: calibration.runs.column(name) for name in RESIDUAL_COLUMNS}
+    columns = {name: values for name, values in columns.items() if None not in values and len(set(values)) > 1}
+    caption = "Errors of the runs held out, by column."
+    residuals = np.log(held_out.step_time / held_out.measured)
+    report.figure("residuals_by_column", residuals_by_column(residuals, columns), caption)
+    report.heading("What the fit found")
+    rows = [
+        (name, number(entry["value"]), f"{number(entry['lo'])} to {number(entry['hi'])}", entry["unit"])
+        for name, entry in fit.parameters.items()
+        if entry["identified"]
+    ]
+    report.text("Coefficients that these runs identify; the others rest on their priors.")
+    report.table(("coefficient", "value", "90 % interval", "unit"), rows)
+
+
+def _plans(report: Report, design: DemoDesign) -> None:
+    plans, shown = design.plans, distinct(design.plans)
+    report.heading(f"The best plan for {MODEL} on {N_GPUS} {GPU}")
+    report.text(
+        f"Batch of {BATCH} sequences, with the software of the runs above (no fused attention kernel, no interleaved "
+        f"pipeline). All {plans.searched:,} valid plans were scored; {plans.infeasible:,} exceed "
+        f"{plans.memory_limit / 1e9:.1f} GB, the predicted memory at which one run in ten would not fit."
+    )
+    rows = [
+        (
+            plan_label(scored.plan),
+            seconds(scored.step_time),
+            f"{100 * scored.mfu:.1f} %",
+            f"{scored.memory / 1e9:.1f} GB",
+        )
+        for scored in shown
+    ]
+    report.table(("plan", "step", "MFU", "memory"), rows)
+    bars = {f"best: {plan_label(shown[0].plan)}": shown[0].terms}
+    bars |= {plan_label(scored.plan): scored.terms for scored in shown[1:]}
+    bars |= {f"as trained: {plan_label(AS_TRAINED)}": design.as_trained}
+    caption = "Where the time of a step goes, under the fastest plans of different degrees and the one that was used."
+    report.figure("step_breakdown", step_breakdown(bars), caption)
+    report.text("Neighbours of the best plan: " + "; ".join(plans.reasons[:6]) + ".")
+    bars = sensitivity_bars(design.elasticities, step_time=plans.best.step_time)
+    caption = (
+        "Elasticities of the step time under the best plan: per cent of step time for one per cent of each quantity."
+    )
+    report.figure("sensitivity", bars, caption)
+
+
+def _shape(report: Report, design: DemoDesign) -> None:
+    shape, grid, template = design.shape, design.grid, design.model
+    report.heading("A better width and depth")
+    report.text(
+        "At a fixed number of parameters and under the best plan, gradient descent looks for the width and depth that "
+        "reach a given loss soonest: wider models run faster, but models far from the usual ratio of width to depth "
+        "need more training for the same loss."
+    )
+    published = (float(template.d_model), float(template.n_layers))
+    found = (float(shape.model.d_model), float(shape.model.n_layers))
+    start = int(np.argmin(np.abs(shape.trajectory[:, 0, 0] - 0.7 * grid.widths[-1])))
+    marks = {"published shape": published, "best shape": found}
+    curve = np.stack([grid.curve_widths, grid.curve_depths], axis=1)
+    figure = shape_map(
+        grid.widths, grid.depths, grid.step_times, curve=curve, path=shape.trajectory[start][::6], marks=marks
+    )
+    caption = "Step time over width and depth, with shapes of equal parameters and the path of one gradient search."
+    report.figure("shape_map", figure, caption)
+    figure = shape_profile(
+        grid.curve_widths,
+        {"step time": grid.curve_times, "time to the same loss": np.exp(shape_objective(design))},
+        marks={"published shape": published[0], "best shape": found[0]},
+    )
+    report.figure("shape_profile", figure, "Step time and time to the same loss along shapes of equal parameters.")
+
+
+def shape_objective(design: DemoDesign) -> np.ndarray:
+    """Log time to the same loss at the widths of the grid's curve, from every point that the search visited."""
+    widths = design.shape.trajectory[..., 0].ravel()
+    order = np.argsort(widths)
+    values = design.shape.objective.ravel()[order]
+    widths = widths[order]
+    inside = (design.grid.curve_widths >= widths[0]) & (design.grid.curve_widths <= widths[-1])
+    return np.where(inside, np.interp(design.grid.curve_widths, widths, values), np.nan)

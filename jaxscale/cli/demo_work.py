@@ -1,0 +1,192 @@
+"""The work of the demonstration: calibrate on some runs, predict others, choose a plan and a shape."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._resources import data_path
+from jaxscale._types import PRECISIONS
+from jaxscale.catalogue import Hardware, cluster, model
+from jaxscale.choose.best_plan import best_plan
+from jaxscale.choose.enumerate import PlanSpace
+from jaxscale.choose.relaxed import depth_of, stretched
+from jaxscale.choose.result import PlanChoice
+from jaxscale.choose.sensitivity import elasticity
+from jaxscale.choose.shape import TEMPERATURE, ShapeSearch, search_shape
+from jaxscale.coefficients import Coefficients
+from jaxscale.fit.fitting import fit
+from jaxscale.fit.measured import fold_of, groups_of, measured_runs
+from jaxscale.fit.result import FitResult
+from jaxscale.fit.store import resolve
+from jaxscale.hardware import Cluster
+from jaxscale.plan import Plan
+from jaxscale.predict import Prediction, predict
+from jaxscale.runs import Runs, read_runs
+from jaxscale.step import step_time
+from jaxscale.workload import Transformer, n_params
+
+SOURCE = "bigscience_bloom_a100"
+"""Shipped table: runs of models of 13 to 200 billion parameters on up to 384 A100, from before BLOOM was trained."""
+
+MODEL, GPU, N_GPUS, BATCH = "bloom-176b", "a100-80gb", 384, 2048
+"""What is planned: BLOOM 176B on 384 A100 80 GB, 2,048 sequences per step (Le Scao et al. 2022, section 3.2)."""
+
+SPACE = PlanSpace(flash_attention=False, zero_stage=(0, 1), schedule=("gpipe", "1f1b"))
+"""Plans that the software of these runs could do: no fused attention kernel, no interleaving, no ZeRO beyond stage 1."""
+
+AS_TRAINED = Plan(
+    8, 4, 12, zero_stage=1, micro_batch_size=2, n_microbatches=128, recompute="full", flash_attention=False
+)
+"""The plan with which BLOOM was trained (Le Scao et al. 2022, section 3.2)."""
+
+N_TOP = 200
+"""Plans to rank: enough to find a few that differ in more than a detail [plan]."""
+
+LEVELS: Mapping[str, str | None] = {"source": SOURCE, "gpu": GPU, "precision": "bf16"}
+"""Levels of the planned run whose fitted effects and scatter apply."""
+
+N_FOLDS = 5
+"""One group of runs in this many is held out [1]."""
+
+Progress = Callable[[str], None]
+
+
+class DemoCalibration(NamedTuple):
+    """A fit, and predictions of runs that it has not seen.
+
+    Attributes:
+        fit: of the runs that were not held out.
+        held_out: predictions of the runs that were.
+        runs: the runs held out.
+    """
+
+    fit: FitResult
+    held_out: Prediction
+    runs: Runs
+
+
+class ShapeGrid(NamedTuple):
+    """Step times over widths and depths, and along shapes of the same number of parameters.
+
+    Attributes:
+        widths: [1], [width].
+        depths: [1], [depth].
+        step_times: [s], [depth, width].
+        curve_widths: widths along the curve of equal parameters [1], [point].
+        curve_depths: depths along it [1], [point].
+        curve_times: step times along it [s], [point].
+    """
+
+    widths: np.ndarray
+    depths: np.ndarray
+    step_times: np.ndarray
+    curve_widths: np.ndarray
+    curve_depths: np.ndarray
+    curve_times: np.ndarray
+
+
+class DemoDesign(NamedTuple):
+    """The best plan, a better shape, and what the step time is sensitive to.
+
+    Attributes:
+        model: the published shape.
+        cluster: where it is to run.
+        plans: ranked plans of the published shape.
+        as_trained: terms of the step under the plan that was used [s].
+        shape: search over width and depth under the best plan.
+        grid: step times around it.
+        elasticities: d ln(step time) / d ln(quantity) by name [1].
+    """
+
+    model: Transformer
+    cluster: Cluster
+    plans: PlanChoice
+    as_trained: dict[str, float]
+    shape: ShapeSearch
+    grid: ShapeGrid
+    elasticities: dict[str, float]
+
+
+def calibrate(hardware: Hardware, progress: Progress) -> DemoCalibration:
+    """Fit four fifths of the groups of runs of a shipped table and predict the last fifth."""
+    runs = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
+    measured, positions = measured_runs(runs, hardware)
+    groups = groups_of(measured)
+    left_out = positions[fold_of(groups, N_FOLDS) == 0]
+    kept = np.setdiff1d(positions, left_out)
+    progress(f"{SOURCE}: {len(kept)} measured runs to fit, {len(left_out)} held out")
+    result = fit(_rows(runs, kept), start=None, name="demo", hardware=hardware, progress=progress)
+    held_out = _rows(runs, left_out)
+    progress("predicting the runs held out")
+    return DemoCalibration(result, predict(held_out, result.coefficients, hardware), held_out)
+
+
+def _rows(runs: Runs, positions: np.ndarray) -> Runs:
+    return dataclasses.replace(runs, rows=tuple(runs.rows[i] for i in positions))
+
+
+def choose(coefficients: Coefficients, hardware: Hardware, progress: Progress) -> DemoDesign:
+    """Rank the plans of a model on a cluster; under the best one, look for a better width and depth."""
+    machine, template = cluster(GPU, N_GPUS, hardware=hardware), model(MODEL)
+    progress(f"searching the plans of {MODEL} on {N_GPUS} {GPU}")
+    plans = best_plan(template, machine, BATCH, coefficients=coefficients, levels=LEVELS, space=SPACE, top=N_TOP)
+    fitted = resolve(coefficients, LEVELS)
+    plan = plans.best.plan
+    progress("searching for a better width and depth")
+    shape = search_shape(template, plan, machine, fitted)
+    grid = shape_grid(template, plan, machine, fitted)
+    trained = step_time(template, AS_TRAINED, machine, fitted).terms()
+    as_trained = {name: float(term) for name, term in trained.items()}
+    return DemoDesign(template, machine, plans, as_trained, shape, grid, elasticities(template, plan, machine, fitted))
+
+
+def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients: Coefficients) -> ShapeGrid:
+    """Step times of the template stretched to many widths and depths, all in one compiled call.
+
+    As in the search, layers need not divide evenly over the stages: the exact model would show a jump at each multiple.
+    """
+    head_dim = float(template.head_dim)
+    widths = float(template.d_model) * np.geomspace(0.45, 2.2, 36)
+    depths = float(template.n_layers) * np.geomspace(0.25, 4.0, 32)
+    curve_widths = np.geomspace(widths[0], widths[-1], 96)
+    curve_depths = np.asarray(jax.vmap(lambda d: depth_of(template, d, n_params(template), head_dim))(curve_widths))
+
+    @jax.jit
+    def times(width: Array, depth: Array) -> Array:
+        def one(d_model: ArrayLike, n_layers: ArrayLike) -> Array:
+            shape = stretched(template, d_model, n_layers, head_dim)
+            return step_time(shape, plan, machine, coefficients, TEMPERATURE).total
+
+        return jax.vmap(one)(width, depth)
+
+    across, down = (mesh.ravel() for mesh in np.meshgrid(widths, depths))
+    everywhere = (jnp.asarray(np.concatenate(pair)) for pair in ((across, curve_widths), (down, curve_depths)))
+    found = np.asarray(times(*everywhere))
+    grid, along = found[: across.size].reshape(depths.size, widths.size), found[across.size :]
+    return ShapeGrid(widths, depths, grid, curve_widths, curve_depths, along)
+
+
+def elasticities(template: Transformer, plan: Plan, machine: Cluster, coefficients: Coefficients) -> dict[str, float]:
+    """Elasticity of the step time in each number of the chip, the network and the calibration [1]."""
+
+    def time(shape: Transformer, where: Cluster, fitted: Coefficients) -> Array:
+        return step_time(shape, plan, where, fitted).total
+
+    shape, where, fitted = elasticity(time, (template, machine, coefficients))
+    named = {
+        "peak flop/s (16 bit)": where.chip.peak_flops[PRECISIONS.index("bf16")],
+        "memory bandwidth": where.chip.hbm_bandwidth,
+        "bandwidth in the node": where.network.bandwidth[0],
+        "bandwidth between nodes": where.network.bandwidth[1],
+        "latency in the node": where.network.latency[0],
+        "latency between nodes": where.network.latency[1],
+        "sequence length": shape.seq_len,
+        "vocabulary": shape.vocab_size,
+    }
+    numbers = {name: getattr(fitted, name) for name in fitted.__dataclass_fields__ if name != "calibration"}
+    return {name: float(value) for name, value in {**named, **numbers}.items() if abs(float(value)) > 1e-4}

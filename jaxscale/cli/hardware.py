@@ -1,0 +1,57 @@
+"""`jaxscale hardware`: list or show chips; check a file of the user's own."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from jaxscale.cli.arguments import HardwareFile, Json
+from jaxscale.cli.console import emit_json, say, show
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """List the chips of the catalogue, show one, or check a file of your own."""
+
+    id: Annotated[
+        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="ID", help="chip to show; all where left out")
+    ] = None
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: unknown chip, or a hardware file with a mistake.
+        """
+        from jaxscale.catalogue import load_hardware
+        from jaxscale.report.tables import chip_list, chip_numbers
+
+        shipped, catalogue = load_hardware(), load_hardware(self.hardware)
+        own = {entry.id for name, entry in catalogue.chips.items() if shipped.chips.get(name) is not entry}
+        if self.hardware is not None:
+            say(f"{self.hardware}: valid; {len(own)} chips: {', '.join(sorted(own))}")
+        if self.id is None:
+            entries = {entry.id: entry for entry in catalogue.chips.values()}
+            if self.json:
+                emit_json({"chips": {key: describe(entry) for key, entry in entries.items()}})
+                return
+            show(chip_list(entries.values()))
+            for key in sorted(own):
+                show(chip_numbers(entries[key]))
+            return
+        entry = catalogue[self.id]
+        emit_json(describe(entry)) if self.json else show(chip_numbers(entry))
+
+
+def describe(entry: Any) -> dict[str, Any]:
+    """A chip as JSON: its numbers, which of them the table states and from where, and what stands in for the others."""
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "numbers": dict(entry.numbers),
+        "stated": list(entry.stated),
+        "sources": dict(entry.sources),
+        "fallbacks": dict(entry.fallbacks),
+    }

@@ -1,0 +1,95 @@
+"""Entry point: read the arguments, run one command, turn its outcome into an exit code.
+
+Exit codes: 0 done; 2 bad input, with one line on stderr; 1 anything else.
+"""
+
+import contextlib
+import io
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.console import say
+from jaxscale.cli.demo import Demo
+from jaxscale.cli.fit import Fit
+from jaxscale.cli.hardware import Hardware
+from jaxscale.cli.plan import PlanSearch
+from jaxscale.cli.predict import Predict
+from jaxscale.cli.startup import configure_jax
+from jaxscale.errors import InputError
+
+PROGRAM = "jaxscale"
+DESCRIPTION = (
+    "Training time as a function of model shape, parallel plan, batch and hardware, calibrated on measured runs."
+)
+
+Command = (
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Fit, tyro.conf.subcommand("fit")]
+    | Annotated[Predict, tyro.conf.subcommand("predict")]
+    | Annotated[PlanSearch, tyro.conf.subcommand("plan")]
+    | Annotated[Hardware, tyro.conf.subcommand("hardware")]
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Args:
+        argv: arguments without the program's name; those of the process where None.
+
+    Returns:
+        Exit code.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        command = parse(arguments or ["--help"])
+        if command is None:
+            return 0
+        configure_jax()
+        command.run()
+    except InputError as error:
+        say(f"{PROGRAM}: {error}")
+        return 2
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        say(f"{PROGRAM}: interrupted")
+        return 1
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> Demo | Fit | Predict | PlanSearch | Hardware | None:
+    """The command that the arguments ask for; None where they asked for help, which has been printed.
+
+    Raises:
+        InputError: arguments that no command takes; one line.
+    """
+    refusal = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(refusal):
+            return tyro.cli(Command, prog=PROGRAM, description=DESCRIPTION, args=arguments)  # pyright: ignore
+    except SystemExit as stop:
+        if not stop.code:
+            return None
+        raise InputError(f"{one_line(refusal.getvalue())}; see {PROGRAM} --help") from None
+
+
+def one_line(box: str) -> str:
+    """The message of tyro's boxed refusal, without the box, the help text and the line breaks."""
+    said: list[str] = []
+    for line in box.splitlines()[1:]:  # the first line is the title of the box
+        text = line.strip("│╰╯ ")
+        is_rule = not text.strip("─- ")
+        if is_rule and said or text.startswith(("Available subcommands", "Arguments are applied")):
+            break
+        if not is_rule:
+            said.append(text)
+    return " ".join(said) or "the arguments are not valid"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

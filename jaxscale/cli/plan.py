@@ -1,0 +1,103 @@
+"""`jaxscale plan`: the fastest parallel plans of a model on a cluster."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import FitName, HardwareFile, Json
+from jaxscale.cli.console import emit_json, show
+from jaxscale.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxscale.workload import Transformer
+
+
+@dataclass(frozen=True)
+class PlanSearch:
+    """Rank every valid parallel plan of a model on a cluster that fits its memory."""
+
+    model: Annotated[
+        str, tyro.conf.arg(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
+    ]
+    gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")]
+    n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips")]
+    global_batch: Annotated[int, tyro.conf.arg(metavar="B", help="sequences in a step")]
+    seq_len: Annotated[
+        int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
+    ] = None
+    fit: FitName = "default"
+    top: Annotated[int, tyro.conf.arg(metavar="K", help="plans to list")] = 10
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: an unknown model, chip or fit, a number out of range, or no plan that is valid and fits.
+        """
+        for name, value in (("--n-gpus", self.n_gpus), ("--global-batch", self.global_batch), ("--top", self.top)):
+            _check_count(name, value)
+        _check_count("--seq-len", self.seq_len if self.seq_len is not None else 1)
+        import jaxscale as js
+        from jaxscale.choose.best_plan import best_plan
+        from jaxscale.report.tables import plan_ranking
+
+        hardware = js.load_hardware(self.hardware)
+        cluster = js.cluster(self.gpu, self.n_gpus, hardware=hardware)
+        model = load_model(self.model, self.seq_len)
+        levels = {"gpu": hardware[self.gpu].id, "precision": "bf16"}
+        coefficients = js.load_fit(self.fit)
+        choice = best_plan(model, cluster, self.global_batch, coefficients=coefficients, levels=levels, top=self.top)
+        if self.json:
+            emit_json(choice.to_json())
+            return
+        show(plan_ranking(choice.to_json()))
+        show("\n".join(["", *choice.binds, *choice.reasons]))
+
+
+def _check_count(name: str, value: int) -> None:
+    if not 1 <= value <= 10**10:
+        raise InputError(f"{name} = {value} is out of range; expected a whole number of at least 1")
+
+
+def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
+    """A catalogue model, or one of the user's own from a TOML file with the arguments of `Transformer`.
+
+    Args:
+        name_or_path: catalogue name, or a path that ends in .toml.
+        seq_len: sequence length; the model's own where None [token].
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: unknown name, or a file with a mistake.
+    """
+    from jaxscale.catalogue import model, read_toml
+    from jaxscale.workload import Transformer
+
+    changes = {} if seq_len is None else {"seq_len": seq_len}
+    if not name_or_path.endswith(".toml"):
+        return model(name_or_path, **changes)
+    fields = read_toml(Path(name_or_path))
+    fields = {**fields.get("model", fields), **changes}
+    known = list(Transformer.__dataclass_fields__)
+    for name, value in fields.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1) or [", ".join(known)]
+            raise InputError(f"{name_or_path}: {name!r} is not a field of a model; expected {close[0]}")
+        if not isinstance(value, int | float):
+            raise InputError(f"{name_or_path}: {name} = {value!r} is not a number; expected a number, or true or false")
+    missing = [name for name in ("n_layers", "d_model", "n_heads") if name not in fields]
+    if missing:
+        raise InputError(
+            f"{name_or_path}: missing {', '.join(missing)}; expected n_layers, d_model and n_heads at least"
+        )
+    try:
+        return Transformer(**fields)
+    except ValueError as error:
+        raise InputError(f"{name_or_path}: {error}") from None

@@ -1,0 +1,60 @@
+"""`jaxscale predict`: step time, memory and cost terms for every row of a table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile
+from jaxscale.cli.console import emit_json, say, show
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Predict step time and memory for every row of a runs table.
+
+    Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
+    """
+
+    runs: RunsFile
+    fit: FitName = "default"
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="OUT.csv", help="table to write: all input columns and the predictions")
+    ] = None
+    skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="drop bad rows instead of refusing")] = (
+        False
+    )
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.
+        """
+        import jaxscale as js
+        from jaxscale.cli.tables import read_table, write_predictions
+        from jaxscale.report.files import check_writable
+        from jaxscale.report.tables import error_summary, prediction_rows
+
+        if self.out is not None:
+            check_writable(self.out)
+        hardware = js.load_hardware(self.hardware)
+        runs = read_table(self.runs, self.skip_bad, hardware)
+        prediction = js.predict(runs, js.load_fit(self.fit), hardware)
+        errors = prediction.errors()
+        answered = int((prediction.step_time > 0).sum())
+        if answered < len(runs):
+            say(f"{len(runs) - answered} of {len(runs)} rows are incomplete and get no prediction: see predicted_note")
+        if self.out is not None:
+            write_predictions(self.out, runs, prediction)
+            say(f"wrote {self.out}")
+        if self.json:
+            emit_json({**errors, "n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped})
+            return
+        if self.out is None:
+            show(prediction_rows(runs, prediction))
+        if errors["n"]:
+            show(error_summary(errors))

@@ -1,0 +1,61 @@
+"""Runs tables as the commands read and write them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxscale.catalogue import Hardware
+from jaxscale.cli.console import say
+from jaxscale.predict import Prediction
+from jaxscale.runs import Runs, read_runs, write_table
+
+FIXED_COLUMNS = (
+    "predicted_step_time_s",
+    "predicted_step_time_lo_s",
+    "predicted_step_time_hi_s",
+    "predicted_memory_gb",
+    "predicted_fits",
+    "predicted_oom_probability",
+    "predicted_note",
+)
+"""Columns that `predict --out` adds, before the terms of the step."""
+
+
+def read_table(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
+    """Read a runs table, and say how many bad rows were dropped."""
+    runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
+    if runs.n_skipped:
+        say(f"{path}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
+    return runs
+
+
+def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
+    """Write a table with its predictions, whole or not at all; columns of an earlier prediction are replaced."""
+    added = [*FIXED_COLUMNS, *(f"term_{name}_s" for name in prediction.terms)]
+    kept = [index for index, name in enumerate(runs.columns) if name not in added]
+    columns = [*(runs.columns[index] for index in kept), *added]
+    rows = (
+        [*(row.cells[index] for index in kept), *cells] for row, cells in zip(runs, _cells(prediction), strict=True)
+    )
+    write_table(path, columns, rows)
+
+
+def _cells(prediction: Prediction) -> Iterator[list[str]]:
+    answered = np.isfinite(prediction.step_time)
+    numbers = (prediction.step_time, prediction.lo, prediction.hi, prediction.memory / 1e9)
+    for index in range(len(prediction.step_time)):
+        fits = str(bool(prediction.fits[index])).lower() if answered[index] else ""
+        yield [
+            *(_number(values[index]) for values in numbers),
+            fits,
+            _number(prediction.oom_probability[index]),
+            prediction.notes[index],
+            *(_number(term[index]) for term in prediction.terms.values()),
+        ]
+
+
+def _number(value: Any) -> str:
+    """Seven digits: more than any measurement has."""
+    return f"{value:.7g}" if np.isfinite(value) else ""

@@ -1,0 +1,150 @@
+"""Tables for the terminal."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from jaxscale.catalogue import ChipEntry
+from jaxscale.report.style import seconds
+
+if TYPE_CHECKING:
+    from jaxscale.predict import Prediction
+    from jaxscale.runs import Row, Runs
+
+
+def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], text: Sequence[str] = ()) -> Table:
+    """A rich table.
+
+    Args:
+        title: headline.
+        columns: header.
+        rows: cells; turned into text.
+        text: columns that hold words: aligned to the left; the other columns are numbers.
+
+    Returns:
+        The table.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in text else "right", no_wrap=name != "note", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    return table
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with the given digits, never in exponents below a million; a dash where there is none."""
+    if value is None or not np.isfinite(value):
+        return "-"
+    return f"{value:.0f}" if 10**digits <= abs(value) < 1e6 else f"{value:.{digits}g}"
+
+
+def chip_list(entries: Iterable[ChipEntry]) -> Table:
+    """The chips of a catalogue, one line each."""
+    columns = ("id", "name", "bf16 Tflop/s", "memory GB", "GB/s", "domain", "link GB/s", "network GB/s", "max W")
+    keys = (
+        "peak_tflops_bf16",
+        "memory_gb",
+        "memory_gb_per_s",
+        "domain_size",
+        "link_gb_per_s",
+        "network_gb_per_s",
+        "max_power_w",
+    )
+    rows = [(entry.id, entry.name, *(f"{entry.numbers[key]:g}" for key in keys)) for entry in entries]
+    return make_table("Chips (bandwidths per chip, one direction; dense peaks)", columns, rows, text=("id", "name"))
+
+
+def chip_numbers(entry: ChipEntry) -> Table:
+    """Every number of a chip, its source, and what stands in for those that are not stated."""
+    rows = []
+    for key, value in entry.numbers.items():
+        origin = entry.fallbacks.get(key)
+        said = f"not stated: {origin}" if origin is not None else entry.sources.get(key, "stated")
+        shown = "none" if key == "rail_size" and origin is not None else f"{value:g}"
+        rows.append((key, said, shown))
+    columns = ("number", "source, or what stands in", "value")
+    return make_table(f"{entry.id}: {entry.name}", columns, rows, text=columns[:2])
+
+
+def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20) -> Table:
+    """The first rows of a table with their predictions."""
+    columns = (
+        "line",
+        "model",
+        "gpu",
+        "chips",
+        "tp x pp x dp",
+        "step",
+        "90 % interval",
+        "measured",
+        "error",
+        "GB",
+        "fits",
+    )
+    rows = [
+        (*_identity(row), *_outcome(prediction, index), prediction.notes[index])
+        for index, row in enumerate(runs.rows[:most])
+    ]
+    first = f", first {len(rows)} of {len(runs)} rows" if len(rows) < len(runs) else ""
+    text = ("model", "gpu", "tp x pp x dp", "fits", "note")
+    return make_table(f"Predicted step times{first}", (*columns, "note"), rows, text)
+
+
+def _identity(row: "Row") -> tuple[str, ...]:
+    degrees = " x ".join(number(row[name], 6) for name in ("tp", "pp", "dp"))
+    return str(row.line), row["model"] or "-", row["gpu"] or "-", number(row["n_gpus"], 6), degrees
+
+
+def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
+    time, measured = prediction.step_time[index], prediction.measured[index]
+    known = seconds(measured) if np.isfinite(measured) else "-"
+    if not np.isfinite(time):
+        return "-", "-", known, "-", "-", "-"
+    interval = f"{number(prediction.lo[index])} to {number(prediction.hi[index])} s"
+    error = f"{100 * (time / measured - 1):+.1f} %" if np.isfinite(measured) else "-"
+    fits = "yes" if prediction.fits[index] else "no"
+    return seconds(time), interval, known, error, number(prediction.memory[index] / 1e9), fits
+
+
+def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
+    """Errors where measurements exist, in all and by group."""
+    columns = (by, "runs", "mean error", "median", "90 % of runs below", "inside 90 % interval")
+    groups = errors["by"].get(by, {})
+    entries = [("all", errors), *groups.items()] if len(groups) != 1 else list(groups.items())
+    rows = [
+        (
+            name,
+            entry["n"],
+            *(f"{number(entry[key])} %" for key in ("mape", "median_ape", "p90_ape")),
+            f"{100 * entry['coverage_90']:.0f} %",
+        )
+        for name, entry in entries
+        if entry["n"]
+    ]
+    return make_table("Error of step time where it was measured", columns, rows, text=(by,))
+
+
+def plan_ranking(choice: Mapping[str, Any]) -> Table:
+    """The best plans, in the form that `PlanChoice.to_json` gives them."""
+    degrees = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_size", "n_microbatches")
+    present = [name for name in degrees if any(plan.get(name, 1) not in (0, 1) for plan in choice["top"])]
+    choices = ("schedule", "recompute", "sequence_parallel")
+    rows = [
+        (
+            rank,
+            *(str(plan.get(name, "-")).lower() for name in choices),
+            *(f"{plan[name]:g}" for name in present),
+            seconds(plan["step_time_s"]),
+            f"{100 * plan['mfu']:.1f} %",
+            f"{plan['memory_gb']:.1f} GB",
+        )
+        for rank, plan in enumerate(choice["top"], start=1)
+    ]
+    searched = f"{choice['searched']:,} plans searched"
+    proof = "; the first is the best of all valid plans" if choice["exhaustive_optimum"] else ""
+    columns = ("rank", *(name.replace("_", " ") for name in choices), *present, "step", "MFU", "memory")
+    return make_table(f"Fastest plans ({searched}{proof})", columns, rows, text=columns[1:4])

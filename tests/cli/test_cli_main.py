@@ -1,0 +1,81 @@
+"""Arguments, exit codes, and what goes to which stream."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import jaxscale as js
+from jaxscale.cli.main import one_line
+from jaxscale.cli.startup import cache_folder
+
+COMMANDS = ("demo", "fit", "predict", "plan", "hardware")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_help_lists_the_commands(run, arguments):
+    outcome = run(*arguments)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert all(name in outcome.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_names_the_hardware_option(run, command):
+    outcome = run(command, "--help")
+    assert outcome.code == 0
+    assert "--hardware FILE.toml" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("predict",), "RUNS.csv"),
+        (("nope",), "nope"),
+        (("predict", "runs.csv", "--nope"), "--nope"),
+        (("plan", "--model", "gpt3-175b", "--gpu", "a100-80gb", "--n-gpus", "many", "--global-batch", "8"), "'many'"),
+        (("fit", "runs.csv"), "--out"),
+        (("hardware", "a100-80gb", "h100-80gb"), "h100-80gb"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(run, arguments, expected):
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert expected in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("jaxscale: ")
+
+
+def test_an_unreadable_refusal_still_gives_a_line():
+    assert one_line("") == "the arguments are not valid"
+
+
+def test_any_other_failure_is_exit_1_and_not_hidden():
+    code = "import jaxscale.cli.main as m; m.Hardware.run = lambda self: 1 / 0; raise SystemExit(m.main(['hardware']))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_as_a_process(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "jaxscale.cli.main", "hardware", "no-such-chip"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("jaxscale: gpu 'no-such-chip' is not in the hardware catalogue")
+    assert result.stderr.count("\n") == 1
+    assert (tmp_path / "cache" / "jaxscale").is_dir()
+
+
+def test_cache_folder_that_cannot_be_made_is_no_error(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    assert cache_folder() is None
+
+
+def test_input_errors_are_value_errors():
+    assert issubclass(js.InputError, ValueError)

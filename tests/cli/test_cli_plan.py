@@ -1,0 +1,87 @@
+"""`jaxscale plan`: JSON, models and chips of the user's own, refusals."""
+
+import pytest
+
+from jaxscale.cli.plan import load_model
+from jaxscale.plan import Plan, violations
+
+SMALL = ("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", 32, "--fit", "prior")
+
+
+def test_json(run):
+    document = run(*SMALL, "--seq-len", 4096, "--top", 3, "--json").json
+    assert {"best", "top", "searched", "exhaustive_optimum"} <= set(document)
+    assert document["best"] == document["top"][0]
+    assert len(document["top"]) == 3
+    assert document["searched"] > 100
+    assert document["exhaustive_optimum"] is True
+    times = [plan["step_time_s"] for plan in document["top"]]
+    assert times == sorted(times)
+    words = dict(document["best"])
+    figures = {name: words.pop(name) for name in ("step_time_s", "mfu", "memory_gb", "oom_probability")}
+    assert 0.0 < figures["mfu"] < 1.0
+    assert figures["memory_gb"] < 80.0
+    plan = Plan(**words)
+    assert violations(load_model("llama3-8b", 4096), plan, 16.0) == []
+    assert plan.global_batch_size_seqs == 32.0
+
+
+def test_table(run):
+    outcome = run(*SMALL, "--top", 2)
+    assert outcome.code == 0
+    assert "Fastest plans" in outcome.out
+
+
+def test_model_and_chip_from_files(run, tmp_path):
+    model, chip = tmp_path / "model.toml", tmp_path / "chip.toml"
+    model.write_text("n_layers = 8\nd_model = 1024\nn_heads = 8\nseq_len = 1024\ngated_mlp = true\n")
+    chip.write_text('[chips."my-chip"]\nmemory_gb = 64\nmemory_gb_per_s = 2000\npeak_tflops_bf16 = 300\n')
+    arguments = ("plan", "--model", model, "--gpu", "my-chip", "--n-gpus", 4, "--global-batch", 8, "--fit", "prior")
+    assert run(*arguments, "--hardware", chip, "--json").json["best"]["step_time_s"] > 0.0
+    assert "'my-chip' is not in the hardware catalogue" in run(*arguments).err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--n-gpus", 0, "--n-gpus = 0 is out of range"),
+        ("--global-batch", -8, "--global-batch = -8 is out of range"),
+        ("--top", 0, "--top = 0 is out of range"),
+        ("--seq-len", 0, "--seq-len = 0 is out of range"),
+        ("--model", "gpt-9", "model 'gpt-9' is not in the catalogue"),
+        ("--gpu", "potato", "gpu 'potato' is not in the hardware catalogue"),
+        ("--fit", "potato", "fit 'potato' is not shipped"),
+    ],
+)
+def test_refusals(run, option, value, expected):
+    arguments = list(SMALL)
+    if option in arguments:
+        arguments[arguments.index(option) + 1] = value
+    else:
+        arguments += [option, value]
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert expected in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n_layers = 8\nd_model = 1024\n", "missing n_heads"),
+        ("n_layers = 8\nd_model = 1024\nheads = 8\n", "'heads' is not a field of a model; expected n_heads"),
+        ('n_layers = "8"\n', "is not a number"),
+        ("n_layers = 8\nd_model = 1024\nn_heads = -1\n", "expected a number above 0"),
+        ("n_layers = \n", "not valid TOML"),
+    ],
+)
+def test_a_model_file_with_a_mistake(run, tmp_path, text, expected):
+    path = tmp_path / "model.toml"
+    path.write_text(text)
+    arguments = list(SMALL)
+    arguments[2] = path
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"jaxscale: {path}: ")
+    assert expected in outcome.err

@@ -1,0 +1,110 @@
+"""Collectives against their closed forms."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from registry import ideal_coefficients
+
+from jaxscale.costs.collectives import (
+    Link,
+    all_to_all_time,
+    effective_link,
+    gather_time,
+    ranks_per_level,
+    send_time,
+)
+from jaxscale.hardware import Network
+
+VOLUME = 1e9
+powers = st.sampled_from([1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 512.0, 4096.0])
+
+
+def link(
+    sizes: tuple[float, ...] = (8.0, 256.0, 1e12),
+    bandwidth: tuple[float, ...] = (400e9, 50e9, 25e9),
+    latency: tuple[float, ...] = (1e-6, 5e-6, 20e-6),
+) -> Link:
+    """A network of three levels whose launches cost nothing."""
+    network = Network(np.asarray(sizes), np.asarray(bandwidth), np.asarray(latency))
+    return effective_link(network, ideal_coefficients())
+
+
+@given(n=powers, stride=powers)
+def test_ranks_of_all_levels_multiply_to_the_group(n: float, stride: float):
+    ranks = [float(rank) for rank in ranks_per_level(n, stride, link(), 0.0)]
+    assert np.prod(ranks) == n
+    assert all(rank >= 1.0 for rank in ranks)
+    assert ranks[0] == min(max(8.0 / stride, 1.0), n)
+
+
+@given(n=powers, stride=powers, temperature=st.sampled_from([0.01, 0.1]))
+def test_smooth_ranks_multiply_to_the_group_and_stay_near(n: float, stride: float, temperature: float):
+    exact = np.asarray(ranks_per_level(n, stride, link(), 0.0))
+    smooth = np.asarray(ranks_per_level(n, stride, link(), temperature))
+    assert np.prod(smooth) == pytest.approx(n, rel=1e-9)
+    assert np.abs(np.log(smooth / exact)).max() <= (2.0 + 2.0 * np.log(4096.0)) * temperature
+    if n == 1.0:
+        np.testing.assert_array_equal(smooth, 1.0)
+
+
+@given(n=powers)
+def test_ring_latency_is_one_hop_per_further_rank(n: float):
+    one_level = link(sizes=(1e12, 1e12, 1e12))
+    assert float(gather_time(0.0, n, 1.0, one_level)) == pytest.approx((n - 1.0) * 1e-6, rel=1e-9)
+    assert float(all_to_all_time(0.0, n, 1.0, one_level)) == pytest.approx((n - 1.0) * 1e-6, rel=1e-9)
+
+
+@given(n=powers)
+def test_ring_bandwidth_moves_all_but_one_share(n: float):
+    one_level = link(sizes=(1e12, 1e12, 1e12), latency=(0.0, 0.0, 0.0))
+    expected = VOLUME * (n - 1.0) / n / 400e9
+    assert float(gather_time(VOLUME, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
+    assert float(all_to_all_time(VOLUME, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
+
+
+@given(n=powers, stride=powers)
+def test_levels_of_equal_bandwidth_are_one_flat_ring(n: float, stride: float):
+    assume(n > 1.0)
+    flat = link(bandwidth=(100e9, 100e9, 100e9), latency=(0.0, 0.0, 0.0))
+    expected = VOLUME * (n - 1.0) / n / 100e9
+    assert float(gather_time(VOLUME, n, stride, flat)) == pytest.approx(expected, rel=1e-9)
+    assert float(all_to_all_time(VOLUME, n, stride, flat)) == pytest.approx(expected, rel=1e-9)
+    faster = link(bandwidth=(200e9, 200e9, 200e9), latency=(0.0, 0.0, 0.0))
+    assert float(gather_time(VOLUME, n, stride, faster)) == pytest.approx(expected / 2.0, rel=1e-9)
+
+
+def test_two_levels_by_hand():
+    """64 ranks, 8 per node: 7/8 of V inside, then 7/8 of V / 8 between 8 nodes over each rank's own link."""
+    expected = 7e-6 + 0.875 * VOLUME / 400e9 + 7 * 5e-6 + 0.875 * VOLUME / 8.0 / 50e9
+    assert float(gather_time(VOLUME, 64.0, 1.0, link())) == pytest.approx(expected, rel=1e-9)
+    inside, between = VOLUME * 7.0 / 64.0 / 400e9, VOLUME * 7.0 * 8.0 / 64.0 / 50e9
+    assert float(all_to_all_time(VOLUME, 64.0, 1.0, link())) == pytest.approx(42e-6 + inside + between, rel=1e-9)
+
+
+def test_stride_pushes_ranks_out_of_the_domain():
+    ranks = [[float(r) for r in ranks_per_level(8.0, stride, link(), 0.0)] for stride in (1.0, 2.0, 8.0, 256.0)]
+    assert ranks == [[8, 1, 1], [4, 2, 1], [1, 8, 1], [1, 1, 8]]
+
+
+@pytest.mark.parametrize("collective", [gather_time, all_to_all_time])
+@pytest.mark.parametrize("temperature", [0.0, 0.02])
+def test_one_rank_costs_nothing(collective, temperature: float):
+    assert float(collective(VOLUME, 1.0, 4.0, link(), temperature)) == 0.0
+    assert float(collective(VOLUME, 2.0, 4.0, link(), temperature)) > 0.0
+
+
+def test_launches_count_once_per_collective():
+    network = Network(np.asarray([8.0, 256.0, 1e12]), np.full(3, 1e30), np.zeros(3))
+    launching = effective_link(network, ideal_coefficients(collective_launch=1e-5))
+    times = [float(gather_time(VOLUME, n, 1.0, launching)) for n in (1.0, 2.0, 512.0)]
+    assert times == pytest.approx([0.0, 1e-5, 1e-5], abs=1e-15)
+
+
+def test_a_send_takes_the_link_it_crosses():
+    near, far = float(send_time(VOLUME, 1.0, link())), float(send_time(VOLUME, 8.0, link()))
+    assert far == pytest.approx((1.0 - 8.0 / 256.0) * (5e-6 + VOLUME / 50e9) + 8.0 / 256.0 * (20e-6 + VOLUME / 25e9))
+    # One hop in eight between neighbours leaves the node.
+    assert near == pytest.approx(7.0 / 8.0 * (1e-6 + VOLUME / 400e9) + far / 8.0, rel=0.05)
+    assert float(send_time(VOLUME, 1e9, link())) == pytest.approx(20e-6 + VOLUME / 25e9, rel=1e-9)
+    assert float(send_time(VOLUME, 8.0, link(), 0.01)) == pytest.approx(far, rel=0.05)

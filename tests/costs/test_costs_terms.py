@@ -1,0 +1,227 @@
+"""Single cost terms against hand calculations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from registry import ideal_coefficients
+
+from jaxscale._types import as_arrays
+from jaxscale.catalogue import cluster, model
+from jaxscale.costs.attention import attention_forward
+from jaxscale.costs.collectives import effective_link, gather_time
+from jaxscale.costs.context import context_forward
+from jaxscale.costs.data import data_parallel, local_params
+from jaxscale.costs.elementwise import elementwise_forward, logits_forward, sequence_split
+from jaxscale.costs.expert import expert_exchange_forward
+from jaxscale.costs.matmul import dense_forward, expert_forward, matmul_time, seconds_per_flop
+from jaxscale.costs.optimizer import optimizer_time
+from jaxscale.costs.overhead import bookkeeping_time, host_exposed
+from jaxscale.costs.pipeline import bubble_time, busiest_layers, imbalance_time, stage_times, transfer_time
+from jaxscale.costs.straggler import straggler_time
+from jaxscale.costs.tensor import tensor_forward
+from jaxscale.plan import Plan
+from jaxscale.workload import Transformer, n_params
+
+H100 = as_arrays(cluster("h100-80gb", 64))
+LLAMA = as_arrays(model("llama3-8b"))
+MIXTRAL = as_arrays(model("mixtral-8x7b"))
+IDEAL = as_arrays(ideal_coefficients())
+LINK = effective_link(H100.network, IDEAL)
+
+
+def plan(**fields: float | str | bool) -> Plan:
+    """A plan of arrays."""
+    return as_arrays(Plan(**fields))
+
+
+def ideal(**changes: float):
+    """Loss-free coefficients, some changed, as arrays."""
+    return as_arrays(ideal_coefficients(**changes))
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_busiest_layers_is_the_ceiling_on_whole_numbers(layers: int, stages: int):
+    assert float(busiest_layers(float(layers), float(stages))) == pytest.approx(-(-layers // stages), abs=1e-9)
+    smooth = float(busiest_layers(float(layers), float(stages), 0.02))
+    assert smooth == pytest.approx(layers / stages) and -(-layers // stages) - 1.0 < smooth
+
+
+@given(st.floats(1.0, 100.0), st.floats(1.0, 16.0))
+def test_busiest_layers_is_continuous_and_at_least_the_mean(layers: float, stages: float):
+    here, there = (float(busiest_layers(value, stages)) for value in (layers, layers * (1.0 + 1e-9)))
+    assert abs(there - here) < 1e-5
+    assert here >= layers / stages - 1e-9
+    assert float(busiest_layers(layers, 1.0)) == layers
+
+
+def test_large_matmuls_run_at_the_peak_and_small_ones_below():
+    big = matmul_time(1e6, 1e8, 1e4, LLAMA, plan(), H100, IDEAL)
+    np.testing.assert_allclose(big, 2.0 * 1e6 * 1e8 / H100.chip.peak("bf16"), rtol=1e-9)
+    halved = matmul_time(1e3, 1e8, 1e4, LLAMA, plan(), H100, ideal(matmul_half_tokens=1e3))
+    np.testing.assert_allclose(halved, 2.0 * 2.0 * 1e3 * 1e8 / H100.chip.peak("bf16"), rtol=1e-9)
+    starved = matmul_time(1.0, 1e8, 1e4, LLAMA, plan(), H100, IDEAL)
+    np.testing.assert_allclose(starved, 2.0 * 1e8 / 3.35e12, rtol=1e-9)
+
+
+def test_precision_chooses_the_peak():
+    bf16, fp8 = (seconds_per_flop(H100.chip, plan(precision=word), IDEAL) for word in ("bf16", "fp8"))
+    np.testing.assert_allclose(bf16 / fp8, H100.chip.peak("fp8") / H100.chip.peak("bf16"), rtol=1e-9)
+
+
+def test_tensor_parallelism_divides_the_matmuls():
+    whole, split = (dense_forward(LLAMA, plan(tp=tp), H100, IDEAL) for tp in (1, 8))
+    np.testing.assert_allclose(whole / split, 8.0, rtol=1e-9)
+
+
+def test_experts_work_as_a_dense_model_of_their_active_width():
+    dense = as_arrays(Transformer(8, 4096, 32, 8192, d_ff=8192, gated_mlp=True))
+    mixture = as_arrays(Transformer(8, 4096, 32, 8192, d_ff_expert=4096, gated_mlp=True, n_experts=8, moe_top_k=2))
+    mlp = dense_forward(dense, plan(), H100, IDEAL) - dense_forward(mixture, plan(), H100, IDEAL)
+    for ep in (1, 8):
+        np.testing.assert_allclose(expert_forward(mixture, plan(ep=ep), H100, IDEAL), mlp, rtol=1e-9)
+    uneven = expert_forward(mixture, plan(), H100, ideal(moe_imbalance=0.2))
+    np.testing.assert_allclose(uneven, 1.2 * mlp, rtol=1e-9)
+    assert expert_forward(LLAMA, plan(), H100, IDEAL) == 0.0
+
+
+def test_materialised_attention_pays_for_its_scores():
+    coefficients = ideal(score_bytes=10.0)
+    fused = attention_forward(LLAMA, plan(), H100, coefficients)
+    plain = attention_forward(LLAMA, plan(flash_attention=False), H100, coefficients)
+    scores = 32.0 * 32.0 * 8192.0**2
+    np.testing.assert_allclose(plain - 2.0 * fused, scores * 10.0 / 3.35e12, rtol=1e-9)
+
+
+def test_sequence_parallelism_splits_the_residual_stream_only():
+    residual, hidden = ideal(residual_passes=10.0), ideal(hidden_passes=10.0)
+    with_, without = plan(tp=8, sequence_parallel=True), plan(tp=8)
+    assert (float(sequence_split(with_)), float(sequence_split(without))) == (8.0, 1.0)
+    streams = [elementwise_forward(LLAMA, one, H100, residual) for one in (without, with_)]
+    np.testing.assert_allclose(streams[0] / streams[1], 8.0, rtol=1e-9)
+    np.testing.assert_allclose(streams[0], 32 * 10 * 2.0 * 8192 * 4096 / 3.35e12, rtol=1e-9)
+    inner = [elementwise_forward(LLAMA, one, H100, hidden) for one in (without, with_)]
+    np.testing.assert_allclose(inner[0], inner[1], rtol=1e-12)
+
+
+def test_logits_are_a_tensor_of_tokens_by_vocabulary():
+    once = logits_forward(LLAMA, plan(tp=2), H100, ideal(logit_bytes=12.0))
+    np.testing.assert_allclose(3.0 * once, 8192 * 128256 / 2 * 12.0 / 3.35e12, rtol=1e-9)
+
+
+def test_tensor_parallelism_pays_two_all_reduces_per_layer():
+    expected = 32 * 2 * 2 * gather_time(2.0 * 8192 * 4096, 8.0, 1.0, LINK)
+    np.testing.assert_allclose(tensor_forward(LLAMA, plan(tp=8), LINK, IDEAL), expected, rtol=1e-9)
+    across = tensor_forward(LLAMA, plan(tp=16), LINK, IDEAL)
+    assert across > 1.5 * expected
+
+
+def test_the_key_value_ring_hides_behind_attention():
+    eight = plan(cp=8)
+    ring = context_forward(LLAMA, eight, LINK, IDEAL, 0.0)
+    np.testing.assert_allclose(ring, 32 * gather_time(2.0 * 8192 * 8 * 256, 8.0, 1.0, LINK), rtol=1e-9)
+    assert context_forward(LLAMA, eight, LINK, ideal(cp_overlap=1.0), 1.0) == 0.0
+    half = context_forward(LLAMA, eight, LINK, ideal(cp_overlap=0.5), ring)
+    np.testing.assert_allclose(half, ring * (1.0 - 0.5 * 7.0 / 8.0), rtol=1e-9)
+
+
+def test_experts_exchange_tokens_twice_per_layer():
+    volume = 2.0 * MIXTRAL.seq_len * 2 * 4096
+    expected = 2 * 32 * 7.0 / 8.0 * volume / 450e9
+    np.testing.assert_allclose(expert_exchange_forward(MIXTRAL, plan(ep=8), LINK, IDEAL), expected, rtol=0.02)
+    assert expert_exchange_forward(LLAMA, plan(ep=8), LINK, IDEAL) == 0.0
+
+
+def test_local_weights_add_up_to_the_model():
+    shape = as_arrays(model("mixtral-8x7b"))
+    norms, router = 4096.0 * 65.0, 32 * 8 * 4096.0
+    whole = local_params(shape, plan())
+    np.testing.assert_allclose(whole.total, n_params(shape) - norms - router, rtol=1e-9)
+    split = local_params(shape, plan(tp=2, ep=8, pp=4))
+    np.testing.assert_allclose(split.layers, whole.layers / 8.0, rtol=1e-9)
+    np.testing.assert_allclose(split.experts, whole.experts / 64.0, rtol=1e-9)
+
+
+def test_plain_data_parallelism_reduces_gradients_and_hides_behind_the_backward_pass():
+    eight = plan(dp=8)
+    coefficients = ideal(dp_efficiency=1.0)
+    link = effective_link(H100.network, ideal(link_latency_scale=0.0))
+    bare = data_parallel(LLAMA, eight, link, coefficients, jnp.asarray(0.0), jnp.asarray(0.0))
+    gathered = local_params(LLAMA, eight).total * 7.0 / 8.0 / 450e9
+    np.testing.assert_allclose(bare.step, 6.0 * gathered, rtol=1e-6)
+    assert bare.microbatch == 0.0
+    hidden = data_parallel(LLAMA, eight, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
+    assert abs(hidden.step) < 1e-9
+
+
+def test_fsdp_gathers_every_microbatch_and_hides_behind_compute():
+    sharded = plan(dp=8, zero_stage=3)
+    link = effective_link(H100.network, ideal(link_latency_scale=0.0))
+    nothing = jnp.asarray(0.0)
+    bare = data_parallel(LLAMA, sharded, link, IDEAL, nothing, nothing)
+    # Parameters twice in 16 bits, gradients once in 32.
+    expected = 8.0 * local_params(LLAMA, sharded).total * 7.0 / 8.0 / 450e9
+    np.testing.assert_allclose(bare.microbatch, expected, rtol=1e-6)
+    covered = data_parallel(LLAMA, sharded, link, ideal(fsdp_overlap=1.0), jnp.asarray(10.0), jnp.asarray(20.0))
+    assert covered.microbatch == 0.0
+
+
+def test_hybrid_sharding_keeps_the_gathers_inside_the_group():
+    link = effective_link(H100.network, IDEAL)
+    nothing = jnp.asarray(0.0)
+    full = data_parallel(LLAMA, plan(dp=64, zero_stage=3), link, IDEAL, nothing, nothing)
+    hybrid = data_parallel(LLAMA, plan(dp=64, zero_stage=3, shard_group=8), link, IDEAL, nothing, nothing)
+    assert hybrid.microbatch < 0.7 * full.microbatch
+    assert hybrid.step > full.step
+
+
+def test_zero_splits_the_optimizer_step():
+    coefficients = ideal(optimizer_bytes=40.0)
+    whole = optimizer_time(LLAMA, plan(dp=8), H100, coefficients)
+    np.testing.assert_allclose(whole, 40.0 * local_params(LLAMA, plan()).total / 3.35e12, rtol=1e-9)
+    np.testing.assert_allclose(optimizer_time(LLAMA, plan(dp=8, zero_stage=1), H100, coefficients), whole / 8.0)
+
+
+def test_the_host_is_waited_for_only_where_it_is_slower():
+    coefficients = ideal(host_time_layer=1e-3, host_time_tp=1e-4)
+    np.testing.assert_allclose(host_exposed(LLAMA, plan(), coefficients, 0.02), 32e-3 - 0.02, rtol=1e-9)
+    np.testing.assert_allclose(host_exposed(LLAMA, plan(tp=3), coefficients, 0.0), 32 * 1.2e-3, rtol=1e-9)
+    assert host_exposed(LLAMA, plan(), coefficients, 0.04) == 0.0
+
+
+def test_bookkeeping_counts_microbatches_and_steps():
+    time = bookkeeping_time(plan(n_microbatches=5), H100, ideal(microbatch_time=0.1, step_time=1.0))
+    np.testing.assert_allclose(time, 1.5, rtol=1e-9)
+
+
+def test_head_on_the_last_stage_sets_the_pace_unless_balanced():
+    shape = as_arrays(Transformer(32, 4096, 32, vocab_size=128256))
+    four = plan(pp=4, n_microbatches=8)
+    even = stage_times(shape, four, IDEAL, jnp.asarray(32.0), jnp.asarray(4.0))
+    assert (float(even.total), float(even.busiest)) == (36.0, 12.0)
+    balanced = stage_times(shape, four, ideal(head_balance=1.0), jnp.asarray(32.0), jnp.asarray(4.0))
+    assert float(balanced.busiest) == 9.0
+    np.testing.assert_allclose(bubble_time(four, even), 24.0)
+    np.testing.assert_allclose(imbalance_time(four, even), 8 * 3.0)
+    # A single stage has neither, whatever its layers and head.
+    one = stage_times(shape, plan(), ideal(head_balance=0.4), jnp.asarray(32.0), jnp.asarray(4.7))
+    np.testing.assert_allclose([bubble_time(plan(), one), imbalance_time(plan(), one)], 0.0, atol=1e-12)
+
+
+def test_transfers_cross_each_boundary_both_ways():
+    machine = effective_link(cluster("h100-80gb", 64).network, IDEAL)
+    time = transfer_time(LLAMA, plan(dp=8, pp=2, n_microbatches=4), machine, IDEAL)
+    hop = 2.0 * 8192 * 4096 / 50e9
+    np.testing.assert_allclose(time, 2 * (4 + 1) * 0.5 * hop, rtol=0.05)
+
+
+def test_stragglers_grow_with_the_doublings_of_the_nodes():
+    times = [straggler_time(cluster("h100-80gb", n), ideal(straggler=0.01), 2.0) for n in (4, 8, 64, 1024)]
+    np.testing.assert_allclose(times, [0.0, 0.0, 0.06, 0.14], atol=1e-12)
+
+
+def test_a_sharper_link_never_costs_more():
+    slope = jax.grad(lambda bandwidth: gather_time(1e9, 64.0, 1.0, LINK._replace(bandwidth=bandwidth)))(LINK.bandwidth)
+    assert all(float(one) <= 0.0 for one in slope) and float(slope[0]) < 0.0

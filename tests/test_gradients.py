@@ -1,0 +1,197 @@
+"""Gradients with respect to every float leaf, against central differences over 1,000 random valid configurations."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from registry import Configuration, draw_with, leaf_numbers, random_configurations, row, stack
+
+from jaxscale.memory import memory
+from jaxscale.step import step_time
+
+N = 1000
+STEPS = (2e-7, 3e-9)
+"""Relative steps of the differences: the larger is exact to rounding, the smaller stays clear of sharp bends."""
+RELATIVE, ABSOLUTE = 1e-3, 1e-6
+"""Tolerances: of the slope itself, and of the total where a leaf hardly matters."""
+RARE = 1e-4
+"""Share of numbers at which several kinks of the exact form may meet, where an average of averages is no slope."""
+
+
+def seconds(configuration: Configuration, temperature: float) -> jax.Array:
+    """Step time [s]."""
+    return step_time(*configuration, temperature).total
+
+
+def peak_bytes(configuration: Configuration, temperature: float) -> jax.Array:
+    """Peak memory [byte]."""
+    return memory(*configuration, temperature).total
+
+
+@partial(jax.jit, static_argnames=("function", "temperature"))
+def values(function: Any, batch: Configuration, temperature: float) -> jax.Array:
+    """Value of each row."""
+    return jax.vmap(lambda one: function(one, temperature))(batch)
+
+
+# Half the time to compile; the numbers are the same.
+@partial(jax.jit, static_argnames=("function", "temperature"), compiler_options={"xla_backend_optimization_level": 0})
+def gradients(function: Any, batch: Configuration, temperature: float) -> Configuration:
+    """Gradient of each row by every leaf."""
+    return jax.vmap(jax.grad(lambda one: function(one, temperature)))(batch)
+
+
+class Slopes:
+    """Slopes per relative change of every number of every row: by autodiff and one-sided by differences, over the total.
+
+    Arrays [number, row]; the difference arrays have a leading axis of steps.
+    """
+
+    def __init__(self, function: Any, batch: Configuration, temperature: float):
+        total = np.asarray(values(function, batch, temperature))
+        numbers = leaf_numbers(batch)
+        autodiff = leaf_numbers(jax.tree.map(np.asarray, gradients(function, batch, temperature)))
+        self.names = [name for name, _, _ in numbers]
+        exact, left, right = [], [], []
+        for (_, replace_number, value), (_, _, slope) in zip(numbers, autodiff, strict=True):
+            scale = np.where(value == 0.0, 1.0, np.abs(value))
+            exact.append(slope * scale / total)
+            ends = [
+                [values(function, replace_number(batch, value + sign * step * scale), temperature) for sign in (-1, 1)]
+                for step in STEPS
+            ]
+            left.append([(total - np.asarray(low)) / step / total for step, (low, _) in zip(STEPS, ends, strict=True)])
+            right.append(
+                [(np.asarray(high) - total) / step / total for step, (_, high) in zip(STEPS, ends, strict=True)]
+            )
+        self.exact, self.left, self.right = np.asarray(exact), np.asarray(left), np.asarray(right)
+
+    def mismatches(self) -> np.ndarray:
+        """Where autodiff differs from the central difference at every step [number, row]."""
+        central = 0.5 * (self.left + self.right)
+        return (np.abs(self.exact[:, None] - central) > RELATIVE * np.abs(central) + ABSOLUTE).all(axis=1)
+
+    def outside(self) -> np.ndarray:
+        """Where autodiff lies outside the range of the one-sided slopes at every step [number, row]."""
+        low, high = np.minimum(self.left, self.right), np.maximum(self.left, self.right)
+        slack = RELATIVE * np.maximum(np.abs(low), np.abs(high)) + ABSOLUTE
+        exact = self.exact[:, None]
+        return ((exact < low - slack) | (exact > high + slack)).all(axis=1)
+
+    def kinked(self) -> np.ndarray:
+        """Where the one-sided slopes differ at every step [number, row]."""
+        gap = np.abs(self.right - self.left)
+        return (gap > RELATIVE * np.maximum(np.abs(self.left), np.abs(self.right)) + ABSOLUTE).all(axis=1)
+
+    def describe(self, where: np.ndarray) -> str:
+        """Names and rows of the marked numbers."""
+        found = [f"{self.names[number]} row {index}" for number, index in np.argwhere(where)]
+        return f"{len(found)}: {', '.join(found[:20])}"
+
+
+@pytest.fixture(scope="module")
+def whole() -> Configuration:
+    """Configurations of whole degrees."""
+    return stack(random_configurations(N))
+
+
+@pytest.fixture(scope="module")
+def real(whole: Configuration) -> Configuration:
+    """The same away from every kink: all numbers shifted by a few percent, in the domain's interior."""
+    generator = np.random.default_rng(1)
+
+    def shift(leaf: np.ndarray) -> np.ndarray:
+        return leaf * (1.0 + 0.05 * generator.uniform(0.2, 1.0, leaf.shape))
+
+    shifted = jax.tree.map(shift, whole)
+    shares = ("sequence_parallel", "recompute_selective", "recompute_full", "gpipe", "zero_bubble", "flash_attention")
+    switches = {name: 0.02 + 0.9 * getattr(whole.plan, name) for name in shares}
+    for name, value in (switches | {"zero_stage": 0.05 + 0.9 * whole.plan.zero_stage}).items():
+        object.__setattr__(shifted.plan, name, value)
+    return shifted
+
+
+@pytest.fixture(scope="module")
+def smooth_slopes(whole: Configuration) -> Slopes:
+    """Slopes of the smooth step time at whole degrees."""
+    return Slopes(seconds, whole, 0.02)
+
+
+@pytest.fixture(scope="module")
+def exact_slopes(whole: Configuration) -> Slopes:
+    """Slopes of the exact step time at whole degrees, where it has kinks."""
+    return Slopes(seconds, whole, 0.0)
+
+
+@pytest.mark.parametrize("slopes", ["smooth_slopes", "exact_slopes"])
+def test_gradients_are_finite(slopes: str, request: pytest.FixtureRequest):
+    assert np.isfinite(request.getfixturevalue(slopes).exact).all()
+
+
+def test_smooth_step_time_matches_central_differences_everywhere(smooth_slopes: Slopes):
+    wrong = smooth_slopes.mismatches()
+    assert not wrong.any(), smooth_slopes.describe(wrong)
+
+
+def test_exact_step_time_matches_central_differences_between_whole_degrees(real: Configuration):
+    slopes = Slopes(seconds, real, 0.0)
+    wrong = slopes.mismatches()
+    assert not wrong.any(), slopes.describe(wrong)
+
+
+def test_exact_step_time_matches_central_differences_off_its_kinks(exact_slopes: Slopes):
+    wrong = exact_slopes.mismatches() & ~exact_slopes.kinked()
+    assert wrong.mean() < RARE, exact_slopes.describe(wrong)
+
+
+def test_gradients_at_kinks_lie_between_the_one_sided_slopes(exact_slopes: Slopes, whole: Configuration):
+    wrong = exact_slopes.outside()
+    # A shard group of a single replica has no valid neighbour on either side.
+    wrong[exact_slopes.names.index(".plan.shard_group"), whole.plan.dp == 1.0] = False
+    assert exact_slopes.kinked().sum() > 1000
+    assert wrong.mean() < RARE, exact_slopes.describe(wrong)
+
+
+def test_two_way_ties_give_the_average_of_the_one_sided_slopes(exact_slopes: Slopes):
+    # A node that is exactly full: `max(nodes, 1)` in the straggler and congestion terms.
+    kinks = exact_slopes.kinked()[exact_slopes.names.index(".cluster.n_chips")]
+    averaged = ~exact_slopes.mismatches()[exact_slopes.names.index(".cluster.n_chips")]
+    assert kinks.sum() >= 10
+    assert averaged.all()
+
+
+def test_memory_matches_central_differences(whole: Configuration, real: Configuration):
+    smooth, exact = Slopes(peak_bytes, whole, 0.02), Slopes(peak_bytes, real, 0.0)
+    for slopes in (smooth, exact):
+        assert np.isfinite(slopes.exact).all()
+        assert not slopes.mismatches().any(), slopes.describe(slopes.mismatches())
+
+
+def test_every_number_matters_somewhere(real: Configuration, exact_slopes: Slopes):
+    used = np.abs(exact_slopes.exact).max(axis=1) > 0.0
+    used |= np.abs(Slopes(peak_bytes, real, 0.0).exact).max(axis=1) > 0.0
+    unused = {name for name, matters in zip(exact_slopes.names, used, strict=True) if not matters}
+    # Power belongs to the energy of a step; the last level of a network has no edge.
+    expected = {".cluster.chip.idle_power", ".cluster.chip.max_power", ".cluster.network.domain_size[2]"}
+    # Capacity decides whether a plan fits, not how much it takes.
+    assert unused == expected | {".cluster.chip.hbm_bytes"}
+
+
+def test_the_comparison_can_fail(smooth_slopes: Slopes):
+    spoilt = smooth_slopes.exact.copy()
+    smooth_slopes.exact[3] *= 1.01
+    wrong, outside = smooth_slopes.mismatches(), smooth_slopes.outside()
+    smooth_slopes.exact[:] = spoilt
+    assert wrong[3].any() and outside[3].any()
+    assert not np.delete(wrong, 3, axis=0).any()
+
+
+@given(st.data())
+def test_gradients_are_finite_wherever_hypothesis_looks(data: st.DataObject):
+    batch = jax.tree.map(lambda leaf: leaf[None], draw_with(data))
+    slopes = row(gradients(seconds, batch, 0.0), 0)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))

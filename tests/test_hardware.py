@@ -1,0 +1,46 @@
+"""Chips, networks and clusters as pytrees."""
+
+import jax
+import numpy as np
+import pytest
+from registry import stack
+
+from jaxscale.catalogue import chip, cluster
+from jaxscale.hardware import Chip, Cluster
+
+
+def test_clusters_of_all_kinds_stack_and_sweep():
+    clusters = [cluster("h100-80gb", 64), cluster("tpu-v5p", 1024), cluster("v100-32gb", 8, gpus_per_node=4)]
+    swept = jax.vmap(lambda one: one.chip.peak("bf16") * one.n_chips)(stack(clusters))
+    expected = [one.chip.peak("bf16") * one.n_chips for one in clusters]
+    np.testing.assert_allclose(swept, expected)
+    assert len(set(np.asarray(swept))) == 3
+
+
+def test_every_leaf_is_a_float():
+    leaves = jax.tree.leaves(cluster("h100-80gb", 64))
+    assert all(np.issubdtype(np.asarray(leaf).dtype, np.floating) for leaf in leaves)
+
+
+def test_precisions_by_name():
+    h100 = chip("h100-80gb")
+    assert h100.peak("fp8") > h100.peak("bf16") > h100.peak("tf32") > h100.peak("fp32")
+    with pytest.raises(ValueError, match="precision 'int8' is unknown; expected one of fp32, tf32"):
+        h100.peak("int8")
+
+
+def test_levels_by_index():
+    network = cluster("h100-80gb", 64).network
+    size, bandwidth, latency = network.level(0)
+    assert (size, bandwidth) == (8.0, 450e9)
+    assert 1e-7 < latency < 1e-4
+    with pytest.raises(ValueError, match="network level 3 does not exist; expected 0 to 2"):
+        network.level(3)
+
+
+def test_gradients_reach_the_hardware():
+    def peak(machine: Cluster) -> jax.Array:
+        return machine.chip.peak("bf16") / 1e15
+
+    slope: Chip = jax.grad(peak)(cluster("h100-80gb", 8)).chip
+    assert np.count_nonzero(slope.peak_flops) == 1

@@ -1,0 +1,130 @@
+"""Peak memory against closed forms: Korthikanti's activations, ZeRO's shards, microbatches in flight."""
+
+import jax
+import numpy as np
+import pytest
+from registry import Configuration, as_arrays, ideal_coefficients, random_configurations, stack
+
+from jaxscale.catalogue import cluster, model
+from jaxscale.coefficients import prior_medians
+from jaxscale.memory import Memory, layer_activation_bytes, memory, microbatches_in_flight
+from jaxscale.plan import Plan
+from jaxscale.workload import Transformer, n_params
+
+compiled = jax.jit(lambda case: memory(*case))
+IDEAL = {"gradient_memory_bytes": 4.0, "logit_memory_bytes": 0.0}
+
+
+def of(shape: Transformer, plan: Plan, **coefficients: float) -> Memory:
+    """Memory without fragmentation or framework on H100s."""
+    machine = cluster("h100-80gb", plan.n_chips)
+    return compiled(as_arrays(Configuration(shape, plan, machine, ideal_coefficients(**(IDEAL | coefficients)))))
+
+
+@pytest.fixture(scope="module")
+def batch() -> Configuration:
+    """Random valid configurations."""
+    return stack(random_configurations(300))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_terms_add_up_to_the_total(batch: Configuration, dtype: type):
+    peak = jax.jit(jax.vmap(lambda case: memory(*case)))(as_arrays(batch, dtype))
+    added = np.sum([np.asarray(term, np.float64) for term in peak.terms().values()], axis=0)
+    np.testing.assert_allclose(added, peak.total, rtol=1e-6)
+    assert (np.abs((added - peak.weights) / peak.total - 1.0) > 1e-6).all()
+    assert all((np.asarray(term) >= 0.0).all() for term in peak.terms().values())
+
+
+def korthikanti(tokens: float, d: float, heads: float, length: float, tp: float, parallel: bool, scores: bool) -> float:
+    """Activation bytes of one layer, arXiv 2205.05198, equations 1, 2, 4 and (without scores) 6."""
+    split = tp if parallel else 1.0
+    return tokens * d * (10.0 / split + 24.0 / tp + (5.0 * heads * length / (d * tp) if scores else 0.0))
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("scores", [False, True])
+def test_activations_follow_korthikanti(tp: int, parallel: bool, scores: bool):
+    shape = Transformer(48, 6144, 64, 2048)
+    plan = Plan(tp=tp, micro_batch_size=4, sequence_parallel=parallel, flash_attention=not scores)
+    got = float(layer_activation_bytes(shape, plan, ideal_coefficients()))
+    expected = korthikanti(4.0 * 2048.0, 6144.0, 64.0, 2048.0, float(tp), parallel, scores)
+    assert got == pytest.approx(expected, rel=1e-12)
+    assert got != pytest.approx(korthikanti(4.0 * 2048.0, 6144.0, 64.0, 2048.0, tp + 1.0, parallel, scores), rel=1e-3)
+
+
+def test_selective_recomputation_drops_the_scores():
+    shape = Transformer(48, 6144, 64, 2048)
+    plain = Plan(flash_attention=False, recompute="selective")
+    fused = Plan(flash_attention=True)
+    coefficients = ideal_coefficients()
+    assert layer_activation_bytes(shape, plain, coefficients) == layer_activation_bytes(shape, fused, coefficients)
+
+
+def test_weights_gradients_and_moments_take_eighteen_bytes():
+    """Rajbhandari et al. 2020, section 3.1, with gradients accumulated in 32 bits: 2 + 4 + 12 bytes per parameter."""
+    shape = model("llama3-8b")
+    peak = of(shape, Plan())
+    held = float(n_params(shape)) - shape.d_model * (2.0 * shape.n_layers + 1.0)  # norms left out
+    assert float(peak.weights + peak.gradients + peak.optimizer) == pytest.approx(18.0 * held, rel=1e-9)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_zero_shards_one_state_after_the_other(stage: int):
+    shape = model("llama3-8b")
+    whole, sharded = of(shape, Plan(dp=64)), of(shape, Plan(dp=64, zero_stage=stage))
+    for first, name in enumerate(("optimizer", "gradients", "weights"), start=1):
+        divisor = 64.0 if stage >= first else 1.0
+        assert float(getattr(sharded, name)) == pytest.approx(float(getattr(whole, name)) / divisor, rel=1e-9)
+
+
+def test_a_shard_group_shards_less_than_all_replicas():
+    shape = model("llama3-8b")
+    hybrid = of(shape, Plan(dp=64, zero_stage=3, shard_group=8))
+    assert float(hybrid.weights) == pytest.approx(float(of(shape, Plan()).weights) / 8.0, rel=1e-9)
+
+
+def test_tensor_and_pipeline_parallelism_split_the_weights():
+    shape = model("llama3-70b")
+    layers = of(shape, Plan()).weights - 2.0 * 2.0 * shape.vocab_size * shape.d_model
+    split = of(shape, Plan(tp=8, pp=4, n_microbatches=8)).weights - 2.0 * shape.vocab_size * shape.d_model / 8.0
+    assert float(split) == pytest.approx(float(layers) / 32.0, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (Plan(pp=8, n_microbatches=64), 8.0),
+        (Plan(pp=8, n_microbatches=4), 4.0),
+        (Plan(pp=8, n_microbatches=64, schedule="gpipe"), 64.0),
+        (Plan(pp=1, n_microbatches=64), 1.0),
+        # Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p v) times the layers of 1F1B's first stage.
+        (Plan(pp=8, vpp=2, n_microbatches=64, schedule="interleaved"), 8.0 * (1.0 + 7.0 / 16.0)),
+        (Plan(pp=8, vpp=4, n_microbatches=64, schedule="interleaved"), 8.0 * (1.0 + 7.0 / 32.0)),
+    ],
+)
+def test_microbatches_in_flight(plan: Plan, expected: float):
+    assert float(microbatches_in_flight(plan)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_gpipe_holds_more_than_1f1b():
+    shape = model("llama3-70b")
+    held = {word: of(shape, Plan(tp=8, pp=8, n_microbatches=64, schedule=word)) for word in ("gpipe", "1f1b")}
+    assert float(held["gpipe"].activations / held["1f1b"].activations) == pytest.approx(8.0, rel=1e-9)
+
+
+def test_full_recomputation_keeps_two_bytes_per_element():
+    """Korthikanti et al. 2022, table 2: full recomputation stores `2 s b h` per layer."""
+    shape = Transformer(100, 6144, 64, 2048, vocab_size=1)
+    kept = of(shape, Plan(recompute="full")).activations
+    layer = float(layer_activation_bytes(shape, Plan(), ideal_coefficients()))
+    assert float(kept) == pytest.approx(100 * 2.0 * 2048 * 6144 + layer, rel=1e-9)
+
+
+def test_capacity_decides_what_fits():
+    shape, plan = model("llama3-8b"), Plan()
+    roomy = memory(shape, plan, cluster("b300", 1), prior_medians())
+    tight = memory(shape, plan, cluster("v100-16gb", 1), prior_medians())
+    assert bool(roomy.fits) and not bool(tight.fits)
+    assert roomy.total == tight.total

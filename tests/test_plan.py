@@ -1,0 +1,88 @@
+"""Plans: words become switches, degrees are checked, rules have sentences."""
+
+import jax
+import numpy as np
+import pytest
+from registry import changed, random_configurations, stack
+
+from jaxscale.catalogue import model
+from jaxscale.plan import Plan, expert_shard, sharding, tokens_per_microbatch, violations
+
+LLAMA = model("llama3-8b")
+GOOD = Plan(dp=4, tp=8, pp=4, cp=2, n_microbatches=8)
+
+
+def test_words_become_switches():
+    plan = Plan(recompute="selective", schedule="zero-bubble", precision="fp8", sequence_parallel=True)
+    assert (plan.recompute_selective, plan.recompute_full) == (1.0, 0.0)
+    assert (plan.gpipe, plan.zero_bubble, plan.sequence_parallel) == (0.0, 1.0, 1.0)
+    np.testing.assert_array_equal(plan.precision, [0.0, 0.0, 0.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "valid"),
+    [
+        ("recompute", "some", "none, selective, full"),
+        ("schedule", "dual", "gpipe, 1f1b, interleaved, zero-bubble"),
+        ("precision", "int8", "fp32, tf32, bf16, fp8, fp4"),
+    ],
+)
+def test_unknown_words_are_refused(field: str, word: str, valid: str):
+    with pytest.raises(ValueError, match=f"Plan.{field} = '{word}' is unknown; expected one of {valid}"):
+        Plan(**{field: word})
+
+
+@pytest.mark.parametrize("field", ["dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_degrees_below_one_are_refused(field: str, value: float):
+    with pytest.raises(ValueError, match=f"Plan.{field} = .* is out of range; expected a number of at least 1"):
+        Plan(**{field: value})
+
+
+def test_zero_stages_beyond_three_are_refused():
+    with pytest.raises(ValueError, match="Plan.zero_stage = 4 is out of range; expected 0, 1, 2 or 3"):
+        Plan(zero_stage=4)
+
+
+def test_degrees_multiply_to_chips_and_batch():
+    assert GOOD.n_chips == 256.0
+    assert GOOD.global_batch_size_seqs == 32.0
+    assert tokens_per_microbatch(LLAMA, GOOD) == LLAMA.seq_len / 2.0
+    assert expert_shard(LLAMA, Plan(tp=2, ep=4)) == 8.0
+
+
+def test_stages_switch_on_one_after_the_other():
+    on = [[float(sharding(Plan(zero_stage=stage), of)) for of in (1, 2, 3)] for stage in (0, 1, 2, 3)]
+    assert on == [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert sharding(changed(Plan(), zero_stage=1.25), 2) == 0.25
+
+
+def test_a_valid_plan_breaks_no_rule():
+    assert violations(LLAMA, GOOD, 256) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"dp": 5}, "dp * tp * pp * cp = 320 must equal the cluster's 256 chips"),
+        ({"tp": 3}, "tp = 3 must divide n_heads = 32"),
+        ({"tp": 5}, "tp = 5 must divide d_ff = 14336"),
+        ({"pp": 64}, "pp * vpp = 64 exceeds 32 layers"),
+        ({"cp": 5}, "2 * cp = 10 must divide seq_len"),
+        ({"ep": 2}, "ep = 2 must divide n_experts = 1"),
+        ({"ep": 3}, "ep = 3 must divide dp * cp * tp"),
+        ({"shard_group": 3}, "shard_group = 3 must divide dp = 4"),
+        ({"pp": 1, "vpp": 2}, "vpp = 2 needs pp > 1"),
+        ({"vpp": 2, "n_microbatches": 9}, "interleaving needs n_microbatches = 9 to be a multiple of pp = 4"),
+        ({"zero_stage": 3}, "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1"),
+    ],
+)
+def test_each_rule_has_its_sentence(change: dict[str, float], sentence: str):
+    plan = Plan(**({"dp": 4, "tp": 8, "pp": 4, "cp": 2, "n_microbatches": 8} | change))
+    assert any(message.startswith(sentence) for message in violations(LLAMA, plan, 256))
+
+
+def test_plans_of_every_kind_stack():
+    plans = stack([case.plan for case in random_configurations(50)])
+    chips = jax.vmap(lambda plan: plan.n_chips)(plans)
+    assert chips.shape == (50,) and len(np.unique(chips)) > 5

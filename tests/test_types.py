@@ -1,0 +1,71 @@
+"""Exact and smooth maxima, and what becomes a float leaf."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxscale._types import as_arrays, as_float, exposed, log2_above_one, positive_part, smooth_max, smooth_min
+
+positive = st.floats(1e-6, 1e12)
+temperatures = st.sampled_from([0.0, 0.001, 0.02, 0.2])
+
+
+@given(positive, positive, temperatures)
+def test_smooth_extremes_stay_within_their_bounds(first: float, second: float, temperature: float):
+    largest, smallest = max(first, second), min(first, second)
+    slack = 1e-12 * largest
+    upper, lower = smooth_max(first, second, temperature), smooth_min(first, second, temperature)
+    assert largest - slack <= upper <= largest + 0.5 * temperature * (first + second) + slack
+    assert smallest / (1.0 + temperature) - slack <= lower <= smallest * (1.0 + 1e-12)
+    np.testing.assert_allclose(upper * lower, first * second, rtol=1e-9)
+
+
+def test_the_bound_is_reached_at_a_tie():
+    assert smooth_max(3.0, 3.0, 0.1) == pytest.approx(3.0 * 1.1)
+    assert smooth_max(3.0, 3.0, 0.0) == 3.0
+
+
+@given(st.floats(-50.0, 50.0), temperatures)
+def test_positive_part_stays_within_its_width(value: float, temperature: float):
+    part = positive_part(value, temperature)
+    assert max(value, 0.0) - 1e-12 <= part <= max(value, 0.0) + temperature + 1e-12
+
+
+def test_smooth_forms_have_a_slope_at_the_tie_and_exact_ones_its_average():
+    for temperature in (0.0, 0.02):
+        assert jax.grad(smooth_max)(1.0, 1.0, temperature) == pytest.approx(0.5 * (1.0 + temperature))
+        assert jax.grad(positive_part)(0.0, temperature) == pytest.approx(0.5)
+    assert jax.grad(smooth_max)(2.0, 1.0, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.02])
+def test_zero_arguments_have_finite_slopes(temperature: float):
+    for function in (smooth_max, exposed):
+        assert np.isfinite(jax.grad(function, argnums=(0, 1))(0.0, 0.0, temperature)).all()
+
+
+def test_exposed_is_what_cover_leaves():
+    assert exposed(5.0, 2.0, 0.0) == 3.0
+    assert exposed(2.0, 5.0, 0.0) == 0.0
+
+
+def test_doublings():
+    assert log2_above_one(8.0, 0.0) == 3.0
+    assert log2_above_one(0.25, 0.0) == 0.0
+    assert log2_above_one(8.0, 0.01) == pytest.approx(3.0, rel=1e-3)
+    assert 0.0 < log2_above_one(0.25, 0.01) < 1e-3
+
+
+@pytest.mark.parametrize("value", [3, True, np.int64(3), np.float32(3.0), np.bool_(True)])
+def test_numbers_become_floats(value: object):
+    assert type(as_float(value)) is float
+
+
+def test_arrays_become_floating_and_tracers_pass():
+    assert as_float(np.arange(3)).dtype == np.float64
+    assert as_float(np.arange(3, dtype=np.float32)).dtype == np.float32
+    assert jax.jit(as_float)(jnp.ones(2)).shape == (2,)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(as_arrays({"a": 1.0, "b": np.ones(2)})))

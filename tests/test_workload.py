@@ -1,0 +1,114 @@
+"""Transformers: parameter counts against published ones, flops, defaults, refusals."""
+
+import tomllib
+
+import jax
+import numpy as np
+import pytest
+
+from jaxscale._resources import data_path
+from jaxscale.catalogue import model
+from jaxscale.workload import (
+    Transformer,
+    attended_keys,
+    matmul_params_per_token,
+    model_flops,
+    n_active_params,
+    n_params,
+)
+
+MODELS = tomllib.loads(data_path("models.toml").read_text(encoding="utf-8"))["models"]
+PUBLISHED = sorted(name for name, entry in MODELS.items() if "published_params" in entry)
+ACTIVE = sorted(name for name, entry in MODELS.items() if "published_active_params" in entry)
+
+
+def tolerance(entry: dict) -> float:
+    """1 %, or half a unit in the last published digit [1]."""
+    digits = entry.get("published_digits")
+    count = entry["published_params"]
+    return max(0.01, 0.5 * 10.0 ** (np.floor(np.log10(count)) - digits + 1) / count) if digits else 0.01
+
+
+def test_twenty_models_have_a_published_count():
+    assert len(PUBLISHED) >= 20
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_match_the_published_count(name: str):
+    counted, published = float(n_params(model(name))), MODELS[name]["published_params"]
+    assert counted == pytest.approx(published, rel=tolerance(MODELS[name]))
+    without_embeddings = float(n_params(model(name, vocab_size=1)))
+    assert without_embeddings < counted
+
+
+def test_the_count_can_miss():
+    wrong = float(n_params(model("llama3-8b", n_layers=33)))
+    assert wrong != pytest.approx(MODELS["llama3-8b"]["published_params"], rel=0.01)
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters_are_near_the_published_count(name: str):
+    # Publishers differ in counting embeddings and routers: 10 %.
+    assert float(n_active_params(model(name))) == pytest.approx(MODELS[name]["published_active_params"], rel=0.1)
+
+
+def test_flops_are_six_per_parameter_and_twelve_per_layer_width_and_key():
+    gpt = Transformer(96, 12288, 96, 2048, vocab_size=51200)
+    layers, width, length = 96.0, 12288.0, 2048.0
+    matmul = layers * 12.0 * width**2 + 51200.0 * width
+    assert float(model_flops(gpt)) == pytest.approx(6.0 * matmul + 12.0 * layers * width * length, rel=1e-12)
+    assert float(model_flops(gpt, causal=True)) == pytest.approx(6.0 * matmul + 6.0 * layers * width * length, rel=1e-12)
+    assert float(matmul_params_per_token(gpt)) == pytest.approx(matmul, rel=1e-12)
+
+
+def test_iteration_flops_of_korthikanti():
+    """arXiv 2205.05198, equation 7 for one iteration: `72 B L s h^2 (1 + s / (6 h) + v / (12 h L))`."""
+    layers, width, length, vocabulary = 105.0, 20480.0, 2048.0, 51200.0
+    shape = Transformer(layers, width, 128, length, vocab_size=vocabulary)
+    bracket = 1.0 + length / (6.0 * width) + vocabulary / (12.0 * width * layers)
+    assert float(model_flops(shape)) == pytest.approx(72.0 * layers * width**2 * bracket, rel=1e-12)
+
+
+def test_a_mixture_multiplies_only_its_chosen_experts():
+    dense = Transformer(8, 1024, 8, d_ff=2048, vocab_size=1000)
+    mixture = Transformer(8, 1024, 8, d_ff_expert=1024, n_experts=64, moe_top_k=2, vocab_size=1000)
+    router = 6.0 * 8 * 64 * 1024
+    assert float(model_flops(mixture)) == pytest.approx(float(model_flops(dense)) + router, rel=1e-12)
+    assert float(n_params(mixture)) > 10.0 * float(n_params(dense))
+
+
+def test_windows_shorten_attention():
+    assert attended_keys(Transformer(8, 1024, 8, 8192)) == 8192.0
+    assert attended_keys(Transformer(8, 1024, 8, 8192, window=128, window_share=0.5)) == 0.5 * 8192 + 0.5 * 256
+    assert model_flops(Transformer(8, 1024, 8, 8192, window=128, window_share=0.5)) < model_flops(
+        Transformer(8, 1024, 8, 8192)
+    )
+
+
+def test_defaults_are_the_customary_ones():
+    shape = Transformer(12, 768, 12)
+    assert (shape.d_ff, shape.head_dim, shape.n_kv_heads, shape.vocab_size) == (3072.0, 64.0, 12.0, 51200.0)
+    assert (shape.n_attention_layers, shape.n_mlp_layers, shape.n_dense_layers) == (12.0, 12.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_layers": 0}, r"Transformer.n_layers = 0 is not a size; expected a number above 0"),
+        ({"d_model": -1}, r"Transformer.d_model = -1 is not a size"),
+        ({"seq_len": float("nan")}, r"Transformer.seq_len = nan is not a size"),
+        ({"vocab_size": float("inf")}, r"Transformer.vocab_size = inf is not a size"),
+        ({"n_kv_heads": 16}, r"Transformer.n_kv_heads = 16 exceeds n_heads = 12"),
+        ({"moe_top_k": 4}, r"Transformer.moe_top_k = 4 exceeds n_experts = 1"),
+    ],
+)
+def test_impossible_shapes_are_refused(change: dict[str, float], message: str):
+    with pytest.raises(ValueError, match=message):
+        Transformer(**({"n_layers": 12, "d_model": 768, "n_heads": 12} | change))
+
+
+def test_widths_differentiate():
+    slope = jax.grad(lambda width: n_params(Transformer(12, width, 12)))(768.0)
+    step = 1e-3
+    ends = [float(n_params(Transformer(12, 768.0 + sign * step, 12))) for sign in (-1, 1)]
+    assert float(slope) == pytest.approx((ends[1] - ends[0]) / (2 * step), rel=1e-6)
