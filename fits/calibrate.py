@@ -13,7 +13,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 
 from jaxscale._resources import data_path
@@ -23,7 +22,7 @@ from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.measured import fold_of, measured_runs
 from jaxscale.fit.objective import reweighted
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.solve import random_starts, solve
+from jaxscale.fit.solve import refine
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
@@ -52,36 +51,36 @@ def digest(names: list[str]) -> str:
 
 def schemes(result: FitResult, everything: Measured) -> dict[str, np.ndarray]:
     """Fold of each run, by scheme; fold -1 is never left out [row]."""
-    sources = np.asarray(result.levels["source"], dtype=object)
+    setups = np.asarray(result.levels["source"]).astype(str)
+    tables = np.asarray([setup.split("/")[0] for setup in setups])
     batch = everything.batch
     shape = np.stack([np.asarray(batch.model.n_layers), np.asarray(batch.model.d_model)], axis=1)
     _, model = np.unique(shape, axis=0, return_inverse=True)
     chips = np.asarray(batch.cluster.n_chips)
-    large = np.asarray([chips[i] > LARGE.get(source, np.inf) for i, source in enumerate(sources)])
-    _, source_index = np.unique(sources.astype(str), return_inverse=True)
+    large = np.asarray([chips[i] > LARGE.get(table, np.inf) for i, table in enumerate(tables)])
+    _, setup = np.unique(setups, return_inverse=True)
     return {
         "model": fold_of(model.ravel(), N_MODEL_FOLDS),
         "larger": np.where(large, 0, -1),
-        "source": source_index,
+        "setup": setup,
     }
 
 
 def left_out(result: FitResult, fold: np.ndarray, name: str) -> np.ndarray:
     """Log residuals of step time and memory of each run under the pooled fit that never saw its fold [row, 2]."""
-    starts = random_starts(jr.key(0), 1, result.problem.parametrisation.n_parameters)
     residuals = np.full((result.n, 2), np.nan)
     for index in sorted(set(fold) - {-1}):
         print(f"leaving out {name} {index + 1} of {fold.max() + 1}", file=sys.stderr, flush=True)
-        solution = solve(reweighted(result.problem, fold != index), starts)
+        solution = refine(reweighted(result.problem, fold != index), result.solution.parameters)
         residuals[fold == index] = np.asarray(solution.log_residuals)[: result.n][fold == index]
     return residuals
 
 
 def with_unseen_scatter(result: FitResult, residuals: np.ndarray) -> FitResult:
-    """Record the scatter of unseen frameworks: the mean over sources of each one's 90 % quantile, so that none rules."""
-    sources = np.asarray(result.levels["source"], dtype=object)
+    """Record the scatter of unseen frameworks: the mean over setups of each one's 90 % quantile, so none rules."""
+    setups = np.asarray(result.levels["source"]).astype(str)
     has_memory = np.asarray(result.problem.log_memory)[: result.n] > 0.0
-    time = np.mean([np.quantile(np.abs(residuals[sources == s, 0]), 0.9) for s in sorted(set(sources))])
+    time = np.mean([np.quantile(np.abs(residuals[setups == s, 0]), 0.9) for s in sorted(set(setups))])
     memory = np.sqrt(np.mean(residuals[has_memory, 1] ** 2))
     record = result.coefficients.calibration or Calibration("default")
     record = dataclasses.replace(record, scatter=(*record.scatter, Scatter("unseen", "", float(time), float(memory))))
@@ -95,6 +94,10 @@ def write_residuals(columns: dict[str, list]) -> None:
         writer.writerow(columns)
         rows = zip(*columns.values(), strict=True)
         writer.writerows([f"{cell:.4f}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+
+
+def _said(name: str, result: FitResult) -> str:
+    return f"{name}: {result.n} runs, {result.mape_train:.2f} % in sample, {result.mape_cv:.2f} % held out"
 
 
 def main() -> None:
@@ -113,16 +116,18 @@ def main() -> None:
     pooled = fit_measured(everything, n_starts=1, name="default", data_hash=digest(sorted(tables)), progress=print)
     folds = schemes(pooled, everything)
     residuals = {name: left_out(pooled, fold, name) for name, fold in folds.items()}
-    pooled = with_unseen_scatter(pooled, residuals["source"])
+    pooled = with_unseen_scatter(pooled, residuals["setup"])
     pooled.save(FOLDER / "results" / "default.toml")
-    print(f"default: {pooled.n} runs, {pooled.mape_train:.2f} % in sample, {pooled.mape_cv:.2f} % held out", flush=True)
+    print(_said("default", pooled), flush=True)
     memory = np.where(np.asarray(pooled.problem.log_memory)[: pooled.n] > 0.0, 1.0, np.nan)
     in_sample = np.asarray(jnp.asarray(pooled.solution.log_residuals))[: pooled.n]
     write_residuals(
         {
-            "source": list(pooled.levels["source"]),
+            "table": [name for name, (_, index) in tables.items() for _ in index],
+            "setup": list(pooled.levels["source"]),
             "row": [int(row) for _, index in tables.values() for row in index],
-            "release": list(pooled.levels["release"]),
+            "model_is_moe": (np.asarray(everything.batch.model.n_experts) > 1.0).astype(int).tolist(),
+            "n_chips": np.asarray(everything.batch.cluster.n_chips).astype(int).tolist(),
             "group": pooled.groups.tolist(),
             "in_sample": pooled.residuals.tolist(),
             "five_fold": pooled.held_out.tolist(),

@@ -70,6 +70,7 @@ class Coefficients(eqx.Module):
     pp_exposed: Float[ArrayLike, "*batch"] = _coefficient()
     pp_slot_time: Float[ArrayLike, "*batch"] = _coefficient()
     pp_slot_node_time: Float[ArrayLike, "*batch"] = _coefficient()
+    pp_slot_tp_time: Float[ArrayLike, "*batch"] = _coefficient()
     head_balance: Float[ArrayLike, "*batch"] = _coefficient()
     optimizer_bytes: Float[ArrayLike, "*batch"] = _coefficient()
     microbatch_time: Float[ArrayLike, "*batch"] = _coefficient()

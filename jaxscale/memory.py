@@ -101,7 +101,8 @@ def microbatches_in_flight(plan: Plan, temperature: float = 0.0) -> Array:
 
     1F1B: min(m, pp), times `1 + (pp - 1) / (pp vpp)` when interleaved; GPipe: m.
     """
-    interleaved = 1.0 + (plan.pp - 1.0) / (plan.pp * plan.vpp) * (1.0 - 1.0 / plan.vpp)
+    is_interleaved = smooth_min(plan.vpp - 1.0, 1.0, temperature)  # 0 or 1 at whole degrees, linear between
+    interleaved = 1.0 + is_interleaved * (plan.pp - 1.0) / (plan.pp * plan.vpp)
     one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
     return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
 

@@ -130,13 +130,12 @@ def draw_with(data: st.DataObject) -> Configuration:
 
 
 def random_configurations(n: int, seed: int = 0) -> list[Configuration]:
-    """Valid configurations from a seeded generator."""
-    generator = np.random.default_rng(seed)
+    """Valid configurations from seeded generators, one each: a further coefficient leaves all else as it was."""
 
-    def choose(options: Sequence[Any]) -> Any:
-        return options[generator.integers(len(options))]
+    def one(generator: np.random.Generator) -> Configuration:
+        return draw_configuration(lambda options: options[generator.integers(len(options))], generator.standard_normal)
 
-    return [draw_configuration(choose, generator.standard_normal) for _ in range(n)]
+    return [one(np.random.default_rng([seed, index])) for index in range(n)]
 
 
 def stack(trees: Sequence[Any], dtype: Any = np.float64) -> Any:

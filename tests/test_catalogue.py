@@ -8,7 +8,7 @@ import pytest
 from jaxscale.catalogue import NUMBERS, chip, cluster, load_hardware, model, model_fields
 from jaxscale.errors import InputError
 
-REQUIRED_CHIPS = """v100-16gb v100-32gb a100-40gb a100-80gb h100-80gb h100-96gb-hbm2e h200 b200 gb200 b300 gb300 mi250x mi300x
+REQUIRED_CHIPS = """v100-16gb v100-32gb a100-40gb a100-80gb h100-80gb h100-96gb h200 b200 gb200 b300 gb300 mi250x mi300x
 mi325x mi355x tpu-v4 tpu-v5e tpu-v5p tpu-v6e gaudi2 l40s gtx580""".split()
 
 MINE = """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from registry import Configuration, draw_with, leaf_numbers, random_configurations, row, stack
+from registry import Configuration, changed, draw_with, leaf_numbers, random_configurations, row, stack
 
 from jaxscale.memory import memory
 from jaxscale.step import step_time
@@ -46,7 +46,7 @@ def gradients(function: Any, batch: Configuration, temperature: float) -> Config
 
 
 class Slopes:
-    """Slopes per relative change of every number of every row: by autodiff and one-sided by differences, over the total.
+    """Slopes per relative change of every number of every row, over the total: by autodiff and one-sided by differences.
 
     Arrays [number, row]; the difference arrays have a leading axis of steps.
     """
@@ -107,12 +107,10 @@ def real(whole: Configuration) -> Configuration:
     def shift(leaf: np.ndarray) -> np.ndarray:
         return leaf * (1.0 + 0.05 * generator.uniform(0.2, 1.0, leaf.shape))
 
-    shifted = jax.tree.map(shift, whole)
     shares = ("sequence_parallel", "recompute_selective", "recompute_full", "gpipe", "zero_bubble", "flash_attention")
-    switches = {name: 0.02 + 0.9 * getattr(whole.plan, name) for name in shares}
-    for name, value in (switches | {"zero_stage": 0.05 + 0.9 * whole.plan.zero_stage}).items():
-        object.__setattr__(shifted.plan, name, value)
-    return shifted
+    blends = {f"plan__{name}": 0.02 + 0.9 * getattr(whole.plan, name) for name in shares}
+    stage = 0.05 + 0.9 * whole.plan.zero_stage
+    return changed(jax.tree.map(shift, whole), plan__zero_stage=stage, **blends)
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def test_exposed_is_what_cover_leaves():
 
 
 def test_doublings():
-    assert log2_above_one(8.0, 0.0) == 3.0
+    assert log2_above_one(8.0, 0.0) == pytest.approx(3.0)
     assert log2_above_one(0.25, 0.0) == 0.0
     assert log2_above_one(8.0, 0.01) == pytest.approx(3.0, rel=1e-3)
     assert 0.0 < log2_above_one(0.25, 0.01) < 1e-3

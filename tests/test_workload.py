@@ -48,8 +48,10 @@ def test_the_count_can_miss():
 
 @pytest.mark.parametrize("name", ACTIVE)
 def test_active_parameters_are_near_the_published_count(name: str):
-    # Publishers differ in counting embeddings and routers: 10 %.
-    assert float(n_active_params(model(name))) == pytest.approx(MODELS[name]["published_active_params"], rel=0.1)
+    shape, published = model(name), MODELS[name]["published_active_params"]
+    # Some publishers leave the embedding lookup out, and most round to few digits.
+    counts = [float(n_active_params(shape)), float(n_active_params(shape) - shape.vocab_size * shape.d_model)]
+    assert min(abs(count / published - 1.0) for count in counts) < 0.05
 
 
 def test_flops_are_six_per_parameter_and_twelve_per_layer_width_and_key():
@@ -57,12 +59,14 @@ def test_flops_are_six_per_parameter_and_twelve_per_layer_width_and_key():
     layers, width, length = 96.0, 12288.0, 2048.0
     matmul = layers * 12.0 * width**2 + 51200.0 * width
     assert float(model_flops(gpt)) == pytest.approx(6.0 * matmul + 12.0 * layers * width * length, rel=1e-12)
-    assert float(model_flops(gpt, causal=True)) == pytest.approx(6.0 * matmul + 6.0 * layers * width * length, rel=1e-12)
+    assert float(model_flops(gpt, causal=True)) == pytest.approx(
+        6.0 * matmul + 6.0 * layers * width * length, rel=1e-12
+    )
     assert float(matmul_params_per_token(gpt)) == pytest.approx(matmul, rel=1e-12)
 
 
 def test_iteration_flops_of_korthikanti():
-    """arXiv 2205.05198, equation 7 for one iteration: `72 B L s h^2 (1 + s / (6 h) + v / (12 h L))`."""
+    """Korthikanti et al., arXiv 2205.05198, equation 7, one iteration: `72 B L s h^2 (1 + s / (6 h) + v / (12 h L))`."""
     layers, width, length, vocabulary = 105.0, 20480.0, 2048.0, 51200.0
     shape = Transformer(layers, width, 128, length, vocab_size=vocabulary)
     bracket = 1.0 + length / (6.0 * width) + vocabulary / (12.0 * width * layers)

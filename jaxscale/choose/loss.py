@@ -30,7 +30,7 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
     """Numbers of one law of the shipped table.
 
     Args:
-        kind: loss, batch, shape, compute or failures.
+        kind: loss, batch, shape or compute.
         name: which one.
 
     Raises:

@@ -131,15 +131,20 @@ def _descend(start: Array, problem: ShapeProblem, n_steps: int) -> tuple[Array, 
 
 
 @filter_jit
-def _search(problem: ShapeProblem, starts: Array, n_steps: int) -> tuple[Array, Array, Array, Array]:
-    """Optimum [ln width], slope there, trajectory of shapes [start, step, 2], objectives [start, step]."""
+def _descend_all(problem: ShapeProblem, starts: Array, n_steps: int) -> tuple[Array, Array, Array]:
+    """Lowest width found [ln], trajectory of shapes [start, step, 2], objectives [start, step]."""
     widths, values = jax.vmap(_descend, in_axes=(0, None, None))(starts, problem, n_steps)
-    final = jnp.where(jnp.isfinite(values[:, -1]), values[:, -1], jnp.inf)
-    rough = widths[jnp.argmin(final), -1]
-    solver = optx.BestSoFarMinimiser(optx.BFGS(rtol=1e-8, atol=1e-10))
-    best = optx.minimise(_objective, solver, rough, args=problem, max_steps=64, throw=False).value
+    lowest = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
     depths = jax.vmap(jax.vmap(lambda width: shape_at(width, problem).n_layers))(widths)
-    return best, jax.grad(_objective)(best, problem), jnp.stack([jnp.exp(widths), depths], axis=-1), values
+    return widths.ravel()[lowest], jnp.stack([jnp.exp(widths), depths], axis=-1), values
+
+
+@filter_jit
+def _polish(problem: ShapeProblem, start: Array) -> tuple[Array, Array]:
+    """Optimum [ln width] and the slope there."""
+    solver = optx.BestSoFarMinimiser(optx.BFGS(rtol=1e-8, atol=1e-10))
+    best = optx.minimise(_objective, solver, start, args=problem, max_steps=64, throw=False).value
+    return best, jax.grad(_objective)(best, problem)
 
 
 def search_shape(
@@ -185,7 +190,8 @@ def search_shape(
     # The width of a model grows as the cube root of its parameters at a constant aspect ratio.
     centre = math.log(number(template.d_model)) + math.log(wanted / number(n_params(template))) / 3.0
     starts = jnp.asarray(np.linspace(centre - START_SPREAD, centre + START_SPREAD, n_starts), dtype)
-    best, slope, trajectory, values = _search(problem, starts, n_steps)
+    rough, trajectory, values = _descend_all(problem, starts, n_steps)
+    best, slope = _polish(problem, rough)
     lattice = best_integer(problem, log_objective, math.exp(float(best)), tolerance)
     optimum = shape_at(best, problem)
     smooth = [float(_per_param(shape, problem, TEMPERATURE)) for shape in (as_arrays(lattice.model), optimum)]

@@ -22,11 +22,14 @@ def say(text: str) -> None:
 
 
 def show(renderable: Any) -> None:
-    """Print a result, such as a rich table, on stdout."""
+    """Print a result on stdout: text as it is, tables by rich."""
+    if isinstance(renderable, str):
+        sys.stdout.write(renderable + "\n")
+        return
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)
-    console.print(renderable, markup=False) if isinstance(renderable, str) else console.print(renderable)
+    console.print(renderable)
 
 
 def emit_json(document: Any) -> None:

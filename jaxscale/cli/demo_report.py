@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.choose.result import PlanChoice, ScoredPlan, plan_words
-from jaxscale.cli.demo_work import AS_TRAINED, BATCH, GPU, MODEL, N_GPUS, SOURCE, DemoCalibration, DemoDesign
+from jaxscale.choose.result import plan_words
+from jaxscale.cli.demo_work import AS_TRAINED, BATCH, GPU, MODEL, N_GPUS, SOURCE, DemoCalibration, DemoDesign, distinct
 from jaxscale.plan import Plan
 from jaxscale.report.document import Report
 from jaxscale.report.figures import (
@@ -32,7 +32,7 @@ def summary_json(calibration: DemoCalibration, design: DemoDesign) -> dict[str, 
         "as_trained_step_time_s": sum(design.as_trained.values()),
         "plan": {"model": MODEL, "gpu": GPU, "n_gpus": N_GPUS, **design.plans.to_json()["best"]},
         "plans_searched": design.plans.searched,
-        "shape": {**design.shape.integer, "time_saved": design.shape.gain},
+        "shape": {**design.shape.integer, "plan": plan_label(design.shape_plan), "time_saved": design.gain},
     }
 
 
@@ -49,9 +49,9 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
         f"best plan of {design.plans.searched:,} for {MODEL} on {N_GPUS} {GPU}: {plan_label(best.plan)}; "
         f"{seconds(best.step_time)} per step, MFU {100 * best.mfu:.1f} %, {best.memory / 1e9:.1f} GB; "
         f"{100 * saved:.0f} % less than under the plan that was used",
-        f"better shape under that plan: {float(found.n_layers):.0f} layers of {float(found.d_model):.0f} instead of "
+        f"better shape: {float(found.n_layers):.0f} layers of {float(found.d_model):.0f} instead of "
         f"{float(template.n_layers):.0f} of {float(template.d_model):.0f}; "
-        f"{100 * design.shape.gain:.1f} % less time to the same loss",
+        f"under {plan_label(design.shape_plan)}; {100 * design.gain:.1f} % less time to the same loss",
     ]
 
 
@@ -65,15 +65,6 @@ def plan_label(plan: Plan) -> str:
     if words["recompute"] != "none":
         parts.append(f"recompute {words['recompute']}")
     return ", ".join(parts)
-
-
-def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
-    """The fastest plans that differ in their degrees."""
-    seen: dict[tuple[float, ...], ScoredPlan] = {}
-    for scored in plans.top:
-        plan = scored.plan
-        seen.setdefault((float(plan.tp), float(plan.pp), float(plan.cp)), scored)
-    return list(seen.values())[:most]
 
 
 def make_report(calibration: DemoCalibration, design: DemoDesign) -> Report:
@@ -91,9 +82,9 @@ def _calibration(report: Report, calibration: DemoCalibration) -> None:
     fit, held_out = calibration.fit, calibration.held_out
     report.heading("Predictions of runs that the fit has not seen")
     report.text(
-        f"The runs of {SOURCE} are put into groups of one model shape, number of chips, tp and pp. One group in five was "
-        "set aside before the fit: its runs are 'held out' below. The others are predicted by cross-validation, each by a "
-        "fit that has not seen its group."
+        f"The runs of {SOURCE} are put into groups of one model shape, number of chips, tp and pp. One group in five "
+        "was set aside before the fit: its runs are 'held out' below. The others are predicted by cross-validation, "
+        "each by a fit that has not seen its group."
     )
     times = np.exp(np.asarray(fit.problem.log_time)[: fit.n])
     everything = np.concatenate([times, held_out.measured])
@@ -153,7 +144,7 @@ def _shape(report: Report, design: DemoDesign) -> None:
     shape, grid, template = design.shape, design.grid, design.model
     report.heading("A better width and depth")
     report.text(
-        "At a fixed number of parameters and under the best plan, gradient descent looks for the width and depth that "
+        "At a fixed number of parameters and under a few fast plans, gradient descent looks for the width and depth that "
         "reach a given loss soonest: wider models run faster, but models far from the usual ratio of width to depth "
         "need more training for the same loss."
     )

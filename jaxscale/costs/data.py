@@ -9,6 +9,7 @@ References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 20
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import exposed, log2_above_one
@@ -60,8 +61,9 @@ def local_params(model: Transformer, plan: Plan) -> LocalParams:
         + moe_layers(model) * model.n_shared_experts * expert
     )
     experts = moe_layers(model) * model.n_experts * expert
-    # One end stage holds one of the two matrices as soon as there is a pipeline.
-    share = 1.0 / plan.pp + (1.0 - 1.0 / plan.pp) / (2.0 - model.tied_embeddings)
+    # One end stage holds one of the two matrices as soon as there is a pipeline; linear between one stage and two.
+    is_pipeline = jnp.minimum(plan.pp - 1.0, 1.0)
+    share = 1.0 - is_pipeline * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
     shard = plan.tp * plan.pp
     return LocalParams(dense / shard, experts / (shard * plan.ep), share * embedding_params(model) / plan.tp)
 

@@ -20,7 +20,7 @@ from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import Problem, make_problem, residuals, reweighted
 from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.solve import Solution, random_starts, solve
+from jaxscale.fit.solve import Solution, random_starts, refine, solve
 from jaxscale.fit.store import level_kinds, load_fit, resolve
 from jaxscale.runs import Runs
 
@@ -97,7 +97,7 @@ def fit_measured(
     starts = random_starts(jr.key(0), n_starts, mapping.n_parameters)
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
     solution = solve(problem, starts)
-    held_out = cross_validate(problem, starts, groups_of(measured), n, n_folds, say)
+    held_out = cross_validate(problem, solution, groups_of(measured), n, n_folds, say)
     in_sample = np.asarray(solution.log_residuals)[:n]
     record = _record(name, measured, pooled, effects, solution, held_out, data_hash, tightness)
     return FitResult(
@@ -123,13 +123,16 @@ def base_of(measured: Measured, coefficients: Coefficients) -> np.ndarray:
 
 def cross_validate(
     problem: Problem,
-    starts: Array,
+    solution: Solution,
     groups: np.ndarray,
     n: int,
     n_folds: int,
     progress: Callable[[str], None],
 ) -> np.ndarray:
-    """Residuals of each run under the fit that did not see its group [row, 2]; nan without enough groups."""
+    """Residuals of each run under the fit that did not see its group [row, 2]; nan without enough groups.
+
+    Each fold is fitted to convergence, starting where the whole fit ended.
+    """
     predicted = np.full((n, 2), np.nan)
     n_folds = min(n_folds, groups.max() + 1)
     if n_folds < 2:
@@ -137,8 +140,8 @@ def cross_validate(
     fold = fold_of(groups, n_folds)
     for index in range(n_folds):
         progress(f"cross-validation, fold {index + 1} of {n_folds}")
-        solution = solve(reweighted(problem, fold != index), starts)
-        predicted[fold == index] = np.asarray(solution.log_residuals)[:n][fold == index]
+        left_out = refine(reweighted(problem, fold != index), solution.parameters)
+        predicted[fold == index] = np.asarray(left_out.log_residuals)[:n][fold == index]
     return predicted
 
 

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.batch import Measured, RunBatch
@@ -30,6 +30,8 @@ class Problem(eqx.Module):
         batch: what ran [row].
         log_time: natural log of measured step times [ln s], [row].
         log_memory: natural log of measured peak memory [ln byte], 0 where none was measured [row].
+        with_memory: positions of the rows with a measured peak, then padding [memory row].
+        has_memory: 1 for those rows, 0 for the padding [memory row].
         base: unconstrained coefficients before the fit [row, coefficient].
         members: which effects apply to which row [row, effect].
         weight: weight of each row; 0 leaves it out [row].
@@ -40,6 +42,8 @@ class Problem(eqx.Module):
     batch: RunBatch
     log_time: Float[Array, " row"]
     log_memory: Float[Array, " row"]
+    with_memory: Int[Array, " memory_row"]
+    has_memory: Float[Array, " memory_row"]
     base: Float[Array, "row coefficient"]
     members: Float[Array, "row effect"]
     weight: Float[Array, " row"]
@@ -77,7 +81,12 @@ def make_problem(
     log_memory = jnp.asarray(np.log(np.where(np.isfinite(memory), memory, 1.0)))
     log_time = jnp.log(jnp.asarray(np.asarray(measured.step_time)[rows]))
     fixed = (jnp.asarray(base[rows]), jnp.asarray(members[rows]), jnp.asarray(weight))
-    return Problem(batch, log_time, log_memory, *fixed, parametrisation, jnp.asarray(SCATTER))
+    known = np.flatnonzero(np.isfinite(memory) & (weight > 0.0))
+    room = next(bucket for bucket in ROW_BUCKETS if bucket >= max(len(known), 1))
+    with_memory = jnp.asarray(np.concatenate([known, np.zeros(room - len(known))]).astype(int))
+    has_memory = jnp.asarray((np.arange(room) < len(known)).astype(float))
+    logs = (log_time, log_memory, with_memory, has_memory)
+    return Problem(batch, *logs, *fixed, parametrisation, jnp.asarray(SCATTER))
 
 
 def reweighted(problem: Problem, kept: np.ndarray) -> Problem:
@@ -127,20 +136,21 @@ def _measured_logs(problem: Problem) -> Array:
 
 
 def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """Pseudo-residuals whose squares add up to twice the negative log posterior [2 row + parameter]."""
+    """Pseudo-residuals whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
     return _pseudo_residuals(log_residuals(parameters, problem), parameters, problem)
 
 
 def _pseudo_residuals(log_errors: Array, parameters: Array, problem: Problem) -> Array:
-    scaled = log_errors / problem.scatter
+    weight = jnp.concatenate([problem.weight, problem.weight[problem.with_memory] * problem.has_memory])
+    time, memory = log_errors[:, 0] / problem.scatter[0], log_errors[problem.with_memory, 1] / problem.scatter[1]
+    scaled = jnp.concatenate([time, memory])
     nu = DEGREES_OF_FREEDOM
     # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
     square = scaled**2 / nu
     ratio = jnp.where(square > 1e-8, jnp.log1p(square) / jnp.maximum(square, 1e-8), 1.0 - 0.5 * square)
-    weight = problem.weight[:, None] * jnp.stack([jnp.ones_like(problem.log_time), problem.log_memory > 0.0], axis=1)
     # The root of the weight is apart: a row of weight zero must not meet the infinite slope of sqrt(0).
     robust = jnp.sqrt(weight) * scaled * jnp.sqrt((nu + 1.0) / nu * ratio)
-    return jnp.concatenate([robust.ravel(), parameters])
+    return jnp.concatenate([robust, parameters])
 
 
 def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:

@@ -1,12 +1,12 @@
 r"""From standardised parameters to the coefficients of each run.
 
-Each coefficient lives in an unconstrained coordinate u (log for positive ones, logit for fractions). Run i, which belongs
-to some levels (its source, chip, precision, ...), has
+Each coefficient lives in an unconstrained coordinate u (log for positive ones, logit for fractions). Run i, which
+belongs to some levels (its source, chip, precision, ...), has
 
 $$ u_{ip} = u^0_{ip} + s_p z_p + \sum_j M_{ij} \, [p = p_j] \, \tau_j e_j , $$
 
-$u^0$ what is known before the fit, $s_p$ the prior's spread, $z_p$ the pooled parameters, $e_j$ one effect of one level on
-one coefficient; z and e have standard normal priors, which shrinks effects towards the pooled value.
+$u^0$ what is known before the fit, $s_p$ the prior's spread, $z_p$ the pooled parameters, $e_j$ one effect of one level
+on one coefficient; z and e have standard normal priors, which shrinks effects towards the pooled value.
 """
 
 from collections import Counter
@@ -22,16 +22,16 @@ from jaxscale.coefficients import Coefficients, names, priors
 
 EFFECT_SPREAD: Mapping[str, float] = {
     "source": 0.7,
-    "gpu": 0.5,
-    "precision": 0.5,
-    "attention_kernel": 0.5,
-    "fused_norm": 0.5,
-    "release": 1.0,
+    "gpu": 0.4,
+    "precision": 0.4,
+    "attention_kernel": 0.4,
+    "fused_norm": 0.4,
+    "release": 0.4,
     "local_shape": 5.0,
 }
 """Standard deviation of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""
 
-MIN_RUNS_OF_SHAPE = 8
+MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
 
 PADDING = 32

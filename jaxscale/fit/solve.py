@@ -57,29 +57,34 @@ def polish(start: Float[Array, " parameter"], problem: Problem, max_steps: int =
 
 
 @filter_jit
-def solve(
-    problem: Problem, starts: Float[Array, "start parameter"], n_steps: int = 100, n_polished: int = 1
-) -> Solution:
+def search(problem: Problem, starts: Float[Array, "start parameter"], n_steps: int) -> tuple[Array, Array]:
+    """Descend from every start; the best end point [parameter] and the loss that each start reached [start]."""
+    ends, losses = jax.vmap(descend, in_axes=(0, None, None))(starts, problem, n_steps)
+    # A start that ran off into non-finite ground must never count as the best.
+    return ends[jnp.argmin(jnp.where(jnp.isfinite(losses), losses, jnp.inf))], losses
+
+
+@filter_jit
+def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
+    """Polish one point: the fit itself, and enough on its own for a problem that differs little from a solved one."""
+    parameters, converged = polish(start, problem)
+    (value, log_errors), gradient = jax.value_and_grad(_loss_and_residuals, has_aux=True)(parameters, problem)
+    return Solution(parameters, value, jnp.max(jnp.abs(gradient)), value[None], converged, log_errors)
+
+
+def solve(problem: Problem, starts: Float[Array, "start parameter"], n_steps: int = 100) -> Solution:
     """Fit from several starts.
 
     Args:
         problem: what to fit.
         starts: standardised starting points; the first is usually the prior's centre [start, parameter].
         n_steps: Adam steps of each start [1].
-        n_polished: starts that Levenberg-Marquardt polishes [1].
 
     Returns:
         The best fit.
     """
-    rough, rough_losses = jax.vmap(descend, in_axes=(0, None, None))(starts, problem, n_steps)
-    # A start that ran off into non-finite ground must never count as the best.
-    order = jnp.argsort(jnp.where(jnp.isfinite(rough_losses), rough_losses, jnp.inf))[:n_polished]
-    polished, converged = jax.lax.map(lambda start: polish(start, problem), rough[order])
-    scored = jax.vmap(jax.value_and_grad(_loss_and_residuals, has_aux=True), in_axes=(0, None))
-    (losses, log_errors), gradients = scored(polished, problem)
-    best = jnp.nanargmin(losses)
-    gradient_norm = jnp.max(jnp.abs(gradients[best]))
-    return Solution(polished[best], losses[best], gradient_norm, rough_losses, converged[best], log_errors[best])
+    best, losses = search(problem, starts, n_steps)
+    return refine(problem, best)._replace(start_losses=losses)
 
 
 def _loss_and_residuals(parameters: Array, problem: Problem) -> tuple[Array, Array]:

@@ -186,9 +186,9 @@ def test_zero_splits_the_optimizer_step():
 
 def test_the_host_is_waited_for_only_where_it_is_slower():
     coefficients = ideal(host_time_layer=1e-3, host_time_tp=1e-4)
-    np.testing.assert_allclose(host_exposed(LLAMA, plan(), coefficients, 0.02), 32e-3 - 0.02, rtol=1e-9)
-    np.testing.assert_allclose(host_exposed(LLAMA, plan(tp=3), coefficients, 0.0), 32 * 1.2e-3, rtol=1e-9)
-    assert host_exposed(LLAMA, plan(), coefficients, 0.04) == 0.0
+    np.testing.assert_allclose(host_exposed(LLAMA, plan(), H100, coefficients, 0.02), 32e-3 - 0.02, rtol=1e-9)
+    np.testing.assert_allclose(host_exposed(LLAMA, plan(tp=3), H100, coefficients, 0.0), 32 * 1.2e-3, rtol=1e-9)
+    assert host_exposed(LLAMA, plan(), H100, coefficients, 0.04) == 0.0
 
 
 def test_bookkeeping_counts_microbatches_and_steps():

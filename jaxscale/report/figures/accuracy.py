@@ -73,8 +73,10 @@ def predicted_against_measured(
         _diagonal(left, (both.min() / 1.2, both.max() * 1.2) if both.size else (0.1, 10.0))
         _ratio(right, left.get_xlim(), found / times)
         figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
-        legend_title = "(runs): mean error"
-        figure.legend(loc="outside lower center", ncols=3, markerscale=1.6, title=legend_title, columnspacing=1.2)
+        if masks:
+            figure.legend(
+                loc="outside lower center", ncols=3, markerscale=1.6, title="(runs): mean error", columnspacing=1.2
+            )
     return figure
 
 

@@ -75,7 +75,7 @@ def _bar(axes: "Axes", row: int, terms: Mapping[str, float], longest: float) -> 
         colour, hatch = COLOURS.get(name, ("#D0D0D0", ""))
         label = name.replace("_", " ")
         axes.barh(row, value, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", lw=0.6, label=label)
-        if value > 0.07 * longest:
+        if value > 0.13 * longest:
             share = f"{100 * value / sum(terms.values()):.0f} %"
             dark = colour in (BLUE, GREY, INK, RED, GREEN)
             background = {"facecolor": colour, "edgecolor": "none", "pad": 1.0}

@@ -48,7 +48,7 @@ def shape_map(
         bar = figure.colorbar(filled, ax=axes, pad=0.02)
         bar.set_label("step time [s]")
         chosen = levels[::2]
-        bar.set_ticks(list(chosen), labels=[f"{level:.3g}" for level in chosen])
+        bar.set_ticks(list(chosen), labels=[seconds(level).removesuffix(" s") for level in chosen])
         axes.set(xscale="log", yscale="log", xlabel="width d_model [1]", ylabel="depth n_layers [1]", title=title)
         for axis, values in ((axes.xaxis, widths), (axes.yaxis, depths)):
             _round_ticks(axis, np.asarray(values, dtype=float))

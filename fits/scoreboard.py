@@ -1,0 +1,166 @@
+"""The scoreboard: writes fits/README.md and fits/scoreboard.png from fits/residuals.csv (a few seconds).
+
+Run `python fits/calibrate.py` first; every figure here is an error on runs that the fit in question never saw, unless
+the column says otherwise.
+"""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(__file__).parent
+
+SCHEMES = {
+    "five_fold": "5-fold, groups of (shape, chips, tp, pp) left out",
+    "left_out_model": "whole models left out",
+    "left_out_larger": "larger clusters left out (vtrain > 8, mosaic > 32, dgxc > 128, Ultra-Scale > 64 chips)",
+    "left_out_setup": "the whole setup (source and framework) left out: zero-shot",
+}
+
+PEERS = """| tool | Megatron A100 (8 runs) | vTrain multi-node | vTrain single-node | Ultra-Scale |
+|---|---|---|---|---|
+| Calculon | 3.7 (its own validation set) | 12.9 | 38.7 | 47 on 1,159 answered |
+| SimuMax | 6.2 | 10.7 | 29.6 | no H100 file |
+| llm-analysis (efficiency 0.5) | 25.6 | 17.9 | 56.9 | 69 on 593 answered |
+| RAPID-LLM | 9.6 on 2 | - | - | - |"""
+
+
+def read_residuals() -> dict[str, np.ndarray]:
+    """Columns of fits/residuals.csv; numbers where they are numbers."""
+    with (FOLDER / "residuals.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    texts = ("table", "setup")
+    return {
+        name: np.asarray([row[name] if name in texts else float(row[name] or "nan") for row in rows])
+        for name in rows[0]
+    }
+
+
+def subsets(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows of each line of the scoreboard: tables, and the parts of a table that differ in kind."""
+    parts: dict[str, np.ndarray] = {}
+    for table in sorted(set(data["table"])):
+        is_table = data["table"] == table
+        if table.startswith("nvidia_nemo"):
+            parts[f"{table}, dense"] = is_table & (data["model_is_moe"] == 0)
+            parts[f"{table}, mixture of experts"] = is_table & (data["model_is_moe"] == 1)
+        elif table.startswith("ultrascale"):
+            is_before = np.char.endswith(data["setup"].astype(str), "before-pp-fix")
+            parts[f"{table}, after-pp-fix"] = is_table & ~is_before
+            parts[f"{table}, before-pp-fix"] = is_table & is_before
+        elif table.startswith("vtrain"):
+            parts[f"{table}, single node"] = is_table & (data["n_chips"] <= 8)
+            parts[f"{table}, multi-node"] = is_table & (data["n_chips"] > 8)
+            parts[table] = is_table
+        else:
+            parts[table] = is_table
+    return parts
+
+
+def error(residual: np.ndarray) -> str:
+    """Mean and median absolute percentage error, `mean / median`."""
+    ape = 100.0 * np.abs(np.expm1(residual[np.isfinite(residual)]))
+    return f"{ape.mean():.1f} / {np.median(ape):.1f}" if len(ape) else "-"
+
+
+def coverage(residual: np.ndarray, groups: np.ndarray) -> str:
+    """Share of runs inside the 90 % interval whose half-width comes from the other half of the groups [%]."""
+    kept = np.isfinite(residual)
+    residual, half = np.abs(residual[kept]), groups[kept] % 2 == 0
+    if half.all() or not half.any():
+        return "-"
+    widths = np.where(half, np.quantile(residual[~half], 0.9), np.quantile(residual[half], 0.9))
+    return f"{100.0 * np.mean(residual <= widths):.0f}"
+
+
+def table(data: dict[str, np.ndarray]) -> str:
+    """The scoreboard as a Markdown table."""
+    head = [
+        "runs of",
+        "n",
+        "in sample",
+        "5-fold",
+        "own coefficients, 5-fold",
+        "model",
+        "larger",
+        "zero-shot",
+        "coverage",
+    ]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for name, rows in subsets(data).items():
+        keys = ("in_sample", "five_fold", "five_fold_own", "left_out_model", "left_out_larger", "left_out_setup")
+        cells = [error(data[key][rows]) for key in keys]
+        inside = coverage(data["five_fold"][rows], data["group"][rows])
+        lines.append(f"| {name} | {int(rows.sum())} | {' | '.join(cells)} | {inside} % |")
+    return "\n".join(lines)
+
+
+def memory_table(data: dict[str, np.ndarray]) -> str:
+    """Errors of peak memory as a Markdown table."""
+    lines = ["| runs of | n | in sample | models left out |", "|---|---|---|---|"]
+    for name, rows in subsets(data).items():
+        known = rows & np.isfinite(data["memory_in_sample"])
+        if known.any():
+            cells = [error(data[key][known]) for key in ("memory_in_sample", "memory_left_out_model")]
+            lines.append(f"| {name} | {int(known.sum())} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def figure(data: dict[str, np.ndarray]) -> None:
+    """Distribution of held-out errors by part, as horizontal boxes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    parts = subsets(data)
+    shown = {name: 100.0 * np.expm1(data["five_fold"][rows]) for name, rows in parts.items()}
+    shown = {f"{name} ({len(v)})": v[np.isfinite(v)] for name, v in shown.items() if np.isfinite(v).any()}
+    axes = plt.figure(figsize=(9.0, 0.42 * len(shown) + 1.2), layout="constrained").subplots()
+    axes.boxplot(
+        list(shown.values()), orientation="horizontal", whis=(5, 95), showfliers=False, tick_labels=list(shown)
+    )
+    axes.axvspan(-10.0, 10.0, color="0.9", zorder=0)
+    axes.axvline(0.0, color="0.5", linewidth=0.8)
+    axes.set_xlim(-60.0, 60.0)
+    axes.invert_yaxis()
+    axes.set_xlabel("predicted over measured step time, less one [%]; box: quartiles, whiskers: 5 and 95 %")
+    axes.set_title("Runs whose group the fit never saw (5-fold)")
+    axes.figure.savefig(FOLDER / "scoreboard.png", dpi=130)
+
+
+def main() -> None:
+    """Write the scoreboard."""
+    data = read_residuals()
+    legend = "\n".join(f"- {key.removeprefix('left_out_').replace('_', ' ')}: {text}." for key, text in SCHEMES.items())
+    text = f"""# Scoreboard
+
+Made by `fits/scoreboard.py` from `fits/residuals.csv`, which `fits/calibrate.py` writes. Mean / median absolute
+percentage error of step time. All columns but one come from the pooled fit with effects by setup; "own coefficients"
+fits each table alone. Coverage: runs inside a 90 % interval calibrated on the other half of the groups.
+
+{table(data)}
+
+{legend}
+
+![held-out errors](scoreboard.png)
+
+## Peak memory
+
+Mean / median absolute percentage error of peak memory.
+
+{memory_table(data)}
+
+## What other tools reach
+
+Mean absolute percentage error of step time, measured in November 2026 with each tool's shipped settings:
+
+{PEERS}
+"""
+    (FOLDER / "README.md").write_text(text, encoding="utf-8")
+    figure(data)
+
+
+if __name__ == "__main__":
+    main()

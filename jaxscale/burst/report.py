@@ -1,0 +1,271 @@
+"""Burst plan of a network as one JSON-serialisable document, and the cluster studies behind the figures."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale.burst.layer_time import analytical_layer_time
+from jaxscale.burst.measured import AbstractLayerTime, measured_layer_time
+from jaxscale.burst.multiplexing import (
+    Interference,
+    Throughput,
+    loss_at_ratio,
+    multiplex,
+    multiplexing_table,
+    no_interference,
+    stated_interference,
+    static_partition,
+)
+from jaxscale.burst.networks import LayerGraph, load_network, network_entry
+from jaxscale.burst.planner import BurstPlan, plan_burst, plan_data_parallel
+from jaxscale.burst.released_planner import plan_released
+from jaxscale.burst.soft_planner import prices
+from jaxscale.burst.step_costs import Scenario, options_for, step_costs
+from jaxscale.errors import InputError
+
+LAYER_TIMES = ("auto", "measured", "analytical")
+MAX_GPUS = 65536
+"""Largest cluster of the report; keeps the options of a layer at 17 [1]."""
+
+_TEMPERATURE = 1e-3
+"""Temperature of the reported prices, in units of the iteration on one GPU [1]."""
+
+
+def layer_time_of(network: str, source: str = "auto", per_shape: bool = True) -> tuple[AbstractLayerTime, str]:
+    """Layer time of a network and where it comes from.
+
+    Args:
+        network: name or alias.
+        source: `measured`, `analytical`, or `auto`: measured where the profiles have the network.
+        per_shape: see `measured_layer_time`.
+
+    Returns:
+        The layer time, and `measured` or `analytical`.
+
+    Raises:
+        InputError: unknown network or source, or a network that was not measured.
+    """
+    if source not in LAYER_TIMES:
+        raise InputError(f"layer_times = {source!r} is unknown; expected one of {', '.join(LAYER_TIMES)}")
+    name = network_entry(network).name
+    if source != "analytical":
+        try:
+            return measured_layer_time(name, per_shape), "measured"
+        except InputError:
+            if source == "measured":
+                raise
+    return analytical_layer_time(name), "analytical"
+
+
+def _check(gpus: int, batch: int, **positive: float) -> None:
+    options_for(gpus)
+    if gpus > MAX_GPUS:
+        raise InputError(f"gpus = {gpus}: expected a power of two up to {MAX_GPUS}")
+    if batch < 1:
+        raise InputError(f"batch = {batch}: expected at least 1 sample")
+    for name, value in positive.items():
+        lowest = 1.0 if name == "amplification_limit" else 0.0
+        if not (np.isfinite(value) and value > lowest) and not (name == "latency" and value == 0.0):
+            raise InputError(f"{name} = {value}: expected a finite number above {lowest:g}")
+
+
+@functools.cache
+def _planner(n_options: int, synchronisation: str, chain: bool):
+    """Compiled plans of one network; networks of one shape, and all scenarios, share it."""
+
+    @eqx.filter_jit
+    def run(graph, layer_time, scenario):
+        burst = plan_burst(graph, layer_time, scenario, n_options, synchronisation)
+        data_parallel = plan_data_parallel(graph, layer_time, scenario, n_options, synchronisation)
+        released = plan_released(graph, layer_time, scenario, n_options, synchronisation) if chain else None
+        temperature = _TEMPERATURE * burst.single_gpu_time
+        price = prices(graph, layer_time, scenario, n_options, temperature, synchronisation)
+        costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
+        return burst, data_parallel, released, price, costs
+
+    return run
+
+
+def _summary(plan: BurstPlan, gpus: int) -> dict[str, float]:
+    time, used = float(plan.time), float(plan.gpu_seconds)
+    single = float(plan.single_gpu_time)
+    return {"time_s": time, "gpu_seconds": used, "busy_share": used / (gpus * time), "speedup": single / time}
+
+
+def _layers(graph: LayerGraph, plan: BurstPlan) -> list[dict[str, Any]]:
+    rows = zip(
+        graph.names, plan.gpus.tolist(), plan.step_time.tolist(), plan.amplification.tolist(), plan.parallel.tolist(),
+        graph.is_join.tolist(), strict=True
+    )
+    return [
+        {"layer": name, "gpus": int(g), "time_s": time, "amplification": amplification or None, "parallel": bool(side)}
+        for name, g, time, amplification, side, join in rows
+        if not join
+    ]
+
+
+def _cluster(result: Throughput) -> dict[str, float]:
+    return {name: float(getattr(result, name)) for name in Throughput.__dataclass_fields__}
+
+
+def burst_report(
+    network: str = "vgg16",
+    gpus: int = 8,
+    batch: int = 32,
+    bandwidth: float = 266e9,
+    latency: float = 240e-6,
+    amplification_limit: float = 2.0,
+    synchronisation: str = "correct",
+    layer_times: str = "auto",
+    per_shape: bool = True,
+    background_batch: float | None = None,
+) -> dict[str, Any]:
+    """Plan one job in bursts and fill the rest of the cluster with background jobs of the same network.
+
+    Args:
+        network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet`, `cosmoflow` or an alias.
+        gpus: GPUs of the cluster, a power of two [1].
+        batch: global batch of the job [sample].
+        bandwidth: per GPU and direction [byte/s].
+        latency: of one redistribution of activations [s].
+        amplification_limit: most GPU-time of a layer over its time on one GPU [1]; above 1.
+        synchronisation: `correct` or `released` (the released planner's formula).
+        layer_times: `auto`, `measured` (A100 profiles) or `analytical`.
+        per_shape: one measured curve per layer shape, as the released planner looks layers up; else one per layer.
+        background_batch: samples of a background job on its GPU; by default that of the stated assumptions, else 16.
+
+    Returns:
+        Plan per layer, times [s], GPU-seconds, comparison with data parallelism, the released planner (chains), static
+        partitioning and the ideal; prices (elasticities); all JSON-serialisable.
+
+    Raises:
+        InputError: with one line that says what would be valid.
+    """
+    _check(gpus, batch, bandwidth=bandwidth, latency=latency, amplification_limit=amplification_limit)
+    name = network_entry(network).name
+    graph = load_network(name)
+    layer_time, source = layer_time_of(name, layer_times, per_shape)
+    scenario = Scenario(batch, gpus, bandwidth, latency, amplification_limit)
+    job = multiplexing_table()["jobs"].get(name, {})
+    side_batch = float(background_batch or job.get("background_batch", 16.0))
+    if side_batch <= 0:
+        raise InputError(f"background_batch = {side_batch}: expected a positive number")
+    run = _planner(options_for(gpus), synchronisation, graph.widths == (1,))
+    # Floats as arrays: a new bandwidth or batch then finds the compiled plan.
+    burst, data_parallel, released, price, costs = run(graph, layer_time, jax.tree.map(jnp.asarray, scenario))
+    rate = side_batch / float(layer_time(side_batch).sum())
+    shared, ideal = (
+        multiplex(burst, data_parallel.time, batch, gpus, rate, i) for i in (stated_interference(), no_interference())
+    )
+    partition, partition_times = static_partition(costs, batch, gpus, rate)
+    best = int(jnp.argmax(partition))
+    stated = stated_interference()
+    return {
+        "network": name,
+        "layer_times": source,
+        "per_shape": per_shape,
+        "synchronisation": synchronisation,
+        "gpus": gpus,
+        "batch": batch,
+        "bandwidth_byte_per_s": bandwidth,
+        "latency_s": latency,
+        "amplification_limit": amplification_limit,
+        "single_gpu_time_s": float(burst.single_gpu_time),
+        "data_parallel": _summary(data_parallel, gpus),
+        "burst": _summary(burst, gpus),
+        "released_planner": None if released is None else _summary(released, gpus),
+        "plan": _layers(graph, burst),
+        "multiplexing": {
+            "background_batch": side_batch,
+            "interference": {field: float(getattr(stated, field)) for field in Interference.__dataclass_fields__},
+            "cluster": _cluster(shared),
+            "ideal": _cluster(ideal),
+            "static_partition": {
+                "foreground_gpus": int(costs.gpus[best]),
+                "foreground_time_s": float(partition_times[best]),
+                "throughput": float(partition[best]),
+                "ratio": float(partition[best] * data_parallel.time / batch),
+            },
+        },
+        "prices": {
+            field: float(getattr(price, field)) for field in ("batch", "bandwidth", "latency", "amplification_limit")
+        },
+    }
+
+
+class ClusterStudy(eqx.Module):
+    """Cluster throughput of bursts with multiplexing, by cluster size; the batch grows with the cluster.
+
+    Attributes:
+        n_gpus: cluster sizes [1].
+        stated: with the stated interference.
+        ideal: without interference.
+        speed: foreground iteration by data parallelism over that in bursts [1].
+        loss_low: background loss at which the gain falls to the lower end of the published band [1].
+        loss_high: background loss at which the gain falls to its upper end; negative where it is below anyway [1].
+    """
+
+    n_gpus: Float[Array, " size"]
+    stated: Throughput
+    ideal: Throughput
+    speed: Float[Array, " size"]
+    loss_low: Float[Array, " size"]
+    loss_high: Float[Array, " size"]
+
+
+def study_clusters(
+    network: str,
+    n_gpus: ArrayLike,
+    bandwidth: ArrayLike = 266e9,
+    latency: ArrayLike = 240e-6,
+    amplification_limit: ArrayLike = 2.0,
+    samples_per_gpu: float | None = None,
+    background_batch: float | None = None,
+) -> ClusterStudy:
+    """Gain over data parallelism with a single task for one network on clusters of several sizes.
+
+    Foreground batch per GPU, background batch and interference are those of `data/burst/multiplexing.toml` unless
+    given; layer times are measured, one curve per layer.
+
+    Args:
+        network: a measured network with job sizes in the table.
+        n_gpus: cluster sizes, powers of two up to 1,024 [1].
+        bandwidth: per GPU and direction [byte/s].
+        latency: of one redistribution [s].
+        amplification_limit: see `Scenario` [1].
+        samples_per_gpu: foreground batch over GPUs [sample].
+        background_batch: samples of a background job [sample].
+
+    Returns:
+        The study.
+    """
+    name = network_entry(network).name
+    table = multiplexing_table()
+    job, band = table["jobs"][name], table["published"]
+    graph, layer_time = load_network(name), measured_layer_time(name, per_shape=False)
+    sizes = jnp.asarray(n_gpus, jnp.result_type(float))
+    per_gpu = job["samples_per_gpu"] if samples_per_gpu is None else samples_per_gpu
+    side = jnp.asarray(job["background_batch"] if background_batch is None else background_batch, sizes.dtype)
+    link = jax.tree.map(jnp.asarray, (bandwidth, latency, amplification_limit))
+    return _study(graph, layer_time, sizes, per_gpu, side, link, (band["ratio_low"], band["ratio_high"]))
+
+
+@eqx.filter_jit
+def _study(graph, layer_time, sizes, samples_per_gpu, side, link, band) -> ClusterStudy:
+    rate = side / layer_time(side).sum()
+
+    def one(size: Array) -> tuple:
+        scenario = Scenario(samples_per_gpu * size, size, *link)
+        plan = plan_burst(graph, layer_time, scenario, 11)
+        alone = plan_data_parallel(graph, layer_time, scenario, 11)
+        shared = (plan, alone.time, scenario.batch, size, rate)
+        losses = [loss_at_ratio(*shared, stated_interference(), ratio) for ratio in band]
+        both = [multiplex(*shared, interference) for interference in (stated_interference(), no_interference())]
+        return (*both, alone.time / plan.time, *losses)
+
+    return ClusterStudy(sizes, *jax.vmap(one)(sizes))

@@ -1,0 +1,265 @@
+"""Splitting one sample over GPUs: halo exchange of 3-D convolutional networks, with and without a split of the batch."""
+
+import functools
+import tomllib
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._resources import data_path
+from jaxscale._types import as_float, smooth_max
+from jaxscale.burst.gradient_sync import all_reduce_time
+from jaxscale.burst.layer_time import Device, LayerTimeCoefficients, kernel_times
+from jaxscale.burst.layers import FLOAT_BYTES, KERNEL_KINDS, elements
+from jaxscale.burst.networks import KernelTable, load_network, network_steps
+from jaxscale.errors import InputError
+
+
+@functools.cache
+def spatial_table() -> dict[str, Any]:
+    """Machine of the published study (`data/burst/spatial.toml`)."""
+    with data_path("burst/spatial.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+class SpatialNetwork(eqx.Module):
+    """Layers of a network with the geometry that a spatial split needs.
+
+    Attributes:
+        extent: input of each layer per dimension [1].
+        channels: channels of the input [1].
+        halo_width: rows that a convolution reads beyond its own part, per side and dimension [1].
+        weights: trainable parameters [1].
+        activations: elements of all outputs of one sample [1].
+        kernels: kernels of one training step.
+    """
+
+    extent: Float[np.ndarray, "layer dim"]
+    channels: Float[np.ndarray, " layer"]
+    halo_width: Float[np.ndarray, "layer dim"]
+    weights: Float[np.ndarray, " layer"]
+    activations: float
+    kernels: KernelTable
+
+
+@functools.cache
+def spatial_network(name: str) -> SpatialNetwork:
+    """Geometry of a shipped network; layers behind the flattening have no extent and are not split.
+
+    Raises:
+        InputError: no such network, or one with blocks of branches.
+    """
+    graph = load_network(name)
+    if graph.widths != (1,):
+        raise InputError(f"network {name}: has branches; a spatial split expects a chain, for example cosmoflow")
+    layers = [step.layer for step in network_steps(name)]
+    rank = len(layers[0].input_shape) - 1
+    extent, halo = np.ones((len(layers), rank)), np.zeros((len(layers), rank))
+    for row, layer in enumerate(layers):
+        if len(layer.input_shape) == rank + 1:
+            extent[row] = layer.input_shape[1:]
+            if layer.key[0] == "conv":
+                halo[row] = [k // 2 for k in layer.key[3]]
+    channels = np.array([layer.input_shape[0] for layer in layers], float)
+    total = float(sum(elements(layer.output_shape) for layer in layers))
+    return SpatialNetwork(extent, channels, halo, graph.weights, total, graph.kernels)
+
+
+class SpatialMachine(eqx.Module):
+    """Links between the parts of a sample and between samples; every field is a float leaf.
+
+    Attributes:
+        halo_bandwidth: between neighbours, per direction [byte/s].
+        halo_latency: of one message between neighbours [s].
+        bandwidth: of the gradient all-reduce, per GPU and direction [byte/s].
+        latency: of one step of the all-reduce [s].
+    """
+
+    halo_bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    halo_latency: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    latency: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+
+
+def halo_time(
+    network: SpatialNetwork, parts: Float[ArrayLike, " dim"], samples: ArrayLike, machine: SpatialMachine
+) -> Float[Array, " layer"]:
+    r"""Exchange of the halo of every layer, one way through the network.
+
+    $t = \sum_{d:\, p_d > 1} 2\left[\alpha + \frac{4\, s\, h_d\, C}{\beta} \prod_{e \ne d} \frac{n_e}{p_e}\right]$: two
+    neighbours per split dimension, a slab of $h_d$ rows each; no message where the kernel has no halo.
+
+    Args:
+        network: geometry.
+        parts: p, parts per dimension [1].
+        samples: s, samples that the group of parts works on [sample].
+        machine: links.
+
+    Returns:
+        Seconds per layer [s].
+
+    Reference:
+        Oyama et al., arXiv 2007.12856, section 3.
+    """
+    p = jnp.asarray(parts, jnp.result_type(float))
+    local = jnp.maximum(network.extent / p, 1.0)
+    volume = local.prod(1, keepdims=True)
+    slab = network.halo_width * volume / local * network.channels[:, None]
+    message = machine.halo_latency + FLOAT_BYTES * samples * slab / machine.halo_bandwidth
+    return jnp.where((p > 1.0) & (network.halo_width > 0), 2.0 * message, 0.0).sum(1)
+
+
+class SpatialStep(eqx.Module):
+    """One training iteration with a spatial split; the named terms add up.
+
+    Attributes:
+        compute: forward, gradient of activations and gradient of weights [s].
+        exposed_halo: halo exchange that does not hide behind interior work [s].
+        exposed_all_reduce: gradient all-reduce that does not hide behind the backward pass [s].
+        memory: activations, weights, gradients and optimiser state of one GPU [byte].
+        n_gpus: GPUs in use [1].
+    """
+
+    compute: Float[Array, "*batch"]
+    exposed_halo: Float[Array, "*batch"]
+    exposed_all_reduce: Float[Array, "*batch"]
+    memory: Float[Array, "*batch"]
+    n_gpus: Float[Array, "*batch"]
+
+    @property
+    def total(self) -> Array:
+        """Iteration time [s]."""
+        return self.compute + self.exposed_halo + self.exposed_all_reduce
+
+
+def _pass_times(network: SpatialNetwork, work: Array, coefficients, device, regime) -> tuple[Array, Array, Array]:
+    """Forward, gradient of activations and gradient of weights of every layer [s]."""
+    times = kernel_times(network.kernels, work[network.kernels.step], coefficients, device, regime)
+    kinds = jnp.asarray([2 if k.endswith("weights") else 1 if k.endswith("data") else 0 for k in KERNEL_KINDS])
+    kind = kinds[network.kernels.kind]
+    n = network.kernels.n_steps
+    forward, data, weights = (
+        jnp.zeros(n, times.dtype).at[network.kernels.step].add(jnp.where(kind == i, times, 0.0)) for i in range(3)
+    )
+    return forward, data, weights
+
+
+def spatial_step(
+    network: SpatialNetwork,
+    parts: Float[ArrayLike, " dim"],
+    groups: ArrayLike,
+    batch: ArrayLike,
+    machine: SpatialMachine,
+    coefficients: LayerTimeCoefficients,
+    device: Device,
+    regime: int = 0,
+    temperature: float = 0.0,
+) -> SpatialStep:
+    r"""Iteration with `groups` groups of samples, each sample split into `parts` pieces.
+
+    $T = \sum_l \max(f_l, h_l) + \max(x_l, h'_l) + w_l + \max(0, t_{AR} - \sum_l (x_l + w_l))$ with forward time f,
+    gradients of activations x and of weights w of $B / (g\,P)$ samples, the halo h of the input and h' of the
+    gradient, and one ring all-reduce of all weights over all GPUs, which overlaps with the backward pass. Layers
+    without extent (behind the flattening) work on whole samples in every part.
+
+    Args:
+        network: geometry and kernels.
+        parts: parts per dimension; their product is P [1].
+        groups: g, groups of samples [1].
+        batch: B, global batch [sample].
+        machine: links.
+        coefficients: analytical layer time.
+        device: chip.
+        regime: index of its software regime.
+        temperature: 0 for the exact maximum, else a smooth one (`_types.smooth_max`).
+
+    Returns:
+        Terms of the iteration.
+
+    Reference:
+        Oyama et al., arXiv 2007.12856, section 3 (performance model).
+    """
+    p = jnp.asarray(parts, jnp.result_type(float))
+    pieces = p.prod()
+    samples = jnp.asarray(batch) / groups
+    work = samples / jnp.where(network.extent.max(1) > 1.0, pieces, 1.0)
+    forward, data, weights = _pass_times(network, work, coefficients, device, regime)
+    halo = halo_time(network, p, samples, machine)
+    exposed = smooth_max(forward, halo, temperature) - forward + smooth_max(data, halo, temperature) - data
+    n_gpus = pieces * groups
+    reduce = all_reduce_time(network.weights, n_gpus, machine.bandwidth).sum() + 2.0 * (n_gpus - 1.0) * machine.latency
+    cover = (data + weights).sum()
+    left = smooth_max(reduce, cover, temperature) - cover
+    # Activations for the backward pass and their gradients; weights, gradients and two moments.
+    held = 2.0 * FLOAT_BYTES * network.activations * samples / pieces + 4.0 * FLOAT_BYTES * network.weights.sum()
+    return SpatialStep((forward + data + weights).sum(), exposed.sum(), left, held, n_gpus)
+
+
+def splits_of(pieces: int, rank: int) -> tuple[int, ...]:
+    """Parts per dimension of a power of two, as near to a cube as powers of two allow.
+
+    Raises:
+        InputError: `pieces` is not a power of two.
+    """
+    if pieces < 1 or pieces & (pieces - 1):
+        raise InputError(f"pieces = {pieces}: expected a power of two")
+    exponent = pieces.bit_length() - 1
+    return tuple(2 ** (exponent // rank + (dim < exponent % rank)) for dim in range(rank))
+
+
+class Split(eqx.Module):
+    """One way to use a number of GPUs.
+
+    Attributes:
+        pieces: parts of a sample, their product [1].
+        groups: groups of samples [1].
+        step: terms of the iteration.
+        fits: a group has at least one sample, and the memory holds it.
+    """
+
+    pieces: int = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
+    step: SpatialStep
+    fits: bool
+
+
+def survey_splits(
+    network: SpatialNetwork,
+    n_gpus: int,
+    batch: int,
+    machine: SpatialMachine,
+    coefficients: LayerTimeCoefficients,
+    device: Device,
+    memory: float,
+    regime: int = 0,
+) -> list[Split]:
+    """All hybrids of sample and spatial split on `n_gpus` GPUs, pieces in powers of two.
+
+    Args:
+        network: geometry and kernels.
+        n_gpus: a power of two [1].
+        batch: global batch [sample].
+        machine: links.
+        coefficients: analytical layer time.
+        device: chip.
+        memory: of one GPU [byte].
+        regime: index of its software regime.
+
+    Returns:
+        Splits from no spatial split to all GPUs on one group.
+
+    Raises:
+        InputError: `n_gpus` is not a power of two.
+    """
+    splits_of(n_gpus, 1)
+    rank = network.extent.shape[1]
+    found = []
+    for exponent in range(n_gpus.bit_length()):
+        pieces, groups = 2**exponent, n_gpus // 2**exponent
+        parts = jnp.asarray(splits_of(pieces, rank), jnp.result_type(float))
+        step = spatial_step(network, parts, float(groups), float(batch), machine, coefficients, device, regime)
+        found.append(Split(pieces, groups, step, bool(groups <= batch and step.memory <= memory)))
+    return found
