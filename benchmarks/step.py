@@ -1,8 +1,9 @@
 """Throughput of the step-time model: configurations per second and gradients per second, float32.
 
-Run `python benchmarks/step.py`. Depth, width, heads, vocabulary, sequence length, experts, degrees, ZeRO stage and batch
-are drawn row by row, all other numbers scattered by a few percent. Two layouts are timed: every leaf varies from row to
-row (a scenario sweep), and model and plan vary on one cluster with one set of coefficients (a plan search). The script fixes no device: what JAX finds is what is measured.
+Run `python benchmarks/step.py`. Depth, width, heads, vocabulary, sequence length, experts, degrees, ZeRO stage, batch
+are drawn for every row, all other numbers scattered by a few percent. Two layouts are timed: every leaf varies from
+row to row (a scenario sweep), and model and plan vary on one cluster with one set of coefficients (a plan search). The
+script fixes no device: what JAX finds is what is measured.
 """
 
 import argparse

@@ -5,6 +5,11 @@ from jaxscale.catalogue import chip as chip
 from jaxscale.catalogue import cluster as cluster
 from jaxscale.catalogue import load_hardware as load_hardware
 from jaxscale.catalogue import model as model
+from jaxscale.choose.best_plan import best_plan as best_plan
+from jaxscale.choose.enumerate import PlanSpace as PlanSpace
+from jaxscale.choose.result import PlanChoice as PlanChoice
+from jaxscale.choose.sensitivity import elasticity as elasticity
+from jaxscale.choose.shape import search_shape as search_shape
 from jaxscale.coefficients import Coefficients as Coefficients
 from jaxscale.coefficients import prior_medians as prior_medians
 from jaxscale.errors import InputError as InputError

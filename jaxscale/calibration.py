@@ -4,6 +4,7 @@ A plain hashable record on the host. It rides on `Coefficients` as static data: 
 turned into coefficients, never traced.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,6 +66,13 @@ class Calibration:
     known: tuple[tuple[str, str], ...] = ()
     provenance: tuple[tuple[str, str], ...] = ()
 
+    @functools.cached_property
+    def _by_level(self) -> dict[tuple[str, str], list[LevelEffect]]:
+        found: dict[tuple[str, str], list[LevelEffect]] = {}
+        for effect in self.effects:
+            found.setdefault((effect.kind, effect.level), []).append(effect)
+        return found
+
     def shifts(self, levels: Mapping[str, str | None]) -> dict[str, float]:
         """Total shift of each coefficient for a run of the given levels, by coefficient name [1].
 
@@ -72,20 +80,24 @@ class Calibration:
         kernel and release add to it.
         """
         base = "source" if ("source", levels.get("source")) in self.known else "framework"
-        wanted = {(kind, levels.get(kind)) for kind in (base, *KINDS)}
         total: dict[str, float] = {}
-        for effect in self.effects:
-            if (effect.kind, effect.level) in wanted:
+        for kind in (base, *KINDS):
+            for effect in self._by_level.get((kind, str(levels.get(kind))), []):
                 for name, shift in effect.shifts:
                     total[name] = total.get(name, 0.0) + shift
         return total
+
+    @functools.cached_property
+    def _scatter_by_level(self) -> dict[tuple[str, str], Scatter]:
+        # The first entry of a level counts: a new fit puts its own before those of its start.
+        return {(scatter.kind, scatter.level): scatter for scatter in reversed(self.scatter)}
 
     def scatter_of(self, levels: Mapping[str, str | None]) -> Scatter:
         """Scatter of a run of the given levels: its source's, its framework's, or that of an unseen framework.
 
         A chip that the fit never saw widens the interval to at least that of an unseen framework.
         """
-        by_level = {(scatter.kind, scatter.level): scatter for scatter in self.scatter}
+        by_level = self._scatter_by_level
         unseen = by_level.get(("unseen", ""), Scatter("unseen", "", math.log(1.5), 0.25))
         gpu = levels.get("gpu")
         if self.known and gpu and ("gpu", gpu) not in self.known:

@@ -144,7 +144,7 @@ def memory(
     logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
     last_stage = per_layer * layers + plan.recompute_full * whole + logit_bytes
     logits = smooth_max(last_stage, activations, temperature) - activations
-    gathered = sharding(plan, 3) * 2.0 * PARAMETER_BYTES * params.layers / layers
+    gathered = sharding(plan, 3) * 2.0 * PARAMETER_BYTES * (params.layers + params.experts) / layers
     trainable = model.trainable_share
     terms = (
         PARAMETER_BYTES * held(3),

@@ -38,7 +38,7 @@ class Plan(eqx.Module):
         recompute_selective: 1 where only the attention core is recomputed [1].
         recompute_full: 1 where whole layers are recomputed [1].
         gpipe: 1 where all forwards run before the first backward [1].
-        zero_bubble: share of the pipeline bubble that weight gradients fill [1].
+        zero_bubble: 1 for the zero-bubble schedule ZB-H1, whose weight gradients fill part of the bubble [1].
         flash_attention: 1 for fused attention, 0 for materialised scores [1].
         precision: share of the weight matmuls done in each of `PRECISIONS` [1].
     """

@@ -13,9 +13,9 @@ from jaxscale._compile import filter_jit
 from jaxscale.calibration import Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
-from jaxscale.fit.batch import RunBatch, stack
+from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.measured import describe_runs, measured_times
-from jaxscale.fit.store import resolve
+from jaxscale.fit.store import resolve_rows
 from jaxscale.memory import memory
 from jaxscale.runs import Runs
 from jaxscale.step import StepTime, step_time
@@ -118,7 +118,7 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
     notes = list(described.notes)
     if described.batch is not None:
         levels = [row.effects for row in described.descriptions]
-        resolved = _resolve_rows(coefficients, levels)
+        resolved = resolve_rows(coefficients, levels)
         step, peak = _evaluate(*_pad(described.batch, resolved))
         count = len(described.batch)
         index = described.index
@@ -144,13 +144,6 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
         status=tuple(row["status"] for row in runs),
         levels={name: tuple(row[name] for row in runs) for name in GROUPINGS},
     )
-
-
-def _resolve_rows(coefficients: Coefficients, levels: list[Mapping[str, str | None]]) -> Coefficients:
-    """Coefficients of each row, stacked; each distinct combination of levels is resolved once."""
-    keys = [tuple(sorted((kind, level or "") for kind, level in row.items())) for row in levels]
-    by_key = {key: resolve(coefficients, row) for key, row in zip(keys, levels, strict=True)}
-    return stack([by_key[key] for key in keys])
 
 
 def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coefficients]:

@@ -45,7 +45,8 @@ coefficients = js.load_fit("prior")
 # ## 1. A chip: the roofline
 #
 # A kernel that does $F$ flops on $B$ bytes takes at least $\max(F / C, B / W)$. The ratio $F/B$ at which the two are
-# equal is the ridge: below it, memory is the limit. Each generation has moved the ridge to the right.
+# equal is the ridge: below it, memory is the limit. From V100 to H100 the ridge has moved to the right: the same kernel
+# needs ever more flops per byte to keep a chip busy.
 
 # %%
 names = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "tpu-v5p")
@@ -77,7 +78,7 @@ def share_of_peak(n_tokens, tp):
     )
 
 
-# microbatches below one sequence stand for shorter sequences: a jitted plan is not checked for whole numbers
+# Microbatches below one sequence stand for shorter sequences: a traced plan is not checked for whole numbers.
 reached = {f"tp = {tp}": jax.jit(jax.vmap(lambda n, tp=tp: share_of_peak(n, tp)))(tokens) for tp in (1, 2, 4, 8)}
 Image(
     png(

@@ -117,6 +117,13 @@ def draw_configuration(choose: Choose, normal: Normal) -> Configuration:
     plan = draw_plan(choose, shape)
     domain = choose([None, None, 1, 4, 8])
     hardware = cluster(choose(CHIPS), plan.n_chips, gpus_per_node=domain)
+    if choose([False, True]):
+        network = hardware.network
+        # A spine of half the bandwidth above rails of a few nodes.
+        sizes = np.asarray([network.domain_size[0], 4.0 * network.domain_size[0], 1e12])
+        hardware = changed(
+            hardware, network__domain_size=sizes, network__bandwidth=network.bandwidth * np.asarray([1.0, 1.0, 0.5])
+        )
     configuration = Configuration(shape, plan, hardware, draw_coefficients(normal))
     assert not violations(shape, plan, plan.n_chips)
     return configuration
@@ -185,7 +192,7 @@ def many_steps(configurations: Configuration, temperature: float = 0.0) -> StepT
 
 def ideal_coefficients(**changes: float) -> Coefficients:
     """Coefficients of a machine without losses: efficiencies and exposures 1, everything else 0."""
-    ones = ("efficiency", "latency_scale", "exposed", "activation_factor", "fragmentation")
+    ones = ("efficiency", "latency_scale", "exposed", "factor", "fragmentation")
     values = {name: float(any(word in name for word in ones)) for name in names()}
     return Coefficients(**(values | changes))
 

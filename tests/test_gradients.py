@@ -46,7 +46,7 @@ def gradients(function: Any, batch: Configuration, temperature: float) -> Config
 
 
 class Slopes:
-    """Slopes per relative change of every number of every row, over the total: by autodiff and one-sided by differences.
+    """Slopes by every number of every row, per relative change and over the total: by autodiff and by differences.
 
     Arrays [number, row]; the difference arrays have a leading axis of steps.
     """

@@ -92,7 +92,7 @@ def test_the_installed_command_predicts(python: Path, tmp_path: Path):
     runs = ROOT / "data" / "runs" / "vtrain_a100_ground_truth.csv"
     lines = runs.read_text(encoding="utf-8").splitlines()[:6]
     (tmp_path / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = "from jaxscale.cli.main import main; main()"
+    command = "import sys; from jaxscale.cli.main import main; sys.exit(main())"
     done = run(python, "-c", command, "predict", "data.csv", "--out", "out.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "out.csv").open(encoding="utf-8") as file:

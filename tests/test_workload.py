@@ -66,7 +66,7 @@ def test_flops_are_six_per_parameter_and_twelve_per_layer_width_and_key():
 
 
 def test_iteration_flops_of_korthikanti():
-    """Korthikanti et al., arXiv 2205.05198, equation 7, one iteration: `72 B L s h^2 (1 + s / (6 h) + v / (12 h L))`."""
+    """Korthikanti et al., arXiv 2205.05198, equation 7: `72 B L s h^2 (1 + s / (6 h) + v / (12 h L))`."""
     layers, width, length, vocabulary = 105.0, 20480.0, 2048.0, 51200.0
     shape = Transformer(layers, width, 128, length, vocab_size=vocabulary)
     bracket = 1.0 + length / (6.0 * width) + vocabulary / (12.0 * width * layers)

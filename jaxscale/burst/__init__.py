@@ -11,6 +11,8 @@ from jaxscale.burst.blocking import blocking_rate as blocking_rate
 from jaxscale.burst.blocking import soft_blocking as soft_blocking
 from jaxscale.burst.blocking import stated_stream as stated_stream
 from jaxscale.burst.blocking import study_blocking as study_blocking
+from jaxscale.burst.cluster_study import ClusterStudy as ClusterStudy
+from jaxscale.burst.cluster_study import study_clusters as study_clusters
 from jaxscale.burst.layer_time import AnalyticalLayerTime as AnalyticalLayerTime
 from jaxscale.burst.layer_time import Device as Device
 from jaxscale.burst.layer_time import analytical_layer_time as analytical_layer_time
@@ -30,11 +32,11 @@ from jaxscale.burst.planner import plan_burst as plan_burst
 from jaxscale.burst.planner import plan_data_parallel as plan_data_parallel
 from jaxscale.burst.released_planner import plan_released as plan_released
 from jaxscale.burst.report import burst_report as burst_report
-from jaxscale.burst.report import study_clusters as study_clusters
 from jaxscale.burst.soft_planner import SoftPlan as SoftPlan
 from jaxscale.burst.soft_planner import plan_soft as plan_soft
 from jaxscale.burst.soft_planner import prices as prices
 from jaxscale.burst.soft_planner import soft_plan_time as soft_plan_time
 from jaxscale.burst.spatial import spatial_network as spatial_network
 from jaxscale.burst.spatial import spatial_step as spatial_step
+from jaxscale.burst.spatial_survey import survey_splits as survey_splits
 from jaxscale.burst.step_costs import Scenario as Scenario

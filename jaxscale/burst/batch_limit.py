@@ -59,12 +59,14 @@ class IdealJob(eqx.Module):
         growing with G would pay more in samples than it saves.
         """
         c, o = jnp.asarray(self.sample_time), jnp.asarray(self.overhead)
-        return jnp.sqrt(o * convergence.critical_batch * n_gpus / c)
+        return jnp.sqrt(o * jnp.asarray(convergence.critical_batch) * n_gpus / c)
 
     def best_time(self, n_gpus: ArrayLike, convergence: Convergence) -> Array:
         r"""Least time to accuracy, $T^* = S_{min}\big(\sqrt{o} + \sqrt{c\, B_{crit} / G}\big)^2$ [s]."""
         c, o = jnp.asarray(self.sample_time), jnp.asarray(self.overhead)
-        return convergence.min_steps * (jnp.sqrt(o) + jnp.sqrt(c * convergence.critical_batch / n_gpus)) ** 2
+        return (
+            jnp.asarray(convergence.min_steps) * (jnp.sqrt(o) + spread) ** 2
+        )
 
     def gpus_at_efficiency(self, efficiency: ArrayLike, convergence: Convergence) -> Array:
         r"""GPUs at which the last GPU still speeds the job up by the fraction e of its share.
@@ -77,14 +79,14 @@ class IdealJob(eqx.Module):
 
 
 class BatchSurvey(eqx.Module):
-    """Best batch for every cluster size, from the planner.
+    r"""Best batch for every cluster size, from the planner.
 
     Attributes:
         batch: batch of least time to accuracy, by cluster size [sample].
         time: that time [s].
         gpu_seconds: GPU-time of the whole training run with that batch [s].
-        marginal: $-d \\ln T / d \\ln G$ between a size and the next [1]; 1 is perfect scaling.
-        growth: $d \\ln B^* / d \\ln G$ [1]; below 1 the samples per GPU shrink: strong scaling.
+        marginal: $-d \ln T / d \ln G$ between a size and the next [1]; 1 is perfect scaling.
+        growth: $d \ln B^* / d \ln G$ [1]; below 1 the samples per GPU shrink: strong scaling.
     """
 
     batch: Float[Array, " size"]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale.burst.layers import Layer
 from jaxscale.burst.networks import network_entry, network_steps
 from jaxscale.burst.profiles import read_layer_times
 from jaxscale.errors import InputError
@@ -47,36 +48,42 @@ class MeasuredLayerTime(AbstractLayerTime):
         return jnp.where(idle, 0.0, jnp.exp(inside + beyond))
 
 
-def _occurrences(profile: str) -> dict[int, dict[tuple, list[float]]]:
-    """Times by batch and layer key, in file order; the planner's own table where it has the network."""
+Occurrences = dict[tuple, list[float]]
+"""Times of each layer key, in file order [s]."""
+
+
+def _occurrences(profile: str) -> dict[int, Occurrences]:
+    """Times by batch, with CUDA graphs where the network was recorded with and without."""
     rows = [row for row in read_layer_times() if row.network == profile]
     graph = [row for row in rows if row.regime.endswith("-graph")]
-    found: dict[int, dict[tuple, list[float]]] = {}
+    found: dict[int, Occurrences] = {}
     for row in graph or rows:
         found.setdefault(row.batch, {}).setdefault(row.layer.key, []).append(row.seconds)
     return found
 
 
-def _seconds(step, occurrences: dict[tuple, list[float]], seen: int) -> float:
-    if step.layer.name == "join":
+def _lookup(layer: Layer, profiles: list[Occurrences], seen: int) -> float | None:
+    """Time of a layer: none for the end of a branch, its own row, or the sum of its parts [s]."""
+    if layer.name == "join":
         return 0.0
-    if step.layer.key in occurrences:
-        times = occurrences[step.layer.key]
-        return times[min(seen, len(times) - 1)]
-    if step.layer.parts and all(part in occurrences for part in step.layer.parts):
-        return sum(occurrences[part][0] for part in step.layer.parts)
-    raise KeyError(step.layer.name)
+    for times in profiles:
+        if layer.key in times:
+            return times[layer.key][min(seen, len(times[layer.key]) - 1)]
+        if layer.parts and all(part in times for part in layer.parts):
+            return sum(times[part][0] for part in layer.parts)
+    return None
 
 
 @functools.cache
-def measured_layer_time(name: str, per_shape: bool = True) -> MeasuredLayerTime:
+def measured_layer_time(name: str, per_shape: bool = False) -> MeasuredLayerTime:
     """Measured curves of a network.
 
     Args:
-        name: a network whose layers were measured: `vgg16`, `wide_resnet101_2`, `inception_v3`, `vit`.
+        name: a network whose layers were measured: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`.
         per_shape: one curve per distinct layer shape, the first in the profile, as the released planner looks layers
-            up; else every layer has the curve of its own row. They differ where the profile times equal shapes apart:
-            the two 4,096-wide activations of VGG-16, by 1.2 ms.
+            up; else every layer has the curve of its own row. The first reproduces published plans; the second adds up
+            to the profile. They differ where the profile times equal shapes apart: the activations of VGG-16 carry the
+            backward pass of different convolutions, and a look-up by shape misses a sixth of the iteration.
 
     Returns:
         The curves.
@@ -84,27 +91,25 @@ def measured_layer_time(name: str, per_shape: bool = True) -> MeasuredLayerTime:
     Raises:
         InputError: layers of the network were not measured; `layer_time.analytical_layer_time` can serve them.
     """
-    profile = network_entry(name).profile
-    occurrences = _occurrences(profile) if profile else {}
+    tables = [_occurrences(profile) for profile in network_entry(name).profiles]
+    batches = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
+    if not batches:
+        raise _not_measured(name, "all layers")
     steps = network_steps(name)
-    batches = sorted(occurrences)
     times = np.zeros((len(steps), len(batches)))
     for column, batch in enumerate(batches):
         seen: dict[tuple, int] = {}
         for row, step in enumerate(steps):
             key = step.layer.key
-            try:
-                times[row, column] = _seconds(step, occurrences[batch], 0 if per_shape else seen.get(key, 0))
-            except KeyError as error:
-                raise _not_measured(name, str(error)) from None
+            seconds = _lookup(step.layer, [table[batch] for table in tables], 0 if per_shape else seen.get(key, 0))
+            if seconds is None:
+                raise _not_measured(name, step.layer.name)
+            times[row, column] = seconds
             seen[key] = seen.get(key, 0) + 1
-    if not batches:
-        raise _not_measured(name, "all")
     with np.errstate(divide="ignore"):
         return MeasuredLayerTime(np.log(np.array(batches, float)), np.log(times))
 
 
 def _not_measured(name: str, what: str) -> InputError:
-    return InputError(
-        f"network {name}: no measured time for {what}; expected vgg16, wide_resnet101_2, inception_v3, vit"
-    )
+    known = "vgg16, resnet50, wide_resnet101_2, inception_v3, vit"
+    return InputError(f"network {name}: no measured time for {what}; expected one of {known}")

@@ -117,9 +117,9 @@ def multiplex(
     busy = stretch * plan.gpu_seconds
     free = jnp.maximum(n_gpus * iteration - busy, 0.0)
     useful = (1.0 - jnp.asarray(i.background_loss)) * free + i.colocated_share * busy - gpus_back * i.preemption_time
-    foreground = batch / iteration
-    background = background_rate * jnp.maximum(useful, 0.0) / iteration
-    alone = batch / jnp.asarray(data_parallel_time)
+    foreground = jnp.asarray(batch) / iteration
+    background = jnp.asarray(background_rate) * jnp.maximum(useful, 0.0) / iteration
+    alone = jnp.asarray(batch) / data_parallel_time
     progress = jnp.stack([foreground / alone, background / (n_gpus * jnp.asarray(background_rate))])
     fairness = progress.sum(0) ** 2 / (2.0 * (progress**2).sum(0))
     share = free / (n_gpus * iteration)

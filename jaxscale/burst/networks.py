@@ -94,6 +94,7 @@ class LayerGraph(eqx.Module):
     regime: str = eqx.field(static=True)
 
     def __check_init__(self):
+        """Refuse blocks that the planner cannot place."""
         if self.widths[-1] > MAX_BRANCHES:
             raise InputError(f"network {self.name}: a block has {self.widths[-1]} branches; at most {MAX_BRANCHES}")
 
@@ -107,7 +108,7 @@ class NetworkEntry(NamedTuple):
     """One table of `networks.toml`."""
 
     name: str
-    profile: str | None
+    profiles: tuple[str, ...]
     table: dict[str, Any]
 
 
@@ -173,7 +174,7 @@ def read_networks(path: Path | None = None) -> dict[str, NetworkEntry]:
         tables = tomllib.load(file)["networks"]
     found = {}
     for name, table in tables.items():
-        entry = NetworkEntry(name, table.get("profile"), table)
+        entry = NetworkEntry(name, tuple(table.get("profiles", ())), table)
         for alias in (name, *table.get("aliases", ())):
             found[alias] = entry
     return found

@@ -54,7 +54,7 @@ def step_time(job: Job, degree: ArrayLike) -> Array:
     """
     n = jnp.asarray(degree)
     exchange = 2.0 * jnp.asarray(job.message) / job.bandwidth
-    return job.work / n + job.latency * jnp.log2(n) + exchange * (1.0 - 1.0 / n)
+    return jnp.asarray(job.work) / n + job.latency * jnp.log2(n) + exchange * (1.0 - 1.0 / n)
 
 
 def best_degree(job: Job) -> Array:

@@ -82,7 +82,9 @@ def plan_released(
 
     def layer(state, step):
         edge, exempt, legal, single = step
-        return _accept(costs, jnp.asarray(scenario.amplification_limit), state, (edge, costs.gpus, exempt, legal, single))
+        return _accept(
+            costs, jnp.asarray(scenario.amplification_limit), state, (edge, costs.gpus, exempt, legal, single)
+        )
 
     (total, _), chosen = jax.lax.scan(layer, start, (edge, costs.exempt, legal, single))
 

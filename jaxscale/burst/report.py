@@ -1,4 +1,4 @@
-"""Burst plan of a network as one JSON-serialisable document, and the cluster studies behind the figures."""
+"""Burst plan of a network as one JSON-serialisable document."""
 
 import functools
 from typing import Any
@@ -7,14 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.burst.layer_time import analytical_layer_time
 from jaxscale.burst.measured import AbstractLayerTime, measured_layer_time
 from jaxscale.burst.multiplexing import (
     Interference,
     Throughput,
-    loss_at_ratio,
     multiplex,
     multiplexing_table,
     no_interference,
@@ -99,8 +97,13 @@ def _summary(plan: BurstPlan, gpus: int) -> dict[str, float]:
 
 def _layers(graph: LayerGraph, plan: BurstPlan) -> list[dict[str, Any]]:
     rows = zip(
-        graph.names, plan.gpus.tolist(), plan.step_time.tolist(), plan.amplification.tolist(), plan.parallel.tolist(),
-        graph.is_join.tolist(), strict=True
+        graph.names,
+        plan.gpus.tolist(),
+        plan.step_time.tolist(),
+        plan.amplification.tolist(),
+        plan.parallel.tolist(),
+        graph.is_join.tolist(),
+        strict=True,
     )
     return [
         {"layer": name, "gpus": int(g), "time_s": time, "amplification": amplification or None, "parallel": bool(side)}
@@ -111,6 +114,17 @@ def _layers(graph: LayerGraph, plan: BurstPlan) -> list[dict[str, Any]]:
 
 def _cluster(result: Throughput) -> dict[str, float]:
     return {name: float(getattr(result, name)) for name in Throughput.__dataclass_fields__}
+
+
+def _partitions(gpus, throughput, times, shared: Throughput, alone: BurstPlan, batch: int) -> dict[str, Any]:
+    """Static partitions, and the best one whose foreground job is no slower than in bursts with multiplexing."""
+    rows = [
+        {"foreground_gpus": int(g), "foreground_time_s": float(t), "ratio": float(r * alone.time / batch)}
+        for g, r, t in zip(gpus, throughput, times, strict=True)
+        if np.isfinite(t)
+    ]
+    as_fast = [row for row in rows if row["foreground_time_s"] <= float(shared.iteration_time)]
+    return {"all": rows, "best_as_fast": max(as_fast, key=lambda row: row["ratio"], default=None)}
 
 
 def burst_report(
@@ -163,7 +177,6 @@ def burst_report(
         multiplex(burst, data_parallel.time, batch, gpus, rate, i) for i in (stated_interference(), no_interference())
     )
     partition, partition_times = static_partition(costs, batch, gpus, rate)
-    best = int(jnp.argmax(partition))
     stated = stated_interference()
     return {
         "network": name,
@@ -185,87 +198,9 @@ def burst_report(
             "interference": {field: float(getattr(stated, field)) for field in Interference.__dataclass_fields__},
             "cluster": _cluster(shared),
             "ideal": _cluster(ideal),
-            "static_partition": {
-                "foreground_gpus": int(costs.gpus[best]),
-                "foreground_time_s": float(partition_times[best]),
-                "throughput": float(partition[best]),
-                "ratio": float(partition[best] * data_parallel.time / batch),
-            },
+            "static_partition": _partitions(costs.gpus, partition, partition_times, shared, data_parallel, batch),
         },
         "prices": {
             field: float(getattr(price, field)) for field in ("batch", "bandwidth", "latency", "amplification_limit")
         },
     }
-
-
-class ClusterStudy(eqx.Module):
-    """Cluster throughput of bursts with multiplexing, by cluster size; the batch grows with the cluster.
-
-    Attributes:
-        n_gpus: cluster sizes [1].
-        stated: with the stated interference.
-        ideal: without interference.
-        speed: foreground iteration by data parallelism over that in bursts [1].
-        loss_low: background loss at which the gain falls to the lower end of the published band [1].
-        loss_high: background loss at which the gain falls to its upper end; negative where it is below anyway [1].
-    """
-
-    n_gpus: Float[Array, " size"]
-    stated: Throughput
-    ideal: Throughput
-    speed: Float[Array, " size"]
-    loss_low: Float[Array, " size"]
-    loss_high: Float[Array, " size"]
-
-
-def study_clusters(
-    network: str,
-    n_gpus: ArrayLike,
-    bandwidth: ArrayLike = 266e9,
-    latency: ArrayLike = 240e-6,
-    amplification_limit: ArrayLike = 2.0,
-    samples_per_gpu: float | None = None,
-    background_batch: float | None = None,
-) -> ClusterStudy:
-    """Gain over data parallelism with a single task for one network on clusters of several sizes.
-
-    Foreground batch per GPU, background batch and interference are those of `data/burst/multiplexing.toml` unless
-    given; layer times are measured, one curve per layer.
-
-    Args:
-        network: a measured network with job sizes in the table.
-        n_gpus: cluster sizes, powers of two up to 1,024 [1].
-        bandwidth: per GPU and direction [byte/s].
-        latency: of one redistribution [s].
-        amplification_limit: see `Scenario` [1].
-        samples_per_gpu: foreground batch over GPUs [sample].
-        background_batch: samples of a background job [sample].
-
-    Returns:
-        The study.
-    """
-    name = network_entry(network).name
-    table = multiplexing_table()
-    job, band = table["jobs"][name], table["published"]
-    graph, layer_time = load_network(name), measured_layer_time(name, per_shape=False)
-    sizes = jnp.asarray(n_gpus, jnp.result_type(float))
-    per_gpu = job["samples_per_gpu"] if samples_per_gpu is None else samples_per_gpu
-    side = jnp.asarray(job["background_batch"] if background_batch is None else background_batch, sizes.dtype)
-    link = jax.tree.map(jnp.asarray, (bandwidth, latency, amplification_limit))
-    return _study(graph, layer_time, sizes, per_gpu, side, link, (band["ratio_low"], band["ratio_high"]))
-
-
-@eqx.filter_jit
-def _study(graph, layer_time, sizes, samples_per_gpu, side, link, band) -> ClusterStudy:
-    rate = side / layer_time(side).sum()
-
-    def one(size: Array) -> tuple:
-        scenario = Scenario(samples_per_gpu * size, size, *link)
-        plan = plan_burst(graph, layer_time, scenario, 11)
-        alone = plan_data_parallel(graph, layer_time, scenario, 11)
-        shared = (plan, alone.time, scenario.batch, size, rate)
-        losses = [loss_at_ratio(*shared, stated_interference(), ratio) for ratio in band]
-        both = [multiplex(*shared, interference) for interference in (stated_interference(), no_interference())]
-        return (*both, alone.time / plan.time, *losses)
-
-    return ClusterStudy(sizes, *jax.vmap(one)(sizes))

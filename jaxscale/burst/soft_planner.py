@@ -43,11 +43,13 @@ def _soft_edges(costs: StepCosts, limit: ArrayLike, width: float, price: float) 
 def _soft_time(graph: LayerGraph, edge: Array, costs: StepCosts, n_gpus: ArrayLike, temperature: ArrayLike) -> Array:
     forbidden = _FORBIDDEN * jax.lax.stop_gradient(costs.edge[:, 0, 0, 0].sum())
 
-    def minimum(values: Array, axis: int) -> Array:
-        return -temperature * jax.nn.logsumexp(-values / temperature, axis=axis)
+    t = jnp.asarray(temperature)
 
     def maximum(values: Array, axis: int) -> Array:
-        return temperature * jax.nn.logsumexp(values / temperature, axis=axis)
+        return t * jnp.asarray(jax.nn.logsumexp(values / t, axis=axis))
+
+    def minimum(values: Array, axis: int) -> Array:
+        return -maximum(-values, axis)
 
     path, _ = forward(graph, edge, costs.gpus, n_gpus, forbidden, minimum, maximum)
     return minimum(path, 0)
@@ -100,8 +102,9 @@ def plan_soft(
 ) -> SoftPlan:
     r"""Smooth plan: time, and the expected use of every option.
 
-    The weight of an edge is the derivative of the smooth time in its cost, $w_l(a, b) = \partial S / \partial c_l(a, b)$;
-    over the options of a step the weights add up to 1 (to the weight of its branch in the maximum, inside a block).
+    The weight of an edge is the derivative of the smooth time in its cost,
+    $w_l(a, b) = \partial S / \partial c_l(a, b)$; over the options of a step the weights add up to 1 (inside a block,
+    to the weight of the branch in the maximum).
 
     Args:
         graph: the network.

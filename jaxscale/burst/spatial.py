@@ -1,4 +1,4 @@
-"""Splitting one sample over GPUs: halo exchange of 3-D convolutional networks, with and without a split of the batch."""
+"""Splitting one sample over GPUs: halo exchange of 3-D convolutional networks, with or without a split of the batch."""
 
 import functools
 import tomllib
@@ -196,70 +196,3 @@ def spatial_step(
     # Activations for the backward pass and their gradients; weights, gradients and two moments.
     held = 2.0 * FLOAT_BYTES * network.activations * samples / pieces + 4.0 * FLOAT_BYTES * network.weights.sum()
     return SpatialStep((forward + data + weights).sum(), exposed.sum(), left, held, n_gpus)
-
-
-def splits_of(pieces: int, rank: int) -> tuple[int, ...]:
-    """Parts per dimension of a power of two, as near to a cube as powers of two allow.
-
-    Raises:
-        InputError: `pieces` is not a power of two.
-    """
-    if pieces < 1 or pieces & (pieces - 1):
-        raise InputError(f"pieces = {pieces}: expected a power of two")
-    exponent = pieces.bit_length() - 1
-    return tuple(2 ** (exponent // rank + (dim < exponent % rank)) for dim in range(rank))
-
-
-class Split(eqx.Module):
-    """One way to use a number of GPUs.
-
-    Attributes:
-        pieces: parts of a sample, their product [1].
-        groups: groups of samples [1].
-        step: terms of the iteration.
-        fits: a group has at least one sample, and the memory holds it.
-    """
-
-    pieces: int = eqx.field(static=True)
-    groups: int = eqx.field(static=True)
-    step: SpatialStep
-    fits: bool
-
-
-def survey_splits(
-    network: SpatialNetwork,
-    n_gpus: int,
-    batch: int,
-    machine: SpatialMachine,
-    coefficients: LayerTimeCoefficients,
-    device: Device,
-    memory: float,
-    regime: int = 0,
-) -> list[Split]:
-    """All hybrids of sample and spatial split on `n_gpus` GPUs, pieces in powers of two.
-
-    Args:
-        network: geometry and kernels.
-        n_gpus: a power of two [1].
-        batch: global batch [sample].
-        machine: links.
-        coefficients: analytical layer time.
-        device: chip.
-        memory: of one GPU [byte].
-        regime: index of its software regime.
-
-    Returns:
-        Splits from no spatial split to all GPUs on one group.
-
-    Raises:
-        InputError: `n_gpus` is not a power of two.
-    """
-    splits_of(n_gpus, 1)
-    rank = network.extent.shape[1]
-    found = []
-    for exponent in range(n_gpus.bit_length()):
-        pieces, groups = 2**exponent, n_gpus // 2**exponent
-        parts = jnp.asarray(splits_of(pieces, rank), jnp.result_type(float))
-        step = spatial_step(network, parts, float(groups), float(batch), machine, coefficients, device, regime)
-        found.append(Split(pieces, groups, step, bool(groups <= batch and step.memory <= memory)))
-    return found

@@ -72,13 +72,14 @@ def make_report(calibration: DemoCalibration, design: DemoDesign) -> Report:
     report = Report("Training time, calibrated and used: a demonstration")
     for line in summary_lines(calibration, design):
         report.text(line[0].upper() + line[1:] + ".")
-    _calibration(report, calibration)
-    _plans(report, design)
-    _shape(report, design)
+    add_calibration(report, calibration)
+    add_plans(report, design)
+    add_shape(report, design)
     return report
 
 
-def _calibration(report: Report, calibration: DemoCalibration) -> None:
+def add_calibration(report: Report, calibration: DemoCalibration) -> None:
+    """Predictions of the runs that the fit has not seen, their intervals and errors, and the coefficients found."""
     fit, held_out = calibration.fit, calibration.held_out
     report.heading("Predictions of runs that the fit has not seen")
     report.text(
@@ -109,7 +110,8 @@ def _calibration(report: Report, calibration: DemoCalibration) -> None:
     report.table(("coefficient", "value", "90 % interval", "unit"), rows)
 
 
-def _plans(report: Report, design: DemoDesign) -> None:
+def add_plans(report: Report, design: DemoDesign) -> None:
+    """The fastest plans, where the time of their steps goes, and what it is sensitive to."""
     plans, shown = design.plans, distinct(design.plans)
     report.heading(f"The best plan for {MODEL} on {N_GPUS} {GPU}")
     report.text(
@@ -140,13 +142,14 @@ def _plans(report: Report, design: DemoDesign) -> None:
     report.figure("sensitivity", bars, caption)
 
 
-def _shape(report: Report, design: DemoDesign) -> None:
+def add_shape(report: Report, design: DemoDesign) -> None:
+    """The search for a better width and depth."""
     shape, grid, template = design.shape, design.grid, design.model
     report.heading("A better width and depth")
     report.text(
-        "At a fixed number of parameters and under a few fast plans, gradient descent looks for the width and depth that "
-        "reach a given loss soonest: wider models run faster, but models far from the usual ratio of width to depth "
-        "need more training for the same loss."
+        "At a fixed number of parameters and under a few fast plans, gradient descent looks for the width and depth "
+        "that reach a given loss soonest: wider models run faster, but models far from the usual ratio of width to "
+        "depth need more training for the same loss."
     )
     published = (float(template.d_model), float(template.n_layers))
     found = (float(shape.model.d_model), float(shape.model.n_layers))

@@ -37,16 +37,16 @@ SOURCE = "bigscience_bloom_a100"
 MODEL, GPU, N_GPUS, BATCH = "bloom-176b", "a100-80gb", 384, 2048
 """What is planned: BLOOM 176B on 384 A100 80 GB, 2,048 sequences per step (Le Scao et al. 2022, section 3.2)."""
 
-SPACE = PlanSpace(flash_attention=False, zero_stage=(0, 1), schedule=("gpipe", "1f1b"))
-"""Plans that the software of these runs could do: no flash attention, no interleaving, no ZeRO beyond stage 1."""
+SPACE = PlanSpace(flash_attention=False, cp=(1,), zero_stage=(0, 1), schedule=("gpipe", "1f1b"))
+"""What the software of these runs could do: no flash attention, context parallelism, interleaving, ZeRO above 1."""
 
 AS_TRAINED = Plan(
     8, 4, 12, zero_stage=1, micro_batch_size=2, n_microbatches=128, recompute="full", flash_attention=False
 )
 """The plan with which BLOOM was trained (Le Scao et al. 2022, section 3.2)."""
 
-N_TOP = 200
-"""Plans to rank: enough to find a few that differ in more than a detail [plan]."""
+N_TOP, N_SHAPED = 400, 8
+"""Plans to rank, enough to find several of different degrees; plans under which to search for a shape [plan]."""
 
 LEVELS: Mapping[str, str | None] = {"source": SOURCE, "gpu": GPU, "precision": "bf16"}
 """Levels of the planned run whose fitted effects and scatter apply."""
@@ -117,20 +117,20 @@ class DemoDesign(NamedTuple):
 
 def calibrate(hardware: Hardware, progress: Progress) -> DemoCalibration:
     """Fit four fifths of the groups of runs of a shipped table and predict the last fifth."""
-    runs = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
-    measured, positions = measured_runs(runs, hardware)
-    groups = groups_of(measured)
-    left_out = positions[fold_of(groups, N_FOLDS) == 0]
-    kept = np.setdiff1d(positions, left_out)
-    progress(f"{SOURCE}: {len(kept)} measured runs to fit, {len(left_out)} held out")
-    result = fit(_rows(runs, kept), start=None, name="demo", hardware=hardware, progress=progress)
-    held_out = _rows(runs, left_out)
+    kept, held_out = split(hardware)
+    progress(f"{SOURCE}: {len(kept)} measured runs to fit, {len(held_out)} held out")
+    result = fit(kept, start=None, name="demo", hardware=hardware, progress=progress)
     progress("predicting the runs held out")
     return DemoCalibration(result, predict(held_out, result.coefficients, hardware), held_out)
 
 
-def _rows(runs: Runs, positions: np.ndarray) -> Runs:
-    return dataclasses.replace(runs, rows=tuple(runs.rows[i] for i in positions))
+def split(hardware: Hardware) -> tuple[Runs, Runs]:
+    """The measured runs of the table to fit, and those to hold out: whole groups of one shape, chips, tp and pp."""
+    runs = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
+    measured, positions = measured_runs(runs, hardware)
+    is_left_out = fold_of(groups_of(measured), N_FOLDS) == 0
+    kept, left_out = (tuple(runs.rows[i] for i in positions[rows]) for rows in (~is_left_out, is_left_out))
+    return dataclasses.replace(runs, rows=kept), dataclasses.replace(runs, rows=left_out)
 
 
 def choose(coefficients: Coefficients, hardware: Hardware, progress: Progress) -> DemoDesign:
@@ -140,7 +140,7 @@ def choose(coefficients: Coefficients, hardware: Hardware, progress: Progress) -
     plans = best_plan(template, machine, BATCH, coefficients=coefficients, levels=LEVELS, space=SPACE, top=N_TOP)
     fitted = resolve(coefficients, LEVELS)
     progress("searching for a better width and depth")
-    searches = [(scored, search_shape(template, scored.plan, machine, fitted)) for scored in distinct(plans)]
+    searches = [(scored, search_shape(template, scored.plan, machine, fitted)) for scored in distinct(plans, N_SHAPED)]
     chosen, shape = min(searches, key=lambda pair: pair[1].integer["objective"])
     # Against the published shape under its own best plan, not under the one that suits the new shape.
     gain = -math.expm1(shape.integer["objective"] - searches[0][1].template_objective)

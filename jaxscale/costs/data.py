@@ -2,7 +2,7 @@ r"""Data-parallel collectives: gradient reduction, ZeRO gathers, FSDP and hybrid
 
 ZeRO 0 to 2 move gradients once per step (scatter) and parameters once (gather), partly behind the last backward pass.
 FSDP (stage 3) gathers each layer before its forward and again before its backward pass and scatters its gradients, for
-every microbatch, hidden behind the compute of the neighbouring layer. With a shard group smaller than dp (HSDP) the
+every microbatch, hidden behind the compute of the neighbouring layers. With a shard group smaller than dp (HSDP) the
 copies all-reduce their shard once per step.
 References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 2023, arXiv 2304.11277, section 3.
 """
@@ -121,18 +121,21 @@ def data_parallel(
     expert_ranks = replicas * plan.tp / plan.ep
     reduce_bytes = GRADIENT_BYTES * trainable
     scatter = gather(reduce_bytes * dense, group, plan.tp)
+    scatter = scatter + gather(reduce_bytes * params.experts, expert_ranks, plan.ep)
     collect = gather(PARAMETER_BYTES * dense, group, plan.tp)
+    collect = collect + gather(PARAMETER_BYTES * params.experts, expert_ranks, plan.ep)
     between_copies = 2.0 * gather(reduce_bytes * dense / group, plan.dp / plan.shard_group, stride * plan.shard_group)
-    experts = gather((reduce_bytes + PARAMETER_BYTES * trainable) * params.experts, expert_ranks, plan.ep)
     # Every bucket pays the latency of its ring; FSDP has one bucket per layer and direction.
     latency = gather_time(0.0, group, plan.tp, link, temperature)
     layers = model.n_layers / plan.pp
     per_layer = (layers - 1.0) * latency
     buckets = 2.0 * c.dp_buckets * layers * latency
 
-    once = (1.0 - fsdp) * (scatter + trainable * collect + buckets) + experts + between_copies
-    hidden = c.dp_overlap * backward * (1.0 - 1.0 / replicas)
+    once = (1.0 - fsdp) * (scatter + trainable * collect + buckets) + between_copies
+    # What FSDP's own collectives hide behind is not free to hide the rest.
+    free = backward * (1.0 - fsdp * c.fsdp_overlap)
+    hidden = c.dp_overlap * free * (1.0 - 1.0 / replicas)
     step = exposed(once, hidden, temperature)
-    gathers_forward = exposed(collect + per_layer, c.fsdp_overlap * forward, temperature)
-    gathers_backward = exposed(collect + scatter + 2.0 * per_layer, c.fsdp_overlap * backward, temperature)
-    return DataParallel(step, fsdp * (gathers_forward + gathers_backward))
+    # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
+    traffic = 2.0 * collect + scatter + 3.0 * per_layer
+    return DataParallel(step, fsdp * exposed(traffic, c.fsdp_overlap * (forward + backward), temperature))

@@ -4,7 +4,7 @@ With stage times $t_s$ per microbatch, a 1F1B or GPipe step takes
 
 $$ T = m \max_s t_s + \frac{1 - z}{v} \left(\sum_s t_s - \max_s t_s\right), $$
 
-v virtual stages per chip, z the share of the bubble that weight gradients fill (zero-bubble schedules).
+v virtual stages per chip, z the share of the bubble that weight gradients fill (2/3 for the zero-bubble schedule ZB-H1).
 References: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al. 2023, arXiv 2401.10241.
 """
 
@@ -19,6 +19,11 @@ from jaxscale.costs.collectives import Link, send_time
 from jaxscale.costs.elementwise import ACTIVATION_BYTES
 from jaxscale.plan import Plan, tokens_per_microbatch
 from jaxscale.workload import Transformer
+
+
+ZERO_BUBBLE_LEAVES = 1.0 / 3.0
+"""Bubble of the zero-bubble schedule with the memory of 1F1B (ZB-H1) over that of 1F1B, for equal times of forward,
+backward and weight gradient (Qi et al. 2023, table 2) [1]."""
 
 
 class StageTimes(NamedTuple):
@@ -37,7 +42,8 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: float = 
     r"""Layers of the fullest stage: $\lceil L / p \rceil$, continuous between whole numbers.
 
     The exact form rises linearly over the width $1/p$ that separates $L$ from $L + 1$ layers, so that it meets the
-    ceiling at every whole L and p and is continuous; a single stage holds all layers. The smooth form is the plain ratio, at most one layer below.
+    ceiling at every whole L and p and is continuous; a single stage holds all layers. The smooth form is the plain
+    ratio, at most one layer below.
 
     Args:
         n_layers: L [1].
@@ -92,7 +98,8 @@ def stage_times(
 
 def bubble_time(plan: Plan, stages: StageTimes) -> Array:
     """Idle time of the busiest stage while the pipeline fills and drains [s]."""
-    return (1.0 - plan.zero_bubble) * (stages.total - stages.busiest) / plan.vpp
+    filled = (1.0 - ZERO_BUBBLE_LEAVES) * plan.zero_bubble
+    return (1.0 - filled) * (stages.total - stages.busiest) / plan.vpp
 
 
 def imbalance_time(plan: Plan, stages: StageTimes) -> Array:

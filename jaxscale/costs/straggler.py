@@ -11,9 +11,7 @@ from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 
 
-def straggler_time(
-    cluster: Cluster, coefficients: Coefficients, step: ArrayLike, temperature: float = 0.0
-) -> Array:
+def straggler_time(cluster: Cluster, coefficients: Coefficients, step: ArrayLike, temperature: float = 0.0) -> Array:
     """Time lost to the slowest node: `straggler * log2(nodes) * step`, nothing inside one node.
 
     Args:

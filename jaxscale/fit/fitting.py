@@ -18,10 +18,10 @@ from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import Problem, make_problem, residuals, reweighted
-from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
+from jaxscale.fit.parameters import Effect, constrain_values, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
-from jaxscale.fit.store import level_kinds, load_fit, resolve
+from jaxscale.fit.store import level_kinds, load_fit, unconstrained_rows
 from jaxscale.runs import Runs
 
 TIGHTNESS_FROM_START = 0.6
@@ -115,10 +115,8 @@ def fit_measured(
 
 def base_of(measured: Measured, coefficients: Coefficients) -> np.ndarray:
     """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
-    kinds = list(measured.levels)
-    rows = list(zip(*measured.levels.values(), strict=True))
-    known = {row: unconstrain(resolve(coefficients, dict(zip(kinds, row, strict=True)))) for row in set(rows)}
-    return np.stack([known[row] for row in rows])
+    rows = zip(*measured.levels.values(), strict=True)
+    return unconstrained_rows(coefficients, [dict(zip(measured.levels, row, strict=True)) for row in rows])
 
 
 def cross_validate(
@@ -152,8 +150,9 @@ def covariance(parameters: Array, problem: Problem) -> np.ndarray:
 
 
 def _moved(pooled: Coefficients, spread: Array, parameters: Array, record: Calibration) -> Coefficients:
-    moved = constrain(jnp.asarray(unconstrain(pooled)) + spread * parameters[: len(names())])
-    return Coefficients(**{name: float(getattr(moved, name)) for name in names()}, calibration=record)
+    shift = np.asarray(spread * parameters[: len(names())])
+    values = constrain_values(unconstrain(pooled) + shift).tolist()
+    return Coefficients(**dict(zip(names(), values, strict=True)), calibration=record)
 
 
 def _record(

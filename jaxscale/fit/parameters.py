@@ -9,6 +9,7 @@ $u^0$ what is known before the fit, $s_p$ the prior's spread, $z_p$ the pooled p
 on one coefficient; z and e have standard normal priors, which shrinks effects towards the pooled value.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -145,15 +146,22 @@ def parametrisation(effects: Sequence[Effect], tightness: float = 1.0) -> Parame
     )
 
 
+@functools.cache
 def _fractions() -> np.ndarray:
     return np.asarray([prior.kind == "fraction" for prior in priors().values()])
 
 
 def constrain(unconstrained: Float[Array, "*batch coefficient"]) -> Coefficients:
     """Coefficients in their own units: exp, or the logistic function for fractions."""
-    bounded = jnp.clip(unconstrained, -80.0, 80.0)
+    bounded = jnp.clip(unconstrained, -80.0, 80.0)  # keeps exp finite in float32 too
     values = jnp.where(_fractions(), 1.0 / (1.0 + jnp.exp(-bounded)), jnp.exp(bounded))
     return Coefficients(*[values[..., index] for index in range(values.shape[-1])])
+
+
+def constrain_values(unconstrained: np.ndarray) -> np.ndarray:
+    """The same as `constrain` on the host, as one array [..., coefficient]."""
+    bounded = np.clip(unconstrained, -80.0, 80.0)
+    return np.where(_fractions(), 1.0 / (1.0 + np.exp(-bounded)), np.exp(bounded))
 
 
 def unconstrain(coefficients: Coefficients) -> np.ndarray:

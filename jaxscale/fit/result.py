@@ -7,13 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.calibration import Z90
 from jaxscale.coefficients import Coefficients, names, priors
 from jaxscale.fit.objective import Problem
-from jaxscale.fit.parameters import Effect, constrain, unconstrain
+from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
 from jaxscale.fit.solve import Solution
 from jaxscale.fit.store import to_toml, write_text
 
@@ -74,12 +73,12 @@ class FitResult:
         count = len(names())
         posterior = np.sqrt(np.diag(self.covariance))[:count]
         half = Z90 * posterior * np.asarray(self.problem.parametrisation.spread)
-        low, high = (constrain(jnp.asarray(centre + sign * half)) for sign in (-1.0, 1.0))
+        low, high = (constrain_values(centre + sign * half) for sign in (-1.0, 1.0))
         return {
             name: {
                 "value": float(getattr(self.coefficients, name)),
-                "lo": float(getattr(low, name)),
-                "hi": float(getattr(high, name)),
+                "lo": float(low[index]),
+                "hi": float(high[index]),
                 "unit": prior.unit,
                 "identified": bool(posterior[index] < IDENTIFIED_BELOW),
             }

@@ -1,6 +1,5 @@
 """Fits on disk: TOML with values, intervals, effects, scatter and provenance."""
 
-import dataclasses
 import math
 import os
 import tempfile
@@ -8,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
 
 from jaxscale._resources import fit_path
 from jaxscale.calibration import Calibration, LevelEffect, Scatter
 from jaxscale.catalogue import read_toml
 from jaxscale.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.errors import InputError
-from jaxscale.fit.parameters import constrain, unconstrain
+from jaxscale.fit.parameters import constrain_values, unconstrain
 
 
 def load_fit(name_or_path: str | Path = "default") -> Coefficients:
@@ -88,14 +87,26 @@ def resolve(coefficients: Coefficients, levels: Mapping[str, str | None]) -> Coe
     Returns:
         Coefficients of the run, without the record.
     """
-    plain = dataclasses.replace(coefficients, calibration=None)
-    if coefficients.calibration is None:
-        return plain
-    shifts = coefficients.calibration.shifts(levels)
-    if not shifts:
-        return plain
-    moved = unconstrain(plain) + [shifts.get(name, 0.0) for name in names()]
-    return Coefficients(**{name: float(getattr(constrain(jnp.asarray(moved)), name)) for name in names()})
+    values = constrain_values(unconstrained_rows(coefficients, [levels])[0])
+    return Coefficients(**dict(zip(names(), values.tolist(), strict=True)))
+
+
+def resolve_rows(coefficients: Coefficients, levels: Sequence[Mapping[str, str | None]]) -> Coefficients:
+    """Coefficients of several runs, stacked [row]."""
+    values = constrain_values(unconstrained_rows(coefficients, levels))
+    return Coefficients(**{name: values[:, index] for index, name in enumerate(names())})
+
+
+def unconstrained_rows(coefficients: Coefficients, levels: Sequence[Mapping[str, str | None]]) -> np.ndarray:
+    """Unconstrained coefficients of several runs, effects of their levels included [row, coefficient]."""
+    pooled = unconstrain(coefficients)
+    rows = np.tile(pooled, (len(levels), 1))
+    if coefficients.calibration is not None:
+        column = {name: index for index, name in enumerate(names())}
+        for row, level in zip(rows, levels, strict=True):
+            for name, shift in coefficients.calibration.shifts(level).items():
+                row[column[name]] += shift
+    return rows
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -5,8 +5,10 @@ Palette: Okabe and Ito 2008, "Color Universal Design", recommended set.
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,6 +20,7 @@ PURPLE, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#7F7F7F"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, YELLOW, INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DOTS_PER_INCH = 130
+N_COLOURS = 128
 
 RC: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -62,12 +65,29 @@ def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
 
 
 def png(figure: "Figure") -> bytes:
-    """The figure as a PNG image, the same bytes for the same figure."""
-    buffer = io.BytesIO()
+    """The figure as a PNG image with a palette, a third of the size of one in full colour."""
+    from PIL import Image
+
+    drawn, packed = io.BytesIO(), io.BytesIO()
     with style():
-        # Without a software version in the file it does not change from one installation to the next.
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+        figure.savefig(drawn, format="png")
+    image = Image.open(drawn).convert("RGB").quantize(colors=N_COLOURS, dither=Image.Dither.NONE)
+    image.save(packed, format="png", optimize=True)
+    return packed.getvalue()
+
+
+def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray) -> None:
+    """Round numbers written out on a logarithmic axis of short range; powers of ten stay where it is long."""
+    if limits[1] / limits[0] > 300.0:
+        return
+    decades = 10.0 ** np.arange(np.floor(np.log10(limits[0])), np.ceil(np.log10(limits[1])) + 1)
+    ticks: list[float] = []
+    for steps in ((1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)):
+        ticks = [tick for decade in decades for step in steps if limits[0] <= (tick := decade * step) <= limits[1]]
+        if len(ticks) >= 4:
+            break
+    axis.set_ticks(ticks, [f"{tick:,.6g}".replace(",", "\N{THIN SPACE}") for tick in ticks])
+    axis.set_ticks([], minor=True)
 
 
 def seconds(value: float) -> str:

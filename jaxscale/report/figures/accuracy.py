@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, new_figure, style
+from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, new_figure, round_ticks, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 BAND = 0.10
@@ -87,7 +86,7 @@ def _diagonal(axes: "Axes", limits: tuple[float, float]) -> None:
     axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
     axes.set(xlabel="measured step time [s]", ylabel="predicted step time [s]")
     for axis in (axes.xaxis, axes.yaxis):
-        _time_ticks(axis, limits)
+        round_ticks(axis, limits)
 
 
 def _ratio(axes: "Axes", limits: tuple[float, float], ratio: np.ndarray) -> None:
@@ -97,7 +96,7 @@ def _ratio(axes: "Axes", limits: tuple[float, float], ratio: np.ndarray) -> None
     low, high = np.quantile(ratio, [0.002, 0.998]) if ratio.size else (0.8, 1.25)
     axes.set(xscale="log", yscale="log", xlim=limits, ylim=(min(low / 1.05, 0.8), max(high * 1.05, 1.25)))
     axes.set(xlabel="measured step time [s]", ylabel="predicted / measured [1]")
-    _time_ticks(axes.xaxis, limits)
+    round_ticks(axes.xaxis, limits)
     _plain_ratio_ticks(axes)
     note = f"band: \N{PLUS-MINUS SIGN}{100 * BAND:.0f} %"
     axes.annotate(note, xy=(0.98, 0.02), xycoords="axes fraction", ha="right", color="#555555")
@@ -207,16 +206,3 @@ def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
     axes.set_xticks([], minor=True)
     if places.size > 1:
         axes.margins(x=0.12)
-
-
-def _time_ticks(axis: "Axis", limits: tuple[float, float]) -> None:
-    """Round times written out where the range is short; powers of ten stay where it is long."""
-    if limits[1] / limits[0] > 300.0:
-        return
-    decades = 10.0 ** np.arange(np.floor(np.log10(limits[0])), np.ceil(np.log10(limits[1])) + 1)
-    for steps in ((1, 3), (1, 2, 5), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)):
-        ticks = [tick for decade in decades for step in steps if limits[0] <= (tick := decade * step) <= limits[1]]
-        if len(ticks) >= 4:
-            break
-    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.set_ticks([], minor=True)

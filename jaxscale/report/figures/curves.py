@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxscale.hardware import Chip
-from jaxscale.report.style import MARKERS, PALETTE, new_figure, style
+from jaxscale.report.style import MARKERS, PALETTE, new_figure, round_ticks, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,6 +70,9 @@ def curves(
             axes.plot(x, values, dash, color=colour, lw=2.2, label=name)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.set(xscale="log" if logarithmic[0] else "linear", yscale="log" if logarithmic[1] else "linear")
+        for axis, is_log in zip((axes.xaxis, axes.yaxis), logarithmic, strict=True):
+            if is_log:
+                round_ticks(axis, axis.get_view_interval())
         if not logarithmic[1]:
             axes.set_ylim(bottom=0.0)
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))

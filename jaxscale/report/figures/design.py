@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.report.style import BLUE, INK, RED, new_figure, seconds, style
+from jaxscale.report.style import BLUE, INK, RED, new_figure, round_ticks, seconds, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ def shape_map(
         bar.set_ticks(list(chosen), labels=[seconds(level).removesuffix(" s") for level in chosen])
         axes.set(xscale="log", yscale="log", xlabel="width d_model [1]", ylabel="depth n_layers [1]", title=title)
         for axis, values in ((axes.xaxis, widths), (axes.yaxis, depths)):
-            _round_ticks(axis, np.asarray(values, dtype=float))
+            round_ticks(axis, (float(np.min(values)), float(np.max(values))))
         if curve is not None:
             line = np.asarray(curve, dtype=float)
             axes.plot(line[:, 0], line[:, 1], "--", color="white", lw=1.8, path_effects=_outline(), label=curve_label)
@@ -106,7 +106,7 @@ def shape_profile(
             axes.plot(width, height, marker, mec=INK, ls="", label=name, zorder=4, **looks)
         axes.set(xscale="log", xlabel="width d_model [1]", ylabel="above the minimum [%]", title=title)
         axes.set_ylim(-2.0, 60.0)
-        _round_ticks(axes.xaxis, np.asarray(widths, dtype=float))
+        round_ticks(axes.xaxis, (float(np.min(widths)), float(np.max(widths))))
         figure.legend(loc="outside lower center", ncols=2)
     return figure
 
@@ -114,16 +114,6 @@ def shape_profile(
 def _marks(axes: "Axes", marks: Mapping[str, tuple[float, float]]) -> None:
     for (name, (width, depth)), marker, colour in zip(marks.items(), "o*DP", ("white", RED, BLUE, INK), strict=False):
         axes.plot(width, depth, marker, color=colour, ms=16 if marker == "*" else 10, mec=INK, mew=1, ls="", label=name)
-
-
-def _round_ticks(axis: Any, values: np.ndarray) -> None:
-    """About five round numbers over the range, instead of powers of ten."""
-    ticks = np.geomspace(values.min(), values.max(), 5)
-    digits = 10 ** np.floor(np.log10(ticks) - 1)
-    ticks = np.unique(np.round(ticks / digits) * digits)
-    ticks = ticks[(ticks >= values.min()) & (ticks <= values.max())]
-    axis.set_ticks(list(ticks), [f"{tick:,.0f}".replace(",", "\N{THIN SPACE}") for tick in ticks])
-    axis.set_ticks([], minor=True)
 
 
 def sensitivity_bars(

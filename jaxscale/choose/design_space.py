@@ -1,0 +1,113 @@
+"""From a point of the unit cube to a model, a plan and a number of tokens.
+
+Every coordinate is a share of the room that the earlier ones leave, in logarithms (stick-breaking): each point of the
+cube then obeys all linear bounds, `dp * tp * pp * cp = n_chips`, `pp * vpp <= L`, `tp <= heads`, `b * m * dp = B`, and
+the only constraints left are those on time, loss and memory.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._types import smooth_min
+from jaxscale.choose.relaxed import stretched, with_fields
+from jaxscale.choose.shape import TEMPERATURE
+from jaxscale.plan import Plan
+from jaxscale.workload import Transformer
+
+COORDINATES = ("d_model", "n_layers", "d_ff", "tokens", "tp", "cp", "pp", "batch", "micro_batch_size", "vpp", "ep")
+"""What each coordinate decides, in order."""
+
+N_COORDINATES = len(COORDINATES)
+
+LOWEST = {"d_model": 256.0, "n_layers": 2.0, "d_ff": 0.25, "tokens": 1e7}
+HIGHEST = {"d_model": 262144.0, "n_layers": 1024.0, "d_ff": 4.0, "tokens": 1e16}
+"""Range of the coordinates that nothing else bounds; the MLP ratio relative to the template's [1] or [token]."""
+
+LARGEST_BATCH = 1e12
+"""Beyond every critical batch of the shipped laws [token]."""
+
+
+class Family(eqx.Module):
+    """Choices that are not relaxed: one search for each.
+
+    Attributes:
+        zero_stage: of 0 to 3 [1].
+        recompute_full: 1 where whole layers are recomputed [1].
+        largest_pp: stages at most [1].
+    """
+
+    zero_stage: Float[ArrayLike, "*batch"]
+    recompute_full: Float[ArrayLike, "*batch"]
+    largest_pp: Float[ArrayLike, "*batch"]
+
+
+FAMILIES = tuple(Family(stage, full, 1.0 if stage > 1.0 else 1e9) for stage in (1.0, 3.0) for full in (0.0, 1.0))
+"""ZeRO 1 with a pipeline or ZeRO 3 without, each with and without recomputation."""
+
+
+class Design(NamedTuple):
+    """A model, how it is trained, and for how long.
+
+    Attributes:
+        model: the transformer.
+        plan: degrees and batch.
+        small_batch_tokens: tokens that the run would need with small batches [token].
+    """
+
+    model: Transformer
+    plan: Plan
+    small_batch_tokens: Array
+
+
+def _between(share: Array, name: str) -> Array:
+    low, high = jnp.log(LOWEST[name]), jnp.log(HIGHEST[name])
+    return jnp.exp(low + share * (high - low))
+
+
+def design_at(
+    point: Float[Array, " coordinate"], template: Transformer, family: Family, n_chips: ArrayLike, head_dim: ArrayLike
+) -> Design:
+    """The design of a point of the unit cube.
+
+    Args:
+        point: shares of the room, in the order of `COORDINATES` [1].
+        template: proportions that are kept: heads, experts, vocabulary, sequence length.
+        family: sharding and recomputation.
+        n_chips: all of which the plan uses [1].
+        head_dim: width of a head [1].
+
+    Returns:
+        The continuous design.
+    """
+    share = {name: point[index] for index, name in enumerate(COORDINATES)}
+    d_model, n_layers = _between(share["d_model"], "d_model"), _between(share["n_layers"], "n_layers")
+    model = stretched(template, d_model, n_layers, head_dim)
+    ratio = _between(share["d_ff"], "d_ff")
+    model = with_fields(model, {"d_ff": model.d_ff * ratio, "d_ff_expert": model.d_ff_expert * ratio})
+    room = jnp.log(n_chips)
+    tp = share["tp"] * _least(room, jnp.log(d_model / head_dim))
+    cp = share["cp"] * _least(room - tp, jnp.log(model.seq_len / 2.0))
+    pp = share["pp"] * _least(_least(room - tp - cp, jnp.log(n_layers)), jnp.log(family.largest_pp))
+    dp = room - tp - cp - pp
+    vpp = share["vpp"] * (jnp.log(n_layers) - pp)
+    ep = share["ep"] * _least(jnp.log(model.n_experts), dp + cp + tp)
+    replica_batch = share["batch"] * (jnp.log(LARGEST_BATCH / model.seq_len) - dp)
+    micro_batch = share["micro_batch_size"] * replica_batch
+    degrees = {"dp": dp, "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": ep, "shard_group": dp}
+    degrees |= {"micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
+    plan = plan_with({name: jnp.exp(degree) for name, degree in degrees.items()}, family)
+    return Design(model, plan, _between(share["tokens"], "tokens"))
+
+
+def plan_with(degrees: dict[str, Array], family: Family) -> Plan:
+    """A plan of numbers: fused attention, 16-bit matmuls, sequence parallelism."""
+    changes = {**degrees, "zero_stage": family.zero_stage, "recompute_full": family.recompute_full}
+    plan = Plan(sequence_parallel=True)
+    return eqx.tree_at(lambda p: [getattr(p, name) for name in changes], plan, list(changes.values()))
+
+
+def _least(first: ArrayLike, second: ArrayLike) -> Array:
+    return smooth_min(jnp.asarray(first), jnp.asarray(second), TEMPERATURE)

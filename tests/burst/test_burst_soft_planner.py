@@ -1,0 +1,77 @@
+"""Soft planner: close to the exact one when cold, finite gradients, prices with the right sign."""
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from burst_graphs import random_block, random_chain, random_scenario, random_times
+
+from jaxscale.burst import Scenario, load_network, measured_layer_time, plan_burst, plan_soft, prices, soft_plan_time
+
+VGG, TIMES = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)
+
+
+@pytest.fixture(scope="module")
+def run():
+    @eqx.filter_jit
+    def both(graph, times, scenario, temperature, price):
+        soft = plan_soft(graph, times, scenario, 3, temperature, limit_width=1e-3, limit_price=price)
+        return soft, plan_burst(graph, times, scenario, 3)
+
+    return both
+
+
+def test_cold_soft_plan_is_within_2_percent(run):
+    """50 random chains and 20 branch-join graphs at T = 0.1 % of the iteration on one GPU, with a stiff limit."""
+    cases = [(random_chain(seed), seed) for seed in range(50)]
+    cases += [(random_block(seed, (1, 1, 2)), seed) for seed in range(20)]
+    worst = 0.0
+    for graph, seed in cases:
+        times, scenario = random_times(graph, seed), random_scenario(seed)
+        temperature = 1e-3 * float(times(scenario.batch).sum())
+        soft, exact = run(graph, times, scenario, temperature, 1e3)
+        worst = max(worst, abs(float(soft.time / exact.time) - 1))
+    assert worst <= 0.02, worst
+
+
+def test_hot_soft_plan_is_not(run):
+    """Negative control: at 30 % of the iteration the smooth minimum is far below the exact one."""
+    graph = random_chain(1)
+    times, scenario = random_times(graph, 1), random_scenario(1)
+    soft, exact = run(graph, times, scenario, 0.3 * float(times(scenario.batch).sum()), 1e3)
+    assert soft.time < 0.8 * exact.time
+
+
+@pytest.mark.parametrize("limit", [2.0, 4.0])
+def test_vgg_within_2_percent(limit):
+    scenario = Scenario(32, 8, amplification_limit=limit)
+    exact = plan_burst(VGG, TIMES, scenario, 4)
+    soft = plan_soft(VGG, TIMES, scenario, 4, 1e-5)
+    np.testing.assert_allclose(soft.time, exact.time, rtol=0.02)
+    np.testing.assert_allclose(soft.gpu_seconds, exact.gpu_seconds, rtol=0.02)
+    np.testing.assert_allclose(soft.usage.sum(1), 1.0, rtol=1e-6)
+
+
+def test_prices_have_the_right_sign_and_match_finite_differences():
+    scenario = Scenario(32.0, 8.0, 5e10, 1e-4, 2.0)
+    price = prices(VGG, TIMES, scenario, 4, 1e-4)
+    assert price.bandwidth < 0 < price.latency
+    assert price.amplification_limit < 0 < price.batch
+    for name in ("bandwidth", "latency", "amplification_limit"):
+        value = getattr(scenario, name)
+        ends = [
+            soft_plan_time(VGG, TIMES, eqx.tree_at(lambda s, n=name: getattr(s, n), scenario, value * f), 4, 1e-4)
+            for f in (1 - 1e-5, 1 + 1e-5)
+        ]
+        np.testing.assert_allclose(getattr(price, name), float(np.log(ends[1] / ends[0])) / 2e-5, rtol=1e-3, atol=1e-8)
+
+
+def test_gradients_are_finite_everywhere():
+    scenarios = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(jax.random.split(jax.random.key(0), 64))
+
+    def time(x):
+        scenario = Scenario(2.0 ** (8 * x[0]), 8.0, 10 ** (8 + 5 * x[1]), 10 ** (-8 + 6 * x[2]), 1.01 + 8 * x[3])
+        return soft_plan_time(VGG, TIMES, scenario, 4, 1e-5)
+
+    gradients = jax.jit(jax.vmap(jax.grad(time)))(scenarios)
+    assert np.isfinite(gradients).all()

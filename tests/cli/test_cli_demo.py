@@ -1,0 +1,74 @@
+"""The demonstration: an honest split, a choice that holds, a report that shows both. CI runs the whole of it."""
+
+import numpy as np
+import pytest
+
+from jaxscale.catalogue import load_hardware
+from jaxscale.choose.result import plan_words
+from jaxscale.cli import demo_work
+from jaxscale.cli.demo_report import add_plans, add_shape, plan_label
+from jaxscale.coefficients import prior_medians
+from jaxscale.plan import violations
+from jaxscale.report import Report
+from jaxscale.step import StepTime
+
+
+@pytest.fixture(scope="module")
+def design():
+    """The choice under the priors."""
+    said: list[str] = []
+    design = demo_work.choose(prior_medians(), load_hardware(), said.append)
+    assert said
+    return design
+
+
+def group(row):
+    """What the runs of one group share."""
+    return tuple(row[name] for name in ("n_layers", "d_model", "n_gpus", "tp", "pp"))
+
+
+def test_no_group_is_both_fitted_and_held_out():
+    kept, held_out = demo_work.split(load_hardware())
+    assert len(kept) > 3 * len(held_out) > 20
+    assert not {group(row) for row in kept} & {group(row) for row in held_out}
+    assert all(row["step_time_s"] for row in [*kept, *held_out])
+
+
+def test_the_plan_that_was_used_is_valid():
+    assert violations(demo_work.model(demo_work.MODEL), demo_work.AS_TRAINED, demo_work.N_GPUS) == []
+    assert demo_work.AS_TRAINED.global_batch_size_seqs == demo_work.BATCH
+
+
+def test_the_best_plan_beats_the_one_that_was_used(design):
+    assert design.plans.best.step_time < sum(design.as_trained.values())
+    assert set(design.as_trained) == set(StepTime.__dataclass_fields__)
+    labels = [plan_label(scored.plan) for scored in demo_work.distinct(design.plans)]
+    assert len(set(labels)) == len(labels)
+
+
+def test_the_better_shape_obeys_its_plan(design):
+    shape = design.shape.model
+    assert violations(shape, design.shape_plan, demo_work.N_GPUS) == []
+    assert float(shape.n_layers) % plan_words(design.shape_plan)["pp"] == 0
+    assert -1e-9 <= design.gain < 0.5
+
+
+def test_the_grid_has_no_holes(design):
+    assert np.isfinite(design.grid.step_times).all()
+    assert np.isfinite(design.grid.curve_times).all()
+    assert np.all(np.diff(design.grid.step_times, axis=0) > 0), "deeper takes longer"
+
+
+def test_elasticities_have_the_sign_of_their_physics(design):
+    assert design.elasticities["peak flop/s (16 bit)"] < 0.0
+    assert design.elasticities["bandwidth between nodes"] < 0.0
+    assert 0.5 < design.elasticities["sequence length"] < 1.5
+
+
+def test_the_sections_hold_every_figure(design, tmp_path):
+    report = Report("demo")
+    add_plans(report, design)
+    add_shape(report, design)
+    report.save(tmp_path)
+    pictures = {"step_breakdown.png", "sensitivity.png", "shape_map.png", "shape_profile.png"}
+    assert pictures | {"report.html", "report.md"} == {path.name for path in tmp_path.iterdir()}

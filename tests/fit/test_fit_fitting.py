@@ -1,0 +1,127 @@
+"""Fits on synthetic runs: the truth is known, so what a fit finds can be judged."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxscale as js
+from jaxscale._resources import data_path
+from jaxscale.fit.batch import Measured
+from jaxscale.fit.fitting import base_of, fit_measured
+from jaxscale.fit.measured import fold_of, groups_of, measured_runs
+from jaxscale.fit.objective import log_residuals, make_problem, predicted_logs, residuals
+from jaxscale.fit.parameters import find_effects, membership, parametrisation, unconstrain
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    """Runs of the BLOOM table: real plans, few enough for a quick fit."""
+    return measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))[0]
+
+
+def _truth() -> js.Coefficients:
+    prior = js.prior_medians()
+    return dataclasses.replace(prior, matmul_efficiency=0.6, scale_up_efficiency=0.5, residual_passes=30.0)
+
+
+def _synthetic(measured: Measured, noise: float) -> Measured:
+    rows = jnp.broadcast_to(jnp.asarray(unconstrain(_truth())), (len(measured.batch), len(unconstrain(_truth()))))
+    logs = np.asarray(jax.jit(predicted_logs)(jax.tree.map(jnp.asarray, measured.batch), rows))
+    scatter = noise * np.random.default_rng(0).normal(size=logs.shape)
+    times, memory = np.exp(logs + scatter).T
+    return Measured(measured.batch, times, memory, measured.levels)
+
+
+@pytest.fixture(scope="module")
+def result(measured: Measured) -> js.FitResult:
+    return fit_measured(_synthetic(measured, noise=0.01), n_starts=2, n_folds=3)
+
+
+def test_fit_recovers_synthetic_runs(result: js.FitResult):
+    assert result.valid
+    assert result.mape_train < 1.5  # the noise is 1 %
+    assert result.mape_cv < 3.0
+
+
+def test_intervals_contain_the_truth(result: js.FitResult):
+    truth = _truth()
+    inside = [
+        entry["lo"] * 0.999 <= getattr(truth, name) <= entry["hi"] * 1.001
+        for name, entry in result.parameters.items()
+        if entry["identified"]
+    ]
+    assert len(inside) >= 3
+    assert np.mean(inside) >= 0.7
+    assert result.parameters["matmul_efficiency"]["identified"]
+    assert not result.parameters["ep_efficiency"]["identified"]  # no mixture of experts among these runs
+
+
+def test_shuffled_times_cannot_be_predicted(measured: Measured, result: js.FitResult):
+    synthetic = _synthetic(measured, noise=0.01)
+    order = np.random.default_rng(1).permutation(len(measured.batch))
+    shuffled = Measured(synthetic.batch, np.asarray(synthetic.step_time)[order], synthetic.peak_memory, measured.levels)
+    control = fit_measured(shuffled, n_starts=2, n_folds=3)
+    assert control.mape_cv > 5.0 * result.mape_cv
+
+
+def test_report_names_what_rests_on_priors(result: js.FitResult):
+    text = result.summary()
+    assert "held out" in text and "ep_efficiency" in text
+    assert any("prior" in message for message in result.messages)
+    assert "<pre>" in result._repr_html_()
+
+
+def test_saved_fit_predicts_the_same(result: js.FitResult, tmp_path):
+    path = tmp_path / "fit.toml"
+    result.save(path)
+    loaded = js.load_fit(path)
+    runs = js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv")
+    before, after = (js.predict(runs, coefficients) for coefficients in (result.coefficients, loaded))
+    np.testing.assert_allclose(after.step_time, before.step_time, rtol=1e-4)
+    np.testing.assert_allclose(after.hi, before.hi, rtol=1e-3)
+
+
+def test_derivative_of_residuals_matches_differences(measured: Measured):
+    effects = find_effects(measured.levels)
+    mapping = parametrisation(effects)
+    members = membership(measured.levels, effects)
+    problem = make_problem(measured, mapping, base_of(measured, js.prior_medians()), members)
+    rng = np.random.default_rng(2)
+    at = jnp.asarray(0.1 * rng.normal(size=mapping.n_parameters))
+    direction = jnp.asarray(rng.normal(size=mapping.n_parameters))
+    function = jax.jit(lambda p: log_residuals(p, problem))
+    _, slope = jax.jvp(lambda p: log_residuals(p, problem), (at,), (direction,))
+    step = 1e-6
+    difference = (function(at + step * direction) - function(at - step * direction)) / (2.0 * step)
+    np.testing.assert_allclose(slope, difference, rtol=1e-4, atol=1e-6)
+    assert np.abs(np.asarray(difference)).max() > 0.1
+
+
+def test_padding_rows_count_for_nothing(measured: Measured):
+    effects = find_effects(measured.levels)
+    mapping = parametrisation(effects)
+    problem = make_problem(
+        measured, mapping, base_of(measured, js.prior_medians()), membership(measured.levels, effects)
+    )
+    n = len(measured.batch)
+    values = np.asarray(residuals(jnp.zeros(mapping.n_parameters), problem))
+    size = problem.weight.shape[0]
+    assert size > n
+    assert not values[n:size].any()
+    assert values[:n].any()
+
+
+def test_folds_keep_groups_whole(measured: Measured):
+    groups = groups_of(measured)
+    fold = fold_of(groups, 5)
+    for group in range(groups.max() + 1):
+        assert len(set(fold[groups == group])) == 1
+    assert set(fold) == set(range(5))
+
+
+def test_too_few_rows_are_refused(measured: Measured):
+    with pytest.raises(js.InputError, match="too few"):
+        fit_measured(measured.take(np.arange(2)))

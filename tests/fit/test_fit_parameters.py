@@ -1,0 +1,118 @@
+"""The map from standardised parameters to coefficients: bijections, effects, levels."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscale.calibration import Calibration, LevelEffect
+from jaxscale.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.fit.parameters import constrain, find_effects, membership, parametrisation, unconstrain
+from jaxscale.fit.store import resolve
+
+LEVELS = {
+    "source": ("a", "a", "b", "b"),
+    "framework": ("f", "f", "g", "g"),
+    "gpu": ("h100-80gb", "a100-80gb", "h100-80gb", "h100-80gb"),
+    "precision": ("bf16",) * 4,
+    "attention_kernel": ("", "", "", ""),
+    "fused_norm": ("", "", "", ""),
+    "release": ("", "1", "", "2"),
+    "local_shape": ("x", "x", "y", "z"),
+}
+
+
+def test_constrain_inverts_unconstrain():
+    medians = prior_medians()
+    again = constrain(jnp.asarray(unconstrain(medians)))
+    for name in names():
+        np.testing.assert_allclose(getattr(again, name), getattr(medians, name), rtol=1e-12)
+
+
+def test_extreme_coordinates_stay_physical():
+    for extreme in (-500.0, 500.0):
+        values = constrain(jnp.full(len(names()), extreme))
+        for name, prior in priors().items():
+            value = float(getattr(values, name))
+            assert np.isfinite(value) and value >= 0.0
+            assert prior.kind != "fraction" or value <= 1.0
+
+
+def test_effects_need_two_levels():
+    effects = find_effects(LEVELS)
+    kinds = {effect.kind for effect in effects}
+    assert "precision" not in kinds  # one level only: nothing to tell apart
+    assert {"source", "gpu", "release"} <= kinds
+    assert not any(effect.level == "" for effect in effects)
+    assert "local_shape" not in kinds  # too few runs of each shape
+
+
+def test_rows_move_only_with_their_levels():
+    effects = find_effects(LEVELS)
+    mapping = parametrisation(effects)
+    members = jnp.asarray(membership(LEVELS, effects))
+    base = jnp.zeros((4, len(names())))
+    index = next(i for i, e in enumerate(effects) if e.kind == "gpu" and e.level == "a100-80gb")
+    parameters = jnp.zeros(mapping.n_parameters).at[len(names()) + index].set(1.0)
+    rows = np.array(mapping.rows(parameters, base, members))
+    column = names().index(effects[index].coefficient)
+    assert rows[1, column] == pytest.approx(float(mapping.scale[index]))
+    rows[1, column] = 0.0
+    assert not rows.any()
+
+
+def test_jacobian_is_the_derivative_of_rows():
+    effects = find_effects(LEVELS)
+    mapping = parametrisation(effects)
+    members = jnp.asarray(membership(LEVELS, effects))
+    rng = np.random.default_rng(0)
+    gradient = jnp.asarray(rng.normal(size=(4, len(names()))))
+    step = jnp.asarray(rng.normal(size=mapping.n_parameters))
+    base = jnp.zeros((4, len(names())))
+    zero = jnp.zeros(mapping.n_parameters)
+    change = mapping.rows(step, base, members) - mapping.rows(zero, base, members)
+    np.testing.assert_allclose(mapping.row_jacobian(gradient, members) @ step, jnp.sum(gradient * change, axis=1))
+
+
+def _calibrated() -> Coefficients:
+    record = Calibration(
+        name="test",
+        effects=(
+            LevelEffect("source", "a", (("matmul_efficiency", 0.1),)),
+            LevelEffect("framework", "f", (("matmul_efficiency", 0.3),)),
+            LevelEffect("gpu", "h200", (("matmul_efficiency", -0.05), ("fsdp_overlap", 1.0))),
+        ),
+        known=(("framework", "f"), ("gpu", "h200"), ("source", "a")),
+    )
+    return dataclasses.replace(prior_medians(), calibration=record)
+
+
+@pytest.mark.parametrize(
+    ("levels", "shift"),
+    [
+        ({"source": "a", "framework": "f"}, 0.1),  # the source's own effect takes the place of its framework's
+        ({"source": "new", "framework": "f"}, 0.3),
+        ({"source": "new", "framework": "f", "gpu": "h200"}, 0.25),
+        ({"source": None, "framework": "unknown"}, 0.0),
+    ],
+)
+def test_resolve_adds_effects_of_levels(levels: dict, shift: float):
+    pooled = _calibrated()
+    resolved = resolve(pooled, levels)
+    assert resolved.calibration is None
+    np.testing.assert_allclose(resolved.matmul_efficiency, pooled.matmul_efficiency * np.exp(shift), rtol=1e-9)
+
+
+def test_effect_of_a_fraction_acts_on_its_odds():
+    pooled = _calibrated()
+    before, after = pooled.fsdp_overlap, resolve(pooled, {"gpu": "h200"}).fsdp_overlap
+    assert after / (1.0 - after) == pytest.approx(np.e * before / (1.0 - before))
+    assert 0.0 < after < 1.0
+
+
+def test_unseen_levels_are_named():
+    record = _calibrated().calibration
+    assert record is not None
+    assert record.unseen({"framework": "f", "gpu": "b200"}) == ["gpu 'b200'"]
+    assert record.unseen({"framework": "f", "gpu": "h200"}) == []

@@ -1,0 +1,63 @@
+"""Fits on disk and by name."""
+
+import pytest
+
+import jaxscale as js
+from jaxscale.coefficients import names
+
+
+def test_shipped_default_covers_catalogue():
+    coefficients = js.load_fit("default")
+    assert coefficients.calibration is not None
+    for name in names():
+        assert 0.0 < getattr(coefficients, name) < float("inf")
+    known = {level for kind, level in coefficients.calibration.known if kind == "gpu"}
+    assert {"a100-80gb", "h100-80gb", "gb200", "tpu-v5p"} <= known
+
+
+def test_default_records_where_it_comes_from():
+    record = js.load_fit().calibration
+    assert record is not None
+    assert {"runs", "data_sha256", "jax", "held_out_mape_percent"} <= set(dict(record.provenance))
+    kinds = {scatter.kind for scatter in record.scatter}
+    assert {"source", "framework", "known", "unseen"} <= kinds
+
+
+def test_unseen_frameworks_get_wider_intervals():
+    record = js.load_fit().calibration
+    assert record is not None
+    known = record.scatter_of({"framework": "nanotron", "gpu": "h100-80gb"})
+    assert record.scatter_of({"framework": "somebody's own", "gpu": "h100-80gb"}).time > 0.0
+    assert record.scatter_of({"framework": "megatron-deepspeed", "gpu": "gtx580"}).kind == "unseen"
+    assert known.kind == "framework"
+
+
+def test_unknown_names_are_refused_with_the_known_ones():
+    with pytest.raises(js.InputError, match="default"):
+        js.load_fit("no-such-fit")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("name = 'x'\n", "not a fit"),
+        ("[coefficients.matmul_efficiency]\nvalue = -1\n", "out of range"),
+        ("[coefficients.fsdp_overlap]\nvalue = 1.5\n", "between 0 and 1"),
+        ("[coefficients.nonsense]\nvalue = 1\n", "not a coefficient"),
+        ("[coefficients", "not valid TOML"),
+    ],
+)
+def test_malformed_files_are_refused(tmp_path, text: str, complaint: str):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(js.InputError, match=complaint) as error:
+        js.load_fit(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_may_state_some_coefficients_only(tmp_path):
+    path = tmp_path / "some.toml"
+    path.write_text("[coefficients]\nmatmul_efficiency = 0.5\n")
+    loaded = js.load_fit(path)
+    assert loaded.matmul_efficiency == 0.5
+    assert loaded.hbm_efficiency == js.prior_medians().hbm_efficiency

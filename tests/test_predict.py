@@ -1,0 +1,72 @@
+"""Predictions for rows of a table: complete, incomplete, measured, planned."""
+
+import numpy as np
+import pytest
+
+import jaxscale as js
+from jaxscale.runs import write_table
+
+HEADER = (
+    "framework,n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,"
+    "step_time_s,status"
+).split(",")
+PLANNED = ["nanotron", "32", "4096", "32", "4096", "h100-80gb", "64", "4", "1", "1", "256", "", ""]
+
+
+def _table(tmp_path, *changes: dict[str, str]) -> js.Runs:
+    rows = [[change.get(name, cell) for name, cell in zip(HEADER, PLANNED, strict=True)] for change in changes]
+    path = tmp_path / "runs.csv"
+    write_table(path, HEADER, rows)
+    return js.read_runs(path)
+
+
+@pytest.fixture(scope="module")
+def default() -> js.Coefficients:
+    return js.load_fit("default")
+
+
+def test_terms_add_up_and_interval_brackets(tmp_path, default: js.Coefficients):
+    prediction = js.predict(_table(tmp_path, {}, {"tp": "8"}), default)
+    np.testing.assert_allclose(sum(prediction.terms.values()), prediction.step_time, rtol=1e-6)
+    assert (prediction.lo < prediction.step_time).all() and (prediction.step_time < prediction.hi).all()
+
+
+def test_measured_columns_are_never_read(tmp_path, default: js.Coefficients):
+    planned = js.predict(_table(tmp_path, {}), default)
+    measured = js.predict(_table(tmp_path, {"step_time_s": "123", "status": "ok"}), default)
+    other = js.predict(_table(tmp_path, {"tp": "8"}), default)
+    np.testing.assert_array_equal(planned.step_time, measured.step_time)
+    assert planned.step_time[0] != other.step_time[0]
+    assert np.isnan(planned.measured[0]) and measured.measured[0] == 123.0
+
+
+def test_incomplete_rows_are_kept_with_a_reason(tmp_path, default: js.Coefficients):
+    prediction = js.predict(_table(tmp_path, {}, {"seq_len": ""}), default)
+    assert np.isfinite(prediction.step_time[0]) and np.isnan(prediction.step_time[1])
+    assert "seq_len" in prediction.notes[1]
+
+
+def test_unseen_framework_widens_the_interval_and_says_so(tmp_path, default: js.Coefficients):
+    prediction = js.predict(_table(tmp_path, {"framework": "llm-foundry"}, {"framework": "new-thing"}), default)
+    width = np.log(prediction.hi / prediction.lo)
+    assert width[1] > width[0]
+    assert "new-thing" in prediction.notes[1] and "new-thing" not in prediction.notes[0]
+
+
+def test_out_of_memory_probability_follows_the_batch(tmp_path, default: js.Coefficients):
+    sizes = [{"micro_batch_size": str(size)} for size in (1, 4, 16)]
+    prediction = js.predict(_table(tmp_path, *sizes), default)
+    assert (np.diff(prediction.memory) > 0.0).all()
+    assert (np.diff(prediction.oom_probability) >= 0.0).all()
+    assert prediction.fits[0] and not prediction.fits[2]
+
+
+def test_errors_are_those_of_the_measured_rows(tmp_path, default: js.Coefficients):
+    blind = js.predict(_table(tmp_path, {}), default)
+    assert blind.errors()["mape"] is None
+    time = float(blind.step_time[0])
+    rows = [{"step_time_s": f"{time:.9g}", "status": "ok"}, {"step_time_s": f"{2.0 * time:.9g}", "status": "ok"}]
+    errors = js.predict(_table(tmp_path, *rows), default).errors()
+    assert errors["n"] == 2
+    assert errors["mape"] == pytest.approx(25.0, abs=1e-3)
+    assert errors["by"]["framework"]["nanotron"]["n"] == 2
