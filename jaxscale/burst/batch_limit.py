@@ -63,10 +63,8 @@ class IdealJob(eqx.Module):
 
     def best_time(self, n_gpus: ArrayLike, convergence: Convergence) -> Array:
         r"""Least time to accuracy, $T^* = S_{min}\big(\sqrt{o} + \sqrt{c\, B_{crit} / G}\big)^2$ [s]."""
-        c, o = jnp.asarray(self.sample_time), jnp.asarray(self.overhead)
-        return (
-            jnp.asarray(convergence.min_steps) * (jnp.sqrt(o) + spread) ** 2
-        )
+        sampling = jnp.asarray(self.sample_time) * convergence.critical_batch / n_gpus
+        return jnp.asarray(convergence.min_steps) * (jnp.sqrt(jnp.asarray(self.overhead)) + jnp.sqrt(sampling)) ** 2
 
     def gpus_at_efficiency(self, efficiency: ArrayLike, convergence: Convergence) -> Array:
         r"""GPUs at which the last GPU still speeds the job up by the fraction e of its share.

@@ -114,11 +114,11 @@ class NetworkEntry(NamedTuple):
 
 def kernel_table(kernels: list[tuple[int, Kernel]], n_steps: int) -> KernelTable:
     """Stack kernels with the row that each belongs to."""
-    columns = zip(*(kernel[1:] for _, kernel in kernels), strict=True)
+    numbers = np.array([kernel[1:] for _, kernel in kernels], float).reshape(len(kernels), len(Kernel._fields) - 1)
     return KernelTable(
-        np.array([KERNEL_KINDS.index(kernel.kind) for _, kernel in kernels]),
-        np.array([step for step, _ in kernels]),
-        *(np.array(column, float) for column in columns),
+        np.array([KERNEL_KINDS.index(kernel.kind) for _, kernel in kernels], int),
+        np.array([step for step, _ in kernels], int),
+        *numbers.T,
         n_steps=n_steps,
     )
 

@@ -4,7 +4,7 @@ Points go through in blocks of one fixed size, each with its own problem: every 
 perturbed problem shares one compilation.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ from jaxscale.choose.time_to_loss import Laws, run_figures
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.memory import memory
+from jaxscale.plan import Plan
 from jaxscale.step import step_time, tokens_per_step
 from jaxscale.workload import Transformer, n_params
 
@@ -51,11 +52,30 @@ class Setting(eqx.Module):
     head_dim: Float[Array, "*batch"]
 
 
-def quantities(design: Design, setting: Setting, temperature: float) -> Float[Array, " quantity"]:
-    """Logarithms of all `QUANTITIES` of one design."""
-    arguments = (design.model, design.plan, setting.cluster, setting.coefficients, temperature)
+class Costs(NamedTuple):
+    """What a design costs, whatever the number of its tokens.
+
+    Attributes:
+        step_seconds: of one step [s].
+        power: of all chips [W].
+        peak: memory of the fullest chip [byte].
+    """
+
+    step_seconds: Array
+    power: Array
+    peak: Array
+
+
+def costs(model: Transformer, plan: Plan, setting: Setting, temperature: float) -> Costs:
+    """Step time, power and memory of a model under a plan."""
+    arguments = (model, plan, setting.cluster, setting.coefficients, temperature)
     times = step_time(*arguments)
-    n_chips = jnp.asarray(setting.cluster.n_chips)
+    power = setting.cluster.n_chips * setting.laws.power.chip_power(setting.cluster.chip, times)
+    return Costs(times.total, power, memory(*arguments).total)
+
+
+def quantities(design: Design, spent: Costs, setting: Setting) -> Float[Array, " quantity"]:
+    """Logarithms of all `QUANTITIES` of one design."""
     batch = tokens_per_step(design.model, design.plan)
     run = run_figures(
         design.model,
@@ -63,28 +83,26 @@ def quantities(design: Design, setting: Setting, temperature: float) -> Float[Ar
         setting.laws,
         small_batch_tokens=design.small_batch_tokens,
         batch_tokens=batch,
-        step_seconds=times.total,
-        n_chips=n_chips,
+        step_seconds=spent.step_seconds,
+        n_chips=setting.cluster.n_chips,
     )
-    power = n_chips * setting.laws.power.chip_power(setting.cluster.chip, times)
-    peak = memory(*arguments).total
     values = {
         "time": run.seconds,
         "excess_loss": run.excess,
-        "energy": run.seconds * power,
-        "memory": peak,
+        "energy": run.seconds * spent.power,
+        "memory": spent.peak,
         "params": n_params(design.model),
         "tokens": run.tokens,
         "batch": batch,
         "batch_over_critical": batch / run.critical_batch,
-        "step_time": times.total,
+        "step_time": spent.step_seconds,
     }
     return jnp.log(jnp.stack([values[name] for name in QUANTITIES]))
 
 
 def _relaxed(point: Array, setting: Setting) -> tuple[Array, Array]:
     design = design_at(point, setting.template, setting.family, setting.cluster.n_chips, setting.head_dim)
-    values = quantities(design, setting, TEMPERATURE)
+    values = quantities(design, costs(design.model, design.plan, setting, TEMPERATURE), setting)
     return values, values
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
+from jaxscale._compile import filter_jit
 from jaxscale._resources import data_path
 from jaxscale._types import PRECISIONS
 from jaxscale.catalogue import Hardware, cluster, model
@@ -45,7 +46,7 @@ AS_TRAINED = Plan(
 )
 """The plan with which BLOOM was trained (Le Scao et al. 2022, section 3.2)."""
 
-N_TOP, N_SHAPED = 400, 8
+N_TOP, N_SHAPED = 400, 6
 """Plans to rank, enough to find several of different degrees; plans under which to search for a shape [plan]."""
 
 LEVELS: Mapping[str, str | None] = {"source": SOURCE, "gpu": GPU, "precision": "bf16"}
@@ -177,7 +178,7 @@ def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients
     curve_widths = np.geomspace(widths[0], widths[-1], 96)
     curve_depths = np.asarray(jax.vmap(lambda d: depth_of(template, d, n_params(template), head_dim))(curve_widths))
 
-    @jax.jit
+    @filter_jit
     def times(width: Array, depth: Array) -> Array:
         def one(d_model: ArrayLike, n_layers: ArrayLike) -> Array:
             shape = stretched(template, d_model, n_layers, head_dim)

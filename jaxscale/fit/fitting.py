@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array

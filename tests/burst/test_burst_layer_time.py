@@ -55,8 +55,8 @@ def test_layers_within_15_percent_and_iterations_within_8(profile):
     """Measured: median 5.3 %; 110 of 113 iterations within 8 %.
 
     The three others (11.1, -9.3 and 8.3 %) belong to one recording, ResNet-34 launched kernel by kernel from the host,
-    whose host time drifts from 0.55 ms per layer at batch 16 to 0.35 ms at batch 1; the same network with CUDA graphs is
-    within 6 %.
+    whose host time drifts from 0.55 ms per layer at batch 16 to 0.35 ms at batch 1; the same network with CUDA graphs
+    is within 6 %.
     """
     layer, iterations = _errors(profile, load_coefficients())
     assert layer <= 0.06

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from burst_graphs import BruteForce, random_block, random_chain, random_scenario, random_times
 from hypothesis import given
 from hypothesis import strategies as st
-from burst_graphs import BruteForce, random_block, random_chain, random_scenario, random_times
 
 from jaxscale.burst import (
     Scenario,
@@ -179,15 +179,11 @@ def test_thousand_scenarios_at_1024_gpus():
     """Inception-v3, bandwidth x latency x batch x limit, once compiled: at most 5 s on 2 cores (10 CPU seconds)."""
     graph, times = load_network("inception_v3"), measured_layer_time("inception_v3")
     axes = (np.geomspace(256, 8192, 5), np.geomspace(5e9, 5e11, 8), np.geomspace(3e-6, 3e-4, 5), [1.5, 2, 3, 4, 6])
-    batch, bandwidth, latency, limit = (
-        jnp.asarray(x.ravel(), jnp.float32) for x in np.meshgrid(*axes, indexing="ij")
-    )
+    batch, bandwidth, latency, limit = (jnp.asarray(x.ravel(), jnp.float32) for x in np.meshgrid(*axes, indexing="ij"))
     n_gpus, exempt = jnp.full_like(batch, 1024.0), jnp.full_like(batch, 3e-4)
     scenarios = Scenario(batch, n_gpus, bandwidth, latency, limit, exempt)
     with jax.enable_x64(False):
-        sweep = jax.jit(
-            lambda s: jax.lax.map(lambda one: plan_burst(graph, times, one, 11).time, s, batch_size=100)
-        )
+        sweep = jax.jit(lambda s: jax.lax.map(lambda one: plan_burst(graph, times, one, 11).time, s, batch_size=100))
         jax.block_until_ready(sweep(scenarios))
         start = time.process_time()
         result = jax.block_until_ready(sweep(scenarios))
