@@ -125,7 +125,7 @@ def figure(data: dict[str, np.ndarray]) -> None:
     axes.axvline(0.0, color="0.5", linewidth=0.8)
     axes.set_xlim(-60.0, 60.0)
     axes.invert_yaxis()
-    axes.set_xlabel("predicted over measured step time, less one [%]; box: quartiles, whiskers: 5 and 95 %")
+    axes.set_xlabel("predicted over measured step time, less one [%]\nbox: quartiles, whiskers: 5 and 95 %")
     axes.set_title("Runs whose group the fit never saw (5-fold)")
     axes.figure.savefig(FOLDER / "scoreboard.png", dpi=130)
 

@@ -28,8 +28,8 @@ QUANTITIES = ("time", "excess_loss", "energy", "memory", "params", "tokens", "ba
 
 N_QUANTITIES = len(QUANTITIES)
 
-BLOCK = 96
-"""Points per call: four candidates with the displaced points of their second differences [point]."""
+BLOCK = 48
+"""Points per call: two candidates with the displaced points of their second differences [point]."""
 
 
 class Setting(eqx.Module):

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxscale.choose._host import number as concrete
 from jaxscale.choose.result import plan_words
 from jaxscale.cli.demo_work import AS_TRAINED, BATCH, GPU, MODEL, N_GPUS, SOURCE, DemoCalibration, DemoDesign, distinct
 from jaxscale.plan import Plan
@@ -49,8 +50,8 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
         f"best plan of {design.plans.searched:,} for {MODEL} on {N_GPUS} {GPU}: {plan_label(best.plan)}; "
         f"{seconds(best.step_time)} per step, MFU {100 * best.mfu:.1f} %, {best.memory / 1e9:.1f} GB; "
         f"{100 * saved:.0f} % less than under the plan that was used",
-        f"better shape: {float(found.n_layers):.0f} layers of {float(found.d_model):.0f} instead of "
-        f"{float(template.n_layers):.0f} of {float(template.d_model):.0f}; "
+        f"better shape: {concrete(found.n_layers):.0f} layers of {concrete(found.d_model):.0f} instead of "
+        f"{concrete(template.n_layers):.0f} of {concrete(template.d_model):.0f}; "
         f"under {plan_label(design.shape_plan)}; {100 * design.gain:.1f} % less time to the same loss",
     ]
 
@@ -151,8 +152,8 @@ def add_shape(report: Report, design: DemoDesign) -> None:
         "that reach a given loss soonest: wider models run faster, but models far from the usual ratio of width to "
         "depth need more training for the same loss."
     )
-    published = (float(template.d_model), float(template.n_layers))
-    found = (float(shape.model.d_model), float(shape.model.n_layers))
+    published = (concrete(template.d_model), concrete(template.n_layers))
+    found = (concrete(shape.model.d_model), concrete(shape.model.n_layers))
     start = int(np.argmin(np.abs(shape.trajectory[:, 0, 0] - 0.7 * grid.widths[-1])))
     marks = {"published shape": published, "best shape": found}
     curve = np.stack([grid.curve_widths, grid.curve_depths], axis=1)

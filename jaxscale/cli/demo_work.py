@@ -14,6 +14,7 @@ from jaxscale._compile import filter_jit
 from jaxscale._resources import data_path
 from jaxscale._types import PRECISIONS
 from jaxscale.catalogue import Hardware, cluster, model
+from jaxscale.choose._host import number as concrete
 from jaxscale.choose.best_plan import best_plan
 from jaxscale.choose.enumerate import PlanSpace
 from jaxscale.choose.relaxed import depth_of, stretched
@@ -163,7 +164,7 @@ def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
     seen: dict[tuple[float, ...], ScoredPlan] = {}
     for scored in plans.top:
         plan = scored.plan
-        seen.setdefault((float(plan.tp), float(plan.pp), float(plan.cp)), scored)
+        seen.setdefault((concrete(plan.tp), concrete(plan.pp), concrete(plan.cp)), scored)
     return list(seen.values())[:most]
 
 
@@ -172,9 +173,9 @@ def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients
 
     As in the search, layers need not divide evenly over the stages: the exact model would show a jump at each multiple.
     """
-    head_dim = float(template.head_dim)
-    widths = float(template.d_model) * np.geomspace(0.55, 1.8, 36)
-    depths = float(template.n_layers) * np.geomspace(0.35, 2.8, 32)
+    head_dim = concrete(template.head_dim)
+    widths = concrete(template.d_model) * np.geomspace(0.55, 1.8, 36)
+    depths = concrete(template.n_layers) * np.geomspace(0.35, 2.8, 32)
     curve_widths = np.geomspace(widths[0], widths[-1], 96)
     curve_depths = np.asarray(jax.vmap(lambda d: depth_of(template, d, n_params(template), head_dim))(curve_widths))
 

@@ -1,0 +1,190 @@
+"""The best model and plan for a cluster and a budget, by gradient.
+
+A rough search from many starts, an interior point from the best of them, then an integer design by local search on the
+exact model: width, depth, MLP ratio, batch, micro-batch and every degree at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxscale.catalogue import model
+from jaxscale.choose._host import number
+from jaxscale.choose.best_plan import memory_limit, memory_scatter
+from jaxscale.choose.constraints import Goals, goals
+from jaxscale.choose.design_result import DesignChoice, RelaxedDesign
+from jaxscale.choose.design_space import FAMILIES, design_at
+from jaxscale.choose.interior_point import Optimum, polish
+from jaxscale.choose.lagrangian import descend, start_points
+from jaxscale.choose.prices import shadow_prices
+from jaxscale.choose.quantities import QUANTITIES, Setting, stack, take
+from jaxscale.choose.rounding import round_design
+from jaxscale.choose.score import bare
+from jaxscale.choose.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss, default_laws
+from jaxscale.coefficients import Coefficients
+from jaxscale.errors import InputError
+from jaxscale.fit.store import load_fit, resolve
+from jaxscale.hardware import Cluster
+from jaxscale.workload import Transformer
+
+DAY = 86400.0
+"""Seconds of a day [s]."""
+
+PARAMS_TOLERANCE = 0.03
+"""How far an integer design may be from a number of parameters asked for [1]."""
+
+CANDIDATES = 2
+"""Rough optima that the interior point continues from [1]."""
+
+CONVERGED = 1e-6
+"""KKT residual up to which an optimum counts as one [1]."""
+
+BUDGETS = {"days": 1e6, "loss": 1e3, "flop": 1e40, "params": 1e20}
+"""Kinds of budget and the largest value of each."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may use, or what it must reach; exactly one of them.
+
+    Attributes:
+        days: least loss within this time [day].
+        loss: least time to this loss [nat per token].
+        flop: least time to the loss that this much compute buys with the best model and small batches [flop].
+        params: least time to the loss for which this many parameters are the compute-optimal number [1].
+    """
+
+    days: float | None = None
+    loss: float | None = None
+    flop: float | None = None
+    params: float | None = None
+
+    def __post_init__(self):
+        """Refuse none or several, and values out of range."""
+        given = self.given()
+        if len(given) != 1:
+            told = ", ".join(given) or "none"
+            raise InputError(f"budget: {told} given; expected exactly one of {', '.join(BUDGETS)}")
+        ((name, value),) = given.items()
+        if not 0.0 < value <= BUDGETS[name]:
+            raise InputError(f"{name} = {value:g} is out of range; expected a number above 0, at most {BUDGETS[name]:g}")
+
+    def given(self) -> dict[str, float]:
+        """The budget by name."""
+        return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
+
+
+def budget_goals(budget: Budget, laws: Laws, memory_bytes: float, bounds: Mapping[str, float] | None = None) -> Goals:
+    """Objective and bounds of a budget.
+
+    Args:
+        budget: what may be used or must be reached.
+        laws: of the loss.
+        memory_bytes: largest predicted peak of a chip [byte].
+        bounds: further bounds on `QUANTITIES`, SI units.
+
+    Raises:
+        InputError: a loss that no run reaches.
+    """
+    limits = {"memory": memory_bytes, **(bounds or {})}
+    if budget.days is not None:
+        return goals({"excess_loss": 1.0}, {**limits, "time": budget.days * DAY})
+    least = None
+    if budget.params is not None:
+        limits["params"], least = budget.params * (1.0 + PARAMS_TOLERANCE), budget.params * (1.0 - PARAMS_TOLERANCE)
+    flop = compute_optimal_flop(laws, budget.params) if budget.params is not None else budget.flop
+    loss = number(compute_optimal_loss(laws, flop)) if flop is not None else budget.loss or 0.0
+    floor = number(laws.loss.irreducible)
+    if not loss > floor:
+        raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
+    return goals({"time": 1.0}, {**limits, "excess_loss": loss - floor}, least)
+
+
+def optimize_shape(
+    cluster: Cluster,
+    budget: Budget,
+    *,
+    template: Transformer | str = "llama3-8b",
+    coefficients: Coefficients | None = None,
+    levels: Mapping[str, str | None] | None = None,
+    laws: Laws | None = None,
+    bounds: Mapping[str, float] | None = None,
+    oom_probability: float = 0.1,
+    head_dim: int = 128,
+    n_starts: int = 48,
+    n_steps: int = 120,
+) -> DesignChoice:
+    """The best model and plan for a cluster and a budget.
+
+    Args:
+        cluster: chips and network; the plan uses all chips.
+        budget: time, loss, compute or size.
+        template: proportions that are kept: vocabulary, sequence length, key/value heads, experts.
+        coefficients: fitted parameters; the shipped default where None.
+        levels: framework, gpu and so on of the planned run, whose fitted effects apply.
+        laws: of loss, batch, shape, failures and power; the defaults where None.
+        bounds: further upper bounds by name of `QUANTITIES`, SI units, such as `{"tokens": 15e12}`.
+        oom_probability: accepted probability of running out of memory [1].
+        head_dim: width of a head [1].
+        n_starts: rough searches, spread evenly over the kinds of sharding and recomputation [1].
+        n_steps: evaluations of each [1].
+
+    Returns:
+        The integer design, the relaxed optimum, their gap, KKT residual and shadow prices.
+
+    Raises:
+        InputError: an argument out of range, or no design that keeps the bounds.
+    """
+    n_chips = number(cluster.n_chips)
+    if not (n_chips >= 1 and n_chips == round(n_chips)):
+        raise InputError(f"n_chips = {n_chips:g} is out of range; expected a whole number of at least 1")
+    pooled = load_fit() if coefficients is None else coefficients
+    base = model(template) if isinstance(template, str) else template
+    rules = default_laws() if laws is None else laws
+    limit = memory_limit(number(cluster.chip.hbm_bytes), memory_scatter(pooled, levels), oom_probability)
+    wanted = budget_goals(budget, rules, limit, bounds)
+    fitted = bare(resolve(pooled, levels or {}))
+    settings = [Setting(base, cluster, fitted, rules, family, head_dim) for family in FAMILIES]
+    return search(settings, wanted, head_dim, n_starts, n_steps)
+
+
+def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int, n_steps: int) -> DesignChoice:
+    """The best design of several settings that differ in their family alone."""
+    rows = np.arange(n_starts) % len(settings)
+    every = stack(settings)
+    rough = descend(start_points(n_starts), take(every, rows), wanted, n_steps)
+    order = np.argsort(rough.merits, kind="stable")[:CANDIDATES]
+    optimum = polish(rough.points[order], take(every, rows[order]), wanted)
+    best = best_candidate(optimum, wanted)
+    chosen = [settings[rows[candidate]] for candidate in order]
+    designs = [_design(optimum, row, setting) for row, setting in enumerate(chosen)]
+    setting = chosen[best]
+    relaxed = RelaxedDesign(
+        design=designs[best],
+        values=optimum.values[best],
+        objective=float(optimum.values[best] @ wanted.weights),
+        residual=float(optimum.residual[best]),
+        converged=bool(optimum.residual[best] <= CONVERGED),
+        point=optimum.points[best],
+        multipliers=optimum.multipliers[best],
+        setting=setting,
+    )
+    prices = shadow_prices(optimum, best, setting, wanted)
+    n_chips = round(number(setting.cluster.n_chips))
+    ranked = [designs[best], *(design for row, design in enumerate(designs) if row != best)]
+    rounded = round_design(ranked, setting, wanted, n_chips=n_chips, head_dim=head_dim)
+    return DesignChoice(rounded, relaxed, prices, wanted, rough.trajectory)
+
+
+def best_candidate(optimum: Optimum, wanted: Goals) -> int:
+    """The candidate of least objective among those that converged, else the one of least residual."""
+    objective = optimum.values @ wanted.weights
+    converged = optimum.residual <= CONVERGED
+    if not converged.any():
+        return int(np.argmin(optimum.residual))
+    return int(np.argmin(np.where(converged, objective, np.inf)))
+
+
+def _design(optimum: Optimum, row: int, setting: Setting):
+    return design_at(optimum.points[row], setting.template, setting.family, setting.cluster.n_chips, setting.head_dim)

@@ -1,0 +1,52 @@
+"""The document behind `jaxscale shape`: best shape and plan for chips and a budget given by name."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxscale.catalogue import cluster, load_hardware
+from jaxscale.choose.optimize import Budget, optimize_shape
+from jaxscale.fit.store import load_fit
+
+
+def shape_report(
+    gpu: str,
+    n_gpus: int,
+    *,
+    flop: float | int | None = None,
+    days: float | int | None = None,
+    params: float | int | None = None,
+    loss: float | int | None = None,
+    fit: str = "default",
+    template: str = "llama3-8b",
+    hardware: str | Path | None = None,
+    price_per_chip_hour: float | int | None = None,
+) -> dict[str, Any]:
+    """Best shape and plan as a plain document.
+
+    Args:
+        gpu: id of a chip of the catalogue.
+        n_gpus: chips [1].
+        flop: budget, see `Budget`; exactly one of the four [flop].
+        days: budget [day].
+        params: budget [1].
+        loss: budget [nat per token].
+        fit: name or file of the coefficients.
+        template: catalogue model whose proportions are kept.
+        hardware: the user's own catalogue.
+        price_per_chip_hour: adds `money` to the document [1/h].
+
+    Returns:
+        What `jaxscale shape --json` prints.
+
+    Raises:
+        InputError: an unknown name, a number out of range, or no design that keeps the bounds.
+    """
+    budget = Budget(days=days, loss=loss, flop=flop, params=params)
+    chips = load_hardware(hardware)
+    levels = {"gpu": chips[gpu].id, "precision": "bf16"}
+    machine = cluster(gpu, n_gpus, hardware=chips)
+    choice = optimize_shape(machine, budget, template=template, coefficients=load_fit(fit), levels=levels)
+    document = choice.to_json()
+    if price_per_chip_hour is not None:
+        document["money"] = price_per_chip_hour * document["chip_hours"]
+    return {"gpu": levels["gpu"], "n_gpus": n_gpus, "budget": budget.given(), **document}
