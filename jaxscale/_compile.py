@@ -31,7 +31,7 @@ def filter_jit(function: Function) -> Function:
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
-        return eqx.filter_jit(function, compiler_options=compiler_options())
+        return eqx.filter_jit(function, compiler_options=compiler_options())  # pyright: ignore[reportCallIssue]
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

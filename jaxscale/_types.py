@@ -1,7 +1,7 @@
 """Array types shared by every module, and the conversion of arguments to float leaves."""
 
 import math
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,18 @@ from jaxtyping import Array, ArrayLike, Float
 
 Tree = TypeVar("Tree")
 
-Scalar = Float[Array, ""]
-"""One number: what every cost term returns."""
+if TYPE_CHECKING:
+    # Static checkers know no arithmetic between floats and arrays of any backend; the run-time check below does.
+    Number = PerPrecision = PerLevel = Any
+else:
+    Number = Float[ArrayLike, "*batch"]
+    """A float leaf of a module: one number, or one for each row of a batch."""
+
+    PerPrecision = Float[ArrayLike, "*batch precision"]
+    """One number for each of `PRECISIONS`."""
+
+    PerLevel = Float[ArrayLike, "*batch level"]
+    """One number for each network level."""
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "fp4")
 """Order of `Chip.peak_flops` and `Plan.precision`; `bf16` stands for every 16-bit format."""
@@ -70,7 +80,7 @@ def smooth_min(first: ArrayLike, second: ArrayLike, temperature: float) -> Array
     if temperature == 0.0:
         return jnp.minimum(first, second)
     # The product form keeps all digits where one argument is far larger than the other.
-    return second * (first / smooth_max(first, second, temperature))
+    return jnp.multiply(second, first / smooth_max(first, second, temperature))
 
 
 def positive_part(value: ArrayLike, temperature: float) -> Array:
@@ -88,7 +98,7 @@ def positive_part(value: ArrayLike, temperature: float) -> Array:
     """
     if temperature == 0.0:
         return jnp.maximum(value, 0.0)
-    return 0.5 * (value + jnp.sqrt(jnp.square(value) + 4.0 * temperature**2))
+    return 0.5 * jnp.add(value, jnp.sqrt(jnp.square(value) + 4.0 * temperature**2))
 
 
 def log2_above_one(ratio: ArrayLike, temperature: float) -> Array:
@@ -100,4 +110,4 @@ def log2_above_one(ratio: ArrayLike, temperature: float) -> Array:
 
 def exposed(cost: ArrayLike, cover: ArrayLike, temperature: float) -> Array:
     """Part of `cost` that does not hide behind `cover`: max(cost - cover, 0), exact or smooth [s]."""
-    return smooth_max(cost, cover, temperature) - cover
+    return jnp.subtract(smooth_max(cost, cover, temperature), cover)

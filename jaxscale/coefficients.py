@@ -6,15 +6,14 @@ physics. Here they are one flat module of float leaves, so that a step time diff
 
 import functools
 import tomllib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
-from jaxtyping import ArrayLike, Float
 
 from jaxscale._resources import data_path
-from jaxscale._types import as_float
+from jaxscale._types import Number, as_float
 from jaxscale.calibration import Calibration
-
 
 MEMORY_COEFFICIENTS = (
     "activation_factor",
@@ -36,51 +35,51 @@ class Coefficients(eqx.Module):
     The static `calibration` records effects of levels, scatter and provenance of the fit they come from.
     """
 
-    matmul_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    fp8_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    fp4_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    matmul_half_tokens: Float[ArrayLike, "*batch"] = _coefficient()
-    matmul_half_width: Float[ArrayLike, "*batch"] = _coefficient()
-    attention_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    score_bytes: Float[ArrayLike, "*batch"] = _coefficient()
-    hbm_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    residual_passes: Float[ArrayLike, "*batch"] = _coefficient()
-    hidden_passes: Float[ArrayLike, "*batch"] = _coefficient()
-    logit_bytes: Float[ArrayLike, "*batch"] = _coefficient()
-    kernel_time: Float[ArrayLike, "*batch"] = _coefficient()
-    host_time_layer: Float[ArrayLike, "*batch"] = _coefficient()
-    host_time_tp: Float[ArrayLike, "*batch"] = _coefficient()
-    host_time_tp_node: Float[ArrayLike, "*batch"] = _coefficient()
-    layer_time_factor: Float[ArrayLike, "*batch"] = _coefficient()
-    scale_up_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    scale_out_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    collective_launch: Float[ArrayLike, "*batch"] = _coefficient()
-    link_latency_scale: Float[ArrayLike, "*batch"] = _coefficient()
-    network_latency_scale: Float[ArrayLike, "*batch"] = _coefficient()
-    tp_exposed: Float[ArrayLike, "*batch"] = _coefficient()
-    dp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
-    dp_congestion: Float[ArrayLike, "*batch"] = _coefficient()
-    dp_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    dp_buckets: Float[ArrayLike, "*batch"] = _coefficient()
-    fsdp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
-    cp_overlap: Float[ArrayLike, "*batch"] = _coefficient()
-    ep_efficiency: Float[ArrayLike, "*batch"] = _coefficient()
-    moe_imbalance: Float[ArrayLike, "*batch"] = _coefficient()
-    moe_layer_time: Float[ArrayLike, "*batch"] = _coefficient()
-    pp_exposed: Float[ArrayLike, "*batch"] = _coefficient()
-    pp_slot_time: Float[ArrayLike, "*batch"] = _coefficient()
-    pp_slot_node_time: Float[ArrayLike, "*batch"] = _coefficient()
-    pp_slot_tp_time: Float[ArrayLike, "*batch"] = _coefficient()
-    head_balance: Float[ArrayLike, "*batch"] = _coefficient()
-    optimizer_bytes: Float[ArrayLike, "*batch"] = _coefficient()
-    microbatch_time: Float[ArrayLike, "*batch"] = _coefficient()
-    step_time: Float[ArrayLike, "*batch"] = _coefficient()
-    straggler: Float[ArrayLike, "*batch"] = _coefficient()
-    activation_factor: Float[ArrayLike, "*batch"] = _coefficient()
-    logit_memory_bytes: Float[ArrayLike, "*batch"] = _coefficient()
-    gradient_memory_bytes: Float[ArrayLike, "*batch"] = _coefficient()
-    fragmentation: Float[ArrayLike, "*batch"] = _coefficient()
-    framework_bytes: Float[ArrayLike, "*batch"] = _coefficient()
+    matmul_efficiency: Number = _coefficient()
+    fp8_efficiency: Number = _coefficient()
+    fp4_efficiency: Number = _coefficient()
+    matmul_half_tokens: Number = _coefficient()
+    matmul_half_width: Number = _coefficient()
+    attention_efficiency: Number = _coefficient()
+    score_bytes: Number = _coefficient()
+    hbm_efficiency: Number = _coefficient()
+    residual_passes: Number = _coefficient()
+    hidden_passes: Number = _coefficient()
+    logit_bytes: Number = _coefficient()
+    kernel_time: Number = _coefficient()
+    host_time_layer: Number = _coefficient()
+    host_time_tp: Number = _coefficient()
+    host_time_tp_node: Number = _coefficient()
+    layer_time_factor: Number = _coefficient()
+    scale_up_efficiency: Number = _coefficient()
+    scale_out_efficiency: Number = _coefficient()
+    collective_launch: Number = _coefficient()
+    link_latency_scale: Number = _coefficient()
+    network_latency_scale: Number = _coefficient()
+    tp_exposed: Number = _coefficient()
+    dp_overlap: Number = _coefficient()
+    dp_congestion: Number = _coefficient()
+    dp_efficiency: Number = _coefficient()
+    dp_buckets: Number = _coefficient()
+    fsdp_overlap: Number = _coefficient()
+    cp_overlap: Number = _coefficient()
+    ep_efficiency: Number = _coefficient()
+    moe_imbalance: Number = _coefficient()
+    moe_layer_time: Number = _coefficient()
+    pp_exposed: Number = _coefficient()
+    pp_slot_time: Number = _coefficient()
+    pp_slot_node_time: Number = _coefficient()
+    pp_slot_tp_time: Number = _coefficient()
+    head_balance: Number = _coefficient()
+    optimizer_bytes: Number = _coefficient()
+    microbatch_time: Number = _coefficient()
+    step_time: Number = _coefficient()
+    straggler: Number = _coefficient()
+    activation_factor: Number = _coefficient()
+    logit_memory_bytes: Number = _coefficient()
+    gradient_memory_bytes: Number = _coefficient()
+    fragmentation: Number = _coefficient()
+    framework_bytes: Number = _coefficient()
     calibration: Calibration | None = eqx.field(static=True, default=None)
 
 
@@ -119,6 +118,11 @@ def names() -> tuple[str, ...]:
     return tuple(name for name in Coefficients.__dataclass_fields__ if name != "calibration")
 
 
+def from_values(values: Sequence[Any], calibration: Calibration | None = None) -> Coefficients:
+    """Coefficients from their values, one for each of `names()` and in that order."""
+    return Coefficients(*values, calibration=calibration)
+
+
 def prior_medians() -> Coefficients:
     """Coefficients at their prior medians: the model before it has seen a measured run."""
-    return Coefficients(**{name: prior.median for name, prior in priors().items()})
+    return from_values([prior.median for prior in priors().values()])

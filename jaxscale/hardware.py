@@ -6,9 +6,9 @@ Everything is a float leaf, so clusters stack, differentiate and sweep under `ja
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array
 
-from jaxscale._types import N_LEVELS, PRECISIONS, as_float
+from jaxscale._types import N_LEVELS, PRECISIONS, Number, PerLevel, PerPrecision, as_float
 
 
 class Chip(eqx.Module):
@@ -22,11 +22,11 @@ class Chip(eqx.Module):
         max_power: power limit of the board [W].
     """
 
-    peak_flops: Float[ArrayLike, "*batch precision"]
-    hbm_bytes: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    hbm_bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    idle_power: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    max_power: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    peak_flops: PerPrecision
+    hbm_bytes: Number = eqx.field(converter=as_float)
+    hbm_bandwidth: Number = eqx.field(converter=as_float)
+    idle_power: Number = eqx.field(converter=as_float)
+    max_power: Number = eqx.field(converter=as_float)
 
     def peak(self, precision: str) -> Array:
         """Dense peak of one named precision [flop/s].
@@ -48,9 +48,9 @@ class Network(eqx.Module):
         latency: per hop at each level [s].
     """
 
-    domain_size: Float[ArrayLike, "*batch level"]
-    bandwidth: Float[ArrayLike, "*batch level"]
-    latency: Float[ArrayLike, "*batch level"]
+    domain_size: PerLevel
+    bandwidth: PerLevel
+    latency: PerLevel
 
     def level(self, index: int) -> tuple[Array, Array, Array]:
         """Domain size [1], bandwidth [byte/s] and latency [s] of one level."""
@@ -72,4 +72,4 @@ class Cluster(eqx.Module):
 
     chip: Chip
     network: Network
-    n_chips: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    n_chips: Number = eqx.field(converter=as_float)

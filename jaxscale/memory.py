@@ -24,10 +24,10 @@ OPTIMIZER_BYTES = 12.0
 """Master weight and two moments of Adam, 32 bits each (Rajbhandari et al. 2020, section 3.1) [byte]."""
 
 SCORE_MEMORY_BYTES = 5.0
-"""Stored bytes per materialised score: softmax output, dropout mask and output (Korthikanti et al., equation 1) [byte]."""
+"""Stored bytes per materialised score: softmax, dropout mask and output (Korthikanti et al., equation 1) [byte]."""
 
 RESIDUAL_MEMORY_BYTES = 10.0
-"""Stored bytes per residual-stream element and layer: norms' inputs, dropout masks (Korthikanti et al., eq. 1) [byte]."""
+"""Stored bytes per residual element and layer: norms' inputs, dropout masks (Korthikanti et al., eq. 1) [byte]."""
 
 
 class Memory(eqx.Module):

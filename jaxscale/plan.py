@@ -9,12 +9,10 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array
 
-from jaxscale._types import PRECISIONS, as_float
+from jaxscale._types import PRECISIONS, Number, PerPrecision, as_float
 from jaxscale.workload import Transformer
-
-Number = Float[ArrayLike, "*batch"]
 
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -59,7 +57,7 @@ class Plan(eqx.Module):
     gpipe: Number
     zero_bubble: Number
     flash_attention: Number
-    precision: Float[ArrayLike, "*batch precision"]
+    precision: PerPrecision
 
     def __init__(
         self,

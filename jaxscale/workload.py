@@ -8,11 +8,9 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import as_float
-
-Number = Float[ArrayLike, "*batch"]
+from jaxscale._types import Number, as_float
 
 DEFAULT_VOCABULARY = 51200.0
 """Padded GPT-2 vocabulary, Megatron-LM's default (Korthikanti et al. 2022, section 6): used where none is stated."""

@@ -30,7 +30,7 @@ import numpy as np
 from IPython.display import Image
 
 import jaxscale as js
-from jaxscale.choose.sensitivity import elasticity, named
+from jaxscale.choose.sensitivity import named
 from jaxscale.costs.matmul import dense_forward
 from jaxscale.report import figures
 from jaxscale.report.style import png
@@ -147,7 +147,7 @@ def total(chips, fitted):
     return js.step_time(model, plan, chips, fitted).total
 
 
-slopes = elasticity(total, (many, coefficients))
+slopes = js.elasticity(total, (many, coefficients))
 ranked = dict(named(slopes, ("cluster", "coefficients"))[:14])
 Image(png(figures.sensitivity_bars(ranked, step_time=float(total(many, coefficients)))))
 

@@ -132,6 +132,9 @@ def test_gradients_are_finite(slopes: str, request: pytest.FixtureRequest):
 
 def test_smooth_step_time_matches_central_differences_everywhere(smooth_slopes: Slopes):
     wrong = smooth_slopes.mismatches()
+    # The stage is a switch with a kink at every whole number, whatever the temperature.
+    stage = smooth_slopes.names.index(".plan.zero_stage")
+    wrong[stage] = smooth_slopes.outside()[stage]
     assert not wrong.any(), smooth_slopes.describe(wrong)
 
 
@@ -180,12 +183,13 @@ def test_every_number_matters_somewhere(real: Configuration, exact_slopes: Slope
 
 
 def test_the_comparison_can_fail(smooth_slopes: Slopes):
-    spoilt = smooth_slopes.exact.copy()
+    correct, right = smooth_slopes.exact.copy(), smooth_slopes.mismatches()
     smooth_slopes.exact[3] *= 1.01
     wrong, outside = smooth_slopes.mismatches(), smooth_slopes.outside()
-    smooth_slopes.exact[:] = spoilt
-    assert wrong[3].any() and outside[3].any()
-    assert not np.delete(wrong, 3, axis=0).any()
+    smooth_slopes.exact[:] = correct
+    assert wrong[3].mean() > 0.9 and outside[3].mean() > 0.9
+    assert not right[3].any()
+    np.testing.assert_array_equal(np.delete(wrong, 3, axis=0), np.delete(right, 3, axis=0))
 
 
 @given(st.data())

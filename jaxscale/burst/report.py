@@ -1,12 +1,12 @@
 """Burst plan of a network as one JSON-serialisable document."""
 
-import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from jaxscale.burst.layer_time import analytical_layer_time
 from jaxscale.burst.measured import AbstractLayerTime, measured_layer_time
@@ -72,21 +72,32 @@ def _check(gpus: int, batch: int, **positive: float) -> None:
             raise InputError(f"{name} = {value}: expected a finite number above {lowest:g}")
 
 
-@functools.cache
-def _planner(n_options: int, synchronisation: str, chain: bool):
-    """Compiled plans of one network; networks of one shape, and all scenarios, share it."""
+class _Study(NamedTuple):
+    """Everything that the report shows, from one compiled function."""
 
-    @eqx.filter_jit
-    def run(graph, layer_time, scenario):
-        burst = plan_burst(graph, layer_time, scenario, n_options, synchronisation)
-        data_parallel = plan_data_parallel(graph, layer_time, scenario, n_options, synchronisation)
-        released = plan_released(graph, layer_time, scenario, n_options, synchronisation) if chain else None
-        temperature = _TEMPERATURE * burst.single_gpu_time
-        price = prices(graph, layer_time, scenario, n_options, temperature, synchronisation)
-        costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
-        return burst, data_parallel, released, price, costs
+    burst: BurstPlan
+    data_parallel: BurstPlan
+    released: BurstPlan | None
+    shared: Throughput
+    ideal: Throughput
+    partition: tuple[Array, Array]
+    gpus: Array
+    price: Scenario
 
-    return run
+
+@eqx.filter_jit
+def _study(graph, layer_time, scenario, side_batch, n_options: int, synchronisation: str) -> _Study:
+    """One compilation per network and number of options serves all scenarios."""
+    problem = (graph, layer_time, scenario, n_options)
+    burst, data_parallel = (plan(*problem, synchronisation) for plan in (plan_burst, plan_data_parallel))
+    released = plan_released(*problem, synchronisation) if graph.widths == (1,) else None
+    price = prices(*problem, _TEMPERATURE * burst.single_gpu_time, synchronisation)
+    costs = step_costs(*problem, synchronisation)
+    rate = side_batch / layer_time(side_batch).sum()
+    case = (burst, data_parallel.time, scenario.batch, scenario.n_gpus, rate)
+    shared, ideal = (multiplex(*case, interference) for interference in (stated_interference(), no_interference()))
+    partition = static_partition(costs, scenario.batch, scenario.n_gpus, rate)
+    return _Study(burst, data_parallel, released, shared, ideal, partition, costs.gpus, price)
 
 
 def _summary(plan: BurstPlan, gpus: int) -> dict[str, float]:
@@ -116,14 +127,15 @@ def _cluster(result: Throughput) -> dict[str, float]:
     return {name: float(getattr(result, name)) for name in Throughput.__dataclass_fields__}
 
 
-def _partitions(gpus, throughput, times, shared: Throughput, alone: BurstPlan, batch: int) -> dict[str, Any]:
+def _partitions(study: _Study, batch: int) -> dict[str, Any]:
     """Static partitions, and the best one whose foreground job is no slower than in bursts with multiplexing."""
+    alone = float(study.data_parallel.time) / batch
     rows = [
-        {"foreground_gpus": int(g), "foreground_time_s": float(t), "ratio": float(r * alone.time / batch)}
-        for g, r, t in zip(gpus, throughput, times, strict=True)
+        {"foreground_gpus": int(g), "foreground_time_s": t, "ratio": rate * alone}
+        for g, rate, t in zip(study.gpus.tolist(), *(x.tolist() for x in study.partition), strict=True)
         if np.isfinite(t)
     ]
-    as_fast = [row for row in rows if row["foreground_time_s"] <= float(shared.iteration_time)]
+    as_fast = [row for row in rows if row["foreground_time_s"] <= float(study.shared.iteration_time)]
     return {"all": rows, "best_as_fast": max(as_fast, key=lambda row: row["ratio"], default=None)}
 
 
@@ -169,14 +181,10 @@ def burst_report(
     side_batch = float(background_batch or job.get("background_batch", 16.0))
     if side_batch <= 0:
         raise InputError(f"background_batch = {side_batch}: expected a positive number")
-    run = _planner(options_for(gpus), synchronisation, graph.widths == (1,))
-    # Floats as arrays: a new bandwidth or batch then finds the compiled plan.
-    burst, data_parallel, released, price, costs = run(graph, layer_time, jax.tree.map(jnp.asarray, scenario))
-    rate = side_batch / float(layer_time(side_batch).sum())
-    shared, ideal = (
-        multiplex(burst, data_parallel.time, batch, gpus, rate, i) for i in (stated_interference(), no_interference())
-    )
-    partition, partition_times = static_partition(costs, batch, gpus, rate)
+    # Arrays, not Python numbers: another bandwidth or batch then finds the compiled function.
+    arrays = jax.tree.map(jnp.asarray, (scenario, side_batch))
+    study = _study(graph, layer_time, *arrays, options_for(gpus), synchronisation)
+    burst, data_parallel = study.burst, study.data_parallel
     stated = stated_interference()
     return {
         "network": name,
@@ -191,16 +199,17 @@ def burst_report(
         "single_gpu_time_s": float(burst.single_gpu_time),
         "data_parallel": _summary(data_parallel, gpus),
         "burst": _summary(burst, gpus),
-        "released_planner": None if released is None else _summary(released, gpus),
+        "released_planner": None if study.released is None else _summary(study.released, gpus),
         "plan": _layers(graph, burst),
         "multiplexing": {
             "background_batch": side_batch,
             "interference": {field: float(getattr(stated, field)) for field in Interference.__dataclass_fields__},
-            "cluster": _cluster(shared),
-            "ideal": _cluster(ideal),
-            "static_partition": _partitions(costs.gpus, partition, partition_times, shared, data_parallel, batch),
+            "cluster": _cluster(study.shared),
+            "ideal": _cluster(study.ideal),
+            "static_partition": _partitions(study, batch),
         },
         "prices": {
-            field: float(getattr(price, field)) for field in ("batch", "bandwidth", "latency", "amplification_limit")
+            field: float(getattr(study.price, field))
+            for field in ("batch", "bandwidth", "latency", "amplification_limit")
         },
     }

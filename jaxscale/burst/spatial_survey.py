@@ -20,6 +20,9 @@ def splits_of(pieces: int, rank: int) -> tuple[int, ...]:
     return tuple(2 ** (exponent // rank + (dim < exponent % rank)) for dim in range(rank))
 
 
+_compiled = eqx.filter_jit(spatial_step)
+
+
 class Split(eqx.Module):
     """One way to use a number of GPUs.
 
@@ -70,6 +73,7 @@ def survey_splits(
     for exponent in range(n_gpus.bit_length()):
         pieces, groups = 2**exponent, n_gpus // 2**exponent
         parts = jnp.asarray(splits_of(pieces, rank), jnp.result_type(float))
-        step = spatial_step(network, parts, float(groups), float(batch), machine, coefficients, device, regime)
+        sizes = jnp.asarray(groups, parts.dtype), jnp.asarray(batch, parts.dtype)
+        step = _compiled(network, parts, *sizes, machine, coefficients, device, regime)
         found.append(Split(pieces, groups, step, bool(groups <= batch and step.memory <= memory)))
     return found

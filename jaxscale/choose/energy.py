@@ -1,7 +1,7 @@
 r"""Energy of a step: power between idle and maximum by what the chips do.
 
-$P = P_\mathrm{idle} + (P_\mathrm{max} - P_\mathrm{idle}) (c + w (1 - c))$, c the share of the step spent computing and w
-the power above idle that a waiting chip draws: collectives spin on the processor.
+$P = P_\mathrm{idle} + (P_\mathrm{max} - P_\mathrm{idle}) (c + w (1 - c))$, c the share of the step spent computing and
+w the power above idle that a waiting chip draws: collectives spin on the processor.
 """
 
 import equinox as eqx

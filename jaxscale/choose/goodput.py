@@ -1,7 +1,7 @@
 r"""Goodput: what failures, checkpoints and restarts leave of the time.
 
-With exponential failures of mean interval M for the whole job, checkpoints of duration $\delta$ every $\tau$ of work and
-restarts of duration R, a unit of work takes
+With exponential failures of mean interval M for the whole job, checkpoints of duration $\delta$ every $\tau$ of work
+and restarts of duration R, a unit of work takes
 
 $$ \frac{M}{\tau}\, e^{R/M} \left(e^{(\tau + \delta)/M} - 1\right), \qquad \tau = \sqrt{2 \delta M} . $$
 

@@ -14,6 +14,10 @@ from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
 
 
+INTERLEAVING = (1, 2, 3, 4, 6, 8)
+"""Virtual stages per chip that are tried [1]."""
+
+
 @dataclass(frozen=True)
 class Wish:
     """What a design should be like; `realise` turns it into the nearest valid one.
@@ -124,7 +128,7 @@ def neighbours(wish: Wish, n_chips: int, template: Transformer) -> list[Wish]:
 
 def _moves(wish: Wish, n_chips: int, experts: int) -> list[dict[str, float]]:
     degrees = divisors(n_chips)
-    around = {"tp": degrees, "cp": degrees, "pp": degrees, "ep": divisors(experts), "vpp": np.asarray([1, 2, 3, 4, 6, 8])}
+    around = {"tp": degrees, "cp": degrees, "pp": degrees, "ep": divisors(experts), "vpp": np.asarray(INTERLEAVING)}
     moves: list[dict[str, float]] = []
     for name, options in around.items():
         current = getattr(wish, name)

@@ -5,7 +5,7 @@ Slacks $s$ turn $g(u) \le 0$ into $g + s = 0$; each Newton step solves
 $$ (H + J^T S^{-1} Z J)\, \delta u = -(\nabla f + J^T z) - J^T S^{-1} (\mu - S z + Z (g + s)) $$
 
 with the Hessian H of the Lagrangian from central differences of exact slopes, its eigenvalues made positive, and a line
-search on the $\ell_1$ merit $f - \mu \sum \ln s + \nu \lVert g + s \rVert_1$; $\mu$ falls whenever its problem is solved.
+search on the $\ell_1$ merit $f - \mu \sum \ln s + \nu \lVert g + s \rVert_1$; $\mu$ falls once its problem is solved.
 Reference: Nocedal & Wright 2006, Numerical Optimization, section 19.3 (Fiacco-McCormick).
 """
 
@@ -96,7 +96,7 @@ def _longest(value: np.ndarray, change: np.ndarray, keep: Any) -> np.ndarray:
 
 
 def _line_search(
-    points: np.ndarray, s: np.ndarray, steps: tuple[np.ndarray, np.ndarray], settings: Any, wanted: Goals, mu: Any, nu: Any
+    points: np.ndarray, s: np.ndarray, steps: tuple[np.ndarray, ...], settings: Any, wanted: Goals, mu: Any, nu: Any
 ) -> np.ndarray:
     """The longest tried step that lowers the merit, else the one of least merit [candidate]."""
     du, ds = steps
@@ -165,5 +165,8 @@ def polish(points: np.ndarray, settings: Any, wanted: Goals, n_steps: int = 60, 
 
 def _better(first: Optimum, second: Optimum) -> Optimum:
     improved = second.residual < first.residual
-    merged = [np.where(improved.reshape((-1,) + (1,) * (new.ndim - 1)), new, old) for old, new in zip(first, second, strict=True)]
-    return Optimum(*merged)
+
+    def merge(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        return np.where(improved.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    return Optimum(*(merge(old, new) for old, new in zip(first, second, strict=True)))

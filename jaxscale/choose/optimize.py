@@ -18,7 +18,7 @@ from jaxscale.choose.design_space import FAMILIES, design_at
 from jaxscale.choose.interior_point import Optimum, polish
 from jaxscale.choose.lagrangian import descend, start_points
 from jaxscale.choose.prices import shadow_prices
-from jaxscale.choose.quantities import QUANTITIES, Setting, stack, take
+from jaxscale.choose.quantities import Setting, stack, take
 from jaxscale.choose.rounding import round_design
 from jaxscale.choose.score import bare
 from jaxscale.choose.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss, default_laws
@@ -68,7 +68,7 @@ class Budget:
             raise InputError(f"budget: {told} given; expected exactly one of {', '.join(BUDGETS)}")
         ((name, value),) = given.items()
         if not 0.0 < value <= BUDGETS[name]:
-            raise InputError(f"{name} = {value:g} is out of range; expected a number above 0, at most {BUDGETS[name]:g}")
+            raise InputError(f"{name} = {value:g} is out of range; expected above 0, at most {BUDGETS[name]:g}")
 
     def given(self) -> dict[str, float]:
         """The budget by name."""

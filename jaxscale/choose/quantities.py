@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._compile import filter_jit
+from jaxscale.choose._quick_compile import quick_jit
 from jaxscale.choose.design_space import Design, Family, design_at
 from jaxscale.choose.shape import TEMPERATURE
 from jaxscale.choose.time_to_loss import Laws, run_figures
@@ -23,7 +23,17 @@ from jaxscale.plan import Plan
 from jaxscale.step import step_time, tokens_per_step
 from jaxscale.workload import Transformer, n_params
 
-QUANTITIES = ("time", "excess_loss", "energy", "memory", "params", "tokens", "batch", "batch_over_critical", "step_time")
+QUANTITIES = (
+    "time",
+    "excess_loss",
+    "energy",
+    "memory",
+    "params",
+    "tokens",
+    "batch",
+    "batch_over_critical",
+    "step_time",
+)
 """Natural logarithms, SI units; `excess_loss` is above the irreducible one, `memory` that of the fullest chip."""
 
 N_QUANTITIES = len(QUANTITIES)
@@ -106,7 +116,7 @@ def _relaxed(point: Array, setting: Setting) -> tuple[Array, Array]:
     return values, values
 
 
-@filter_jit
+@quick_jit
 def _block(points: Array, settings: Setting) -> tuple[Array, Array]:
     slopes, values = jax.vmap(jax.jacfwd(_relaxed, has_aux=True))(points, settings)
     return values, slopes

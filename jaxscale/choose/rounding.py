@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._compile import filter_jit
+from jaxscale.choose._quick_compile import quick_jit
 from jaxscale.choose._host import number
 from jaxscale.choose.constraints import UNBOUNDED, Goals, residuals
 from jaxscale.choose.design_space import HIGHEST, LOWEST, Design
@@ -46,7 +46,7 @@ class Rounded(NamedTuple):
     evaluated: int
 
 
-@filter_jit
+@quick_jit
 def _exact(models: Transformer, plans: Plan, setting: Setting, upper: Array, is_least_loss: Array) -> Array:
     """Log quantities of designs, each with the tokens that its bounds ask for or allow [design, quantity]."""
 
@@ -142,7 +142,8 @@ def round_design(
     seen: dict[Wish, float] = {}
 
     def score(wishes: list[Wish]) -> tuple[Wish, float]:
-        new = [(w, d) for w in dict.fromkeys(wishes) if w not in seen and (d := _realised(w, setting, n_chips, head_dim))]
+        fresh = [(wish, realise(wish, setting.template, n_chips, head_dim)) for wish in dict.fromkeys(wishes)]
+        new = [(wish, design) for wish, design in fresh if design and wish not in seen]
         if new:
             values = exact_quantities([design for _, design in new], setting, wanted)
             seen.update(zip([wish for wish, _ in new], _merits(values, wanted).tolist(), strict=True))
@@ -155,16 +156,13 @@ def round_design(
         if not lower < merit - 1e-9:
             break
         best, merit = improved, lower
-    model, plan = _realised(best, setting, n_chips, head_dim) or (None, None)
-    assert model is not None and plan is not None
-    (values,) = exact_quantities([(model, plan)], setting, wanted)
+    design = realise(best, setting.template, n_chips, head_dim)
+    assert design is not None
+    model, plan = design
+    (values,) = exact_quantities([design], setting, wanted)
     if residuals(values, wanted).max() > SLACK:
         raise InputError(_impossible(values, wanted))
     return Rounded(model, plan, values, float(values @ wanted.weights), len(seen))
-
-
-def _realised(wish: Wish, setting: Setting, n_chips: int, head_dim: int) -> tuple[Transformer, Plan] | None:
-    return realise(wish, setting.template, n_chips, head_dim)
 
 
 def _merits(values: np.ndarray, wanted: Goals) -> np.ndarray:

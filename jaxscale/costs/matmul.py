@@ -2,8 +2,8 @@ r"""Weight matmuls: roofline with an efficiency that falls for small or thin loc
 
 One forward pass of a layer on one chip takes
 
-$$ t = \max\left( \frac{2 t_k P}{u\,C} \left(1 + \frac{t_{1/2}}{t_k}\right)\left(1 + w_{1/2}\left(\frac1d + \frac{1}{w}\right)\right),
-   \frac{2 P}{e W} \right) $$
+$$ t = \max\left( \frac{2 t_k P}{u\,C} \left(1 + \frac{t_{1/2}}{t_k}\right)
+   \left(1 + w_{1/2}\left(\frac1d + \frac{1}{w}\right)\right), \frac{2 P}{e W} \right) $$
 
 with $t_k$ tokens, P local parameters, w the local inner width (heads or MLP, divided by tp).
 """

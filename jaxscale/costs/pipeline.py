@@ -4,7 +4,7 @@ With stage times $t_s$ per microbatch, a 1F1B or GPipe step takes
 
 $$ T = m \max_s t_s + \frac{1 - z}{v} \left(\sum_s t_s - \max_s t_s\right), $$
 
-v virtual stages per chip, z the share of the bubble that weight gradients fill (2/3 for the zero-bubble schedule ZB-H1).
+v virtual stages per chip, z the share of the bubble that weight gradients fill (2/3 for the schedule ZB-H1).
 References: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al. 2023, arXiv 2401.10241.
 """
 
@@ -19,7 +19,6 @@ from jaxscale.costs.collectives import Link, send_time
 from jaxscale.costs.elementwise import ACTIVATION_BYTES
 from jaxscale.plan import Plan, tokens_per_microbatch
 from jaxscale.workload import Transformer
-
 
 ZERO_BUBBLE_LEAVES = 1.0 / 3.0
 """Bubble of the zero-bubble schedule with the memory of 1F1B (ZB-H1) over that of 1F1B, for equal times of forward,

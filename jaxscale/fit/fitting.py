@@ -12,7 +12,7 @@ from jaxtyping import Array
 from jaxscale._compile import filter_jit
 from jaxscale.calibration import Calibration, LevelEffect, Scatter
 from jaxscale.catalogue import Hardware
-from jaxscale.coefficients import Coefficients, names, prior_medians
+from jaxscale.coefficients import Coefficients, from_values, names, prior_medians
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
@@ -150,8 +150,7 @@ def covariance(parameters: Array, problem: Problem) -> np.ndarray:
 
 def _moved(pooled: Coefficients, spread: Array, parameters: Array, record: Calibration) -> Coefficients:
     shift = np.asarray(spread * parameters[: len(names())])
-    values = constrain_values(unconstrain(pooled) + shift).tolist()
-    return Coefficients(**dict(zip(names(), values, strict=True)), calibration=record)
+    return from_values(constrain_values(unconstrain(pooled) + shift).tolist(), record)
 
 
 def _record(

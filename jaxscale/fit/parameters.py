@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxscale.coefficients import Coefficients, names, priors
+from jaxscale.coefficients import Coefficients, from_values, names, priors
 
 EFFECT_SPREAD: Mapping[str, float] = {
     "source": 0.7,
@@ -155,7 +155,7 @@ def constrain(unconstrained: Float[Array, "*batch coefficient"]) -> Coefficients
     """Coefficients in their own units: exp, or the logistic function for fractions."""
     bounded = jnp.clip(unconstrained, -80.0, 80.0)  # keeps exp finite in float32 too
     values = jnp.where(_fractions(), 1.0 / (1.0 + jnp.exp(-bounded)), jnp.exp(bounded))
-    return Coefficients(*[values[..., index] for index in range(values.shape[-1])])
+    return from_values([values[..., index] for index in range(values.shape[-1])])
 
 
 def constrain_values(unconstrained: np.ndarray) -> np.ndarray:

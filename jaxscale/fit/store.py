@@ -12,7 +12,7 @@ import numpy as np
 from jaxscale._resources import fit_path
 from jaxscale.calibration import Calibration, LevelEffect, Scatter
 from jaxscale.catalogue import read_toml
-from jaxscale.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, priors
 from jaxscale.errors import InputError
 from jaxscale.fit.parameters import constrain_values, unconstrain
 
@@ -65,14 +65,13 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
     known = tuple((kind, level) for kind, levels in table.get("known", {}).items() for level in levels)
     provenance = tuple((key, str(value)) for key, value in table.get("provenance", {}).items())
     calibration = Calibration(str(table.get("name", path.stem)), effects, scatter, known, provenance)
-    return Coefficients(**values, calibration=calibration)
+    return from_values([values[name] for name in names()], calibration)
 
 
 def _value(where: str, entry: Any, kind: str) -> float:
     value = entry.get("value") if isinstance(entry, dict) else entry
     upper = 1.0 if kind == "fraction" else math.inf
-    valid = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < upper
-    if not valid:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < upper:
         raise InputError(f"{where} = {value!r} is out of range; expected a number between 0 and {upper:g}")
     return float(value)
 
@@ -88,13 +87,13 @@ def resolve(coefficients: Coefficients, levels: Mapping[str, str | None]) -> Coe
         Coefficients of the run, without the record.
     """
     values = constrain_values(unconstrained_rows(coefficients, [levels])[0])
-    return Coefficients(**dict(zip(names(), values.tolist(), strict=True)))
+    return from_values(values.tolist())
 
 
 def resolve_rows(coefficients: Coefficients, levels: Sequence[Mapping[str, str | None]]) -> Coefficients:
     """Coefficients of several runs, stacked [row]."""
     values = constrain_values(unconstrained_rows(coefficients, levels))
-    return Coefficients(**{name: values[:, index] for index, name in enumerate(names())})
+    return from_values(list(values.T))
 
 
 def unconstrained_rows(coefficients: Coefficients, levels: Sequence[Mapping[str, str | None]]) -> np.ndarray:

@@ -32,7 +32,7 @@ def profile():
     batch = np.array([r[0].batch for r in rows], float)
     regime = np.array([REGIMES.index(r[0].regime) for r in rows])
     return {
-        "predict": lambda coefficients: np.asarray(layer_times(kernels, batch, coefficients, a100(), regime)),
+        "predict": eqx.filter_jit(lambda coefficients: layer_times(kernels, batch, coefficients, a100(), regime)),
         "seconds": np.array([np.mean([x.seconds for x in r]) for r in rows]),
         "repeats": np.array([len(r) for r in rows]),
         "iteration": np.array([iterations.index((r[0].recording, r[0].network, r[0].batch)) for r in rows]),
@@ -41,7 +41,7 @@ def profile():
 
 
 def _errors(profile, coefficients):
-    predicted, seconds, repeats = profile["predict"](coefficients), profile["seconds"], profile["repeats"]
+    predicted, seconds, repeats = np.asarray(profile["predict"](coefficients)), profile["seconds"], profile["repeats"]
     layer = np.median(np.repeat(np.abs(predicted / seconds - 1), repeats))
     sums = [np.bincount(profile["iteration"], t * repeats) for t in (predicted, seconds)]
     return layer, dict(zip(profile["iterations"], sums[0] / sums[1] - 1, strict=True))
@@ -70,7 +70,7 @@ def test_layers_within_15_percent_and_iterations_within_8(profile):
 def test_without_launch_latency_the_fit_fails(profile):
     """Negative control: small batches need the latency."""
     coefficients = load_coefficients()
-    bare = eqx.tree_at(lambda c: c.launch, coefficients, 0.0 * coefficients.launch)
+    bare = eqx.tree_at(lambda c: c.launch, coefficients, np.zeros_like(coefficients.launch))
     layer, iterations = _errors(profile, bare)
     assert layer > 0.15
     assert max(map(abs, iterations.values())) > 0.3
@@ -101,13 +101,15 @@ def test_lookup_by_shape_misses_part_of_the_iteration():
 def test_unmeasured_networks_are_refused_and_served_analytically():
     with pytest.raises(InputError, match="no measured time"):
         measured_layer_time("unet")
-    assert analytical_layer_time("unet")(4.0).sum() > 0
+    assert eqx.filter_jit(analytical_layer_time("unet"))(4.0).sum() > 0
+
+
+RESNET = jax.jit(analytical_layer_time("resnet50"))
 
 
 @given(batch=st.floats(0.05, 4096.0), factor=st.floats(1.01, 8.0))
 def test_more_samples_take_longer_but_less_each(batch, factor):
-    times = analytical_layer_time("resnet50")
-    one, more = (float(times(b).sum()) for b in (batch, batch * factor))
+    one, more = (float(RESNET(b).sum()) for b in (batch, batch * factor))
     assert one < more <= one * factor * (1 + 1e-9)
 
 
@@ -128,9 +130,9 @@ def test_faster_chips_are_faster_and_everything_has_a_gradient():
 
 def test_single_precision_agrees():
     times = analytical_layer_time("inception_v3")
-    double = times(4.0)
+    double = jax.jit(times)(4.0)
     with jax.enable_x64(False):
-        single = times(jnp.float32(4.0))
+        single = jax.jit(times)(jnp.float32(4.0))
     assert single.dtype == jnp.float32
     np.testing.assert_allclose(single, double, rtol=1e-4)
-    assert np.isfinite(jax.grad(lambda b: times(b).sum())(1e-3))
+    assert np.isfinite(jax.jit(jax.grad(lambda b: times(b).sum()))(1e-3))

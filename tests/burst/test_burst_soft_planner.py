@@ -9,6 +9,9 @@ from burst_graphs import random_block, random_chain, random_scenario, random_tim
 from jaxscale.burst import Scenario, load_network, measured_layer_time, plan_burst, plan_soft, prices, soft_plan_time
 
 VGG, TIMES = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)
+EXACT = jax.jit(lambda scenario: plan_burst(VGG, TIMES, scenario, 4))
+SOFT = jax.jit(lambda scenario: plan_soft(VGG, TIMES, scenario, 4, 1e-5))
+TIME = jax.jit(lambda scenario: soft_plan_time(VGG, TIMES, scenario, 4, 1e-4))
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +48,7 @@ def test_hot_soft_plan_is_not(run):
 @pytest.mark.parametrize("limit", [2.0, 4.0])
 def test_vgg_within_2_percent(limit):
     scenario = Scenario(32, 8, amplification_limit=limit)
-    exact = plan_burst(VGG, TIMES, scenario, 4)
-    soft = plan_soft(VGG, TIMES, scenario, 4, 1e-5)
+    exact, soft = EXACT(scenario), SOFT(scenario)
     np.testing.assert_allclose(soft.time, exact.time, rtol=0.02)
     np.testing.assert_allclose(soft.gpu_seconds, exact.gpu_seconds, rtol=0.02)
     np.testing.assert_allclose(soft.usage.sum(1), 1.0, rtol=1e-6)
@@ -54,15 +56,12 @@ def test_vgg_within_2_percent(limit):
 
 def test_prices_have_the_right_sign_and_match_finite_differences():
     scenario = Scenario(32.0, 8.0, 5e10, 1e-4, 2.0)
-    price = prices(VGG, TIMES, scenario, 4, 1e-4)
+    price = jax.jit(lambda s: prices(VGG, TIMES, s, 4, 1e-4))(scenario)
     assert price.bandwidth < 0 < price.latency
     assert price.amplification_limit < 0 < price.batch
     for name in ("bandwidth", "latency", "amplification_limit"):
         value = getattr(scenario, name)
-        ends = [
-            soft_plan_time(VGG, TIMES, eqx.tree_at(lambda s, n=name: getattr(s, n), scenario, value * f), 4, 1e-4)
-            for f in (1 - 1e-5, 1 + 1e-5)
-        ]
+        ends = [TIME(eqx.tree_at(lambda s, n=name: getattr(s, n), scenario, value * f)) for f in (1 - 1e-5, 1 + 1e-5)]
         np.testing.assert_allclose(getattr(price, name), float(np.log(ends[1] / ends[0])) / 2e-5, rtol=1e-3, atol=1e-8)
 
 

@@ -1,5 +1,6 @@
 """Spatial split: surface to volume, overlap, memory, hybrids."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,9 +18,14 @@ DEVICE = Device(**{k: TABLE["device"][k] for k in Device.__dataclass_fields__})
 REGIME = REGIMES.index("resnet-graph")
 
 
+@eqx.filter_jit
+def _jitted(parts, groups, batch, machine, temperature):
+    return spatial_step(NETWORK, parts, groups, batch, machine, load_coefficients(), DEVICE, REGIME, temperature)
+
+
 def _step(parts, groups, batch, machine=MACHINE, temperature=0.0):
-    p = jnp.asarray(parts, float)
-    return spatial_step(NETWORK, p, groups, batch, machine, load_coefficients(), DEVICE, REGIME, temperature)
+    p, g, b, m = jax.tree.map(lambda x: jnp.asarray(x, float), (np.array(parts, float), groups, batch, machine))
+    return _jitted(p, g, b, m, temperature)
 
 
 def test_halo_of_the_first_layer_by_hand():

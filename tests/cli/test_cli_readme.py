@@ -41,4 +41,4 @@ def test_the_table_of_commands_is_complete(run):
 
 def test_the_figures_of_the_readme_exist():
     for path in re.findall(r"\]\(([\w/.]+\.(?:png|ipynb|md|cff))\)", README):
-        assert (ROOT / path).is_file() or path == "fits/README.md"
+        assert (ROOT / path).is_file()

@@ -1,0 +1,44 @@
+"""`jaxscale fit`: a calibration from a few runs, its JSON, and the way back through a file."""
+
+import pytest
+from cli_tables import read_rows
+
+SIZES = ((4, 1, 16), (2, 2, 16), (1, 2, 32), (8, 1, 16), (2, 1, 64), (4, 2, 64), (2, 4, 32), (1, 1, 64))
+
+
+@pytest.fixture
+def measured(table, run, tmp_path):
+    """A table whose measured times are those that the priors predict, a fifth longer."""
+    plans = [
+        {"tp": str(tp), "pp": str(pp), "dp": str(16 // (tp * pp)), "global_batch_size_seqs": str(batch)}
+        for tp, pp, batch in SIZES
+    ]
+    guess = tmp_path / "guess.csv"
+    assert run("predict", table(*plans), "--fit", "prior", "--out", guess).code == 0
+    times = [1.2 * float(row["predicted_step_time_s"]) for row in read_rows(guess)]
+    return table(*({**plan, "step_time_s": f"{time:.6g}"} for plan, time in zip(plans, times, strict=True)))
+
+
+def test_fit_and_use_it(run, measured, tmp_path):
+    out = tmp_path / "fit.toml"
+    outcome = run("fit", measured, "--out", out, "--start", "prior", "--json")
+    assert outcome.code == 0, outcome.err
+    document = outcome.json
+    assert {"mape_train", "mape_cv", "n", "parameters"} <= set(document)
+    assert document["n"] == len(SIZES)
+    assert document["mape_train"] < 8.0
+    for entry in document["parameters"].values():
+        assert {"value", "lo", "hi", "unit", "identified"} <= set(entry)
+        assert entry["lo"] <= entry["value"] <= entry["hi"]
+    assert "cross-validation" in outcome.err
+    before = run("predict", measured, "--fit", "prior", "--json").json["mape"]
+    after = run("predict", measured, "--fit", out, "--json").json["mape"]
+    assert after < 0.5 * before
+
+
+def test_a_table_without_measurements_is_refused(run, table, tmp_path):
+    out = tmp_path / "fit.toml"
+    outcome = run("fit", table({}, without=["step_time_s"]), "--out", out, "--start", "prior")
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert not out.exists()
