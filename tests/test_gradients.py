@@ -130,11 +130,11 @@ def test_gradients_are_finite(slopes: str, request: pytest.FixtureRequest):
     assert np.isfinite(request.getfixturevalue(slopes).exact).all()
 
 
-def test_smooth_step_time_matches_central_differences_everywhere(smooth_slopes: Slopes):
+def test_smooth_step_time_matches_central_differences_everywhere(smooth_slopes: Slopes, whole: Configuration):
     wrong = smooth_slopes.mismatches()
-    # The stage is a switch with a kink at every whole number, whatever the temperature.
+    # The stage is a switch with a kink at every whole number, whatever the temperature; one replica shards nothing.
     stage = smooth_slopes.names.index(".plan.zero_stage")
-    wrong[stage] = smooth_slopes.outside()[stage]
+    wrong[stage] = smooth_slopes.outside()[stage] & (whole.plan.dp > 1.0)
     assert not wrong.any(), smooth_slopes.describe(wrong)
 
 
@@ -194,6 +194,7 @@ def test_the_comparison_can_fail(smooth_slopes: Slopes):
 
 @given(st.data())
 def test_gradients_are_finite_wherever_hypothesis_looks(data: st.DataObject):
-    batch = jax.tree.map(lambda leaf: leaf[None], draw_with(data))
+    # As many copies as the other tests have rows: one compiled function serves all.
+    batch = jax.tree.map(lambda leaf: np.repeat(leaf[None], N, axis=0), draw_with(data))
     slopes = row(gradients(seconds, batch, 0.0), 0)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))

@@ -1,98 +1,135 @@
-"""Figures of burst parallelism; axes in, axes out."""
+"""Figures of burst parallelism, in the style of the other figures."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxscale.burst.networks import LayerGraph
 from jaxscale.burst.planner import BurstPlan
+from jaxscale.report.style import BLUE, MARKERS, PALETTE, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_BURST, _FREE = "#2b6cb0", "#e2e8f0"
-
-
-def _axes(ax: "Axes | None") -> "Axes":
-    if ax is not None:
-        return ax
-    from matplotlib import pyplot as plt
-
-    return plt.subplots(figsize=(7.0, 3.0), layout="constrained")[1]
+_FREE = "#E8EDF2"
 
 
-def plot_gpus(graph: LayerGraph, plan: BurstPlan, ax: "Axes | None" = None, label: str | None = None) -> "Axes":
-    """GPUs of each layer, in order.
+def _powers_of_two(axis, values: np.ndarray) -> None:
+    axis.set_ticks(values, [f"{v:,.0f}".replace(",", "\N{THIN SPACE}") for v in values])
+    axis.set_ticks([], minor=True)
+
+
+def plot_gpus(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) -> "Figure":
+    """GPUs of each layer, in order; one line per plan.
 
     Args:
         graph: the network.
-        plan: its plan.
-        ax: axes to draw on.
-        label: legend entry.
+        plans: plans of it by label.
+        title: what the figure shows.
 
     Returns:
-        The axes.
+        The figure.
     """
-    ax = _axes(ax)
-    keep = ~graph.is_join
-    gpus = np.asarray(plan.gpus)[keep]
-    ax.step(np.arange(1, len(gpus) + 1), gpus, where="mid", label=label)
-    ax.set_yscale("log", base=2)
-    ax.set_yticks(sorted(set(gpus.tolist())), labels=[f"{g:.0f}" for g in sorted(set(gpus.tolist()))])
-    ax.set_xlabel("layer")
-    ax.set_ylabel("GPUs of the layer")
-    return ax
+    with style():
+        figure = new_figure(7.2, 3.4)
+        axes = figure.subplots()
+        most = 1.0
+        for index, (label, plan) in enumerate(plans.items()):
+            gpus = np.asarray(plan.gpus)[~graph.is_join]
+            most = max(most, gpus.max())
+            # Equal counts of different plans would hide each other: each line is drawn a hair higher.
+            lifted = gpus * 1.03**index
+            axes.step(np.arange(1, len(gpus) + 1), lifted, where="mid", label=label, color=PALETTE[index])
+        axes.set_yscale("log", base=2)
+        _powers_of_two(axes.yaxis, 2.0 ** np.arange(np.log2(most) + 1))
+        axes.set(xlabel="layer", ylabel="GPUs of the layer [1]", title=title, xlim=(0.5, len(gpus) + 0.5))
+        axes.legend()
+    return figure
 
 
-def plot_time_line(plan: BurstPlan, n_gpus: int, ax: "Axes | None" = None) -> "Axes":
-    """One iteration of a chain: which GPUs the foreground job holds, and which are free, against time.
+def plot_time_line(plans: Mapping[str, BurstPlan], n_gpus: int, title: str) -> "Figure":
+    """One iteration of a chain under each plan: GPUs that the foreground job holds, and free ones, against time.
 
     Args:
-        plan: plan of a chain.
+        plans: plans of a chain by label.
         n_gpus: GPUs of the cluster [1].
-        ax: axes to draw on.
+        title: what the figure shows.
 
     Returns:
-        The axes.
+        The figure.
     """
-    ax = _axes(ax)
-    ends = np.cumsum(np.asarray(plan.step_time)) * 1e3
+    with style():
+        figure = new_figure(7.2, 1.3 + 1.5 * len(plans))
+        rows = np.atleast_1d(figure.subplots(len(plans), 1, sharex=True))
+        for axes, (label, plan) in zip(rows, plans.items(), strict=True):
+            _draw_time_line(axes, plan, n_gpus, label)
+        rows[0].set_title(title)
+        rows[-1].set_xlabel("time in the iteration [ms]")
+        rows[-1].set_xlim(0.0, max(1e3 * float(plan.time) for plan in plans.values()))
+        rows[0].legend(*rows[0].get_legend_handles_labels(), loc="upper right", frameon=True, framealpha=0.9)
+    return figure
+
+
+def _draw_time_line(axes: "Axes", plan: BurstPlan, n_gpus: int, label: str) -> None:
+    ends = 1e3 * np.cumsum(np.asarray(plan.step_time))
     starts = np.concatenate([[0.0], ends[:-1]])
+    axes.bar(0.0, n_gpus, ends[-1], align="edge", color=_FREE, label="free for background jobs")
     gpus = np.asarray(plan.gpus)
-    ax.axhspan(0, n_gpus, color=_FREE, label="free for background jobs")
-    ax.bar(starts, gpus, ends - starts, align="edge", color=_BURST, edgecolor="white", lw=0.3, label="foreground burst")
-    ax.set_xlim(0, ends[-1])
-    ax.set_ylim(0, n_gpus)
-    ax.set_xlabel("time in the iteration [ms]")
-    ax.set_ylabel("GPUs")
-    ax.legend(loc="upper right", framealpha=0.9)
-    return ax
+    axes.bar(starts, gpus, ends - starts, align="edge", color=BLUE, ec="white", lw=0.3, label="foreground job")
+    axes.set(ylim=(0, n_gpus), yticks=[0, n_gpus // 2, n_gpus], ylabel=f"{label}\nGPUs [1]")
+    axes.grid(False)
 
 
-def plot_gain(
-    n_gpus: np.ndarray,
-    gains: dict[str, np.ndarray],
-    band: tuple[float, float],
-    ax: "Axes | None" = None,
-) -> "Axes":
+def plot_gain(n_gpus: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[float, float], title: str) -> "Figure":
     """Cluster throughput over data parallelism with a single task, against cluster size.
 
     Args:
         n_gpus: cluster sizes [1].
-        gains: gain by curve label [1].
+        gains: gain by label; a label that ends in `ideal` is drawn dashed [1].
         band: lowest and highest published gain [1].
-        ax: axes to draw on.
+        title: what the figure shows.
 
     Returns:
-        The axes.
+        The figure.
     """
-    ax = _axes(ax)
-    ax.axhspan(*band, color=_FREE, zorder=0, label="published band")
-    for label, gain in gains.items():
-        ax.plot(n_gpus, gain, marker="o", ms=3, label=label)
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(list(n_gpus), labels=[f"{int(n)}" for n in n_gpus])
-    ax.set_xlabel("GPUs of the cluster")
-    ax.set_ylabel("throughput over data parallelism")
-    ax.legend(fontsize="small")
-    return ax
+    with style():
+        figure = new_figure(7.2, 4.2)
+        axes = figure.subplots()
+        axes.axhspan(*band, color=_FREE, zorder=0, label="published band")
+        solid = [label for label in gains if not label.endswith("ideal")]
+        for label, gain in gains.items():
+            index = next(i for i, name in enumerate(solid) if label.startswith(name))
+            look = dict(color=PALETTE[index], marker=MARKERS[index], ms=4)
+            axes.plot(n_gpus, gain, "--" if label not in solid else "-", label=label, **look)
+        axes.set_xscale("log", base=2)
+        _powers_of_two(axes.xaxis, np.asarray(n_gpus))
+        axes.set(xlabel="GPUs of the cluster [1]", ylabel="throughput over data parallelism [1]", title=title)
+        axes.legend(ncols=2, loc="upper left", bbox_to_anchor=(0, -0.14))
+    return figure
+
+
+def plot_against_bandwidth(
+    bandwidth: np.ndarray, curves: Mapping[str, np.ndarray], ylabel: str, title: str
+) -> "Figure":
+    """A quantity against the bandwidth of the network, one curve per label.
+
+    Args:
+        bandwidth: per GPU and direction [byte/s].
+        curves: values by label.
+        ylabel: quantity and unit.
+        title: what the figure shows.
+
+    Returns:
+        The figure.
+    """
+    with style():
+        figure = new_figure(7.2, 3.8)
+        axes = figure.subplots()
+        for index, (label, values) in enumerate(curves.items()):
+            axes.plot(1e-9 * np.asarray(bandwidth), values, label=label, color=PALETTE[index])
+        axes.set_xscale("log")
+        axes.set(xlabel="bandwidth per GPU and direction [GB/s]", ylabel=ylabel, title=title)
+        axes.legend()
+    return figure

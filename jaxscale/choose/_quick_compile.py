@@ -18,9 +18,10 @@ def quick_jit(function: Function) -> Function:
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
-        known = compiler_options()
-        options = {**known, "xla_llvm_disable_expensive_passes": True} if known else known
-        return eqx.filter_jit(function, compiler_options=options)
+        options: dict[str, Any] = compiler_options()
+        if options:
+            options = {**options, "xla_llvm_disable_expensive_passes": True}
+        return cast(Any, eqx.filter_jit)(function, compiler_options=options)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

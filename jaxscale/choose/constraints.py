@@ -1,5 +1,6 @@
 """What a search minimises and what it must keep to, as linear functions of the quantities of a design."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,7 +42,7 @@ CONSTRAINTS = (*QUANTITIES, "least_params")
 """One for each upper bound, and one for the lower bound on the parameters."""
 
 
-def goals(minimise: dict[str, float], bounds: dict[str, float], least_params: float | None = None) -> Goals:
+def goals(minimise: dict[str, float], bounds: Mapping[str, float | int], least_params: float | None = None) -> Goals:
     """Goals by name.
 
     Args:

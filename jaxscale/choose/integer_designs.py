@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from jaxscale.choose.relaxed import with_fields
 from jaxscale.choose.shape_lattice import TILE
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
-
 
 INTERLEAVING = (1, 2, 3, 4, 6, 8)
 """Virtual stages per chip that are tried [1]."""
@@ -126,17 +126,17 @@ def neighbours(wish: Wish, n_chips: int, template: Transformer) -> list[Wish]:
     return [*(replace(wish, **move) for move in singles), *pairs]
 
 
-def _moves(wish: Wish, n_chips: int, experts: int) -> list[dict[str, float]]:
+def _moves(wish: Wish, n_chips: int, experts: int) -> list[dict[str, Any]]:
     degrees = divisors(n_chips)
     around = {"tp": degrees, "cp": degrees, "pp": degrees, "ep": divisors(experts), "vpp": np.asarray(INTERLEAVING)}
-    moves: list[dict[str, float]] = []
+    moves: list[dict[str, Any]] = []
     for name, options in around.items():
         current = getattr(wish, name)
         moves += [{name: int(value)} for value in (*options[options < current][-1:], *options[options > current][:1])]
     width = TILE * max(round(wish.d_model / TILE / 16.0), 1)
-    moves += [{"d_model": wish.d_model + width}, {"d_model": max(wish.d_model - width, TILE)}]
+    moves += [{"d_model": wish.d_model + width}, {"d_model": max(wish.d_model - width, float(TILE))}]
     deeper = max(wish.pp * wish.vpp, 1)
-    moves += [{"n_layers": wish.n_layers + deeper}, {"n_layers": max(wish.n_layers - deeper, deeper)}]
+    moves += [{"n_layers": wish.n_layers + deeper}, {"n_layers": max(wish.n_layers - deeper, float(deeper))}]
     for name, factor in (("mlp_ratio", 1.06), ("batch", 1.06), ("batch", 1.5), ("micro_batch_size", 2.0)):
         moves += [{name: getattr(wish, name) * factor}, {name: getattr(wish, name) / factor}]
     return [*moves, {"zero_stage": 4 - wish.zero_stage}, {"recompute": not wish.recompute}]

@@ -7,6 +7,8 @@ exact model: width, depth, MLP ratio, batch, micro-batch and every degree at onc
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.catalogue import model
@@ -14,7 +16,7 @@ from jaxscale.choose._host import number
 from jaxscale.choose.best_plan import memory_limit, memory_scatter
 from jaxscale.choose.constraints import Goals, goals
 from jaxscale.choose.design_result import DesignChoice, RelaxedDesign
-from jaxscale.choose.design_space import FAMILIES, design_at
+from jaxscale.choose.design_space import FAMILIES, Design, design_at
 from jaxscale.choose.interior_point import Optimum, polish
 from jaxscale.choose.lagrangian import descend, start_points
 from jaxscale.choose.prices import shadow_prices
@@ -55,10 +57,10 @@ class Budget:
         params: least time to the loss for which this many parameters are the compute-optimal number [1].
     """
 
-    days: float | None = None
-    loss: float | None = None
-    flop: float | None = None
-    params: float | None = None
+    days: float | int | None = None
+    loss: float | int | None = None
+    flop: float | int | None = None
+    params: float | int | None = None
 
     def __post_init__(self):
         """Refuse none or several, and values out of range."""
@@ -70,12 +72,14 @@ class Budget:
         if not 0.0 < value <= BUDGETS[name]:
             raise InputError(f"{name} = {value:g} is out of range; expected above 0, at most {BUDGETS[name]:g}")
 
-    def given(self) -> dict[str, float]:
+    def given(self) -> dict[str, float | int]:
         """The budget by name."""
         return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
 
 
-def budget_goals(budget: Budget, laws: Laws, memory_bytes: float, bounds: Mapping[str, float] | None = None) -> Goals:
+def budget_goals(
+    budget: Budget, laws: Laws, memory_bytes: float, bounds: Mapping[str, float | int] | None = None
+) -> Goals:
     """Objective and bounds of a budget.
 
     Args:
@@ -93,12 +97,19 @@ def budget_goals(budget: Budget, laws: Laws, memory_bytes: float, bounds: Mappin
     least = None
     if budget.params is not None:
         limits["params"], least = budget.params * (1.0 + PARAMS_TOLERANCE), budget.params * (1.0 - PARAMS_TOLERANCE)
-    flop = compute_optimal_flop(laws, budget.params) if budget.params is not None else budget.flop
-    loss = number(compute_optimal_loss(laws, flop)) if flop is not None else budget.loss or 0.0
-    floor = number(laws.loss.irreducible)
+    loss, floor = target_loss(budget, laws), number(laws.loss.irreducible)
     if not loss > floor:
         raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
     return goals({"time": 1.0}, {**limits, "excess_loss": loss - floor}, least)
+
+
+def target_loss(budget: Budget, laws: Laws) -> float:
+    """Loss that a budget of loss, compute or size stands for [nat per token]."""
+    if budget.loss is not None:
+        return float(budget.loss)
+    with jax.enable_x64(True):
+        flop = compute_optimal_flop(laws, budget.params) if budget.params is not None else jnp.asarray(budget.flop)
+        return number(compute_optimal_loss(laws, flop))
 
 
 def optimize_shape(
@@ -109,7 +120,7 @@ def optimize_shape(
     coefficients: Coefficients | None = None,
     levels: Mapping[str, str | None] | None = None,
     laws: Laws | None = None,
-    bounds: Mapping[str, float] | None = None,
+    bounds: Mapping[str, float | int] | None = None,
     oom_probability: float = 0.1,
     head_dim: int = 128,
     n_starts: int = 48,
@@ -186,5 +197,6 @@ def best_candidate(optimum: Optimum, wanted: Goals) -> int:
     return int(np.argmin(np.where(converged, objective, np.inf)))
 
 
-def _design(optimum: Optimum, row: int, setting: Setting):
-    return design_at(optimum.points[row], setting.template, setting.family, setting.cluster.n_chips, setting.head_dim)
+def _design(optimum: Optimum, row: int, setting: Setting) -> Design:
+    point = jnp.asarray(optimum.points[row])
+    return design_at(point, setting.template, setting.family, setting.cluster.n_chips, setting.head_dim)

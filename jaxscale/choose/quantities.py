@@ -10,8 +10,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._types import as_float
 from jaxscale.choose._quick_compile import quick_jit
 from jaxscale.choose.design_space import Design, Family, design_at
 from jaxscale.choose.shape import TEMPERATURE
@@ -23,7 +24,7 @@ from jaxscale.plan import Plan
 from jaxscale.step import step_time, tokens_per_step
 from jaxscale.workload import Transformer, n_params
 
-QUANTITIES = (
+QUANTITIES: tuple[str, ...] = (
     "time",
     "excess_loss",
     "energy",
@@ -59,7 +60,7 @@ class Setting(eqx.Module):
     coefficients: Coefficients
     laws: Laws
     family: Family
-    head_dim: Float[Array, "*batch"]
+    head_dim: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
 
 
 class Costs(NamedTuple):
@@ -117,7 +118,7 @@ def _relaxed(point: Array, setting: Setting) -> tuple[Array, Array]:
 
 
 @quick_jit
-def _block(points: Array, settings: Setting) -> tuple[Array, Array]:
+def _block(points: ArrayLike, settings: Setting) -> tuple[Array, Array]:
     slopes, values = jax.vmap(jax.jacfwd(_relaxed, has_aux=True))(points, settings)
     return values, slopes
 

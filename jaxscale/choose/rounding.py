@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
-from jaxscale.choose._quick_compile import quick_jit
 from jaxscale.choose._host import number
+from jaxscale.choose._quick_compile import quick_jit
 from jaxscale.choose.constraints import UNBOUNDED, Goals, residuals
 from jaxscale.choose.design_space import HIGHEST, LOWEST, Design
 from jaxscale.choose.integer_designs import Wish, nearest_degrees, neighbours, realise
@@ -20,6 +20,9 @@ from jaxscale.workload import Transformer
 
 BLOCK = 512
 """Designs per call of the exact model [design]."""
+
+KINDS = 3
+"""Kinds of plan from which the local search starts [1]."""
 
 HALVINGS = 60
 """Of the interval of the tokens: to the last digit [1]."""
@@ -47,8 +50,9 @@ class Rounded(NamedTuple):
 
 
 @quick_jit
-def _exact(models: Transformer, plans: Plan, setting: Setting, upper: Array, is_least_loss: Array) -> Array:
+def _exact(models: Transformer, plans: Plan, setting: Setting, upper: ArrayLike, is_least_loss: ArrayLike) -> Array:
     """Log quantities of designs, each with the tokens that its bounds ask for or allow [design, quantity]."""
+    bounds, least_loss = jnp.asarray(upper), jnp.asarray(is_least_loss) > 0.5
 
     def one(model: Transformer, plan: Plan) -> Array:
         spent = costs(model, plan, setting, 0.0)
@@ -56,19 +60,19 @@ def _exact(models: Transformer, plans: Plan, setting: Setting, upper: Array, is_
         def at(log_tokens: Array) -> Array:
             return quantities(Design(model, plan, jnp.exp(log_tokens)), spent, setting)
 
-        def halve(_: int, interval: tuple[Array, Array]) -> tuple[Array, Array]:
+        def halve(_: Any, interval: tuple[Array, Array]) -> tuple[Array, Array]:
             middle = 0.5 * (interval[0] + interval[1])
             values = at(middle)
             growing = jnp.stack([values[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
-            limits = jnp.stack([upper[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
+            limits = jnp.stack([bounds[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
             loss = QUANTITIES.index("excess_loss")
             # Least loss: as many tokens as the limits allow. Else: as few as the loss asks for.
-            too_many = jnp.where(is_least_loss > 0.5, jnp.any(growing > limits), values[loss] <= upper[loss])
+            too_many = jnp.where(least_loss, jnp.any(growing > limits), values[loss] <= bounds[loss])
             return jnp.where(too_many, interval[0], middle), jnp.where(too_many, middle, interval[1])
 
         ends = (jnp.log(LOWEST["tokens"]), jnp.log(HIGHEST["tokens"]))
         low, high = jax.lax.fori_loop(0, HALVINGS, halve, tuple(jnp.asarray(end, float) for end in ends))
-        return at(jnp.where(is_least_loss > 0.5, low, high))
+        return at(jnp.where(least_loss, low, high))
 
     return jax.vmap(one)(models, plans)
 
@@ -110,7 +114,7 @@ def wishes_near(design: Design, n_chips: int, template: Transformer) -> list[Wis
         nearest_degrees(number(plan.ep), experts, 2),
     )
     batch, micro_batch = number(plan.global_batch_size_seqs), max(number(plan.micro_batch_size), 1.0)
-    micro_batches = sorted({2.0 ** np.floor(np.log2(micro_batch)), 2.0 ** np.ceil(np.log2(micro_batch))})
+    micro_batches = sorted({1.0, 2.0 ** np.floor(np.log2(micro_batch)), 2.0 ** np.ceil(np.log2(micro_batch))})
     ratio = number(model.d_ff / model.d_model) / number(template.d_ff / template.d_model)
     wishes = []
     for tp, cp, pp, vpp, ep in itertools.product(*degrees):
@@ -141,21 +145,24 @@ def round_design(
     """
     seen: dict[Wish, float] = {}
 
-    def score(wishes: list[Wish]) -> tuple[Wish, float]:
+    def score(wishes: list[Wish]) -> list[Wish]:
         fresh = [(wish, realise(wish, setting.template, n_chips, head_dim)) for wish in dict.fromkeys(wishes)]
         new = [(wish, design) for wish, design in fresh if design and wish not in seen]
         if new:
             values = exact_quantities([design for _, design in new], setting, wanted)
             seen.update(zip([wish for wish, _ in new], _merits(values, wanted).tolist(), strict=True))
-        best = min(seen, key=lambda wish: seen[wish])
-        return best, seen[best]
+        return [wish for wish, design in fresh if design]
 
-    best, merit = score([w for design in relaxed for w in wishes_near(design, n_chips, setting.template)])
-    for _ in range(n_steps):
-        improved, lower = score(neighbours(best, n_chips, setting.template))
-        if not lower < merit - 1e-9:
-            break
-        best, merit = improved, lower
+    score([wish for design in relaxed for wish in wishes_near(design, n_chips, setting.template)])
+    for start in _one_of_each_kind(seen):
+        here = start
+        for _ in range(n_steps):
+            around = score(neighbours(here, n_chips, setting.template))
+            lowest = min(around, key=lambda wish: seen[wish], default=here)
+            if not seen[lowest] < seen[here] - 1e-9:
+                break
+            here = lowest
+    best = min(seen, key=lambda wish: seen[wish])
     design = realise(best, setting.template, n_chips, head_dim)
     assert design is not None
     model, plan = design
@@ -163,6 +170,14 @@ def round_design(
     if residuals(values, wanted).max() > SLACK:
         raise InputError(_impossible(values, wanted))
     return Rounded(model, plan, values, float(values @ wanted.weights), len(seen))
+
+
+def _one_of_each_kind(seen: dict[Wish, float]) -> list[Wish]:
+    """The best design of each kind of sharding, recomputation and pipelining; the best kinds first."""
+    best: dict[tuple[int, bool, bool], Wish] = {}
+    for wish in sorted(seen, key=lambda wish: seen[wish]):
+        best.setdefault((wish.zero_stage, wish.recompute, wish.pp > 1), wish)
+    return list(best.values())[:KINDS]
 
 
 def _merits(values: np.ndarray, wanted: Goals) -> np.ndarray:

@@ -119,9 +119,9 @@ def run_figures(
     ideal = laws.loss.loss(active, small_batch_tokens)
     loss = ideal * shape_factor(model, template, laws)
     critical = laws.batch.critical(active, small_batch_tokens, ideal)
-    tokens = small_batch_tokens * (1.0 + batch_tokens / critical)
+    tokens = jnp.asarray(small_batch_tokens * (1.0 + batch_tokens / critical))
     slowdown = laws.failure.slowdown(n_params(model), n_chips)
-    seconds = tokens / batch_tokens * step_seconds * slowdown
+    seconds = jnp.asarray(tokens / batch_tokens * step_seconds * slowdown)
     return RunFigures(loss, loss - laws.loss.irreducible, tokens, critical, slowdown, seconds)
 
 

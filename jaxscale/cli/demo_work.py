@@ -40,7 +40,10 @@ MODEL, GPU, N_GPUS, BATCH = "bloom-176b", "a100-80gb", 384, 2048
 """What is planned: BLOOM 176B on 384 A100 80 GB, 2,048 sequences per step (Le Scao et al. 2022, section 3.2)."""
 
 SPACE = PlanSpace(flash_attention=False, cp=(1,), zero_stage=(0, 1), schedule=("gpipe", "1f1b"))
-"""What the software of these runs could do: no flash attention, context parallelism, interleaving, ZeRO above 1."""
+"""What later releases of the same software can do, without a flash kernel, of which these runs tell nothing."""
+
+SPACE_THEN = dataclasses.replace(SPACE, sequence_parallel=(False,), recompute=("none", "full"))
+"""What the software of these runs could do: neither sequence parallelism nor selective recomputation (2022)."""
 
 AS_TRAINED = Plan(
     8, 4, 12, zero_stage=1, micro_batch_size=2, n_microbatches=128, recompute="full", flash_attention=False
@@ -99,7 +102,9 @@ class DemoDesign(NamedTuple):
     Attributes:
         model: the published shape.
         plans: ranked plans of the published shape.
+        plans_then: the same, of the plans that the software of the time could do.
         as_trained: terms of the step under the plan that was used [s].
+        measured: median of the step times that were measured under it [s].
         shape: the best of the searches over width and depth, one under each of a few fast plans.
         shape_plan: the plan of that search.
         gain: time to the same loss that it saves over the published shape under the best plan [1].
@@ -109,7 +114,9 @@ class DemoDesign(NamedTuple):
 
     model: Transformer
     plans: PlanChoice
+    plans_then: PlanChoice
     as_trained: dict[str, float]
+    measured: float
     shape: ShapeSearch
     shape_plan: Plan
     gain: float
@@ -139,7 +146,10 @@ def choose(coefficients: Coefficients, hardware: Hardware, progress: Progress) -
     """Rank the plans of a model on a cluster; under the best one, look for a better width and depth."""
     machine, template = cluster(GPU, N_GPUS, hardware=hardware), model(MODEL)
     progress(f"searching the plans of {MODEL} on {N_GPUS} {GPU}")
-    plans = best_plan(template, machine, BATCH, coefficients=coefficients, levels=LEVELS, space=SPACE, top=N_TOP)
+    plans, plans_then = (
+        best_plan(template, machine, BATCH, coefficients=coefficients, levels=LEVELS, space=space, top=N_TOP)
+        for space in (SPACE, SPACE_THEN)
+    )
     fitted = resolve(coefficients, LEVELS)
     progress("searching for a better width and depth")
     searches = [(scored, search_shape(template, scored.plan, machine, fitted)) for scored in distinct(plans, N_SHAPED)]
@@ -150,13 +160,24 @@ def choose(coefficients: Coefficients, hardware: Hardware, progress: Progress) -
     return DemoDesign(
         model=template,
         plans=plans,
+        plans_then=plans_then,
         as_trained={name: float(term) for name, term in trained.items()},
+        measured=measured_as_trained(template, hardware),
         shape=shape,
         shape_plan=chosen.plan,
         gain=gain,
         grid=shape_grid(template, chosen.plan, machine, fitted),
         elasticities=elasticities(template, plans.best.plan, machine, fitted),
     )
+
+
+def measured_as_trained(template: Transformer, hardware: Hardware) -> float:
+    """Median of the measured step times of the model under the plan that was used [s]."""
+    wanted = {"n_layers": template.n_layers, "d_model": template.d_model, "global_batch_size_seqs": BATCH}
+    wanted |= {name: getattr(AS_TRAINED, name) for name in ("tp", "pp", "dp", "micro_batch_size")}
+    rows = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
+    times = [row["step_time_s"] for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return float(np.median([time for time in times if time is not None]))
 
 
 def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
