@@ -11,6 +11,8 @@ import numpy as np
 
 FOLDER = Path(__file__).parent
 
+BEGIN, END = "<!-- scoreboard:begin -->", "<!-- scoreboard:end -->"
+
 SCHEMES = {
     "five_fold": "5-fold, groups of (shape, chips, tp, pp) left out",
     "left_out_model": "whole models left out",
@@ -130,6 +132,28 @@ def figure(data: dict[str, np.ndarray]) -> None:
     axes.figure.savefig(FOLDER / "scoreboard.png", dpi=130)
 
 
+def readme_table(data: dict[str, np.ndarray]) -> str:
+    """The few columns that the front page shows."""
+    lines = [
+        "| measured runs of | n | groups left out | whole models left out | interval holds |",
+        "|---|---|---|---|---|",
+    ]
+    for name, rows in subsets(data).items():
+        inside = coverage(data["five_fold"][rows], data["group"][rows])
+        cells = [error(data[key][rows]) for key in ("five_fold", "left_out_model")]
+        lines.append(f"| {name} | {int(rows.sum())} | {' | '.join(cells)} | {inside} % |")
+    return "\n".join(lines)
+
+
+def write_front_page(data: dict[str, np.ndarray]) -> None:
+    """Replace the scoreboard of the repository's README, between its two markers."""
+    path = FOLDER.parent / "README.md"
+    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    said = "Mean / median error of step time [%]; [fits/README.md](fits/README.md) has every scheme, memory and peers."
+    path.write_text(f"{before}{BEGIN}\n{readme_table(data)}\n\n{said}\n{END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     """Write the scoreboard."""
     data = read_residuals()
@@ -160,6 +184,7 @@ Mean absolute percentage error of step time, measured in November 2026 with each
 """
     (FOLDER / "README.md").write_text(text, encoding="utf-8")
     figure(data)
+    write_front_page(data)
 
 
 if __name__ == "__main__":

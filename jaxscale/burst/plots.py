@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscale.burst.networks import LayerGraph
 from jaxscale.burst.planner import BurstPlan
-from jaxscale.report.style import BLUE, MARKERS, PALETTE, new_figure, style
+from jaxscale.report.style import BLUE, MARKERS, PALETTE, new_figure, round_ticks, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def plot_time_line(plans: Mapping[str, BurstPlan], n_gpus: int, title: str) -> "
         rows[0].set_title(title)
         rows[-1].set_xlabel("time in the iteration [ms]")
         rows[-1].set_xlim(0.0, max(1e3 * float(plan.time) for plan in plans.values()))
-        rows[0].legend(*rows[0].get_legend_handles_labels(), loc="upper right", frameon=True, framealpha=0.9)
+        rows[-1].legend(loc="upper right", frameon=True, facecolor="white", framealpha=1.0)
     return figure
 
 
@@ -111,7 +111,7 @@ def plot_gain(n_gpus: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[f
 
 
 def plot_against_bandwidth(
-    bandwidth: np.ndarray, curves: Mapping[str, np.ndarray], ylabel: str, title: str
+    bandwidth: np.ndarray, curves: Mapping[str, np.ndarray], ylabel: str, title: str, log: bool = False
 ) -> "Figure":
     """A quantity against the bandwidth of the network, one curve per label.
 
@@ -120,6 +120,7 @@ def plot_against_bandwidth(
         curves: values by label.
         ylabel: quantity and unit.
         title: what the figure shows.
+        log: logarithmic scale for the quantity.
 
     Returns:
         The figure.
@@ -130,6 +131,9 @@ def plot_against_bandwidth(
         for index, (label, values) in enumerate(curves.items()):
             axes.plot(1e-9 * np.asarray(bandwidth), values, label=label, color=PALETTE[index])
         axes.set_xscale("log")
+        if log:
+            axes.set_yscale("log")
+            round_ticks(axes.yaxis, axes.get_ylim())
         axes.set(xlabel="bandwidth per GPU and direction [GB/s]", ylabel=ylabel, title=title)
         axes.legend()
     return figure

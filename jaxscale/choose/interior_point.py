@@ -115,7 +115,7 @@ def _line_search(
     return lengths[np.arange(len(points)), 1 + pick]
 
 
-def polish(points: np.ndarray, settings: Any, wanted: Goals, n_steps: int = 60, tolerance: float = 1e-8) -> Optimum:
+def polish(points: np.ndarray, settings: Any, wanted: Goals, n_steps: int = 120, tolerance: float = 1e-8) -> Optimum:
     """Interior-point optimum from rough points.
 
     Args:

@@ -36,8 +36,11 @@ DAY = 86400.0
 PARAMS_TOLERANCE = 0.03
 """How far an integer design may be from a number of parameters asked for [1]."""
 
-CANDIDATES = 2
+CANDIDATES = 8
 """Rough optima that the interior point continues from [1]."""
+
+ROUNDED_FROM = 3
+"""Relaxed designs around which the integer search begins [1]."""
 
 CONVERGED = 1e-6
 """KKT residual up to which an optimum counts as one [1]."""
@@ -123,7 +126,7 @@ def optimize_shape(
     bounds: Mapping[str, float | int] | None = None,
     oom_probability: float = 0.1,
     head_dim: int = 128,
-    n_starts: int = 48,
+    n_starts: int = 96,
     n_steps: int = 120,
 ) -> DesignChoice:
     """The best model and plan for a cluster and a budget.
@@ -184,7 +187,7 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
     prices = shadow_prices(optimum, best, setting, wanted)
     n_chips = round(number(setting.cluster.n_chips))
     ranked = [designs[best], *(design for row, design in enumerate(designs) if row != best)]
-    rounded = round_design(ranked, setting, wanted, n_chips=n_chips, head_dim=head_dim)
+    rounded = round_design(ranked[:ROUNDED_FROM], setting, wanted, n_chips=n_chips, head_dim=head_dim)
     return DesignChoice(rounded, relaxed, prices, wanted, rough.trajectory)
 
 

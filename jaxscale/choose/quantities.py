@@ -40,7 +40,7 @@ QUANTITIES: tuple[str, ...] = (
 N_QUANTITIES = len(QUANTITIES)
 
 BLOCK = 48
-"""Points per call: two candidates with the displaced points of their second differences [point]."""
+"""Points per call: enough to keep the processor busy, few enough to waste little on padding [point]."""
 
 
 class Setting(eqx.Module):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxscale.catalogue import Hardware, load_hardware, model_fields
+from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured, RunBatch, assemble
 from jaxscale.runs import Incomplete, Row, RowDescription, Runs, describe
 from jaxscale.runs.defaults import default_for
@@ -94,7 +95,7 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
         for kind in (described.descriptions[0].effects if described.descriptions else ())
     }
     if described.batch is None:
-        raise ValueError(f"{runs.path}: no row can be answered; first reason: {described.notes[0]}")
+        raise InputError(f"{runs.path}: no row can be answered; first reason: {described.notes[0]}")
     kept = np.flatnonzero(np.isfinite(times))
     return Measured(described.batch, times, memory, levels).take(kept), described.index[kept]
 

@@ -98,11 +98,11 @@ def test_batch_is_the_best_of_a_grid(choice):
 
 def test_more_steps_and_starts_do_not_worsen(choice):
     settings = stack([dataclasses.replace(choice.relaxed.setting, family=family) for family in FAMILIES])
-    starts = start_points(96)
-    for n_starts, n_steps in ((48, 240), (96, 120)):
+    starts = start_points(192)
+    for n_starts, n_steps in ((96, 240), (192, 120)):
         rows = np.arange(n_starts) % len(FAMILIES)
         rough = descend(starts[:n_starts], take(settings, rows), choice.goals, n_steps)
-        order = np.argsort(rough.merits)[:2]
+        order = np.argsort(rough.merits)[:8]
         optimum = polish(rough.points[order], take(settings, rows[order]), choice.goals)
         best = best_candidate(optimum, choice.goals)
         assert float(optimum.values[best] @ choice.goals.weights) <= choice.relaxed.objective + 1e-6
