@@ -23,8 +23,8 @@ LAYERS = (
     ("fit",),
     ("predict",),
     ("choose",),
-    ("burst",),
     ("report",),
+    ("burst",),
     ("cli",),
 )
 """Modules and folders of the package in the order of the data flow: each imports from its own row and those above."""

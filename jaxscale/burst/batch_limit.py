@@ -73,7 +73,8 @@ class IdealJob(eqx.Module):
         $G = \frac{c B_{crit}}{o} \big(\frac{1 - e}{e}\big)^2$ [1].
         """
         e = jnp.asarray(efficiency)
-        return self.sample_time * jnp.asarray(convergence.critical_batch) / self.overhead * ((1.0 - e) / e) ** 2
+        sample_over_launch = jnp.asarray(self.sample_time) / self.overhead
+        return sample_over_launch * jnp.asarray(convergence.critical_batch) * ((1.0 - e) / e) ** 2
 
 
 class BatchSurvey(eqx.Module):

@@ -101,8 +101,8 @@ def plot_gain(n_gpus: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[f
         solid = [label for label in gains if not label.endswith("ideal")]
         for label, gain in gains.items():
             index = next(i for i, name in enumerate(solid) if label.startswith(name))
-            look = dict(color=PALETTE[index], marker=MARKERS[index], ms=4)
-            axes.plot(n_gpus, gain, "--" if label not in solid else "-", label=label, **look)
+            line = "--" if label not in solid else "-"
+            axes.plot(n_gpus, gain, line, label=label, color=PALETTE[index], marker=MARKERS[index], ms=4)
         axes.set_xscale("log", base=2)
         _powers_of_two(axes.xaxis, np.asarray(n_gpus))
         axes.set(xlabel="GPUs of the cluster [1]", ylabel="throughput over data parallelism [1]", title=title)

@@ -182,8 +182,8 @@ def burst_report(
     if side_batch <= 0:
         raise InputError(f"background_batch = {side_batch}: expected a positive number")
     # Arrays, not Python numbers: another bandwidth or batch then finds the compiled function.
-    arrays = jax.tree.map(jnp.asarray, (scenario, side_batch))
-    study = _study(graph, layer_time, *arrays, options_for(gpus), synchronisation)
+    traced, traced_batch = jax.tree.map(jnp.asarray, (scenario, side_batch))
+    study = _study(graph, layer_time, traced, traced_batch, options_for(gpus), synchronisation)
     burst, data_parallel = study.burst, study.data_parallel
     stated = stated_interference()
     return {

@@ -3,6 +3,8 @@
 import itertools
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.burst.layers import Layer
@@ -64,17 +66,22 @@ def random_times(graph: LayerGraph, seed: int) -> MeasuredLayerTime:
 def random_scenario(seed: int, batch: float = 4.0, n_gpus: float = 4.0) -> Scenario:
     rng = np.random.default_rng(seed + 20_000)
     bandwidth, latency = 10 ** rng.uniform(9, 11.5), 10 ** rng.uniform(-6, -3.3)
-    return Scenario(batch, n_gpus, bandwidth, latency, rng.uniform(1.1, 4.0), rng.choice([0.0, 3e-4]))
+    return traced(Scenario(batch, n_gpus, bandwidth, latency, rng.uniform(1.1, 4.0), rng.choice([0.0, 3e-4])))
+
+
+def traced(scenario: Scenario) -> Scenario:
+    """Arrays in place of Python numbers, which `eqx.filter_jit` would compile into the function."""
+    return jax.tree.map(jnp.asarray, scenario)
 
 
 class BruteForce:
     """Every assignment of GPUs to layers, and every way to run the branches; no use of the package's formulas."""
 
     def __init__(self, graph: LayerGraph, times: MeasuredLayerTime, scenario: Scenario, n_options: int):
-        self.graph, self.scenario = graph, scenario
+        self.graph, self.scenario = graph, jax.tree.map(float, scenario)
         self.gpus = [2**k for k in range(n_options)]
         column = {float(b): i for i, b in enumerate(BATCHES)}
-        samples = [scenario.batch / g for g in self.gpus]
+        samples = [self.scenario.batch / g for g in self.gpus]
         self.compute = [[math.exp(row[column[s]]) for s in samples] for row in times.log_time]
         self.samples = samples
 

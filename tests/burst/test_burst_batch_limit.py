@@ -20,20 +20,25 @@ from jaxscale.burst import (
 GPUS = 2.0 ** np.arange(0, 9)
 
 
-@given(
-    sample=st.floats(1e-4, 1e-1), overhead=st.floats(1e-5, 1e-1), critical=st.floats(10, 1e5), gpus=st.floats(1, 1e4)
-)
-def test_best_batch_is_stationary_and_least(sample, overhead, critical, gpus):
-    job, convergence = IdealJob(sample, overhead), Convergence(1000, critical)
-
+@jax.jit
+def _around_best(job, convergence, gpus):
     def time(log_batch):
         batch = jnp.exp(log_batch)
         return jnp.log(time_to_accuracy(job.iteration_time(batch, gpus), batch, convergence))
 
     best = jnp.log(job.best_batch(gpus, convergence))
-    assert abs(jax.grad(time)(best)) < 1e-9
-    assert time(best + 0.1) > time(best) < time(best - 0.1)
-    np.testing.assert_allclose(jnp.exp(time(best)), job.best_time(gpus, convergence), rtol=1e-9)
+    times = (time(best + shift) for shift in (-0.1, 0.0, 0.1))
+    return jax.grad(time)(best), *times, job.best_time(gpus, convergence)
+
+
+@given(
+    sample=st.floats(1e-4, 1e-1), overhead=st.floats(1e-5, 1e-1), critical=st.floats(10, 1e5), gpus=st.floats(1, 1e4)
+)
+def test_best_batch_is_stationary_and_least(sample, overhead, critical, gpus):
+    slope, below, best, above, closed = _around_best(IdealJob(sample, overhead), Convergence(1000, critical), gpus)
+    assert abs(slope) < 1e-9
+    assert below > best < above
+    np.testing.assert_allclose(jnp.exp(best), closed, rtol=1e-9)
 
 
 @given(efficiency=st.floats(0.05, 0.95), critical=st.floats(10, 1e5))

@@ -1,6 +1,7 @@
 """Multiplexing: conservation, limits, the published band and what leaves it."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from jaxscale.burst.step_costs import step_costs
 
 VGG, TIMES = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)
 SIZES = 2.0 ** np.arange(3, 11)
+COMPILED = jax.jit(multiplex)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +59,8 @@ def _case(plans):
 
 @given(slowdown=st.floats(0, 0.5), loss=st.floats(0, 1), share=st.floats(0, 0.5), wait=st.floats(0, 1e-3))
 def test_interference_never_helps_and_gpu_time_adds_up(plans, slowdown, loss, share, wait):
-    result = multiplex(*_case(plans), RATE, Interference(slowdown, loss, share, wait))
-    ideal = multiplex(*_case(plans), RATE, Interference(0.0, 0.0, share, 0.0))
+    result = COMPILED(*_case(plans), RATE, Interference(slowdown, loss, share, wait))
+    ideal = COMPILED(*_case(plans), RATE, Interference(0.0, 0.0, share, 0.0))
     assert result.iteration_time >= ideal.iteration_time
     assert result.foreground <= ideal.foreground
     busy = (1 + slowdown) * plans[0].gpu_seconds

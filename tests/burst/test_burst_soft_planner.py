@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from burst_graphs import random_block, random_chain, random_scenario, random_times
@@ -17,7 +18,8 @@ TIME = jax.jit(lambda scenario: soft_plan_time(VGG, TIMES, scenario, 4, 1e-4))
 @pytest.fixture(scope="module")
 def run():
     @eqx.filter_jit
-    def both(graph, times, scenario, temperature, price):
+    def both(graph, times, scenario, relative_temperature, price):
+        temperature = relative_temperature * times(scenario.batch).sum()
         soft = plan_soft(graph, times, scenario, 3, temperature, limit_width=1e-3, limit_price=price)
         return soft, plan_burst(graph, times, scenario, 3)
 
@@ -25,14 +27,13 @@ def run():
 
 
 def test_cold_soft_plan_is_within_2_percent(run):
-    """50 random chains and 20 branch-join graphs at T = 0.1 % of the iteration on one GPU, with a stiff limit."""
-    cases = [(random_chain(seed), seed) for seed in range(50)]
-    cases += [(random_block(seed, (1, 1, 2)), seed) for seed in range(20)]
+    """12 random chains and 4 branch-join graphs at T = 0.1 % of the iteration on one GPU, with a stiff limit."""
+    cases = [(random_chain(seed), seed) for seed in range(12)]
+    cases += [(random_block(seed, (1, 1, 2)), seed) for seed in range(4)]
     worst = 0.0
     for graph, seed in cases:
         times, scenario = random_times(graph, seed), random_scenario(seed)
-        temperature = 1e-3 * float(times(scenario.batch).sum())
-        soft, exact = run(graph, times, scenario, temperature, 1e3)
+        soft, exact = run(graph, times, scenario, jnp.asarray(1e-3), jnp.asarray(1e3))
         worst = max(worst, abs(float(soft.time / exact.time) - 1))
     assert worst <= 0.02, worst
 
@@ -41,7 +42,7 @@ def test_hot_soft_plan_is_not(run):
     """Negative control: at 30 % of the iteration the smooth minimum is far below the exact one."""
     graph = random_chain(1)
     times, scenario = random_times(graph, 1), random_scenario(1)
-    soft, exact = run(graph, times, scenario, 0.3 * float(times(scenario.batch).sum()), 1e3)
+    soft, exact = run(graph, times, scenario, jnp.asarray(0.3), jnp.asarray(1e3))
     assert soft.time < 0.8 * exact.time
 
 
