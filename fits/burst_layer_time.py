@@ -1,4 +1,4 @@
-"""Fit the analytical layer time to the measured A100 layers; writes fits/results/burst_layer_time.toml (1 minute).
+"""Fit the analytical layer time to the measured A100 layers; writes fits/results/burst_layer_time.toml (2 minutes).
 
 Residuals: logarithm of predicted over measured time, per distinct layer and batch (pseudo-Huber) and per whole network
 iteration; a weak prior on every coefficient. Five-fold cross-validation leaves distinct layers out.
@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jax.ops import segment_sum
 
 from jaxscale._resources import data_path
-from jaxscale.burst.layer_time import REGIMES, LayerTimeCoefficients, _axis, a100, layer_times
+from jaxscale.burst.layer_time import REGIMES, LayerTimeCoefficients, a100, axis_of, layer_times
 from jaxscale.burst.networks import KernelTable, kernel_table
 from jaxscale.burst.profiles import TABLES, read_layer_times
 
@@ -108,7 +108,7 @@ def residuals(deviation: LayerTimeCoefficients, arguments: tuple[Table, jax.Arra
 def solve(weight: jax.Array) -> LayerTimeCoefficients:
     """Levenberg-Marquardt from the prior medians, on one flat vector (a Jacobian of 13 blocks is ten times slower)."""
     start = {
-        name: jnp.zeros(()) if name == "sharpness" else jnp.zeros(len(_axis(name)))
+        name: jnp.zeros(()) if name == "sharpness" else jnp.zeros(len(axis_of(name)))
         for name in LayerTimeCoefficients.__dataclass_fields__
     }
     flat, restore = ravel_pytree(LayerTimeCoefficients(**start))
@@ -177,7 +177,7 @@ def write(deviation: LayerTimeCoefficients, held_out: dict[str, float]) -> None:
     for name in LayerTimeCoefficients.__dataclass_fields__:
         value = np.asarray(getattr(fitted, name))
         shown = [float(f"{v:.6g}") for v in np.atleast_1d(value)]
-        lines.append(f"{name} = {shown[0] if value.ndim == 0 else _toml(dict(zip(_axis(name), shown, strict=True)))}")
+        lines.append(f"{name} = {shown[0] if value.ndim == 0 else _toml(dict(zip(axis_of(name), shown, strict=True)))}")
     RESULT.parent.mkdir(exist_ok=True)
     partial = RESULT.with_suffix(".partial")
     partial.write_text("\n".join(lines) + "\n")

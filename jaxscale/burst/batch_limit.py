@@ -144,4 +144,4 @@ def best_gpus(survey: BatchSurvey, n_gpus: ArrayLike, efficiency: float) -> Arra
     """Largest cluster whose last doubling still brought the fraction `efficiency` of perfect scaling [1]."""
     sizes = jnp.asarray(n_gpus, jnp.result_type(float))
     worth = jnp.cumprod(survey.marginal >= efficiency)
-    return sizes[worth.sum().astype(int)]
+    return sizes[worth.sum().astype(jnp.int32)]

@@ -95,7 +95,7 @@ def forward(
         cost, flag = step
         ahead = jnp.where(flag["first"], identity, state.inside)
         crosses = away & (flag["first"] | flag["is_join"])
-        inside = minimum(ahead[:, :, :, None] + cost[crosses.astype(int)][:, None], 2)
+        inside = minimum(ahead[:, :, :, None] + cost[crosses.astype(jnp.int32)][:, None], 2)
         inside = inside + jnp.where(flag["is_join"], 0.0, narrow)[:, None, :]
         width = flag["n_branches"] - 1
         shared = inside[splits[width, :, flag["branch"]]]
@@ -150,18 +150,18 @@ def backtrack(
     def retreat(state, step):
         end, entry, mode, option = state
         seen, cost, flag = step
-        entry = jnp.where(flag["closes"], seen.entry[end].astype(int), entry)
-        mode = jnp.where(flag["closes"], seen.mode[entry, end].astype(int), mode)
+        entry = jnp.where(flag["closes"], seen.entry[end].astype(jnp.int32), entry)
+        mode = jnp.where(flag["closes"], seen.mode[entry, end].astype(jnp.int32), mode)
         option = jnp.where(flag["last"], end, option)
         split = splits[flag["n_branches"] - 1, jnp.maximum(mode - 1, 0), flag["branch"]]
         flavour = jnp.where(mode == 0, 0, split)
-        place = (away[flavour] & (flag["first"] | flag["is_join"])).astype(int)
-        before = jnp.argmin(seen.inside[flavour, entry] + cost[place, :, option])
+        place = (away[flavour] & (flag["first"] | flag["is_join"])).astype(jnp.int32)
+        before = jnp.argmin(seen.inside[flavour, entry] + cost[place, :, option]).astype(jnp.int32)
         opens = flag["first"] & (flag["branch"] == 0)
         state = (jnp.where(opens, entry, end), entry, mode, before)
         return state, Choice(option, before, place, mode)
 
-    end = jnp.asarray(last_option, int)
-    zero = jnp.zeros((), int)
+    end = jnp.asarray(last_option, jnp.int32)
+    zero = jnp.zeros((), jnp.int32)
     _, choice = jax.lax.scan(retreat, (end, zero, zero, end), (record, edge, _flags(graph)), reverse=True)
     return choice

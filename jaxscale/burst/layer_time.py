@@ -29,7 +29,7 @@ REGIMES = (
 )
 """Software in which the profiles were taken; `graph`: CUDA graphs, `eager`: kernels launched one by one."""
 
-_FAMILY = np.array([family_of(kind) for kind in KERNEL_KINDS])
+_FAMILY = np.array([family_of(kind) for kind in KERNEL_KINDS], np.int32)
 _IS_WEIGHTS = np.array([kind.endswith("_weights") for kind in KERNEL_KINDS])
 _IS_MATMUL = np.array([kind.rsplit("_", 1)[-1] in ("forward", "data", "weights") for kind in KERNEL_KINDS])
 _IS_EAGER = np.array([regime.endswith("-eager") for regime in REGIMES])
@@ -69,7 +69,8 @@ class LayerTimeCoefficients(eqx.Module):
     host_sharpness: Float[ArrayLike, " regime"]
 
 
-def _axis(name: str) -> tuple[str, ...]:
+def axis_of(name: str) -> tuple[str, ...]:
+    """Names along the axis of a coefficient: kernel kinds, families or regimes."""
     if name in ("efficiency", "passes", "fixed_passes"):
         return KERNEL_KINDS
     return REGIMES if name in ("compute", "memory", "latency", "host_time", "host_sharpness") else KERNEL_FAMILIES
@@ -110,7 +111,7 @@ def kernel_times(
     Returns:
         Seconds per kernel [s].
     """
-    kind, regime = kernels.kind, jnp.asarray(regime)
+    kind, regime = kernels.kind, jnp.asarray(regime, jnp.int32)
     family, weights, matmul = (jnp.asarray(table)[kind] for table in (_FAMILY, _IS_WEIGHTS, _IS_MATMUL))
 
     def of(values, index):
@@ -150,7 +151,7 @@ def layer_times(
     """
     n, row = kernels.n_steps, kernels.step
     batch_of = jnp.broadcast_to(jnp.asarray(batch), (n,))[row]
-    regime = jnp.broadcast_to(jnp.asarray(regime), (n,))
+    regime = jnp.broadcast_to(jnp.asarray(regime, jnp.int32), (n,))
     device_time = segment_sum(kernel_times(kernels, batch_of, coefficients, device, regime[row]), row, n)
     launches = segment_sum(jnp.ones_like(device_time, shape=row.shape), row, n)
     host = launches * jnp.asarray(coefficients.host_time)[regime]
@@ -188,7 +189,7 @@ def load_coefficients(path: Path | None = None) -> LayerTimeCoefficients:
     fields = {}
     for name in LayerTimeCoefficients.__dataclass_fields__:
         value = table[name]
-        fields[name] = float(value) if name == "sharpness" else np.array([value[key] for key in _axis(name)], float)
+        fields[name] = float(value) if name == "sharpness" else np.array([value[key] for key in axis_of(name)], float)
     return LayerTimeCoefficients(**fields)
 
 

@@ -116,8 +116,8 @@ def kernel_table(kernels: list[tuple[int, Kernel]], n_steps: int) -> KernelTable
     """Stack kernels with the row that each belongs to."""
     numbers = np.array([kernel[1:] for _, kernel in kernels], float).reshape(len(kernels), len(Kernel._fields) - 1)
     return KernelTable(
-        np.array([KERNEL_KINDS.index(kernel.kind) for _, kernel in kernels], int),
-        np.array([step for step, _ in kernels], int),
+        np.array([KERNEL_KINDS.index(kernel.kind) for _, kernel in kernels], np.int32),
+        np.array([step for step, _ in kernels], np.int32),
         *numbers.T,
         n_steps=n_steps,
     )
@@ -156,9 +156,9 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
         first=flags(step.first for step in steps),
         last=flags(step.last for step in steps),
         closes=closes,
-        branch=np.array([step.branch for step in steps]),
-        n_branches=np.array([step.n_branches for step in steps]),
-        stage=np.concatenate([[0], np.cumsum(closes)[:-1]]).astype(int),
+        branch=np.array([step.branch for step in steps], np.int32),
+        n_branches=np.array([step.n_branches for step in steps], np.int32),
+        stage=np.concatenate([[0], np.cumsum(closes)[:-1]]).astype(np.int32),
         kernels=kernel_table([(i, k) for i, layer in enumerate(layers) for k in layer.kernels], len(layers)),
         widths=tuple(sorted({step.n_branches for step in steps})),
         n_stages=int(closes.sum()),

@@ -48,13 +48,13 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
     Returns:
         The plan; differentiable in the costs.
     """
-    steps = jnp.arange(graph.n_steps)
+    steps = jnp.arange(graph.n_steps, dtype=jnp.int32)
     step_time = costs.edge[steps, choice.place, choice.before, choice.option]
     amplification = costs.amplification[steps, choice.place, choice.before, choice.option]
     gpus, parallel = costs.gpus[choice.option], choice.mode > 0
     slot = jnp.asarray(graph.stage) * MAX_BRANCHES + jnp.asarray(graph.branch)
     branches = segment_sum(step_time, slot, graph.n_stages * MAX_BRANCHES).reshape(graph.n_stages, MAX_BRANCHES)
-    together = segment_max(parallel.astype(int), jnp.asarray(graph.stage), graph.n_stages) > 0
+    together = segment_max(parallel.astype(jnp.int32), jnp.asarray(graph.stage), graph.n_stages) > 0
     stages = jnp.where(together, branches.max(1), branches.sum(1))
     return BurstPlan(
         stages.sum(),
@@ -124,6 +124,6 @@ def plan_data_parallel(
         The plan.
     """
     costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
-    widest = jnp.diagonal(costs.legal[0]).sum() - 1
+    widest = jnp.diagonal(costs.legal[0]).sum(dtype=jnp.int32) - 1
     option = jnp.full(graph.n_steps, widest)
     return evaluate(graph, costs, Choice(option, option, jnp.zeros_like(option), jnp.zeros_like(option)))

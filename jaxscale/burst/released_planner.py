@@ -22,7 +22,7 @@ def _accept(costs: StepCosts, limit: Array, state, step) -> tuple[tuple[Array, A
     n_options = edge.shape[0]
     best = jnp.full(n_options, jnp.inf)
     lowest = jnp.full(n_options, jnp.inf)
-    chosen = jnp.zeros(n_options, int)
+    chosen = jnp.zeros(n_options, jnp.int32)
     for before in range(n_options):
         candidate = jnp.where(legal[before], total[before] + edge[before], jnp.inf)
         a = amplification[before]
@@ -91,6 +91,6 @@ def plan_released(
     def retreat(option, pointer):
         return pointer[option], (option, pointer[option])
 
-    _, (option, before) = jax.lax.scan(retreat, jnp.argmin(total), chosen, reverse=True)
+    _, (option, before) = jax.lax.scan(retreat, jnp.argmin(total).astype(jnp.int32), chosen, reverse=True)
     zero = jnp.zeros_like(option)
     return evaluate(graph, costs, Choice(option, before, zero, zero))

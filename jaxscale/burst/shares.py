@@ -53,9 +53,9 @@ def share_table(widths: tuple[int, ...]) -> ShareTable:
     splits = {n: [[(d, b != home) for b, d in enumerate(split)] for split, home in _splits(n)] for n in widths if n > 1}
     used = {flavour for rows in splits.values() for row in rows for flavour in row}
     flavours = [(0, False), *sorted(used)]
-    index = np.zeros((MAX_BRANCHES, max([1, *map(len, splits.values())]), MAX_BRANCHES), int)
+    index = np.zeros((MAX_BRANCHES, max([1, *map(len, splits.values())]), MAX_BRANCHES), np.int32)
     exists = np.zeros(index.shape[:2], bool)
     for n, rows in splits.items():
         index[n - 1, : len(rows), :n] = [[flavours.index(flavour) for flavour in row] for row in rows]
         exists[n - 1, : len(rows)] = True
-    return ShareTable(np.array([d for d, _ in flavours]), np.array([a for _, a in flavours]), index, exists)
+    return ShareTable(np.array([d for d, _ in flavours], np.int32), np.array([a for _, a in flavours]), index, exists)

@@ -30,9 +30,9 @@ class SoftPlan(eqx.Module):
     usage: Float[Array, "*scenario step option"]
 
 
-def _soft_edges(costs: StepCosts, limit: ArrayLike, width: float, price: float) -> Array:
+def _soft_edges(costs: StepCosts, limit: ArrayLike, width: ArrayLike, price: ArrayLike) -> Array:
     """Edge costs with the limit as a price: p t_1 w softplus((A - limit) / w) [s]."""
-    excess = width * jax.nn.softplus((costs.amplification - jnp.asarray(limit)) / width)
+    excess = jnp.asarray(width) * jax.nn.softplus((costs.amplification - jnp.asarray(limit)) / width)
     single = costs.edge[:, :1, :1, :1]
     free = costs.exempt[:, None, None, None] | (costs.amplification <= 1.0 + 1e-6)
     penalised = costs.edge + jnp.where(free, 0.0, price * single * excess)
@@ -62,8 +62,8 @@ def soft_plan_time(
     n_options: int,
     temperature: ArrayLike,
     synchronisation: str = "correct",
-    limit_width: float = 0.02,
-    limit_price: float = 30.0,
+    limit_width: ArrayLike = 0.02,
+    limit_price: ArrayLike = 30.0,
 ) -> Float[Array, ""]:
     r"""Smooth minimum of the iteration time over all plans.
 
@@ -97,8 +97,8 @@ def plan_soft(
     n_options: int,
     temperature: ArrayLike,
     synchronisation: str = "correct",
-    limit_width: float = 0.02,
-    limit_price: float = 30.0,
+    limit_width: ArrayLike = 0.02,
+    limit_price: ArrayLike = 30.0,
 ) -> SoftPlan:
     r"""Smooth plan: time, and the expected use of every option.
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import tyro
 
+from jaxscale.cli.burst import Burst
 from jaxscale.cli.console import say
 from jaxscale.cli.demo import Demo
 from jaxscale.cli.fit import Fit
@@ -30,6 +31,7 @@ Command = (
     | Annotated[Fit, tyro.conf.subcommand("fit")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[PlanSearch, tyro.conf.subcommand("plan")]
+    | Annotated[Burst, tyro.conf.subcommand("burst")]
     | Annotated[Hardware, tyro.conf.subcommand("hardware")]
 )
 
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parse(arguments: Sequence[str]) -> Demo | Fit | Predict | PlanSearch | Hardware | None:
+def parse(arguments: Sequence[str]) -> Command | None:
     """The command that the arguments ask for; None where they asked for help, which has been printed.
 
     Raises:

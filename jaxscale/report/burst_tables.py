@@ -1,0 +1,46 @@
+"""Tables of a burst plan for the terminal, from the document of `jaxscale.burst.report`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from jaxscale.report.style import seconds
+from jaxscale.report.tables import make_table, number
+
+
+def burst_layers(document: Mapping[str, Any]) -> Table:
+    """GPUs, time and amplification of every layer."""
+    rows = [
+        (
+            layer["layer"],
+            layer["gpus"],
+            seconds(layer["time_s"]),
+            number(layer["amplification"]),
+            "beside other branches" if layer["parallel"] else "",
+        )
+        for layer in document["plan"]
+    ]
+    title = (
+        f"{document['network']}: {document['batch']} samples on {document['gpus']} GPUs, "
+        f"{document['bandwidth_byte_per_s'] / 1e9:g} GB/s, {document['latency_s'] * 1e6:g} us "
+        f"({document['layer_times']} layer times)"
+    )
+    return make_table(title, ("layer", "GPUs", "time", "amplification", "note"), rows, text=("layer", "note"))
+
+
+def burst_comparison(document: Mapping[str, Any]) -> Table:
+    """One iteration in bursts against one GPU and data parallelism, and what background jobs add to the cluster."""
+    alone, shared = document["data_parallel"], document["multiplexing"]
+    one = document["single_gpu_time_s"]
+    plans = {"in bursts": document["burst"], "released planner": document["released_planner"], "data parallel": alone}
+    rows = [("one GPU", seconds(one), seconds(one), "1", "-")]
+    for name, plan in plans.items():
+        if plan is not None:
+            gain = "1" if plan is alone else "-"
+            rows.append((name, seconds(plan["time_s"]), seconds(plan["gpu_seconds"]), number(plan["speedup"]), gain))
+    for name, key in (("in bursts, with background jobs", "cluster"), ("the same without interference", "ideal")):
+        time = shared[key]["iteration_time"]
+        rows.append((name, seconds(time), "-", number(one / time), number(shared[key]["ratio"])))
+    columns = ("one iteration", "time", "GPU time", "speedup", "cluster throughput")
+    return make_table("Against one GPU and data parallelism", columns, rows, text=columns[:1])
