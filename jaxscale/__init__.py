@@ -7,6 +7,8 @@ from jaxscale.catalogue import load_hardware as load_hardware
 from jaxscale.catalogue import model as model
 from jaxscale.choose.best_plan import best_plan as best_plan
 from jaxscale.choose.enumerate import PlanSpace as PlanSpace
+from jaxscale.choose.optimize import Budget as Budget
+from jaxscale.choose.optimize import optimize_shape as optimize_shape
 from jaxscale.choose.result import PlanChoice as PlanChoice
 from jaxscale.choose.sensitivity import elasticity as elasticity
 from jaxscale.choose.shape import search_shape as search_shape

@@ -81,6 +81,12 @@ class DesignChoice:
         """
         return float(np.expm1(self.rounded.objective - self.relaxed.objective))
 
+    @property
+    def certificate(self) -> str:
+        """How far the optimum can be trusted, one sentence."""
+        state = "certified" if self.relaxed.converged else "not certified"
+        return f"{state}: KKT residual {self.relaxed.residual:.1e}; integer gap {self.gap:+.2%}"
+
     def to_json(self) -> dict[str, Any]:
         """The document of `jaxscale shape --json`."""
         shape = self.rounded.model
@@ -98,6 +104,7 @@ class DesignChoice:
             "integer_gap": self.gap,
             "shadow_prices": self.prices,
             "designs_scored": self.rounded.evaluated,
+            "certificate": self.certificate,
         }
 
     def summary(self) -> str:
@@ -105,13 +112,12 @@ class DesignChoice:
         document = self.to_json()
         plan = ", ".join(f"{name} {value}" for name, value in document["plan"].items())
         sizes = ", ".join(f"{name} {document[name]}" for name in ("n_layers", "d_model", "d_ff", "n_heads"))
-        state = "KKT residual" if self.relaxed.converged else "not certified: KKT residual"
         return "\n".join(
             [
                 f"{document['params']:.4g} parameters: {sizes}",
                 f"plan: {plan}",
                 f"loss {document['loss']:.4f} in {document['training_days']:.1f} days, {document['tokens']:.3g} tokens",
-                f"{state} {self.relaxed.residual:.1e}, integer gap {self.gap:+.2%}",
+                self.certificate,
             ]
         )
 

@@ -6,18 +6,16 @@ from typing import Any
 from jaxscale.catalogue import cluster, load_hardware
 from jaxscale.choose.optimize import Budget, optimize_shape
 from jaxscale.fit.store import load_fit
+from jaxscale.workload import Transformer
 
 
 def shape_report(
     gpu: str,
     n_gpus: int,
+    budget: Budget,
     *,
-    flop: float | int | None = None,
-    days: float | int | None = None,
-    params: float | int | None = None,
-    loss: float | int | None = None,
     fit: str = "default",
-    template: str = "llama3-8b",
+    template: Transformer | str = "llama3-8b",
     hardware: str | Path | None = None,
     price_per_chip_hour: float | int | None = None,
 ) -> dict[str, Any]:
@@ -26,12 +24,9 @@ def shape_report(
     Args:
         gpu: id of a chip of the catalogue.
         n_gpus: chips [1].
-        flop: budget, see `Budget`; exactly one of the four [flop].
-        days: budget [day].
-        params: budget [1].
-        loss: budget [nat per token].
+        budget: what the run may use or must reach.
         fit: name or file of the coefficients.
-        template: catalogue model whose proportions are kept.
+        template: model, or name of one of the catalogue, whose proportions are kept.
         hardware: the user's own catalogue.
         price_per_chip_hour: adds `money` to the document [1/h].
 
@@ -41,7 +36,6 @@ def shape_report(
     Raises:
         InputError: an unknown name, a number out of range, or no design that keeps the bounds.
     """
-    budget = Budget(days=days, loss=loss, flop=flop, params=params)
     chips = load_hardware(hardware)
     levels = {"gpu": chips[gpu].id, "precision": "bf16"}
     machine = cluster(gpu, n_gpus, hardware=chips)

@@ -18,6 +18,7 @@ from jaxscale.cli.fit import Fit
 from jaxscale.cli.hardware import Hardware
 from jaxscale.cli.plan import PlanSearch
 from jaxscale.cli.predict import Predict
+from jaxscale.cli.shape import Shape
 from jaxscale.cli.startup import configure_jax
 from jaxscale.errors import InputError
 
@@ -31,6 +32,7 @@ Command = (
     | Annotated[Fit, tyro.conf.subcommand("fit")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[PlanSearch, tyro.conf.subcommand("plan")]
+    | Annotated[Shape, tyro.conf.subcommand("shape")]
     | Annotated[Burst, tyro.conf.subcommand("burst")]
     | Annotated[Hardware, tyro.conf.subcommand("hardware")]
 )

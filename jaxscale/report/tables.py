@@ -148,3 +148,47 @@ def plan_ranking(choice: Mapping[str, Any]) -> Table:
     proof = "; the first is the best of all valid plans" if choice["exhaustive_optimum"] else ""
     columns = ("rank", *(name.replace("_", " ") for name in choices), *present, "step", "MFU", "memory")
     return make_table(f"Fastest plans ({searched}{proof})", columns, rows, text=columns[1:4])
+
+
+DESIGN_ROWS = (
+    ("params", "parameters", ".3g"),
+    ("n_layers", "layers", ".4g"),
+    ("d_model", "width", ".5g"),
+    ("d_ff", "MLP width", ".6g"),
+    ("n_heads", "heads", ".4g"),
+    ("tokens", "training tokens", ".3g"),
+    ("global_batch_tokens", "batch, tokens", ".4g"),
+    ("critical_batch_tokens", "critical batch, tokens", ".4g"),
+    ("step_time_s", "step, s", ".4g"),
+    ("training_days", "training, days", ".4g"),
+    ("loss", "loss, nat per token", ".4f"),
+    ("chip_hours", "chip hours", ".3g"),
+    ("energy_mwh", "energy, MWh", ".4g"),
+    ("memory_gb", "memory of a chip, GB", ".3g"),
+)
+"""Rows of the table of a design: key of the document, what it is called, its format."""
+
+PLAN_ROWS = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_size", "n_microbatches")
+
+
+def shape_choice(document: Mapping[str, Any]) -> Table:
+    """The best design beside the continuous optimum, in the form that `shape_report` gives them."""
+    relaxed = document["relaxed_optimum"]
+    rows = [
+        (said, format(document[key], form), format(relaxed[key], form) if key in relaxed else "-")
+        for key, said, form in DESIGN_ROWS
+    ]
+    rows += [
+        (name.replace("_", " "), f"{document['plan'][name]:g}", format(relaxed["plan"][name], ".3g"))
+        for name in PLAN_ROWS
+    ]
+    rows.append(("recompute", document["plan"]["recompute"], "full" if relaxed["plan"]["recompute_full"] else "none"))
+    return make_table("Best model and plan", ("", "design", "continuous optimum"), rows, text=("",))
+
+
+def price_list(prices: Mapping[str, float], objective: Sequence[str]) -> Table:
+    """Shadow prices, the largest first: by how much the objective changes with a per cent more of each thing."""
+    ranked = sorted(prices.items(), key=lambda pair: -abs(pair[1]))
+    rows = [(name.replace("_", " "), f"{price:+.3f} %") for name, price in ranked if abs(price) >= 5e-4]
+    changed = " and ".join(objective).replace("_", " ")
+    return make_table("Shadow prices", ("1 % more of", f"changes {changed} by"), rows, text=("1 % more of",))

@@ -206,7 +206,8 @@ TIMES = (
 
 def test_report_of_a_small_mixture():
     """A mixture of experts to a size, by name; every bound is kept by the exact model."""
-    document = shape_report("a100-80gb", 64, params=2e10, fit="prior", template="mixtral-8x7b", price_per_chip_hour=2.0)
+    budget = Budget(params=2e10)
+    document = shape_report("a100-80gb", 64, budget, fit="prior", template="mixtral-8x7b", price_per_chip_hour=2.0)
     assert document["params"] == pytest.approx(2e10, rel=0.0301)
     assert document["money"] == pytest.approx(2.0 * document["chip_hours"])
     assert document["plan"]["dp"] * document["plan"]["tp"] * document["plan"]["pp"] * document["plan"]["cp"] == 64

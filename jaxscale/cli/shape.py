@@ -1,0 +1,61 @@
+"""`jaxscale shape`: the best model, batch and plan for a cluster and a budget."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import FitName, HardwareFile, Json
+from jaxscale.cli.console import emit_json, show
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Find the width, depth, batch and parallel plan that make the most of a cluster; give exactly one budget."""
+
+    gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")]
+    n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips")]
+    flop: Annotated[
+        float | None, tyro.conf.arg(metavar="T", help="budget: least time to the loss that this compute can buy")
+    ] = None
+    days: Annotated[float | None, tyro.conf.arg(metavar="D", help="budget: least loss within this time")] = None
+    params: Annotated[
+        float | None, tyro.conf.arg(metavar="N", help="budget: least time to train a model of this size as it deserves")
+    ] = None
+    loss: Annotated[float | None, tyro.conf.arg(metavar="X", help="budget: least time to this loss")] = None
+    fit: FitName = "default"
+    model: Annotated[
+        str,
+        tyro.conf.arg(
+            metavar="NAME|FILE.toml",
+            help="template whose proportions are kept: sequence length, vocabulary, key/value heads, experts",
+        ),
+    ] = "llama3-8b"
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
+        """
+        from jaxscale.choose.optimize import Budget
+        from jaxscale.choose.shape_report import shape_report
+        from jaxscale.cli.plan import load_model
+        from jaxscale.report.tables import price_list, shape_choice
+
+        budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
+        template = load_model(self.model, None)
+        document = shape_report(
+            self.gpu, self.n_gpus, budget, fit=self.fit, template=template, hardware=self.hardware
+        )
+        if self.json:
+            emit_json(document)
+            return
+        ((kind, value),) = budget.given().items()
+        show(f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}\n")
+        show(shape_choice(document))
+        show("")
+        show(price_list(document["shadow_prices"], document["objective"]))
+        show("\n" + document["certificate"])
