@@ -1,0 +1,103 @@
+r"""The plan search as a nonlinear programme in log coordinates u, nearly a geometric one and so nearly convex.
+
+$$ \min_u\; w \ln n(u) + \ln t(u) + \rho\, e \quad\text{s.t.}\quad A u \le a, \quad \ln t(u) - \ln t_{max} - e \le 0 $$
+
+n chips, t the batch's time, e the excess; w = 1 maximises the utilisation $3 N B \cdot 2 / (n C t)$, w = 0 finds the fastest
+batch and has no deadline.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxscale.limits.batch_time import batch_time
+from jaxscale.limits.feasible_set import EXCESS, N_LINEAR, Limits, degrees_at, linear_limits
+from jaxscale.limits.overlap import SmoothOverlap
+from jaxscale.limits.scaling_laws import Workload, log_step_limit, workload
+from jaxscale.limits.scenario import Scenario
+
+PRICE = 1e3
+"""Price of the excess: above every shadow price, but within a millionth of the wall's compute [1]."""
+
+NO_DEADLINE = 1e3
+"""Logarithm that no batch's time in seconds reaches [1]."""
+
+N_LIMITS = N_LINEAR + 1
+
+
+class Problem(NamedTuple):
+    """One search.
+
+    Attributes:
+        work: what is trained.
+        scenario: assumptions.
+        limits: linear limits.
+        log_deadline: natural logarithm of the longest batch [s].
+        chip_weight: w; one for utilisation, zero for speed [1].
+    """
+
+    work: Workload
+    scenario: Scenario
+    limits: Limits
+    log_deadline: Array
+    chip_weight: Array
+
+
+def utilisation_problem(log_flop: Array, scenario: Scenario) -> Problem:
+    """Highest utilisation at a training compute, given as its natural logarithm [flop]."""
+    work = workload(log_flop, scenario)
+    deadline = log_step_limit(work, scenario)
+    return Problem(work, scenario, linear_limits(work, scenario), deadline, jnp.ones_like(deadline))
+
+
+def speed_problem(log_flop: Array, scenario: Scenario) -> Problem:
+    """Fastest batch at a training compute, given as its natural logarithm [flop]."""
+    problem = utilisation_problem(log_flop, scenario)
+    deadline = jnp.full_like(problem.log_deadline, NO_DEADLINE)
+    return problem._replace(log_deadline=deadline, chip_weight=jnp.zeros_like(deadline))
+
+
+def log_time(point: Float[Array, " 8"], problem: Problem) -> Array:
+    """Ln t of the smooth model [s]."""
+    overlap = SmoothOverlap(problem.scenario.overlap_exponent)
+    return jnp.log(batch_time(degrees_at(point, problem.work), problem.work, problem.scenario, overlap).total)
+
+
+def log_utilisation(point: Float[Array, " 8"], problem: Problem) -> Array:
+    """Logarithm of the share of the peak that the run sustains, 6 N B / (n C t)."""
+    work = problem.work
+    flop = math.log(6.0) + work.log_params + work.log_batch
+    return flop - degrees_at(point, work).chips - jnp.log(problem.scenario.peak_flops) - log_time(point, problem)
+
+
+def objective(point: Float[Array, " 8"], time: Array, problem: Problem) -> Array:
+    """What is minimised, given ln t at the point."""
+    return problem.chip_weight * degrees_at(point, problem.work).chips + time + PRICE * point[EXCESS]
+
+
+def slacks(point: Float[Array, " 8"], time: Array, problem: Problem) -> Float[Array, " 15"]:
+    """Room left in every limit, the deadline last; given ln t at the point."""
+    linear = problem.limits.bound - problem.limits.matrix @ point
+    return jnp.append(linear, problem.log_deadline + point[EXCESS] - time)
+
+
+def lagrangian(point: Float[Array, " 8"], multipliers: Float[Array, " 15"], problem: Problem) -> Array:
+    """Objective less multipliers times slacks; its slope in the scenario is that of the optimum (envelope theorem)."""
+    time = log_time(point, problem)
+    return objective(point, time, problem) - multipliers @ slacks(point, time, problem)
+
+
+def time_with_derivatives(
+    point: Float[Array, " 8"], problem: Problem
+) -> tuple[Array, Float[Array, " 8"], Float[Array, "8 8"]]:
+    """Ln t, its slope and its curvature."""
+
+    def slope(at: Array) -> tuple[Array, tuple[Array, Array]]:
+        value, gradient = jax.value_and_grad(log_time)(at, problem)
+        return gradient, (value, gradient)
+
+    curvature, (value, gradient) = jax.jacfwd(slope, has_aux=True)(point)
+    return value, gradient, curvature

@@ -1,0 +1,131 @@
+"""Best relaxed plan of every scenario and training compute, with a certificate."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale.limits.degrees import Degrees
+from jaxscale.limits.feasible_set import EXCESS, degrees_at
+from jaxscale.limits.interior_point import Optimum, minimise, tolerances
+from jaxscale.limits.problem import Problem, log_time, log_utilisation, speed_problem, utilisation_problem
+from jaxscale.limits.scenario import Scenario
+from jaxscale.limits.starts import best_start, scattered
+
+N_STARTS = 2
+"""Starts of a search [1]."""
+
+N_STEPS = 60
+"""Newton steps of a search at most [1]."""
+
+CHUNK = 2048
+"""Searches that run side by side [1]."""
+
+CERTIFIED = {True: 1e-6, False: 1e-4}
+"""KKT residual of a certified optimum, in double precision and not [1]."""
+
+
+class PlanResult(NamedTuple):
+    """Best plans found.
+
+    Attributes:
+        utilisation: share of the peak that the run sustains; zero where no plan ends the run in time [1].
+        log_time: natural logarithm of the batch's time [s].
+        degrees: the plans.
+        feasible: whether a plan ends the run in time and fits the memory.
+        residual: KKT residual; of the least miss where no plan is feasible [1].
+        certified: whether the residual is small enough for the number format.
+        optimum: where the search ended.
+    """
+
+    utilisation: Float[Array, "*batch"]
+    log_time: Float[Array, "*batch"]
+    degrees: Degrees
+    feasible: Bool[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    certified: Bool[Array, "*batch"]
+    optimum: Optimum
+
+
+def search(problem: Problem, n_starts: int = N_STARTS, n_steps: int = N_STEPS) -> PlanResult:
+    """Best relaxed plan of one problem; more starts or steps never make it worse.
+
+    Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts.
+
+    Args:
+        problem: the search.
+        n_starts: blocks of scattered plans [1].
+        n_steps: Newton steps for each at most [1].
+
+    Returns:
+        The plan.
+    """
+    dtype = jnp.result_type(problem.log_deadline)
+    cubes = jnp.asarray(scattered(n_starts), dtype)
+    optima = jax.vmap(lambda block: minimise(best_start(block, problem), problem, n_steps))(cubes)
+    limit = CERTIFIED[jnp.finfo(dtype).bits > 32]
+    done = optima.residual <= limit
+    # Certified ends by objective; where there are none, the least residual.
+    order = jnp.where(done, optima.objective, jnp.inf)
+    pick = jnp.where(jnp.any(done), jnp.argmin(order), jnp.argmin(optima.residual))
+    best: Optimum = jax.tree.map(lambda leaf: leaf[pick], optima)
+    feasible = best.point[EXCESS] <= tolerances(dtype).excess
+    return PlanResult(
+        jnp.where(feasible, jnp.exp(log_utilisation(best.point, problem)), 0.0),
+        log_time(best.point, problem),
+        degrees_at(best.point, problem.work),
+        feasible,
+        best.residual,
+        best.residual <= limit,
+        best,
+    )
+
+
+def best_plan(log_flop: Float[Array, ""], scenario: Scenario, n_starts: int = N_STARTS) -> PlanResult:
+    """Plan of highest utilisation at one training compute, given as its natural logarithm [flop]."""
+    return search(utilisation_problem(log_flop, scenario), n_starts)
+
+
+def fastest_plan(log_flop: Float[Array, ""], scenario: Scenario, n_starts: int = N_STARTS) -> PlanResult:
+    """Plan of the fastest batch at one training compute, whatever it costs."""
+    return search(speed_problem(log_flop, scenario), n_starts)
+
+
+@filter_jit
+def _survey(log_flop: Array, scenarios: Scenario, n_starts: int, n_steps: int) -> PlanResult:
+    n_scenarios, n_sizes = log_flop.shape
+    flat = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
+
+    def one(pair: tuple[Array, Scenario]) -> PlanResult:
+        return search(utilisation_problem(*pair), n_starts, n_steps)
+
+    found = jax.lax.map(one, (log_flop.reshape(-1), flat), batch_size=min(CHUNK, n_scenarios * n_sizes))
+    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
+
+
+def survey(
+    training_flop: Float[np.ndarray | Array, " size"] | Float[np.ndarray | Array, "scenario size"],
+    scenarios: Scenario,
+    *,
+    n_starts: int = N_STARTS,
+    n_steps: int = N_STEPS,
+) -> PlanResult:
+    """Best relaxed plans of many scenarios at many training computes, in one call.
+
+    Args:
+        training_flop: T, the same for all scenarios or one row for each [flop].
+        scenarios: assumptions, every leaf [scenario].
+        n_starts: starts of each search [1].
+        n_steps: Newton steps of each start at most [1].
+
+    Returns:
+        Plans [scenario, size].
+    """
+    dtype = jnp.result_type(float)
+    scenarios = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), scenarios)
+    log_flop = jnp.asarray(np.log(np.asarray(training_flop, float)), dtype)
+    shape = (jnp.shape(scenarios.peak_flops)[0], log_flop.shape[-1])
+    return _survey(jnp.broadcast_to(log_flop, shape), scenarios, n_starts, n_steps)
