@@ -15,40 +15,52 @@ UNBOUNDED = 100.0
 
 @dataclass(frozen=True)
 class Goals:
-    """Objective and bounds, in the order of `QUANTITIES`.
+    """Objective and bounds, in the order of the quantities; one for all problems or one row for each.
 
     Attributes:
         weights: of the logarithms in the objective [1].
         upper: log of the largest value allowed.
-        least_params: log of the fewest parameters.
     """
 
-    weights: Float[np.ndarray, " quantity"]
-    upper: Float[np.ndarray, " quantity"]
-    least_params: float
+    weights: Float[np.ndarray, "*problem quantity"]
+    upper: Float[np.ndarray, "*problem quantity"]
 
     def with_bound(self, name: str, log_bound: float) -> "Goals":
-        """The same goals with another bound."""
+        """The same goals with another bound on one of `QUANTITIES`."""
         upper = self.upper.copy()
-        upper[QUANTITIES.index(name)] = log_bound
+        upper[..., QUANTITIES.index(name)] = log_bound
         return replace(self, upper=upper)
 
     def bound(self, name: str) -> float:
-        """Log of the bound on a quantity."""
+        """Log of the bound on one of `QUANTITIES`."""
         return float(self.upper[QUANTITIES.index(name)])
 
+    def rows(self, picked: np.ndarray) -> "Goals":
+        """One row for each of the picked problems."""
+        if self.weights.ndim == 1:
+            shape = (len(picked), len(self.weights))
+            return Goals(np.broadcast_to(self.weights, shape), np.broadcast_to(self.upper, shape))
+        return Goals(self.weights[picked], self.upper[picked])
 
-CONSTRAINTS = (*QUANTITIES, "least_params")
-"""One for each upper bound, and one for the lower bound on the parameters."""
+    def bounded(self) -> np.ndarray:
+        """Indices of the quantities that are bounded in any problem."""
+        return np.flatnonzero(np.atleast_2d(self.upper).min(axis=0) < UNBOUNDED)
+
+    def objective(self, values: np.ndarray) -> np.ndarray:
+        """Weighted sum of log quantities [...]."""
+        return np.sum(values * self.weights, axis=-1)
+
+    def residuals(self, values: np.ndarray) -> np.ndarray:
+        """Constraints, satisfied where not positive: log value less log bound [..., quantity]."""
+        return values - self.upper
 
 
-def goals(minimise: dict[str, float], bounds: Mapping[str, float | int], least_params: float | None = None) -> Goals:
+def goals(minimise: dict[str, float], bounds: Mapping[str, float | int]) -> Goals:
     """Goals by name.
 
     Args:
         minimise: weights of the logarithms of quantities [1].
         bounds: largest values of quantities, SI units.
-        least_params: fewest parameters [1].
 
     Returns:
         The goals in logarithms.
@@ -67,17 +79,4 @@ def goals(minimise: dict[str, float], bounds: Mapping[str, float | int], least_p
         weights[QUANTITIES.index(name)] = weight
     for name, bound in bounds.items():
         upper[QUANTITIES.index(name)] = np.log(bound)
-    return Goals(weights, upper, -UNBOUNDED if least_params is None else float(np.log(least_params)))
-
-
-def residuals(values: np.ndarray, wanted: Goals) -> np.ndarray:
-    """Constraints of designs, satisfied where not positive: log value less log bound [design, constraint]."""
-    above = values - wanted.upper
-    below = wanted.least_params - values[..., QUANTITIES.index("params")]
-    return np.concatenate([above, below[..., None]], axis=-1)
-
-
-def residual_slopes(slopes: np.ndarray) -> np.ndarray:
-    """Slopes of `residuals` from those of the quantities [design, constraint, coordinate]."""
-    params = QUANTITIES.index("params")
-    return np.concatenate([slopes, -slopes[..., params : params + 1, :]], axis=-2)
+    return Goals(weights, upper)

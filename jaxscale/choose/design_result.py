@@ -82,10 +82,19 @@ class DesignChoice:
         return float(np.expm1(self.rounded.objective - self.relaxed.objective))
 
     @property
+    def gap_parts(self) -> dict[str, float]:
+        """The gap by cause [1]: whole numbers, by the smooth model alone; and the smooth model against the exact one."""
+        return {
+            "rounding": float(np.expm1(self.rounded.smooth_objective - self.relaxed.objective)),
+            "smoothing": float(np.expm1(self.rounded.objective - self.rounded.smooth_objective)),
+        }
+
+    @property
     def certificate(self) -> str:
         """How far the optimum can be trusted, one sentence."""
         state = "certified" if self.relaxed.converged else "not certified"
-        return f"{state}: KKT residual {self.relaxed.residual:.1e}; integer gap {self.gap:+.2%}"
+        parts = ", ".join(f"{name} {part:+.2%}" for name, part in self.gap_parts.items())
+        return f"{state}: KKT residual {self.relaxed.residual:.1e}; integer gap {self.gap:+.2%} ({parts})"
 
     def to_json(self) -> dict[str, Any]:
         """The document of `jaxscale shape --json`."""
@@ -102,6 +111,7 @@ class DesignChoice:
             "gradient_norm": self.relaxed.residual,
             "relaxed_optimum": self.relaxed.to_json(),
             "integer_gap": self.gap,
+            "integer_gap_parts": self.gap_parts,
             "shadow_prices": self.prices,
             "designs_scored": self.rounded.evaluated,
             "certificate": self.certificate,

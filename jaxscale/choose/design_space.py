@@ -29,6 +29,9 @@ HIGHEST = {"d_model": 262144.0, "n_layers": 1024.0, "d_ff": 4.0, "tokens": 1e16}
 LARGEST_BATCH = 1e12
 """Beyond every critical batch of the shipped laws [token]."""
 
+INTERLEAVING = (1, 2, 3, 4, 6, 8)
+"""Virtual stages per chip that are tried; the relaxed number goes up to the largest [1]."""
+
 
 class Family(eqx.Module):
     """Choices that are not relaxed: one search for each.
@@ -36,16 +39,26 @@ class Family(eqx.Module):
     Attributes:
         zero_stage: of 0 to 3 [1].
         recompute_full: 1 where whole layers are recomputed [1].
+        smallest_pp: stages at least, 1 or 2 [1].
         largest_pp: stages at most [1].
     """
 
     zero_stage: Float[ArrayLike, "*batch"]
     recompute_full: Float[ArrayLike, "*batch"]
+    smallest_pp: Float[ArrayLike, "*batch"]
     largest_pp: Float[ArrayLike, "*batch"]
 
 
-FAMILIES = tuple(Family(stage, full, 1.0 if stage > 1.0 else 1e9) for stage in (1.0, 3.0) for full in (0.0, 1.0))
-"""ZeRO 1 with a pipeline or ZeRO 3 without, each with and without recomputation."""
+KINDS = ((1.0, 1.0, 1.0), (1.0, 2.0, 1e9), (3.0, 1.0, 1.0))
+"""ZeRO stage, fewest and most stages: costs have a corner at two stages, so that no family reaches across it."""
+
+FAMILIES = tuple(Family(stage, full, low, high) for full in (0.0, 1.0) for stage, low, high in KINDS)
+"""ZeRO 1 without and with a pipeline, and ZeRO 3 without; each with and without recomputation."""
+
+
+def families_for(n_chips: float) -> tuple[Family, ...]:
+    """The families that a number of chips has room for."""
+    return tuple(family for family in FAMILIES if family.smallest_pp <= n_chips)
 
 
 class Design(NamedTuple):
@@ -88,18 +101,29 @@ def design_at(
     ratio = _between(share["d_ff"], "d_ff")
     model = with_fields(model, {"d_ff": model.d_ff * ratio, "d_ff_expert": model.d_ff_expert * ratio})
     room = jnp.log(n_chips)
-    tp = share["tp"] * _least(room, jnp.log(d_model / head_dim))
-    cp = share["cp"] * _least(room - tp, jnp.log(model.seq_len / 2.0))
-    pp = share["pp"] * _least(_least(room - tp - cp, jnp.log(n_layers)), jnp.log(family.largest_pp))
-    dp = room - tp - cp - pp
-    vpp = share["vpp"] * (jnp.log(n_layers) - pp)
-    ep = share["ep"] * _least(jnp.log(model.n_experts), dp + cp + tp)
+    split = splits(share, family, model, jnp.log(d_model / head_dim), room)
+    dp = room - split["tp"] - split["cp"] - split["pp"]
+    ep = share["ep"] * _least(jnp.log(model.n_experts), room - split["pp"])
     replica_batch = share["batch"] * (jnp.log(LARGEST_BATCH / model.seq_len) - dp)
     micro_batch = share["micro_batch_size"] * replica_batch
-    degrees = {"dp": dp, "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": ep, "shard_group": dp}
+    degrees = {**split, "dp": dp, "ep": ep, "shard_group": dp}
     degrees |= {"micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
     plan = plan_with({name: jnp.exp(degree) for name, degree in degrees.items()}, family)
     return Design(model, plan, _between(share["tokens"], "tokens"))
+
+
+def splits(
+    share: dict[str, Array], family: Family, model: Transformer, log_heads: ArrayLike, room: Array
+) -> dict[str, Array]:
+    """Logs of the degrees tp, cp, pp and vpp, each a share of the room that the earlier ones leave."""
+    fewest = jnp.log(family.smallest_pp)
+    tp = share["tp"] * _least(room - fewest, log_heads)
+    cp = share["cp"] * _least(room - fewest - tp, jnp.log(model.seq_len / 2.0))
+    layers = jnp.log(model.n_layers) - fewest
+    stages = _least(_least(room - fewest - tp - cp, layers), jnp.log(family.largest_pp) - fewest)
+    pp = fewest + share["pp"] * stages
+    vpp = share["vpp"] * _least(jnp.log(model.n_layers) - pp, jnp.log(INTERLEAVING[-1] * 1.0))
+    return {"tp": tp, "cp": cp, "pp": pp, "vpp": vpp}
 
 
 def plan_with(degrees: dict[str, Array], family: Family) -> Plan:

@@ -155,22 +155,50 @@ def enumerate_plans(
     return PlanTable({name: columns[name] for name in FIELDS}, space)
 
 
+def admissible(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> Columns:
+    """Values that each degree can have by itself; together they must still divide chips and batch.
+
+    Args:
+        model: the transformer, concrete.
+        n_chips: chips of the cluster [1].
+        batch: B [sequence].
+        space: what may be chosen.
+
+    Returns:
+        Values of tp, pp, cp, ep, micro_batch_size and vpp, ascending [1].
+    """
+    chips = divisors(n_chips)
+    values = {
+        "tp": chips[(np.mod(model.n_heads, chips) == 0) & (np.mod(model.d_ff, chips) == 0)],
+        "pp": chips[chips <= model.n_layers],
+        "cp": chips[(chips == 1) | (np.mod(model.seq_len, 2 * chips) == 0)],
+        "ep": divisors(number(model.n_experts)),
+        "micro_batch_size": divisors(batch),
+    }
+    admitted = {name: _admitted(valid, getattr(space, name)) for name, valid in values.items()}
+    return {**admitted, "vpp": _chunks(model, space)}
+
+
+def _chunks(model: Transformer, space: PlanSpace) -> np.ndarray:
+    """Virtual stages per chip that the layers and the space admit [1]."""
+    layers = number(model.n_layers)
+    chunks = divisors(layers) if space.whole_chunks else np.arange(1, math.floor(layers / 2) + 1)
+    return _admitted(chunks, space.vpp)
+
+
 def _degrees(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> Columns:
     """Degrees tp, pp, cp, dp, ep and the batch split b, m."""
-    chips = divisors(n_chips)
-    tp = chips[(np.mod(model.n_heads, chips) == 0) & (np.mod(model.d_ff, chips) == 0)]
-    pp = chips[chips <= model.n_layers]
-    cp = chips[(chips == 1) | (np.mod(model.seq_len, 2 * chips) == 0)]
-    columns: Columns = {"tp": _admitted(tp, space.tp)}
-    columns = _cross(columns, "pp", _admitted(pp, space.pp))
+    options = admissible(model, n_chips, batch, space)
+    columns: Columns = {"tp": options["tp"]}
+    columns = _cross(columns, "pp", options["pp"])
     columns = _keep(columns, np.mod(n_chips, columns["tp"] * columns["pp"]) == 0)
-    columns = _cross(columns, "cp", _admitted(cp, space.cp))
+    columns = _cross(columns, "cp", options["cp"])
     taken = columns["tp"] * columns["pp"] * columns["cp"]
     columns["dp"] = np.maximum(round(n_chips) // taken, 1)
     columns = _keep(columns, (columns["dp"] * taken == n_chips) & (np.mod(batch, columns["dp"]) == 0))
-    columns = _cross(columns, "ep", _admitted(divisors(number(model.n_experts)), space.ep))
+    columns = _cross(columns, "ep", options["ep"])
     columns = _keep(columns, columns["dp"] * columns["cp"] * columns["tp"] % columns["ep"] == 0)
-    columns = _cross(columns, "micro_batch_size", _admitted(divisors(batch), space.micro_batch_size))
+    columns = _cross(columns, "micro_batch_size", options["micro_batch_size"])
     per_step = columns["dp"] * columns["micro_batch_size"]
     columns = _keep(columns, np.mod(batch, per_step) == 0)
     columns["n_microbatches"] = round(batch) // (columns["dp"] * columns["micro_batch_size"])
@@ -203,8 +231,8 @@ def _schedules(model: Transformer, columns: Columns, space: PlanSpace) -> Column
     tables = [{**flat, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
     if "interleaved" in space.schedule:
         chunked = _keep(chunked, chunked["n_microbatches"] % chunked["pp"] == 0)
-        chunks = divisors(layers) if space.whole_chunks else np.arange(1, math.floor(layers / 2) + 1)
-        chunked = _cross(chunked, "vpp", _admitted(chunks[chunks > 1], space.vpp))
+        chunks = _chunks(model, space)
+        chunked = _cross(chunked, "vpp", chunks[chunks > 1])
         parts = chunked["pp"] * chunked["vpp"]
         chunked = _keep(chunked, (parts <= layers) & ((np.mod(layers, parts) == 0) | (not space.whole_chunks)))
         tables.append({**chunked, "schedule": np.full_like(chunked["pp"], SCHEDULES.index("interleaved"))})

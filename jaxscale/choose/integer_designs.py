@@ -1,25 +1,24 @@
-"""Integer designs: a model and a plan that a framework can run, near any continuous wish."""
+"""Integer designs: models and plans that a framework can run, near any continuous wish."""
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import numpy as np
 
 from jaxscale.choose._host import number
+from jaxscale.choose.design_space import INTERLEAVING
 from jaxscale.choose.enumerate import divisors
 from jaxscale.choose.relaxed import with_fields
 from jaxscale.choose.shape_lattice import TILE
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
 
-INTERLEAVING = (1, 2, 3, 4, 6, 8)
-"""Virtual stages per chip that are tried [1]."""
 
-
-@dataclass(frozen=True)
-class Wish:
+class Wish(NamedTuple):
     """What a design should be like; `realise` turns it into the nearest valid one.
 
     Attributes:
@@ -51,63 +50,79 @@ class Wish:
     recompute: bool
 
 
-def realise(wish: Wish, template: Transformer, n_chips: int, head_dim: int) -> tuple[Transformer, Plan] | None:
-    """The valid design nearest to a wish; None where its degrees cannot be had.
+def possible(wishes: Sequence[Wish], template: Transformer, n_chips: int) -> list[Wish]:
+    """The wishes whose degrees can be had on a number of chips; their sizes are rounded later."""
+    if not wishes:
+        return []
+    w = _columns(wishes)
+    taken = w["tp"] * w["cp"] * w["pp"]
+    replicas = n_chips // taken * w["cp"] * w["tp"]
+    valid = (n_chips % taken == 0) & ((w["zero_stage"] == 1) | (w["pp"] == 1)) & ((w["vpp"] == 1) | (w["pp"] > 1))
+    valid &= (number(template.n_experts) % w["ep"] == 0) & (replicas % w["ep"] == 0)
+    valid &= (w["cp"] == 1) | (number(template.seq_len) % (2 * w["cp"]) == 0)
+    return [wish for wish, is_valid in zip(wishes, valid, strict=True) if is_valid]
+
+
+def realise(wishes: Sequence[Wish], template: Transformer, n_chips: int, head_dim: int) -> tuple[Transformer, Plan]:
+    """The designs nearest to possible wishes.
 
     Args:
-        wish: degrees are taken as they are, sizes are rounded to what the degrees divide.
+        wishes: degrees are taken as they are, sizes are rounded to what the degrees divide.
         template: proportions that are kept.
-        n_chips: all of which the plan uses [1].
+        n_chips: all of which the plans use [1].
         head_dim: width of a head [1].
 
     Returns:
-        Model and plan of whole numbers.
+        Models and plans of whole numbers, stacked [wish].
     """
-    taken = wish.tp * wish.cp * wish.pp
-    if n_chips % taken or (wish.zero_stage > 1 and wish.pp > 1) or (wish.vpp > 1 and wish.pp == 1):
-        return None
-    dp, experts = n_chips // taken, round(number(template.n_experts))
-    if experts % wish.ep or (dp * wish.cp * wish.tp) % wish.ep or (wish.cp > 1 and template.seq_len % (2 * wish.cp)):
-        return None
-    d_model = _multiple(wish.d_model, math.lcm(TILE, head_dim * wish.tp))
-    n_layers = _multiple(wish.n_layers, wish.pp * wish.vpp)
-    micro_batch = max(round(wish.micro_batch_size), 1)
-    per_replica = wish.batch / (micro_batch * dp)
-    n_microbatches = _multiple(per_replica, wish.pp if wish.vpp > 1 else 1)
-    model = shape(template, d_model, n_layers, wish.mlp_ratio, head_dim, math.lcm(TILE, wish.tp))
-    plan = Plan(
-        dp=dp,
-        tp=wish.tp,
-        pp=wish.pp,
-        vpp=wish.vpp,
-        cp=wish.cp,
-        ep=wish.ep,
-        zero_stage=wish.zero_stage,
-        micro_batch_size=micro_batch,
-        n_microbatches=n_microbatches,
-        sequence_parallel=wish.tp > 1,
-        recompute="full" if wish.recompute else "none",
-        schedule="interleaved" if wish.vpp > 1 else "1f1b",
-    )
-    return model, plan
+    w = _columns(wishes)
+    dp = n_chips // (w["tp"] * w["cp"] * w["pp"])
+    d_model = _multiple(w["d_model"], np.lcm(TILE, head_dim * w["tp"]))
+    n_layers = _multiple(w["n_layers"], w["pp"] * w["vpp"])
+    micro_batch = np.maximum(np.round(w["micro_batch_size"]), 1.0)
+    n_microbatches = _multiple(w["batch"] / (micro_batch * dp), np.where(w["vpp"] > 1, w["pp"], 1))
+    models = _shapes(template, d_model, n_layers, w["mlp_ratio"], head_dim, np.lcm(TILE, w["tp"]))
+    degrees: dict[str, Any] = {name: w[name] for name in ("tp", "pp", "vpp", "cp", "ep", "zero_stage")}
+    degrees |= {"dp": dp, "shard_group": dp, "micro_batch_size": micro_batch, "n_microbatches": n_microbatches}
+    degrees |= {"sequence_parallel": w["tp"] > 1, "recompute_full": w["recompute"]}
+    plans = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], len(wishes), axis=0), Plan())
+    values = [np.asarray(value, float) for value in degrees.values()]
+    return models, eqx.tree_at(lambda plan: [getattr(plan, name) for name in degrees], plans, values)
 
 
-def shape(
-    template: Transformer, d_model: int, n_layers: int, mlp_ratio: float, head_dim: int, tile: int
+def pick(stacked: Any, row: int) -> Any:
+    """One module of plain numbers out of stacked ones."""
+    return jax.tree.map(lambda leaf: float(leaf[row]) if leaf.ndim == 1 else leaf[row], stacked)
+
+
+def _columns(wishes: Sequence[Wish]) -> dict[str, np.ndarray]:
+    floats = np.asarray(wishes, float).T
+    whole = ("tp", "cp", "pp", "vpp", "ep", "zero_stage", "recompute")
+    return {
+        name: column.astype(np.int64) if name in whole else column
+        for name, column in zip(Wish._fields, floats, strict=True)
+    }
+
+
+def _shapes(
+    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, ratio: np.ndarray, head_dim: int, tile: np.ndarray
 ) -> Transformer:
-    """The template at whole width and depth, with MLP widths in whole tiles and key/value heads that divide."""
+    """The template at whole widths and depths, with MLP widths in whole tiles and key/value heads that divide."""
     wider, deeper = d_model / number(template.d_model), n_layers / number(template.n_layers)
-    heads, scale = d_model // head_dim, head_dim / number(template.head_dim)
-    changes: dict[str, float] = {"d_model": d_model, "n_layers": n_layers, "n_heads": heads, "head_dim": head_dim}
-    changes["n_kv_heads"] = _nearest(divisors(heads), heads * number(template.n_kv_heads / template.n_heads))
+    heads, scale = d_model / head_dim, head_dim / number(template.head_dim)
+    share = number(template.n_kv_heads / template.n_heads)
+    changes = {"d_model": d_model, "n_layers": n_layers, "n_heads": heads}
+    changes["n_kv_heads"] = np.asarray([_nearest_divisor(round(count), share) for count in heads])
+    changes["head_dim"] = np.full_like(d_model, head_dim)
     for name in ("v_head_dim", "rope_head_dim"):
-        changes[name] = number(getattr(template, name)) * scale
+        changes[name] = np.full_like(d_model, number(getattr(template, name)) * scale)
     for name in ("d_ff", "d_ff_expert"):
-        changes[name] = _multiple(number(getattr(template, name)) * wider * mlp_ratio, tile)
-    changes["ssm_d_inner"] = tile * round(number(template.ssm_d_inner) * wider / tile)
+        changes[name] = _multiple(number(getattr(template, name)) * wider * ratio, tile)
+    changes["ssm_d_inner"] = tile * np.round(number(template.ssm_d_inner) * wider / tile)
     for name in ("n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers"):
-        changes[name] = round(number(getattr(template, name)) * deeper)
-    return with_fields(template, {name: float(value) for name, value in changes.items()})
+        changes[name] = np.round(number(getattr(template, name)) * deeper)
+    repeated = jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template)
+    return with_fields(repeated, changes)
 
 
 def neighbours(wish: Wish, n_chips: int, template: Transformer) -> list[Wish]:
@@ -122,8 +137,8 @@ def neighbours(wish: Wish, n_chips: int, template: Transformer) -> list[Wish]:
         Singles and pairs of moves.
     """
     singles = _moves(wish, n_chips, round(number(template.n_experts)))
-    pairs = [replace(wish, **{**first, **second}) for i, first in enumerate(singles) for second in singles[:i]]
-    return [*(replace(wish, **move) for move in singles), *pairs]
+    pairs = [wish._replace(**{**first, **second}) for i, first in enumerate(singles) for second in singles[:i]]
+    return [*(wish._replace(**move) for move in singles), *pairs]
 
 
 def _moves(wish: Wish, n_chips: int, experts: int) -> list[dict[str, Any]]:
@@ -149,9 +164,11 @@ def nearest_degrees(wanted: float, whole: int, count: int) -> list[int]:
     return [int(value) for value in options[order[:count]]]
 
 
-def _multiple(wanted: float, step: int) -> int:
-    return step * max(round(wanted / step), 1)
+def _multiple(wanted: np.ndarray, step: np.ndarray) -> np.ndarray:
+    return step * np.maximum(np.round(wanted / step), 1.0)
 
 
-def _nearest(options: Sequence[float] | np.ndarray, wanted: float) -> float:
-    return float(min(options, key=lambda option: abs(math.log(option / wanted))))
+@functools.lru_cache(maxsize=4096)
+def _nearest_divisor(heads: int, share: float) -> float:
+    options = divisors(heads)
+    return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])

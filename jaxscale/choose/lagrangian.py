@@ -6,16 +6,15 @@ with multipliers $\lambda_j \leftarrow \max(0, \lambda_j + \rho g_j)$ after ever
 interior point makes the optimum exact. Reference: Nocedal & Wright 2006, Numerical Optimization, algorithm 17.4.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxscale.choose.constraints import Goals, residual_slopes, residuals
-from jaxscale.choose.design_space import N_COORDINATES
-from jaxscale.choose.quantities import evaluate
+from jaxscale.choose.constraints import Goals
+from jaxscale.choose.problems import Problems
 
 EDGE = 1e-3
 """Starts and rough optima keep this distance from the faces of the unit cube [1]."""
@@ -41,33 +40,34 @@ class Rough(NamedTuple):
     trajectory: np.ndarray
 
 
-def start_points(n_starts: int, seed: int = 0) -> np.ndarray:
+def start_points(n_starts: int, n_coordinates: int, seed: int = 0) -> np.ndarray:
     """Random points around the middle of the cube; more starts keep the earlier ones [start, coordinate]."""
     generator = np.random.default_rng(seed)
-    return generator.uniform(0.15, 0.75, (n_starts, N_COORDINATES))
+    return generator.uniform(0.15, 0.75, (n_starts, n_coordinates))
 
 
-def descend(starts: np.ndarray, settings: Any, wanted: Goals, n_steps: int) -> Rough:
+def descend(starts: np.ndarray, problems: Problems, wanted: Goals, n_steps: int) -> Rough:
     """Adam on the augmented Lagrangian.
 
     Args:
         starts: [start, coordinate].
-        settings: one for each start, stacked.
+        problems: one for each start.
         wanted: objective and bounds.
         n_steps: evaluations of each start.
 
     Returns:
         The best point of each start.
     """
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.04, n_steps, 0.02), b1=0.8, b2=0.95)
+    wanted = wanted.rows(np.arange(len(starts)))
+    optimiser = optax.adam(optax.cosine_decay_schedule(0.06, n_steps, 0.02), b1=0.8, b2=0.95)
     update = jax.jit(optimiser.update)
     with jax.enable_x64(True):
         state = optimiser.init(jnp.asarray(starts))
     points, best, merits = starts, starts, np.full(len(starts), np.inf)
-    multipliers, penalty, trajectory = 0.0, FIRST_PENALTY, []
+    multipliers, penalty, trajectory = np.zeros_like(wanted.upper), FIRST_PENALTY, []
     for step in range(n_steps):
-        values, slopes = evaluate(points, settings)
-        broken, objective = residuals(values, wanted), values @ wanted.weights
+        values, slope = problems.pulled(points, wanted.weights, multipliers, penalty, wanted.upper)
+        broken, objective = wanted.residuals(values), wanted.objective(values)
         violation = np.maximum(broken, 0.0)
         merit = objective + 10.0 * violation.sum(axis=-1)
         better = merit < merits
@@ -76,9 +76,6 @@ def descend(starts: np.ndarray, settings: Any, wanted: Goals, n_steps: int) -> R
         if step and step % max(n_steps // ROUNDS, 1) == 0:
             multipliers = np.maximum(multipliers + penalty * broken, 0.0)
             penalty *= PENALTY_GROWTH
-        pull = np.maximum(multipliers + penalty * broken, 0.0)
-        slope = np.einsum("q,sqc->sc", wanted.weights, slopes)
-        slope = slope + np.einsum("sj,sjc->sc", pull, residual_slopes(slopes))
         with jax.enable_x64(True):
             change, state = update(jnp.asarray(slope), state)
         points = np.clip(points + np.asarray(change), EDGE, 1.0 - EDGE)

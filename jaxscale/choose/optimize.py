@@ -16,11 +16,12 @@ from jaxscale.choose._host import number
 from jaxscale.choose.best_plan import memory_limit, memory_scatter
 from jaxscale.choose.constraints import Goals, goals
 from jaxscale.choose.design_result import DesignChoice, RelaxedDesign
-from jaxscale.choose.design_space import FAMILIES, Design, design_at
+from jaxscale.choose.design_space import N_COORDINATES, Design, design_at, families_for
 from jaxscale.choose.interior_point import Optimum, polish
 from jaxscale.choose.lagrangian import descend, start_points
 from jaxscale.choose.prices import shadow_prices
-from jaxscale.choose.quantities import Setting, stack, take
+from jaxscale.choose.problems import stack
+from jaxscale.choose.quantities import Setting
 from jaxscale.choose.rounding import round_design
 from jaxscale.choose.score import bare
 from jaxscale.choose.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss, default_laws
@@ -36,14 +37,17 @@ DAY = 86400.0
 PARAMS_TOLERANCE = 0.03
 """How far an integer design may be from a number of parameters asked for [1]."""
 
-CANDIDATES = 8
-"""Rough optima that the interior point continues from [1]."""
+CANDIDATES = 5
+"""Rough optima that the interior point continues from, of different families first [1]."""
 
 ROUNDED_FROM = 3
 """Relaxed designs around which the integer search begins [1]."""
 
 CONVERGED = 1e-6
 """KKT residual up to which an optimum counts as one [1]."""
+
+UNCERTAIN = 1e-3
+"""What a design of larger residual may be off, in the logarithm of objective or bound [1]."""
 
 BUDGETS = {"days": 1e6, "loss": 1e3, "flop": 1e40, "params": 1e20}
 """Kinds of budget and the largest value of each."""
@@ -97,13 +101,13 @@ def budget_goals(
     limits = {"memory": memory_bytes, **(bounds or {})}
     if budget.days is not None:
         return goals({"excess_loss": 1.0}, {**limits, "time": budget.days * DAY})
-    least = None
     if budget.params is not None:
-        limits["params"], least = budget.params * (1.0 + PARAMS_TOLERANCE), budget.params * (1.0 - PARAMS_TOLERANCE)
+        limits["params"] = budget.params * (1.0 + PARAMS_TOLERANCE)
+        limits["inverse_params"] = 1.0 / (budget.params * (1.0 - PARAMS_TOLERANCE))
     loss, floor = target_loss(budget, laws), number(laws.loss.irreducible)
     if not loss > floor:
         raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
-    return goals({"time": 1.0}, {**limits, "excess_loss": loss - floor}, least)
+    return goals({"time": 1.0}, {**limits, "excess_loss": loss - floor})
 
 
 def target_loss(budget: Budget, laws: Laws) -> float:
@@ -126,8 +130,8 @@ def optimize_shape(
     bounds: Mapping[str, float | int] | None = None,
     oom_probability: float = 0.1,
     head_dim: int = 128,
-    n_starts: int = 96,
-    n_steps: int = 120,
+    n_starts: int = 60,
+    n_steps: int = 80,
 ) -> DesignChoice:
     """The best model and plan for a cluster and a budget.
 
@@ -159,7 +163,7 @@ def optimize_shape(
     limit = memory_limit(number(cluster.chip.hbm_bytes), memory_scatter(pooled, levels), oom_probability)
     wanted = budget_goals(budget, rules, limit, bounds)
     fitted = bare(resolve(pooled, levels or {}))
-    settings = [Setting(base, cluster, fitted, rules, family, head_dim) for family in FAMILIES]
+    settings = [Setting(base, cluster, fitted, rules, family, head_dim) for family in families_for(n_chips)]
     return search(settings, wanted, head_dim, n_starts, n_steps)
 
 
@@ -167,9 +171,9 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
     """The best design of several settings that differ in their family alone."""
     rows = np.arange(n_starts) % len(settings)
     every = stack(settings)
-    rough = descend(start_points(n_starts), take(every, rows), wanted, n_steps)
-    order = np.argsort(rough.merits, kind="stable")[:CANDIDATES]
-    optimum = polish(rough.points[order], take(every, rows[order]), wanted)
+    rough = descend(start_points(n_starts, N_COORDINATES), every.rows(rows), wanted, n_steps)
+    order = promising(rough.merits, rows)[:CANDIDATES]
+    optimum = polish(rough.points[order], every.rows(rows[order]), wanted)
     best = best_candidate(optimum, wanted)
     chosen = [settings[rows[candidate]] for candidate in order]
     designs = [_design(optimum, row, setting) for row, setting in enumerate(chosen)]
@@ -177,7 +181,7 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
     relaxed = RelaxedDesign(
         design=designs[best],
         values=optimum.values[best],
-        objective=float(optimum.values[best] @ wanted.weights),
+        objective=float(wanted.objective(optimum.values[best])),
         residual=float(optimum.residual[best]),
         converged=bool(optimum.residual[best] <= CONVERGED),
         point=optimum.points[best],
@@ -191,13 +195,21 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
     return DesignChoice(rounded, relaxed, prices, wanted, rough.trajectory)
 
 
+def promising(merits: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Starts in the order in which to polish them: the best of each group, then the second best, and so on [start]."""
+    order = np.argsort(merits, kind="stable")
+    place = np.zeros(len(order), int)
+    for group in np.unique(groups):
+        members = groups[order] == group
+        place[members] = np.arange(members.sum())
+    return order[np.argsort(place, kind="stable")]
+
+
 def best_candidate(optimum: Optimum, wanted: Goals) -> int:
-    """The candidate of least objective among those that converged, else the one of least residual."""
-    objective = optimum.values @ wanted.weights
-    converged = optimum.residual <= CONVERGED
-    if not converged.any():
-        return int(np.argmin(optimum.residual))
-    return int(np.argmin(np.where(converged, objective, np.inf)))
+    """The candidate of least objective that keeps the bounds; one without a certificate must be clearly better."""
+    objective = wanted.objective(optimum.values) + UNCERTAIN * (optimum.residual > CONVERGED)
+    kept = wanted.residuals(optimum.values).max(axis=-1) <= UNCERTAIN
+    return int(np.argmin(np.where(kept, objective, np.inf) if kept.any() else optimum.residual))
 
 
 def _design(optimum: Optimum, row: int, setting: Setting) -> Design:

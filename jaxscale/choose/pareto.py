@@ -9,7 +9,8 @@ from jaxtyping import Float
 from jaxscale.choose.constraints import Goals
 from jaxscale.choose.design_result import RelaxedDesign
 from jaxscale.choose.interior_point import polish
-from jaxscale.choose.quantities import QUANTITIES, stack
+from jaxscale.choose.problems import stack
+from jaxscale.choose.quantities import QUANTITIES
 
 
 class Front(NamedTuple):

@@ -10,9 +10,10 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from jaxscale.choose.constraints import CONSTRAINTS, UNBOUNDED, Goals
+from jaxscale.choose.constraints import Goals
 from jaxscale.choose.interior_point import Optimum
-from jaxscale.choose.quantities import N_QUANTITIES, QUANTITIES, Setting, evaluate, stack
+from jaxscale.choose.problems import stack
+from jaxscale.choose.quantities import QUANTITIES, Setting
 
 STEP = 1e-4
 """Log change of a resource in the central difference [1]."""
@@ -53,13 +54,8 @@ def shadow_prices(optimum: Optimum, row: int, setting: Setting, wanted: Goals) -
         d ln objective / d ln bound for each bound, and d ln objective / d ln resource for each of `RESOURCES` [1].
     """
     multipliers = optimum.multipliers[row]
-    bounded = [name for name in QUANTITIES if wanted.bound(name) < UNBOUNDED]
-    prices = {f"bound_on_{name}": -float(multipliers[QUANTITIES.index(name)]) for name in bounded}
-    if wanted.least_params > -UNBOUNDED:
-        prices["bound_on_least_params"] = float(multipliers[CONSTRAINTS.index("least_params")])
-    force = wanted.weights + multipliers[:N_QUANTITIES]
-    force[QUANTITIES.index("params")] -= multipliers[CONSTRAINTS.index("least_params")]
+    prices = {f"bound_on_{QUANTITIES[index]}": -float(multipliers[index]) for index in wanted.bounded()}
     changed = [with_more(setting, name, sign * STEP) for name in RESOURCES for sign in (1.0, -1.0)]
-    values, _ = evaluate(np.repeat(optimum.points[row][None], len(changed), axis=0), stack(changed))
-    slopes = (values[0::2] - values[1::2]) @ force / (2.0 * STEP)
+    values = stack(changed).values(np.repeat(optimum.points[row][None], len(changed), axis=0))
+    slopes = (values[0::2] - values[1::2]) @ (wanted.weights + multipliers) / (2.0 * STEP)
     return {**prices, **{name: float(slope) for name, slope in zip(RESOURCES, slopes, strict=True)}}

@@ -1,19 +1,12 @@
-"""What a design is judged by, with its slopes, for many points of many problems in one compiled `vmap`.
+"""What a design is judged by: logarithms of time, loss, energy, memory and sizes."""
 
-Points go through in blocks of one fixed size, each with its own problem: every search, every budget and every
-perturbed problem shares one compilation.
-"""
-
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._types import as_float
-from jaxscale.choose._quick_compile import quick_jit
 from jaxscale.choose.design_space import Design, Family, design_at
 from jaxscale.choose.shape import TEMPERATURE
 from jaxscale.choose.time_to_loss import Laws, run_figures
@@ -34,13 +27,12 @@ QUANTITIES: tuple[str, ...] = (
     "batch",
     "batch_over_critical",
     "step_time",
+    "inverse_params",
 )
-"""Natural logarithms, SI units; `excess_loss` is above the irreducible one, `memory` that of the fullest chip."""
+"""Natural logarithms, SI units; `excess_loss` is above the irreducible one, `memory` that of the fullest chip, and an
+upper bound on `inverse_params` is a lower one on the parameters."""
 
 N_QUANTITIES = len(QUANTITIES)
-
-BLOCK = 48
-"""Points per call: enough to keep the processor busy, few enough to waste little on padding [point]."""
 
 
 class Setting(eqx.Module):
@@ -61,6 +53,11 @@ class Setting(eqx.Module):
     laws: Laws
     family: Family
     head_dim: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+
+    def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
+        """Logarithms of all `QUANTITIES` at a point of the unit cube, by the smooth model."""
+        design = design_at(point, self.template, self.family, self.cluster.n_chips, self.head_dim)
+        return quantities(design, costs(design.model, design.plan, self, TEMPERATURE), self)
 
 
 class Costs(NamedTuple):
@@ -107,49 +104,6 @@ def quantities(design: Design, spent: Costs, setting: Setting) -> Float[Array, "
         "batch": batch,
         "batch_over_critical": batch / run.critical_batch,
         "step_time": spent.step_seconds,
+        "inverse_params": 1.0 / n_params(design.model),
     }
     return jnp.log(jnp.stack([values[name] for name in QUANTITIES]))
-
-
-def _relaxed(point: Array, setting: Setting) -> tuple[Array, Array]:
-    design = design_at(point, setting.template, setting.family, setting.cluster.n_chips, setting.head_dim)
-    values = quantities(design, costs(design.model, design.plan, setting, TEMPERATURE), setting)
-    return values, values
-
-
-@quick_jit
-def _block(points: ArrayLike, settings: Setting) -> tuple[Array, Array]:
-    slopes, values = jax.vmap(jax.jacfwd(_relaxed, has_aux=True))(points, settings)
-    return values, slopes
-
-
-def evaluate(points: np.ndarray, settings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Quantities and their slopes at points of the unit cube, in double precision.
-
-    Args:
-        points: [point, coordinate].
-        settings: one for each point, stacked [point, ...].
-
-    Returns:
-        Values [point, quantity] and slopes [point, quantity, coordinate].
-    """
-    count = len(points)
-    rows = np.minimum(np.arange(-(-count // BLOCK) * BLOCK), count - 1)
-    with jax.enable_x64(True):
-        blocks = []
-        for start in range(0, len(rows), BLOCK):
-            picked = rows[start : start + BLOCK]
-            block = jax.tree.map(lambda leaf, picked=picked: np.asarray(leaf, np.float64)[picked], settings)
-            blocks.append(_block(np.asarray(points, np.float64)[picked], block))
-        values, slopes = (np.concatenate([np.asarray(block[part]) for block in blocks]) for part in (0, 1))
-    return values[:count], slopes[:count]
-
-
-def stack(settings: list[Setting]) -> Any:
-    """Settings as one module of arrays [setting, ...]."""
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *settings)
-
-
-def take(settings: Any, rows: np.ndarray) -> Any:
-    """Rows of stacked settings."""
-    return jax.tree.map(lambda leaf: leaf[rows], settings)

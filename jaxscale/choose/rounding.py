@@ -10,10 +10,12 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale.choose._host import number
 from jaxscale.choose._quick_compile import quick_jit
-from jaxscale.choose.constraints import UNBOUNDED, Goals, residuals
+from jaxscale.choose.constraints import Goals
 from jaxscale.choose.design_space import HIGHEST, LOWEST, Design
-from jaxscale.choose.integer_designs import Wish, nearest_degrees, neighbours, realise
+from jaxscale.choose.integer_designs import Wish, nearest_degrees, neighbours, pick, possible, realise
+from jaxscale.choose.problems import Layout, in_blocks, packed
 from jaxscale.choose.quantities import QUANTITIES, Setting, costs, quantities
+from jaxscale.choose.shape import TEMPERATURE
 from jaxscale.errors import InputError
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
@@ -39,6 +41,7 @@ class Rounded(NamedTuple):
         plan: the plan.
         values: log quantities [quantity].
         objective: weighted log quantities [1].
+        smooth_objective: the same by the smooth model [1].
         evaluated: designs looked at.
     """
 
@@ -46,16 +49,20 @@ class Rounded(NamedTuple):
     plan: Plan
     values: np.ndarray
     objective: float
+    smooth_objective: float
     evaluated: int
 
 
 @quick_jit
-def _exact(models: Transformer, plans: Plan, setting: Setting, upper: ArrayLike, is_least_loss: ArrayLike) -> Array:
+def _block(
+    rows: ArrayLike, setting: Setting, upper: ArrayLike, is_least_loss: ArrayLike, layout: Layout, temperature: float
+) -> tuple[Array]:
     """Log quantities of designs, each with the tokens that its bounds ask for or allow [design, quantity]."""
     bounds, least_loss = jnp.asarray(upper), jnp.asarray(is_least_loss) > 0.5
 
-    def one(model: Transformer, plan: Plan) -> Array:
-        spent = costs(model, plan, setting, 0.0)
+    def one(row: Array) -> Array:
+        model, plan = layout.module(row)
+        spent = costs(model, plan, setting, temperature)
 
         def at(log_tokens: Array) -> Array:
             return quantities(Design(model, plan, jnp.exp(log_tokens)), spent, setting)
@@ -74,32 +81,25 @@ def _exact(models: Transformer, plans: Plan, setting: Setting, upper: ArrayLike,
         low, high = jax.lax.fori_loop(0, HALVINGS, halve, tuple(jnp.asarray(end, float) for end in ends))
         return at(jnp.where(least_loss, low, high))
 
-    return jax.vmap(one)(models, plans)
+    return (jax.vmap(one)(jnp.asarray(rows)),)
 
 
-def exact_quantities(designs: list[tuple[Transformer, Plan]], setting: Setting, wanted: Goals) -> np.ndarray:
-    """Log quantities of integer designs by the exact model [design, quantity].
+def design_quantities(
+    designs: tuple[Transformer, Plan], setting: Setting, wanted: Goals, temperature: float = 0.0
+) -> np.ndarray:
+    """Log quantities of integer designs [design, quantity].
 
     Args:
-        designs: models and plans.
+        designs: models and plans, stacked [design].
         setting: cluster, coefficients and laws.
         wanted: the bounds decide how long each is trained.
+        temperature: 0 for the exact model, else its smoothing.
     """
-    is_least_loss = float(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0)
-    found = []
-    with jax.enable_x64(True):
-        fixed = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), setting)
-        for start in range(0, len(designs), BLOCK):
-            block = designs[start : start + BLOCK]
-            padded = block + block[:1] * (BLOCK - len(block))
-            models, plans = (_stacked([design[part] for design in padded]) for part in (0, 1))
-            values = _exact(models, plans, fixed, wanted.upper, np.asarray(is_least_loss))
-            found.append(np.asarray(values)[: len(block)])
-    return np.concatenate(found)
-
-
-def _stacked(modules: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *modules)
+    is_least_loss = np.asarray(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0, float)
+    rows, layout = packed(designs, len(designs[0].d_model))
+    fixed = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), setting)
+    (values,) = in_blocks(_block, BLOCK, (rows,), fixed, wanted.upper, is_least_loss, layout, temperature)
+    return values
 
 
 def wishes_near(design: Design, n_chips: int, template: Transformer) -> list[Wish]:
@@ -144,32 +144,32 @@ def round_design(
         InputError: no design looked at keeps them.
     """
     seen: dict[Wish, float] = {}
+    template = setting.template
 
     def score(wishes: list[Wish]) -> list[Wish]:
-        fresh = [(wish, realise(wish, setting.template, n_chips, head_dim)) for wish in dict.fromkeys(wishes)]
-        new = [(wish, design) for wish, design in fresh if design and wish not in seen]
+        can_be = possible(list(dict.fromkeys(wishes)), template, n_chips)
+        new = [wish for wish in can_be if wish not in seen]
         if new:
-            values = exact_quantities([design for _, design in new], setting, wanted)
-            seen.update(zip([wish for wish, _ in new], _merits(values, wanted).tolist(), strict=True))
-        return [wish for wish, design in fresh if design]
+            values = design_quantities(realise(new, template, n_chips, head_dim), setting, wanted)
+            seen.update(zip(new, _merits(values, wanted).tolist(), strict=True))
+        return can_be
 
-    score([wish for design in relaxed for wish in wishes_near(design, n_chips, setting.template)])
+    score([wish for design in relaxed for wish in wishes_near(design, n_chips, template)])
     for start in _one_of_each_kind(seen):
         here = start
         for _ in range(n_steps):
-            around = score(neighbours(here, n_chips, setting.template))
+            around = score(neighbours(here, n_chips, template))
             lowest = min(around, key=lambda wish: seen[wish], default=here)
             if not seen[lowest] < seen[here] - 1e-9:
                 break
             here = lowest
-    best = min(seen, key=lambda wish: seen[wish])
-    design = realise(best, setting.template, n_chips, head_dim)
-    assert design is not None
-    model, plan = design
-    (values,) = exact_quantities([design], setting, wanted)
-    if residuals(values, wanted).max() > SLACK:
+    best = realise([min(seen, key=lambda wish: seen[wish])], template, n_chips, head_dim)
+    (values,) = design_quantities(best, setting, wanted)
+    if wanted.residuals(values).max() > SLACK:
         raise InputError(_impossible(values, wanted))
-    return Rounded(model, plan, values, float(values @ wanted.weights), len(seen))
+    (smooth,) = design_quantities(best, setting, wanted, TEMPERATURE)
+    objectives = float(wanted.objective(values)), float(wanted.objective(smooth))
+    return Rounded(pick(best[0], 0), pick(best[1], 0), values, *objectives, len(seen))
 
 
 def _one_of_each_kind(seen: dict[Wish, float]) -> list[Wish]:
@@ -182,16 +182,14 @@ def _one_of_each_kind(seen: dict[Wish, float]) -> list[Wish]:
 
 def _merits(values: np.ndarray, wanted: Goals) -> np.ndarray:
     """Objective where all bounds hold; far above and by how much they are missed where not."""
-    missed = np.maximum(residuals(values, wanted), 0.0).sum(axis=-1)
-    merits = np.where(missed <= SLACK, values @ wanted.weights, 1e3 + missed)
+    missed = np.maximum(wanted.residuals(values), 0.0).sum(axis=-1)
+    merits = np.where(missed <= SLACK, wanted.objective(values), 1e3 + missed)
     return np.where(np.isfinite(merits), merits, 1e6)
 
 
 def _impossible(values: np.ndarray, wanted: Goals) -> str:
-    missed = residuals(values, wanted)
-    name = (*QUANTITIES, "params")[int(np.argmax(missed))]
-    bound = wanted.upper[int(np.argmax(missed))] if np.argmax(missed) < len(QUANTITIES) else wanted.least_params
-    held = [other for other in QUANTITIES if other != name and wanted.bound(other) < UNBOUNDED]
-    told = f" together with the bounds on {', '.join(held)}" if held else ""
-    reached = np.exp(values[QUANTITIES.index(name)])
-    return f"no integer design keeps {name} within {np.exp(bound):.4g}{told}; the nearest has {reached:.4g}"
+    index = int(np.argmax(wanted.residuals(values)))
+    bounded = [QUANTITIES[other] for other in wanted.bounded() if other != index]
+    told = f" together with the bounds on {', '.join(bounded)}" if bounded else ""
+    bound, reached = np.exp(wanted.upper[index]), np.exp(values[index])
+    return f"no integer design keeps {QUANTITIES[index]} within {bound:.4g}{told}; the nearest has {reached:.4g}"

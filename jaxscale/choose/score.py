@@ -24,6 +24,9 @@ from jaxscale.workload import Transformer
 BLOCK = 32768
 """Plans per call of the scorer: enough to keep every core busy, few enough to stay in cache [plan]."""
 
+SMALL_BLOCK = 4096
+"""The same for a short table [plan]."""
+
 DETAIL_BLOCK = 64
 """Plans per call where every term is kept [plan]."""
 
@@ -99,8 +102,9 @@ def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coeffici
         Host arrays in the order of the table.
     """
     fixed = as_arrays((model, cluster, bare(coefficients)))
-    starts = range(0, len(table), BLOCK)
-    blocks = [_scored(_score_block, fixed, table, slice(start, start + BLOCK), BLOCK) for start in starts]
+    size = BLOCK if len(table) > BLOCK // 2 else SMALL_BLOCK
+    starts = range(0, len(table), size)
+    blocks = [_scored(_score_block, fixed, table, slice(start, start + size), size) for start in starts]
     if not blocks:
         return Scores(np.zeros(0), np.zeros(0))
     # Reading only now lets the device work on one block while the host lays out the next.

@@ -47,9 +47,7 @@ class Shape:
 
         budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
         template = load_model(self.model, None)
-        document = shape_report(
-            self.gpu, self.n_gpus, budget, fit=self.fit, template=template, hardware=self.hardware
-        )
+        document = shape_report(self.gpu, self.n_gpus, budget, fit=self.fit, template=template, hardware=self.hardware)
         if self.json:
             emit_json(document)
             return

@@ -11,15 +11,16 @@ import pytest
 from scipy.optimize import minimize
 
 from jaxscale.catalogue import cluster, model
-from jaxscale.choose.constraints import goals, residuals
+from jaxscale.choose.constraints import goals
 from jaxscale.choose.design_space import FAMILIES, N_COORDINATES, design_at
 from jaxscale.choose.interior_point import polish
 from jaxscale.choose.lagrangian import descend, start_points
 from jaxscale.choose.loss import BatchLaw, shape_law
-from jaxscale.choose.optimize import Budget, best_candidate, optimize_shape
+from jaxscale.choose.optimize import Budget, best_candidate, optimize_shape, promising
 from jaxscale.choose.pareto import pareto_front
 from jaxscale.choose.prices import with_more
-from jaxscale.choose.quantities import QUANTITIES, Setting, evaluate, stack, take
+from jaxscale.choose.problems import stack
+from jaxscale.choose.quantities import QUANTITIES, Setting
 from jaxscale.choose.shape_report import shape_report
 from jaxscale.choose.time_to_loss import default_laws
 from jaxscale.coefficients import prior_medians
@@ -30,7 +31,7 @@ from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
 
 COEFFICIENTS, H100S = prior_medians(), cluster("h100-80gb", 512)
-TIME, EXCESS = QUANTITIES.index("time"), QUANTITIES.index("excess_loss")
+EXCESS = QUANTITIES.index("excess_loss")
 
 
 @pytest.fixture(scope="module")
@@ -43,22 +44,21 @@ def again(choice, setting=None, wanted=None):
     wanted = wanted or choice.goals
     optimum = polish(choice.relaxed.point[None], stack([setting or choice.relaxed.setting]), wanted)
     assert optimum.residual[0] < 1e-6
-    return float(optimum.values[0] @ wanted.weights), optimum
+    return float(wanted.objective(optimum.values)[0]), optimum
 
 
 def test_relaxed_optimum_satisfies_kkt(choice):
     assert choice.relaxed.converged and choice.relaxed.residual < 1e-6
-    assert residuals(choice.relaxed.values, choice.goals).max() < 1e-6
+    assert choice.goals.residuals(choice.relaxed.values).max() < 1e-6
     assert (choice.relaxed.multipliers >= 0.0).all()
 
 
 def test_slopes_equal_differences():
-    settings = stack([Setting(model("mixtral-8x7b"), H100S, COEFFICIENTS, default_laws(), FAMILIES[0], 128.0)])
-    point, step = start_points(3)[2:], 1e-6
-    _, slopes = evaluate(point, settings)
-    ahead, behind = (
-        evaluate(point + sign * step * np.eye(N_COORDINATES), take(settings, np.zeros(11, int)))[0] for sign in (1, -1)
-    )
+    problems = stack([Setting(model("mixtral-8x7b"), H100S, COEFFICIENTS, default_laws(), FAMILIES[0], 128.0)])
+    point, step, all_of_them = start_points(3, N_COORDINATES)[2:], 1e-6, range(len(QUANTITIES))
+    _, slopes = problems.jacobian(point, all_of_them)
+    many = problems.rows(np.zeros(N_COORDINATES, int))
+    ahead, behind = (many.values(point + sign * step * np.eye(N_COORDINATES)) for sign in (1, -1))
     np.testing.assert_allclose(slopes[0].T, (ahead - behind) / (2.0 * step), rtol=1e-5, atol=1e-6)
 
 
@@ -90,33 +90,33 @@ def test_batch_is_the_best_of_a_grid(choice):
     index, setting = 7, choice.relaxed.setting
     points = np.repeat(choice.relaxed.point[None], 41, axis=0)
     points[:, index] += np.linspace(-0.01, 0.01, 41)
-    values, _ = evaluate(points, take(stack([setting]), np.zeros(41, int)))
-    lagrangian = values @ choice.goals.weights + residuals(values, choice.goals) @ choice.relaxed.multipliers
+    values = stack([setting] * 41).values(points)
+    lagrangian = choice.goals.objective(values) + choice.goals.residuals(values) @ choice.relaxed.multipliers
     batch = values[:, QUANTITIES.index("batch")]
     assert abs(batch[lagrangian.argmin()] - batch[20]) < 5e-3
 
 
 def test_more_steps_and_starts_do_not_worsen(choice):
-    settings = stack([dataclasses.replace(choice.relaxed.setting, family=family) for family in FAMILIES])
-    starts = start_points(192)
-    for n_starts, n_steps in ((96, 240), (192, 120)):
+    problems = stack([dataclasses.replace(choice.relaxed.setting, family=family) for family in FAMILIES])
+    starts = start_points(120, N_COORDINATES)
+    for n_starts, n_steps in ((60, 160), (120, 80)):
         rows = np.arange(n_starts) % len(FAMILIES)
-        rough = descend(starts[:n_starts], take(settings, rows), choice.goals, n_steps)
-        order = np.argsort(rough.merits)[:8]
-        optimum = polish(rough.points[order], take(settings, rows[order]), choice.goals)
+        rough = descend(starts[:n_starts], problems.rows(rows), choice.goals, n_steps)
+        order = promising(rough.merits, rows)[:5]
+        optimum = polish(rough.points[order], problems.rows(rows[order]), choice.goals)
         best = best_candidate(optimum, choice.goals)
-        assert float(optimum.values[best] @ choice.goals.weights) <= choice.relaxed.objective + 1e-6
+        assert choice.goals.objective(optimum.values[best]) <= choice.relaxed.objective + 1e-6
 
 
 def test_slsqp_finds_nothing_better(choice):
-    settings, wanted = stack([choice.relaxed.setting]), choice.goals
+    problem, wanted = stack([choice.relaxed.setting]), choice.goals
+    kept = wanted.bounded()
 
     def both(point):
-        values, slopes = evaluate(np.clip(point, 0.0, 1.0)[None], settings)
+        values, slopes = problem.jacobian(np.clip(point, 0.0, 1.0)[None], range(len(QUANTITIES)))
         return values[0], slopes[0]
 
-    kept = [TIME, QUANTITIES.index("memory")]
-    bound = {"type": "ineq", "fun": lambda u: -residuals(both(u)[0], wanted)[kept], "jac": lambda u: -both(u)[1][kept]}
+    bound = {"type": "ineq", "fun": lambda u: -wanted.residuals(both(u)[0])[kept], "jac": lambda u: -both(u)[1][kept]}
     start = np.clip(choice.relaxed.point + 0.02 * np.cos(np.arange(N_COORDINATES)), 0.0, 1.0)
     found = minimize(
         lambda u: both(u)[0] @ wanted.weights,
@@ -145,6 +145,8 @@ def test_integer_design_is_valid_and_exact(choice):
     assert document["memory_gb"] * 1e9 <= math.exp(choice.goals.bound("memory"))
     assert document["training_days"] == pytest.approx(60.0, rel=1e-6)
     assert abs(choice.gap) < 0.02
+    parts = choice.gap_parts
+    assert (1.0 + parts["rounding"]) * (1.0 + parts["smoothing"]) == pytest.approx(1.0 + choice.gap)
 
 
 def test_document(choice):
@@ -172,9 +174,9 @@ def test_compute_alone_gives_the_closed_form():
     laws = eqx.tree_at(lambda r: r.failure.failures_per_chip_second, laws, 1e-30)
     template = Transformer(32, 4096, 32, 2, vocab_size=1)
     wanted = goals({"excess_loss": 1.0}, {"time": 1e9})
-    settings = stack([Setting(template, single, ideal, laws, FAMILIES[0], 128.0)])
-    rough = descend(start_points(24), take(settings, np.zeros(24, int)), wanted, 120)
-    optimum = polish(rough.points[np.argsort(rough.merits)[:2]], take(settings, np.zeros(2, int)), wanted)
+    problems = stack([Setting(template, single, ideal, laws, FAMILIES[0], 128.0)] * 24)
+    rough = descend(start_points(24, N_COORDINATES), problems, wanted, 120)
+    optimum = polish(rough.points[np.argsort(rough.merits)[:2]], problems.rows(np.arange(2)), wanted)
     best = best_candidate(optimum, wanted)
     assert optimum.residual[best] < 1e-6
     design = design_at(jnp.asarray(optimum.points[best]), template, FAMILIES[0], 1.0, 128.0)

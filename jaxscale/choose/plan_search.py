@@ -1,0 +1,216 @@
+"""The search for a plan where there are too many to try: by gradient, then among whole numbers near the optimum.
+
+All problems and all starts run as one `vmap`. The relaxed optimum is then the centre of a window of valid plans, the
+nearest few values of every degree crossed with every kind of sharding, schedule and recomputation; the window moves to
+its best plan until that no longer improves.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale.choose._host import number
+from jaxscale.choose.constraints import Goals
+from jaxscale.choose.design_space import families_for
+from jaxscale.choose.enumerate import PlanSpace, PlanTable, admissible, enumerate_plans
+from jaxscale.choose.interior_point import Optimum, polish
+from jaxscale.choose.lagrangian import descend, start_points
+from jaxscale.choose.optimize import CONVERGED, best_candidate, promising
+from jaxscale.choose.plan_space import PLAN_COORDINATES, PlanSetting, plan_goals
+from jaxscale.choose.problems import stack
+from jaxscale.choose.score import Scores, bare, score_plans
+from jaxscale.coefficients import Coefficients
+from jaxscale.hardware import Cluster
+from jaxscale.plan import Plan
+from jaxscale.workload import Transformer
+
+WINDOW = 3
+"""Values of every degree in a window [1]."""
+
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
+"""What a window is centred on."""
+
+
+class PlanProblem(NamedTuple):
+    """A search for a plan.
+
+    Attributes:
+        model: the transformer.
+        cluster: chips and network.
+        batch: sequences of a step [sequence].
+        coefficients: fitted parameters, effects applied.
+        memory_limit: largest predicted peak of a chip [byte].
+    """
+
+    model: Transformer
+    cluster: Cluster
+    batch: float | int
+    coefficients: Coefficients
+    memory_limit: float
+
+
+class RelaxedPlan(NamedTuple):
+    """A continuous optimum, by the smooth model.
+
+    Attributes:
+        plan: degrees.
+        step_time: [s].
+        residual: KKT residual [1].
+        multipliers: d ln step time / d ln bound, of memory and of the batch, negated [quantity].
+    """
+
+    plan: Plan
+    step_time: float
+    residual: float
+    multipliers: np.ndarray
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual certifies an optimum."""
+        return self.residual <= CONVERGED
+
+
+class FoundPlans(NamedTuple):
+    """What a search returns.
+
+    Attributes:
+        table: plans of the last window.
+        scores: of these.
+        best: row of the fastest plan that fits; of the leanest where none does.
+        fits: whether it fits.
+        searched: plans scored in all windows.
+        relaxed: the continuous optimum.
+    """
+
+    table: PlanTable
+    scores: Scores
+    best: int
+    fits: bool
+    searched: int
+    relaxed: RelaxedPlan
+
+
+def relax_plans(
+    problems: Sequence[PlanProblem], *, n_starts: int = 3, n_steps: int = 60, candidates: int = 3
+) -> list[list[RelaxedPlan]]:
+    """Continuous optima of many problems at once.
+
+    Args:
+        problems: what is searched.
+        n_starts: rough searches for each kind of sharding and recomputation [1].
+        n_steps: evaluations of each [1].
+        candidates: optima that are made exact, for each problem [1].
+
+    Returns:
+        For each problem its optima, the best first.
+    """
+    settings, owner = [], []
+    for index, problem in enumerate(problems):
+        families = families_for(number(problem.cluster.n_chips))
+        fixed = (problem.model, problem.cluster, bare(problem.coefficients), problem.batch)
+        settings += [PlanSetting(*fixed, family) for family in families]
+        owner += [index] * len(families)
+    every, owner = stack(settings), np.asarray(owner)
+    limits = np.asarray([problem.memory_limit for problem in problems])
+    wanted = plan_goals(limits[owner])
+    rows = np.repeat(np.arange(len(settings)), n_starts)
+    starts = np.tile(start_points(n_starts, len(PLAN_COORDINATES)), (len(settings), 1))
+    rough = descend(starts, every.rows(rows), wanted.rows(rows), n_steps)
+    chosen = []
+    for index in range(len(problems)):
+        mine = np.flatnonzero(owner[rows] == index)
+        chosen.append(mine[promising(rough.merits[mine], rows[mine])[:candidates]])
+    order = np.concatenate(chosen)
+    optimum = polish(rough.points[order], every.rows(rows[order]), wanted.rows(rows[order]))
+    ends = np.cumsum([len(part) for part in chosen])
+    return [
+        _ranked(
+            Optimum(*(part[end - len(mine) : end] for part in optimum)), wanted.rows(rows[mine]), settings, rows[mine]
+        )
+        for end, mine in zip(ends, chosen, strict=True)
+    ]
+
+
+def _ranked(optimum: Optimum, wanted: Goals, settings: list[PlanSetting], rows: np.ndarray) -> list[RelaxedPlan]:
+    best = best_candidate(optimum, wanted)
+    order = [best, *(row for row in np.argsort(optimum.values[:, 0]) if row != best)]
+    return [
+        RelaxedPlan(
+            plan=jax.tree.map(np.asarray, settings[rows[row]].plan_at(jnp.asarray(optimum.points[row]))),
+            step_time=float(np.exp(optimum.values[row, 0])),
+            residual=float(optimum.residual[row]),
+            multipliers=optimum.multipliers[row, 1:],
+        )
+        for row in order
+    ]
+
+
+def search_plans(problems: Sequence[PlanProblem], space: PlanSpace | None = None) -> list[FoundPlans]:
+    """The best valid plans found near the continuous optima.
+
+    Args:
+        problems: what is searched; all of them at once.
+        space: what may be chosen; everything valid where None.
+
+    Returns:
+        One answer for each problem.
+    """
+    space = space or PlanSpace()
+    relaxed = relax_plans(problems)
+    return [_near(problem, optima, space) for problem, optima in zip(problems, relaxed, strict=True)]
+
+
+def _near(problem: PlanProblem, optima: list[RelaxedPlan], space: PlanSpace) -> FoundPlans:
+    """Move the window from the continuous optima until its best plan no longer improves."""
+    options = admissible(problem.model, number(problem.cluster.n_chips), problem.batch, space)
+    found, searched = None, 0
+    for relaxed in optima:
+        centre = {name: number(getattr(relaxed.plan, name)) for name in DEGREES}
+        while True:
+            table = _window(problem, options, centre, space)
+            if table is None:
+                break
+            scores = score_plans(problem.model, table, problem.cluster, problem.coefficients)
+            searched += len(table)
+            merits = _merits(scores, problem.memory_limit)
+            best = int(np.argmin(merits))
+            if found is not None and not merits[best] < found[0] * (1.0 - 1e-9):
+                break
+            found = (float(merits[best]), table, scores, best)
+            centre = {name: float(table.columns[name][best]) for name in DEGREES}
+    if found is None:
+        empty = enumerate_plans(problem.model, 0.5, problem.batch, space)
+        return FoundPlans(empty, Scores(np.zeros(0), np.zeros(0)), -1, False, 0, optima[0])
+    _, table, scores, best = found
+    fits = bool(scores.memory[best] <= problem.memory_limit)
+    return FoundPlans(table, scores, best, fits, searched, optima[0])
+
+
+def _merits(scores: Scores, limit: float) -> np.ndarray:
+    """Step time where a plan fits; far above, and by how much it does not, elsewhere."""
+    return np.where(scores.memory <= limit, scores.step_time, 1e12 * scores.memory / limit)
+
+
+def _window(
+    problem: PlanProblem, options: dict[str, np.ndarray], centre: dict[str, float], space: PlanSpace
+) -> PlanTable | None:
+    """Valid plans around a centre; a wider window where there are none, and None where there are none at all."""
+    width = WINDOW
+    while True:
+        near = {name: _nearest(options[name], centre[name], width) for name in DEGREES}
+        narrowed = dataclasses.replace(space, **{name: tuple(values.tolist()) for name, values in near.items()})
+        table = enumerate_plans(problem.model, number(problem.cluster.n_chips), problem.batch, narrowed)
+        if len(table):
+            return table
+        if all(len(near[name]) == len(options[name]) for name in DEGREES):
+            return None
+        width *= 2
+
+
+def _nearest(options: np.ndarray, wanted: float, count: int) -> np.ndarray:
+    order = np.argsort(np.abs(np.log(options) - np.log(max(wanted, 1.0))), kind="stable")
+    return np.sort(options[order[:count]])

@@ -1,0 +1,78 @@
+"""Plans of one model and batch as points of a unit cube: the continuous search for a parallel plan.
+
+As in `design_space`, every degree is a share of the room that the earlier ones leave, in logarithms. That no replica is
+left without a sequence, dp <= B, is a constraint beside memory.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._types import as_float, smooth_min
+from jaxscale.choose.constraints import UNBOUNDED, Goals
+from jaxscale.choose.design_space import Family, plan_with, splits
+from jaxscale.choose.shape import TEMPERATURE
+from jaxscale.coefficients import Coefficients
+from jaxscale.hardware import Cluster
+from jaxscale.memory import memory
+from jaxscale.plan import Plan
+from jaxscale.step import step_time
+from jaxscale.workload import Transformer
+
+PLAN_COORDINATES = ("tp", "cp", "pp", "micro_batch_size", "vpp", "ep")
+"""What each coordinate decides, in order."""
+
+PLAN_QUANTITIES = ("step_time", "memory", "replicas_over_batch")
+"""Natural logarithms, SI units."""
+
+
+class PlanSetting(eqx.Module):
+    """What a plan is judged in; every leaf an array.
+
+    Attributes:
+        model: the transformer.
+        cluster: chips and network, all of which a plan uses.
+        coefficients: fitted parameters.
+        batch: B, sequences of a step [sequence].
+        family: sharding and recomputation.
+    """
+
+    model: Transformer
+    cluster: Cluster
+    coefficients: Coefficients
+    batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    family: Family
+
+    def plan_at(self, point: Float[Array, " coordinate"]) -> Plan:
+        """The continuous plan at a point of the unit cube."""
+        share = {name: point[index] for index, name in enumerate(PLAN_COORDINATES)}
+        room = jnp.log(self.cluster.n_chips)
+        split = splits(share, self.family, self.model, jnp.log(self.model.n_heads), room)
+        dp = room - split["tp"] - split["cp"] - split["pp"]
+        log_experts = jnp.log(self.model.n_experts)
+        replica_batch = jnp.log(self.batch) - dp
+        micro_batch = share["micro_batch_size"] * replica_batch
+        degrees = {**split, "dp": dp, "shard_group": dp, "micro_batch_size": micro_batch}
+        degrees["ep"] = share["ep"] * smooth_min(log_experts, room - split["pp"], TEMPERATURE)
+        degrees["n_microbatches"] = replica_batch - micro_batch
+        return plan_with({name: jnp.exp(degree) for name, degree in degrees.items()}, self.family)
+
+    def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
+        """Logarithms of `PLAN_QUANTITIES` at a point of the unit cube, by the smooth model."""
+        plan = self.plan_at(point)
+        arguments = (self.model, plan, self.cluster, self.coefficients, TEMPERATURE)
+        return jnp.log(jnp.stack([step_time(*arguments).total, memory(*arguments).total, plan.dp / self.batch]))
+
+
+def plan_goals(memory_limits: np.ndarray) -> Goals:
+    """Least step time within the memory of each problem.
+
+    Args:
+        memory_limits: largest predicted peak of a chip [byte], [problem].
+
+    Returns:
+        One row for each problem.
+    """
+    upper = np.stack([np.full(len(memory_limits), UNBOUNDED), np.log(memory_limits), 0.0 * memory_limits], axis=1)
+    return Goals(np.tile([1.0, 0.0, 0.0], (len(memory_limits), 1)), upper)
