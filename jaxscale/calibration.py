@@ -9,8 +9,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-KINDS = ("gpu", "precision", "attention_kernel", "fused_norm", "release", "local_shape")
-"""Kinds of level whose effects add to that of the source or framework."""
+KINDS = (
+    "framework",
+    "gpu",
+    "precision",
+    "number_format",
+    "attention_kernel",
+    "fused_norm",
+    "release",
+    "release_gpu",
+    "local_shape",
+)
+"""Kinds of level whose effects add to that of the source."""
+
+OTHER_SOURCES = "framework_sources"
+"""Kind of the mean effect of a framework's sources, which stands in for that of a source that was never fitted."""
 
 Z90 = 1.6448536269514722
 """Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""
@@ -21,7 +34,7 @@ class LevelEffect:
     """Shift of the unconstrained coefficients of runs that belong to one level.
 
     Attributes:
-        kind: source, framework, gpu, precision, attention_kernel, fused_norm or release.
+        kind: source, one of `KINDS`, or `OTHER_SOURCES`.
         level: its name.
         shifts: coefficient names and shifts of their log (or logit) [1].
     """
@@ -76,13 +89,14 @@ class Calibration:
     def shifts(self, levels: Mapping[str, str | None]) -> dict[str, float]:
         """Total shift of each coefficient for a run of the given levels, by coefficient name [1].
 
-        The source's own effect is used where the source is known, else its framework's; effects of chip, precision,
-        kernel and release add to it.
+        The source's own effect is used where the source is known, else the mean of its framework's sources; effects
+        of framework, chip, precision, kernel and release add to it.
         """
-        base = "source" if ("source", levels.get("source")) in self.known else "framework"
+        is_known = ("source", levels.get("source")) in self.known
+        wanted = [("source", levels.get("source")) if is_known else (OTHER_SOURCES, levels.get("framework"))]
         total: dict[str, float] = {}
-        for kind in (base, *KINDS):
-            for effect in self._by_level.get((kind, str(levels.get(kind))), []):
+        for kind, level in (*wanted, *((kind, levels.get(kind)) for kind in KINDS)):
+            for effect in self._by_level.get((kind, str(level)), []):
                 for name, shift in effect.shifts:
                     total[name] = total.get(name, 0.0) + shift
         return total

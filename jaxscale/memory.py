@@ -15,7 +15,7 @@ from jaxscale.costs.data import PARAMETER_BYTES, local_params
 from jaxscale.costs.elementwise import ACTIVATION_BYTES, sequence_split
 from jaxscale.costs.pipeline import busiest_layers
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, sharding, tokens_per_microbatch
+from jaxscale.plan import Plan, expert_shard, sharding, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, moe_layers
 
 Bytes = Float[Array, "*batch"]
@@ -127,7 +127,7 @@ def memory(
     params = local_params(model, plan)
     dense = params.layers + params.embedding
     group = plan.shard_group * plan.cp
-    expert_group = plan.dp * plan.cp * plan.tp / plan.ep
+    expert_group = plan.dp * plan.cp * plan.tp / expert_shard(plan)
 
     def held(stage: int) -> Array:
         sharded = sharding(plan, stage)

@@ -133,9 +133,21 @@ def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:
     return plan.micro_batch_size * model.seq_len / plan.cp
 
 
-def expert_shard(model: Transformer, plan: Plan) -> Number:
-    """Chips over which the weights of one layer's experts are spread, tp included: tp * ep [1]."""
-    return plan.tp * plan.ep
+def expert_tensor_degree(plan: Plan) -> Array:
+    """Ways that each expert's matrices are split: tp, or fewer where ep takes chips of the tensor-parallel groups.
+
+    The groups of ep * etp chips lie inside the dp * cp * tp chips of a stage (Megatron-Core's parallel folding,
+    arXiv 2504.14960, section 3).
+
+    Returns:
+        Degree; 1 where ep takes all of dp * cp * tp [1].
+    """
+    return plan.tp * jnp.minimum(1.0, jnp.divide(plan.dp * plan.cp, plan.ep))
+
+
+def expert_shard(plan: Plan) -> Array:
+    """Chips of a stage over which its routed experts are spread: ep * etp [1]."""
+    return plan.ep * expert_tensor_degree(plan)
 
 
 def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from registry import changed, random_configurations, stack
 
 from jaxscale.catalogue import model
-from jaxscale.plan import Plan, expert_shard, sharding, tokens_per_microbatch, violations
+from jaxscale.plan import Plan, expert_shard, expert_tensor_degree, sharding, tokens_per_microbatch, violations
 
 LLAMA = model("llama3-8b")
 GOOD = Plan(dp=4, tp=8, pp=4, cp=2, n_microbatches=8)
@@ -48,7 +48,9 @@ def test_degrees_multiply_to_chips_and_batch():
     assert GOOD.n_chips == 256.0
     assert GOOD.global_batch_size_seqs == 32.0
     assert tokens_per_microbatch(LLAMA, GOOD) == LLAMA.seq_len / 2.0
-    assert expert_shard(LLAMA, Plan(tp=2, ep=4)) == 8.0
+    assert expert_shard(Plan(dp=4, tp=2, ep=4)) == 8.0
+    # ep beyond dp * cp takes chips of the tensor-parallel groups, which then split experts less.
+    assert (expert_tensor_degree(Plan(dp=4, tp=2, ep=8)), expert_shard(Plan(dp=4, tp=2, ep=8))) == (1.0, 8.0)
 
 
 def test_stages_switch_on_one_after_the_other():

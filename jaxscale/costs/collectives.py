@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import N_LEVELS, positive_part, smooth_min
+from jaxscale._types import N_LEVELS, positive_part, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Network
 
@@ -133,14 +133,16 @@ def all_to_all_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Li
     return jnp.asarray(time)
 
 
-def send_time(volume: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
-    """Time of one send to the rank `stride` chips away: the worst level that the hop can cross.
+def send_time(volume: ArrayLike, stride: ArrayLike, stages: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
+    r"""Time of one send to the rank `stride` chips away, averaged over the hops of a chain of stages.
 
-    The share of hops that leave level k is `stride / domain_size[k]`, at most 1.
+    $p s$ chips in domains of D have $p s / D - 1$ boundaries between domains, each crossed by the s hops of one pair of
+    stages out of $p - 1$: the share $(p s / D - 1) / (p - 1)$ of the hops leaves a domain; none where all share one.
 
     Args:
         volume: message [byte].
-        stride: chips between sender and receiver [1].
+        stride: s, chips between sender and receiver [1].
+        stages: p, ranks of the chain [1].
         link: the network.
         temperature: smoothing of the placement [1].
 
@@ -149,15 +151,10 @@ def send_time(volume: ArrayLike, stride: ArrayLike, link: Link, temperature: flo
     """
     time = 0.0
     crossing = 1.0
+    pairs = smooth_max(jnp.subtract(stages, 1.0), 1.0, temperature)
     for level, size in enumerate(link.domain_size):
-        leaving = _share_leaving(stride / size, temperature) if level < N_LEVELS - 1 else 0.0
-        here = crossing * (1.0 - leaving)
-        time = time + here * (link.latency[level] + volume / link.bandwidth[level])
+        boundaries = positive_part(stages * stride / size - 1.0, temperature) if level < N_LEVELS - 1 else 0.0
+        leaving = smooth_min(boundaries / pairs, 1.0, temperature)
+        time = time + crossing * (1.0 - leaving) * (link.latency[level] + volume / link.bandwidth[level])
         crossing = crossing * leaving
     return jnp.asarray(time)
-
-
-def _share_leaving(ratio: ArrayLike, temperature: float) -> Array:
-    if temperature > 0.0:
-        return jnp.exp(-positive_part(-jnp.log(ratio), temperature))
-    return jnp.minimum(ratio, 1.0)

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import exposed, log2_above_one
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
-from jaxscale.plan import Plan, sharding
+from jaxscale.plan import Plan, expert_shard, sharding
 from jaxscale.workload import (
     Transformer,
     attention_params,
@@ -52,7 +52,7 @@ class LocalParams(NamedTuple):
 
 
 def local_params(model: Transformer, plan: Plan) -> LocalParams:
-    """Weights per chip: layers over tp * pp, experts over ep too, embeddings over tp and the two end stages."""
+    """Weights per chip: layers over tp * pp, experts over ep * etp * pp, embeddings over tp and the two end stages."""
     expert = mlp_params(model, model.d_ff_expert)
     dense = (
         model.n_attention_layers * attention_params(model)
@@ -64,8 +64,8 @@ def local_params(model: Transformer, plan: Plan) -> LocalParams:
     # One end stage holds one of the two matrices as soon as there is a pipeline; linear between one stage and two.
     is_pipeline = jnp.minimum(plan.pp - 1.0, 1.0)
     share = 1.0 - is_pipeline * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
-    shard = plan.tp * plan.pp
-    return LocalParams(dense / shard, experts / (shard * plan.ep), share * embedding_params(model) / plan.tp)
+    embedding = share * embedding_params(model) / plan.tp
+    return LocalParams(dense / (plan.tp * plan.pp), experts / (plan.pp * expert_shard(plan)), embedding)
 
 
 class DataParallel(NamedTuple):
@@ -118,14 +118,15 @@ def data_parallel(
 
     params = local_params(model, plan)
     dense = params.layers + params.embedding
-    expert_ranks = replicas * plan.tp / plan.ep
+    apart = expert_shard(plan)
+    expert_ranks = replicas * plan.tp / apart
     # A dense model has no collective of experts, so it pays no latency for one either.
     routed = jnp.clip(model.n_experts - 1.0, 0.0, 1.0)
     reduce_bytes = GRADIENT_BYTES * trainable
     scatter = gather(reduce_bytes * dense, group, plan.tp)
-    scatter = scatter + routed * gather(reduce_bytes * params.experts, expert_ranks, plan.ep)
+    scatter = scatter + routed * gather(reduce_bytes * params.experts, expert_ranks, apart)
     collect = gather(PARAMETER_BYTES * dense, group, plan.tp)
-    collect = collect + routed * gather(PARAMETER_BYTES * params.experts, expert_ranks, plan.ep)
+    collect = collect + routed * gather(PARAMETER_BYTES * params.experts, expert_ranks, apart)
     between_copies = 2.0 * gather(reduce_bytes * dense / group, plan.dp / plan.shard_group, stride * plan.shard_group)
     # Every bucket pays the latency of its ring; FSDP has one bucket per layer and direction.
     latency = gather_time(0.0, group, plan.tp, link, temperature)

@@ -8,7 +8,7 @@ from jaxtyping import Array
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, all_to_all_time
 from jaxscale.costs.elementwise import ACTIVATION_BYTES
-from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.plan import Plan, expert_tensor_degree, tokens_per_microbatch
 from jaxscale.workload import Transformer, moe_layers
 
 
@@ -17,11 +17,11 @@ def expert_exchange_forward(
 ) -> Array:
     """Dispatch and combine of one forward pass of all mixture layers, for one microbatch.
 
-    Each rank sends `t k d / tp` activations each way; ranks of a group are `tp` chips apart.
+    Each rank sends `t k d / tp` activations each way; ranks of a group are `etp` chips apart.
 
     Returns:
         Time [s]; zero for ep = 1 or a dense model.
     """
     tokens = tokens_per_microbatch(model, plan) * model.moe_top_k / plan.tp
     volume = ACTIVATION_BYTES * tokens * model.d_model / coefficients.ep_efficiency
-    return 2.0 * moe_layers(model) * all_to_all_time(volume, plan.ep, plan.tp, link, temperature)
+    return 2.0 * moe_layers(model) * all_to_all_time(volume, plan.ep, expert_tensor_degree(plan), link, temperature)

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import PRECISIONS, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
-from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.plan import Plan, expert_shard, expert_tensor_degree, tokens_per_microbatch
 from jaxscale.workload import Transformer, attention_params, mlp_params, moe_layers, ssm_params
 
 WEIGHT_BYTES = 2.0
@@ -83,20 +83,21 @@ def expert_forward(
 ) -> Array:
     """Forward matmul time of routed and shared experts of all layers for one microbatch, as if on one stage.
 
-    An expert sees `t k ep / E` tokens; imbalance makes the busiest chip work `1 + moe_imbalance` times the mean.
+    An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens; imbalance makes the busiest chip work
+    `1 + moe_imbalance` times the mean.
 
     Returns:
         Time [s]; zero for a dense model.
     """
     c = coefficients
     tokens = tokens_per_microbatch(model, plan)
-    expert_tokens = tokens * model.moe_top_k * plan.ep / model.n_experts
+    expert_tokens = tokens * model.moe_top_k * expert_shard(plan) / (model.n_experts * plan.tp)
     local_experts = model.n_experts / plan.ep
-    width = model.d_ff_expert / plan.tp
-    expert = mlp_params(model, model.d_ff_expert) / plan.tp
+    width, split = model.d_ff_expert, expert_tensor_degree(plan)
+    expert = mlp_params(model, width)
     rest = (model, plan, cluster, coefficients, temperature)
-    routed = local_experts * matmul_time(expert_tokens, expert, width, *rest)
-    shared = model.n_shared_experts * matmul_time(tokens, expert, width, *rest)
+    routed = local_experts * matmul_time(expert_tokens, expert / split, width / split, *rest)
+    shared = model.n_shared_experts * matmul_time(tokens, expert / plan.tp, width / plan.tp, *rest)
     return moe_layers(model) * (routed * (1.0 + c.moe_imbalance) + shared)
 
 

@@ -118,6 +118,6 @@ def transfer_time(
         Time [s]; zero for pp = 1.
     """
     volume = ACTIVATION_BYTES * tokens_per_microbatch(model, plan) * model.d_model / plan.tp
-    hop = send_time(volume, plan.tp * plan.cp * plan.dp, link, temperature)
+    hop = send_time(volume, plan.tp * plan.cp * plan.dp, plan.pp, link, temperature)
     crossings = 2.0 * (plan.n_microbatches * plan.vpp + plan.pp - 1.0) * (1.0 - 1.0 / plan.pp)
     return coefficients.pp_exposed * crossings * hop

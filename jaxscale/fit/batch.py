@@ -79,8 +79,8 @@ def stack(modules: Sequence[Any]) -> Any:
 FSDP_FROM = 0.95
 """Share of the chip's memory above which weights, gradients and optimizer state count as not fitting [1]."""
 
-STATE_BYTES = 6.0
-"""Weight and 32-bit gradient that ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3) [byte]."""
+WEIGHT_BYTES, GRADIENT_BYTES = 2.0, 4.0
+"""16-bit weight and 32-bit gradient that ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3) [byte]."""
 
 
 def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunBatch:
@@ -101,7 +101,8 @@ def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:
     plan = Plan(**row.plan)
     if row.states_zero_stage or plan.pp > 1 or plan.dp == 1:
         return plan
-    state = STATE_BYTES * float(local_params(model, plan).total)
+    per_param = WEIGHT_BYTES + GRADIENT_BYTES * float(model.trainable_share)
+    state = per_param * float(local_params(model, plan).total)
     return Plan(**{**row.plan, "zero_stage": 3.0}) if state > FSDP_FROM * cluster.chip.hbm_bytes else plan
 
 

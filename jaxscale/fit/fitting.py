@@ -9,16 +9,16 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._compile import filter_jit
-from jaxscale.calibration import Calibration, LevelEffect, Scatter
+from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
-from jaxscale.fit.objective import Problem, make_problem, residuals, reweighted
+from jaxscale.fit.objective import Problem, make_problem, reweighted
 from jaxscale.fit.parameters import Effect, constrain_values, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.result import FitResult
+from jaxscale.fit.scope import scope
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
 from jaxscale.fit.store import level_kinds, load_fit, unconstrained_rows
 from jaxscale.runs import Runs
@@ -87,7 +87,7 @@ def fit_measured(
     n = len(measured.batch)
     if n < MIN_ROWS:
         raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
-    effects = find_effects(measured.levels)
+    effects = find_effects(measured.levels, scope(measured))
     pooled = start if start is not None else prior_medians()
     base = base_of(measured, pooled)
     tightness = 1.0 if start is None else TIGHTNESS_FROM_START
@@ -106,7 +106,6 @@ def fit_measured(
         effects=effects,
         residuals=in_sample[:, 0],
         held_out=held_out[:, 0],
-        covariance=covariance(solution.parameters, problem),
         groups=groups_of(measured),
         levels=measured.levels,
     )
@@ -142,12 +141,6 @@ def cross_validate(
     return predicted
 
 
-def covariance(parameters: Array, problem: Problem) -> np.ndarray:
-    """Laplace covariance of the standardised parameters, from the Gauss-Newton Hessian [parameter, parameter]."""
-    jacobian = np.asarray(filter_jit(jax.jacfwd(residuals))(parameters, problem))
-    return np.linalg.inv(jacobian.T @ jacobian)
-
-
 def _moved(pooled: Coefficients, spread: Array, parameters: Array, record: Calibration) -> Coefficients:
     shift = np.asarray(spread * parameters[: len(names())])
     return from_values(constrain_values(unconstrain(pooled) + shift).tolist(), record)
@@ -178,7 +171,7 @@ def _record(
     }
     return Calibration(
         name=name,
-        effects=before.effects + level_effects(effects, values) + framework_effects(effects, values, rows),
+        effects=before.effects + level_effects(effects, values) + other_sources_effects(effects, values, rows),
         scatter=measured_scatter(measured, held_out) + before.scatter,
         known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
         provenance=tuple(provenance.items()),
@@ -194,10 +187,10 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
     return tuple(LevelEffect(kind, level, tuple(sorted(s.items()))) for (kind, level), s in shifts.items())
 
 
-def framework_effects(
+def other_sources_effects(
     effects: Sequence[Effect], values: np.ndarray, rows: Sequence[Mapping[str, str]]
 ) -> tuple[LevelEffect, ...]:
-    """Effect of each framework: the mean of its sources', for runs of a known framework from a new source."""
+    """Mean effect of each framework's sources, for runs of a known framework from a new source."""
     by_source = {e.level: dict(e.shifts) for e in level_effects(effects, values) if e.kind == "source"}
     sources: dict[str, set[str]] = {}
     for row in rows:
@@ -207,7 +200,7 @@ def framework_effects(
     for framework, members in sorted(sources.items()):
         names_moved = sorted({name for member in members for name in by_source[member]})
         means = [(n, float(np.mean([by_source[member].get(n, 0.0) for member in members]))) for n in names_moved]
-        found.append(LevelEffect("framework", framework, tuple(means)))
+        found.append(LevelEffect(OTHER_SOURCES, framework, tuple(means)))
     return tuple(found)
 
 

@@ -23,10 +23,13 @@ from jaxscale.coefficients import Coefficients, from_values, names, priors
 
 EFFECT_SPREAD: Mapping[str, float] = {
     "source": 0.7,
+    "framework": 0.7,
     "gpu": 0.4,
     "precision": 0.4,
+    "number_format": 0.4,
     "attention_kernel": 0.4,
     "fused_norm": 0.4,
+    "release_gpu": 0.7,
     "release": 0.4,
     "local_shape": 5.0,
 }
@@ -54,22 +57,33 @@ class Effect:
     coefficient: str
 
 
-def find_effects(levels: Mapping[str, Sequence[str]]) -> tuple[Effect, ...]:
-    """Effects that rows can tell apart: the levels of each kind that occurs with at least two of them.
+def find_effects(levels: Mapping[str, Sequence[str]], scope: np.ndarray) -> tuple[Effect, ...]:
+    """Effects that rows can tell apart.
+
+    A kind counts if at least two of its levels occur. A level gets effects on the coefficients that can move some of
+    its rows; where two kinds have a level with the same rows, the first kind keeps it.
 
     Args:
         levels: level name of every row, by kind; empty where the row names none.
+        scope: whether a coefficient can move a row [row, coefficient].
 
     Returns:
         Effects in a fixed order.
     """
     table = priors()
     found: list[Effect] = []
+    taken: set[tuple[str, bytes]] = set()
     for kind in EFFECT_SPREAD:
         least = MIN_RUNS_OF_SHAPE if kind == "local_shape" else 1
         present = sorted(level for level, count in Counter(levels[kind]).items() if count >= least)
-        if len(present) > 1:
-            found += [Effect(kind, level, c) for level in present if level for c in names() if kind in table[c].effects]
+        column = np.asarray(list(levels[kind]), dtype=object)
+        for level in present if len(present) > 1 else []:
+            rows = column == level
+            for index, name in enumerate(names()):
+                place = (name, rows.tobytes())
+                if level and kind in table[name].effects and scope[rows, index].any() and place not in taken:
+                    taken.add(place)
+                    found.append(Effect(kind, level, name))
     return tuple(found)
 
 

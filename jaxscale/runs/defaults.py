@@ -1,5 +1,6 @@
 """Access to `defaults.toml`: vocabularies of the word columns and defaults by framework and source."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -53,3 +54,25 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
         tables["frameworks"]["default"],
     )
     return next((table[name] for table in candidates if name in table), None)
+
+
+def fact_about(row: Mapping[str, Any], name: str) -> Any:
+    """What its source says of a row beyond its cells, such as the interleaving of a published recipe.
+
+    Args:
+        row: cells by column.
+        name: a column, or `trainable_share`.
+
+    Returns:
+        The value of the first fact whose conditions the row meets; None without one.
+    """
+    facts = load_defaults()["sources"].get(row.get("source", ""), {}).get("facts", [])
+    return next((fact["set"][name] for fact in facts if name in fact["set"] and _meets(row, fact["when"])), None)
+
+
+def _meets(row: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    """Whether cells equal the numbers of the conditions and match their words, which are regular expressions."""
+    return all(
+        re.fullmatch(wanted, row.get(column, "")) is not None if isinstance(wanted, str) else row.get(column) == wanted
+        for column, wanted in conditions.items()
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxscale.runs.checks import degrees, is_flagged
-from jaxscale.runs.defaults import default_for, load_defaults, translate
+from jaxscale.runs.defaults import default_for, fact_about, load_defaults, translate
 from jaxscale.runs.schema import MODEL_FIELDS, SHAPE
 from jaxscale.runs.table import Row
 
@@ -85,6 +85,8 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
         effects={
             **{name: _level(row, name) for name in EFFECTS},
             "source": _setup(row),
+            "number_format": str(_filled(row, "precision")).lower(),
+            "release_gpu": _release_on_chip(row),
             "local_shape": _local_shape(row, shape, plan),
         },
         states_zero_stage=row["zero_stage"] is not None,
@@ -99,15 +101,9 @@ def _shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> tuple
     shape = {**_rescaled(entry, given.get("n_layers")), **given}
     if "vocab_size" not in shape and (size := _default(row, "vocab_size")):
         shape["vocab_size"] = size
-    if _trains_adapters(row):
-        shape["trainable_share"] = 0.0
+    if (share := _default(row, "trainable_share")) is not None:
+        shape["trainable_share"] = share
     return shape, [name for name in SHAPE if name not in shape]
-
-
-def _trains_adapters(row: Row) -> bool:
-    """Whether the source says that rows like this one train low-rank adapters only."""
-    rules = load_defaults()["sources"].get(row["source"] or "", {}).get("adapters", [])
-    return any(all(row[name] == value for name, value in rule.items()) for rule in rules)
 
 
 def _catalogue_shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Mapping[str, Any]:
@@ -143,7 +139,7 @@ def _batch(row: Row, known: Mapping[str, float]) -> dict[str, float] | None:
 
 def _choices(row: Row, tp: float) -> dict[str, Any]:
     """The plan's arguments other than degrees and batch."""
-    vpp, ep = row["vpp"] or 1.0, row["ep"] or 1.0
+    vpp, ep = _filled(row, "vpp") or 1.0, row["ep"] or 1.0
     kernel = str(_filled(row, "attention_kernel")).lower()
     return {
         "vpp": vpp,
@@ -158,7 +154,8 @@ def _choices(row: Row, tp: float) -> dict[str, Any]:
 
 
 def _default(row: Row, name: str) -> Any:
-    return default_for(name, row["framework"], row["source"])
+    fact = fact_about(row.values, name)
+    return default_for(name, row["framework"], row["source"]) if fact is None else fact
 
 
 def _filled(row: Row, name: str) -> Any:
@@ -167,7 +164,7 @@ def _filled(row: Row, name: str) -> Any:
 
 def _level(row: Row, name: str) -> str | None:
     """Level of a categorical effect: a precision by its class, a flag as true or false."""
-    value = row[name]
+    value = _filled(row, name) if name == "release" else row[name]
     if name == "precision":
         return translate("precisions", str(_filled(row, name)))
     return str(value).lower() if isinstance(value, bool) else value
@@ -180,6 +177,12 @@ def _setup(row: Row) -> str | None:
     apart = load_defaults()["sources"].get(row["source"], {}).get("releases_apart", [])
     parts = (row["source"], row["framework"], row["release"] if row["release"] in apart else None)
     return "/".join(part for part in parts if part)
+
+
+def _release_on_chip(row: Row) -> str | None:
+    """A release and the chip it runs on: kernels are tuned for one generation of chips at a time."""
+    release = _level(row, "release")
+    return f"{release}/{row['gpu']}" if release else None
 
 
 def _local_shape(row: Row, shape: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

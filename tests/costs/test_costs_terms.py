@@ -139,7 +139,7 @@ def test_local_weights_add_up_to_the_model():
     norms, router = 4096.0 * 65.0, 32 * 8 * 4096.0
     whole = local_params(shape, plan())
     np.testing.assert_allclose(whole.total, n_params(shape) - norms - router, rtol=1e-9)
-    split = local_params(shape, plan(tp=2, ep=8, pp=4))
+    split = local_params(shape, plan(dp=8, tp=2, ep=8, pp=4))
     np.testing.assert_allclose(split.layers, whole.layers / 8.0, rtol=1e-9)
     np.testing.assert_allclose(split.experts, whole.experts / 64.0, rtol=1e-9)
 

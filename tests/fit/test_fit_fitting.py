@@ -14,6 +14,7 @@ from jaxscale.fit.fitting import base_of, fit_measured
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import log_residuals, make_problem, predicted_logs, residuals
 from jaxscale.fit.parameters import find_effects, membership, parametrisation, unconstrain
+from jaxscale.fit.scope import scope
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_saved_fit_predicts_the_same(result: js.FitResult, tmp_path):
 
 
 def test_derivative_of_residuals_matches_differences(measured: Measured):
-    effects = find_effects(measured.levels)
+    effects = find_effects(measured.levels, scope(measured))
     mapping = parametrisation(effects)
     members = membership(measured.levels, effects)
     problem = make_problem(measured, mapping, base_of(measured, js.prior_medians()), members)
@@ -101,7 +102,7 @@ def test_derivative_of_residuals_matches_differences(measured: Measured):
 
 
 def test_padding_rows_count_for_nothing(measured: Measured):
-    effects = find_effects(measured.levels)
+    effects = find_effects(measured.levels, scope(measured))
     mapping = parametrisation(effects)
     problem = make_problem(
         measured, mapping, base_of(measured, js.prior_medians()), membership(measured.levels, effects)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.calibration import Calibration, LevelEffect
+from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
 from jaxscale.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.fit.parameters import constrain, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.store import resolve
@@ -16,11 +16,16 @@ LEVELS = {
     "framework": ("f", "f", "g", "g"),
     "gpu": ("h100-80gb", "a100-80gb", "h100-80gb", "h100-80gb"),
     "precision": ("bf16",) * 4,
+    "number_format": ("bf16",) * 4,
     "attention_kernel": ("", "", "", ""),
     "fused_norm": ("", "", "", ""),
     "release": ("", "1", "", "2"),
+    "release_gpu": ("", "1/a100-80gb", "", "2/h100-80gb"),
     "local_shape": ("x", "x", "y", "z"),
 }
+
+
+EVERYWHERE = np.ones((4, len(names())), dtype=bool)
 
 
 def test_constrain_inverts_unconstrain():
@@ -40,7 +45,7 @@ def test_extreme_coordinates_stay_physical():
 
 
 def test_effects_need_two_levels():
-    effects = find_effects(LEVELS)
+    effects = find_effects(LEVELS, EVERYWHERE)
     kinds = {effect.kind for effect in effects}
     assert "precision" not in kinds  # one level only: nothing to tell apart
     assert {"source", "gpu", "release"} <= kinds
@@ -48,8 +53,25 @@ def test_effects_need_two_levels():
     assert "local_shape" not in kinds  # too few runs of each shape
 
 
+def test_levels_with_the_same_rows_get_one_effect():
+    """Release 1 has the rows of one chip: the data cannot tell them apart, and the chip comes first."""
+    effects = find_effects(LEVELS, EVERYWHERE)
+    chip, release = ([e.coefficient for e in effects if e.level == level] for level in ("a100-80gb", "1"))
+    assert chip and release and not set(chip) & set(release)
+    split = find_effects({**LEVELS, "release": ("1", "1", "", "2")}, EVERYWHERE)
+    assert "matmul_efficiency" in [e.coefficient for e in split if e.level == "2"]
+
+
+def test_effects_need_a_row_that_they_can_move():
+    scope = EVERYWHERE.copy()
+    scope[:2, names().index("tp_exposed")] = False
+    effects = find_effects(LEVELS, scope)
+    assert not any(e.level == "a" and e.coefficient == "tp_exposed" for e in effects)
+    assert any(e.level == "b" and e.coefficient == "tp_exposed" for e in effects)
+
+
 def test_rows_move_only_with_their_levels():
-    effects = find_effects(LEVELS)
+    effects = find_effects(LEVELS, EVERYWHERE)
     mapping = parametrisation(effects)
     members = jnp.asarray(membership(LEVELS, effects))
     base = jnp.zeros((4, len(names())))
@@ -63,7 +85,7 @@ def test_rows_move_only_with_their_levels():
 
 
 def test_jacobian_is_the_derivative_of_rows():
-    effects = find_effects(LEVELS)
+    effects = find_effects(LEVELS, EVERYWHERE)
     mapping = parametrisation(effects)
     members = jnp.asarray(membership(LEVELS, effects))
     rng = np.random.default_rng(0)
@@ -80,7 +102,8 @@ def _calibrated() -> Coefficients:
         name="test",
         effects=(
             LevelEffect("source", "a", (("matmul_efficiency", 0.1),)),
-            LevelEffect("framework", "f", (("matmul_efficiency", 0.3),)),
+            LevelEffect(OTHER_SOURCES, "f", (("matmul_efficiency", 0.3),)),
+            LevelEffect("release_gpu", "1/h200", (("matmul_efficiency", 0.02),)),
             LevelEffect("gpu", "h200", (("matmul_efficiency", -0.05), ("fsdp_overlap", 1.0))),
         ),
         known=(("framework", "f"), ("gpu", "h200"), ("source", "a")),
@@ -91,9 +114,14 @@ def _calibrated() -> Coefficients:
 @pytest.mark.parametrize(
     ("levels", "shift"),
     [
-        ({"source": "a", "framework": "f"}, 0.1),  # the source's own effect takes the place of its framework's
+        (
+            {"source": "a", "framework": "f"},
+            0.1,
+            # The source's own effect takes the place of the mean of its framework's.
+        ),
         ({"source": "new", "framework": "f"}, 0.3),
         ({"source": "new", "framework": "f", "gpu": "h200"}, 0.25),
+        ({"source": "a", "gpu": "h200", "release_gpu": "1/h200"}, 0.07),
         ({"source": None, "framework": "unknown"}, 0.0),
     ],
 )

@@ -5,6 +5,7 @@ from run_tables import MODELS, read
 
 from jaxscale.plan import Plan
 from jaxscale.runs import Incomplete, Row, RowDescription, describe
+from jaxscale.runs.defaults import fact_about
 from jaxscale.workload import Transformer
 
 
@@ -123,3 +124,34 @@ def test_measured_cells_do_not_change_a_description(table):
 
 def test_absent_columns_are_none():
     assert Row(2, (), {})["tp"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "expected"),
+    [
+        ({"model": "nemotron4-340b", "pp": "8", "n_gpus": "64"}, ("plan", "vpp"), 12.0),
+        ({"model": "nemotron4-340b", "pp": "8", "n_gpus": "64", "vpp": "6"}, ("plan", "vpp"), 6.0),  # a cell comes first
+        ({"model": "nemotron4-340b"}, ("plan", "vpp"), 1.0),  # another pp
+        ({"model": "nemotron4-15b", "pp": "8", "n_gpus": "64"}, ("plan", "vpp"), 1.0),
+    ],
+)
+def test_facts_about_a_source_fill_empty_cells(table, change, place, expected):
+    row = described(table({"source": "nvidia_dgxc_benchmarking", **change}))
+    assert getattr(row, place[0])[place[1]] == expected
+    assert described(table({"source": "my_runs", **change, "vpp": ""})).plan["vpp"] == 1.0
+
+
+def test_facts_match_words_as_patterns(table):
+    place = "v5.1@abc:NVIDIA/results/n64/llama31_405b"
+    row = described(table({"source": "mlperf_llm_training", "source_row": place}))
+    assert (row.effects["release"], row.effects["release_gpu"]) == ("v5.1", "v5.1/a100-80gb")
+    cells = {"source": "mlperf_llm_training", "source_row": place}
+    assert fact_about({**cells, "gpu": "gb200"}, "precision") == "fp4"
+    assert fact_about({**cells, "gpu": "h100-80gb"}, "precision") is None
+    assert fact_about({**cells, "gpu": "gb200", "source_row": "v5.0@abc:NVIDIA/x"}, "precision") is None
+
+
+def test_low_rank_adapters_train_no_weights(table):
+    lora, dense = ({"source": "mlperf_llm_training", "model": name} for name in ("llama2-70b-lora", "llama2-70b"))
+    assert described(table(lora)).shape["trainable_share"] == 0.0
+    assert "trainable_share" not in described(table(dense)).shape

@@ -1,0 +1,86 @@
+r"""Profile-likelihood intervals: how far one coefficient can go while all others make the best of it.
+
+The deviance of coefficient j at value v is $D_j(v) = 2 (\min_{\theta: \theta_j = v} F - \min F)$, F the negative log
+posterior; the central 90 % interval ends where it reaches the 90 % quantile of chi-square with one degree of freedom.
+Reference: Venzon & Moolgavkar 1988, Applied Statistics 37, 87-94, section 2.
+"""
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import optimistix as optx
+from jaxtyping import Array, Float, Int
+
+from jaxscale._compile import filter_jit
+from jaxscale.calibration import Z90
+from jaxscale.fit.objective import Problem, loss, residuals
+
+POLISH_STEPS = 10
+"""Levenberg-Marquardt steps of the other parameters at each trial value [1]."""
+
+TRIALS = 4
+"""Trial values on each side; the deviance is close to a parabola, so that its scale converges quickly [1]."""
+
+LARGEST_MOVE = 3.0
+"""Factor by which one trial may change the distance from the optimum [1]."""
+
+
+def deviance(
+    index: Int[Array, ""], value: Float[Array, ""], start: Float[Array, " parameter"], problem: Problem
+) -> tuple[Array, Array]:
+    """Twice the negative log posterior, minimised over all parameters but one.
+
+    Args:
+        index: parameter that is held.
+        value: at which it is held, in standard deviations of its prior [1].
+        start: where the others begin [parameter].
+        problem: what was fitted.
+
+    Returns:
+        The minimum [1], and where it lies [parameter].
+    """
+
+    def held(others: Array, problem: Problem) -> Array:
+        return residuals(others.at[index].set(value), problem)
+
+    solver = optx.LevenbergMarquardt(rtol=1e-4, atol=1e-3, linear_solver=lx.Normal(lx.Cholesky()))
+    found = optx.least_squares(held, solver, start, args=problem, max_steps=POLISH_STEPS, throw=False)
+    end = found.value.at[index].set(value)
+    return 2.0 * loss(end, problem), end
+
+
+@filter_jit
+def profile_intervals(
+    problem: Problem,
+    optimum: Float[Array, " parameter"],
+    covariance: Float[Array, "parameter parameter"],
+    indices: Int[Array, " profiled"],
+) -> Float[Array, "profiled 2"]:
+    """Ends of the central 90 % intervals of some parameters.
+
+    Args:
+        problem: what was fitted.
+        optimum: standardised parameters at the optimum [parameter].
+        covariance: Laplace covariance there, which gives the first trial [parameter, parameter].
+        indices: parameters to profile.
+
+    Returns:
+        Lower and upper ends, standardised [profiled, 2].
+    """
+    least = 2.0 * loss(optimum, problem)
+
+    def end(index: Array, side: Array) -> Array:
+        ridge = covariance[index] / covariance[index, index]
+        scale = jnp.sqrt(covariance[index, index])
+
+        def trial(_: Array, distance: Array) -> Array:
+            step = side * distance * scale
+            rise, _ = deviance(index, optimum[index] + step, optimum + step * ridge, problem)
+            factor = Z90 / jnp.sqrt(jnp.maximum(rise - least, 1e-6))
+            return distance * jnp.clip(factor, 1.0 / LARGEST_MOVE, LARGEST_MOVE)
+
+        distance = jax.lax.fori_loop(0, TRIALS, trial, jnp.asarray(Z90))
+        return optimum[index] + side * distance * scale
+
+    sides = jnp.asarray([-1.0, 1.0])
+    return jax.lax.map(lambda index: jax.vmap(lambda side: end(index, side))(sides), indices)

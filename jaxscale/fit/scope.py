@@ -1,0 +1,87 @@
+"""Which runs a coefficient can move at all: no mixture of experts, no expert parallelism to calibrate.
+
+An effect of a level whose runs a coefficient cannot move would be a parameter without data.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from jaxscale._types import PRECISIONS
+from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
+from jaxscale.fit.batch import Measured, RunBatch
+from jaxscale.plan import sharding
+
+
+def _computes_in(batch: RunBatch, precision: str) -> np.ndarray:
+    return np.asarray(batch.plan.precision)[:, PRECISIONS.index(precision)] > 0.0
+
+
+def _spans_nodes(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.cluster.n_chips) > np.asarray(batch.cluster.network.domain_size)[:, 0]
+
+
+def _has_experts(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.model.n_experts) > 1.0
+
+
+def _is_pipelined(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.pp) > 1.0
+
+
+def _has_replicas(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.dp * batch.plan.cp) > 1.0
+
+
+def _gathers_weights(batch: RunBatch) -> np.ndarray:
+    return np.asarray(sharding(batch.plan, 3)) > 0.0
+
+
+def _splits_tensors(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.tp) > 1.0
+
+
+_CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
+    "fp8_efficiency": lambda batch: _computes_in(batch, "fp8"),
+    "fp4_efficiency": lambda batch: _computes_in(batch, "fp4"),
+    "score_bytes": lambda batch: np.asarray(batch.plan.flash_attention) < 1.0,
+    "host_time_tp": _splits_tensors,
+    "host_time_tp_node": _splits_tensors,
+    "tp_exposed": _splits_tensors,
+    "scale_out_efficiency": _spans_nodes,
+    "network_latency_scale": _spans_nodes,
+    "straggler": _spans_nodes,
+    "dp_overlap": _has_replicas,
+    "dp_congestion": _has_replicas,
+    "dp_efficiency": _has_replicas,
+    "dp_buckets": _has_replicas,
+    "fsdp_overlap": _gathers_weights,
+    "cp_overlap": lambda batch: np.asarray(batch.plan.cp) > 1.0,
+    "ep_efficiency": lambda batch: np.asarray(batch.plan.ep) > 1.0,
+    "moe_imbalance": _has_experts,
+    "moe_layer_time": _has_experts,
+    "pp_exposed": _is_pipelined,
+    "pp_slot_time": _is_pipelined,
+    "pp_slot_node_time": _is_pipelined,
+    "pp_slot_tp_time": lambda batch: _is_pipelined(batch) & _splits_tensors(batch),
+    "head_balance": _is_pipelined,
+}
+
+
+def scope(measured: Measured) -> np.ndarray:
+    """Whether each coefficient can move the prediction of each run that was measured.
+
+    Args:
+        measured: the runs.
+
+    Returns:
+        Array of booleans [row, coefficient].
+    """
+    everywhere = np.ones(len(measured.batch), dtype=bool)
+    has_memory = np.isfinite(np.asarray(measured.peak_memory))
+    columns = []
+    for name in names():
+        condition = _CONDITIONS.get(name)
+        inside = everywhere if condition is None else condition(measured.batch)
+        columns.append(inside & has_memory if name in MEMORY_COEFFICIENTS else inside)
+    return np.stack(columns, axis=1)

@@ -1,0 +1,48 @@
+"""Outside its scope a coefficient changes no prediction, on every kind of shipped run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxscale as js
+from jaxscale._resources import data_path
+from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
+from jaxscale.fit.batch import Measured, concatenate
+from jaxscale.fit.fitting import base_of
+from jaxscale.fit.measured import measured_runs
+from jaxscale.fit.objective import predicted_logs
+from jaxscale.fit.scope import scope
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    """Every seventh row of every shipped table."""
+    tables = [measured_runs(js.read_runs(path))[0] for path in sorted(data_path("runs").glob("*.csv"))]
+    return concatenate([table.take(np.arange(0, len(table.batch), 7)) for table in tables])
+
+
+@pytest.fixture(scope="module")
+def slopes(measured: Measured) -> np.ndarray:
+    """Derivative of the logs of step time and memory by each coefficient [row, coefficient]."""
+    rows = jnp.asarray(base_of(measured, js.prior_medians()))
+    batch = jax.tree.map(jnp.asarray, measured.batch)
+    return np.asarray(jax.jit(jax.grad(lambda u: jnp.sum(predicted_logs(batch, u))))(rows))
+
+
+def test_coefficients_out_of_scope_move_nothing(measured: Measured, slopes: np.ndarray):
+    outside = ~scope(measured)
+    step_only = np.asarray([name not in MEMORY_COEFFICIENTS for name in names()])
+    np.testing.assert_allclose(slopes[:, step_only][outside[:, step_only]], 0.0, atol=1e-14)
+    assert outside.any(axis=0).sum() >= 20
+
+
+def test_most_coefficients_in_scope_move_something(measured: Measured, slopes: np.ndarray):
+    inside = scope(measured)
+    moved = np.asarray([np.abs(slopes[inside[:, i], i]).max(initial=0.0) > 0.0 for i in range(len(names()))])
+    assert moved.all(), [name for name, moves in zip(names(), moved, strict=True) if not moves]
+
+
+def test_memory_counts_only_where_it_was_measured(measured: Measured):
+    column = names().index("fragmentation")
+    np.testing.assert_array_equal(scope(measured)[:, column], np.isfinite(np.asarray(measured.peak_memory)))
