@@ -6,9 +6,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from jaxscale.calibration import Calibration
 from jaxscale.choose._host import number
-from jaxscale.choose.enumerate import PlanSpace, PlanTable, enumerate_plans
+from jaxscale.choose.enumerate import PlanSpace, PlanTable, count_degrees, enumerate_plans
+from jaxscale.choose.oom import memory_limit, memory_scatter
+from jaxscale.choose.plan_search import PlanProblem, search_plans
 from jaxscale.choose.reasons import alternatives, binding, nothing_fits, nothing_valid
 from jaxscale.choose.result import PlanChoice, ScoredPlan
 from jaxscale.choose.score import Scores, detail_plans, score_plans
@@ -21,27 +22,8 @@ from jaxscale.workload import Transformer
 ROOMY_BATCH = 2.0**40
 """A batch that every power of two divides: finds the degrees that the wanted batch forbids [sequence]."""
 
-
-def memory_scatter(coefficients: Coefficients, levels: Mapping[str, str | None] | None = None) -> float:
-    """Standard deviation of log peak memory of runs about the model: the fit's own, else that of unseen runs [1]."""
-    record = coefficients.calibration or Calibration("none")
-    return record.scatter_of(levels or {}).memory
-
-
-def memory_limit(capacity: float, scatter: float, oom_probability: float) -> float:
-    r"""Predicted peak up to which a run exceeds the chip's memory with at most the given probability.
-
-    $M \exp(-\sigma z_{1-p})$ for log-normal scatter.
-
-    Args:
-        capacity: M, memory of the chip [byte].
-        scatter: sigma of log peak memory [1].
-        oom_probability: p [1].
-
-    Returns:
-        The limit [byte].
-    """
-    return capacity * math.exp(-scatter * NormalDist().inv_cdf(1.0 - oom_probability))
+MOST_DEGREES = 50_000
+"""Combinations of degrees up to which every plan is scored, some 50 for each; beyond, the search is by gradient [1]."""
 
 
 def best_plan(
@@ -54,8 +36,9 @@ def best_plan(
     space: PlanSpace | None = None,
     top: int = 10,
     oom_probability: float = 0.1,
+    exhaustive: bool | None = None,
 ) -> PlanChoice:
-    """The fastest plan that fits, out of every valid one.
+    """The fastest plan that fits: out of every valid one, or where these are too many, by gradient and local search.
 
     Args:
         model: the transformer.
@@ -66,6 +49,7 @@ def best_plan(
         space: what may be chosen; everything valid where None.
         top: how many plans to rank [1].
         oom_probability: accepted probability of running out of memory [1].
+        exhaustive: whether to score every valid plan; by their number where None.
 
     Returns:
         The ranked plans, with reasons.
@@ -78,12 +62,19 @@ def best_plan(
     scatter = memory_scatter(pooled, levels)
     fitted = resolve(pooled, levels or {})
     n_chips = number(cluster.n_chips)
-    table = enumerate_plans(model, n_chips, global_batch_size_seqs, space)
-    if not len(table):
-        raise nothing_valid(model, n_chips, global_batch_size_seqs, enumerate_plans(model, n_chips, ROOMY_BATCH, space))
-    scores = score_plans(model, table, cluster, fitted)
     capacity = number(cluster.chip.hbm_bytes)
     limit = memory_limit(capacity, scatter, oom_probability)
+    if exhaustive is None:
+        exhaustive = count_degrees(model, n_chips, global_batch_size_seqs, space) <= MOST_DEGREES
+    relaxed = None
+    if exhaustive:
+        table = enumerate_plans(model, n_chips, global_batch_size_seqs, space)
+        scores, searched = score_plans(model, table, cluster, fitted), len(table)
+    else:
+        problem = PlanProblem(model, cluster, global_batch_size_seqs, fitted, limit)
+        ((table, scores, _, _, searched, relaxed),) = search_plans([problem], space)
+    if not len(table):
+        raise nothing_valid(model, n_chips, global_batch_size_seqs, enumerate_plans(model, n_chips, ROOMY_BATCH, space))
     fits = scores.memory <= limit
     if not fits.any():
         leanest = int(np.argmin(scores.memory))
@@ -95,12 +86,14 @@ def best_plan(
     return PlanChoice(
         best=ranked[0],
         top=ranked,
-        searched=len(table),
+        searched=searched,
         infeasible=int(np.sum(~fits)),
-        exhaustive=True,
+        exhaustive=exhaustive,
         memory_limit=limit,
         alternatives=alternatives(table, scores, best, limit),
         binds=binding(table, scores, best, limit, ranked[0].terms, ranked[0].memory_terms),
+        relaxed_step_time=relaxed.step_time if relaxed else None,
+        kkt_residual=relaxed.residual if relaxed else None,
     )
 
 

@@ -83,7 +83,7 @@ class DesignChoice:
 
     @property
     def gap_parts(self) -> dict[str, float]:
-        """The gap by cause [1]: whole numbers, by the smooth model alone; and the smooth model against the exact one."""
+        """The gap by cause [1]: whole numbers, by the smooth model alone; then the exact model against the smooth."""
         return {
             "rounding": float(np.expm1(self.rounded.smooth_objective - self.relaxed.objective)),
             "smoothing": float(np.expm1(self.rounded.objective - self.rounded.smooth_objective)),

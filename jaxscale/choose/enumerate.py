@@ -205,6 +205,13 @@ def _degrees(model: Transformer, n_chips: float | int, batch: float | int, space
     return columns
 
 
+def count_degrees(
+    model: Transformer, n_chips: float | int, global_batch_size_seqs: float | int, space: PlanSpace | None = None
+) -> int:
+    """Combinations of tp, pp, cp, dp, ep and micro-batch: a fiftieth or so of the valid plans [1]."""
+    return len(_degrees(model, n_chips, global_batch_size_seqs, space or PlanSpace())["dp"])
+
+
 def _sharding(model: Transformer, columns: Columns, space: PlanSpace) -> Columns:
     """ZeRO stages, and at stage 3 the copies of the sharded weights that HSDP keeps."""
     columns = _cross(columns, "zero_stage", np.unique(space.zero_stage))

@@ -24,8 +24,8 @@ DISPLACEMENT = 1e-5
 STEPS = tuple(0.5**k for k in range(1, 13))
 """Shares of the longest step that keeps slacks positive, tried where that one fails [1]."""
 
-FLOOR = 1e-6
-"""Smallest eigenvalue of the Newton matrix [1]."""
+FLOOR, HIGHEST_FLOOR = 1e-6, 1e2
+"""Range of the least eigenvalue of the Newton matrix; it rises where a full step fails, as a trust region does [1]."""
 
 LOWEST_BARRIER = 1e-11
 """Where the barrier ends [1]."""
@@ -33,7 +33,7 @@ LOWEST_BARRIER = 1e-11
 CORRECTIONS = 2
 """Second-order corrections of a full step [1]."""
 
-PATIENCE = 30
+PATIENCE = 60
 """Steps without a residual a tenth lower after which a candidate is given up [1]."""
 
 
@@ -89,7 +89,7 @@ def _local(points: np.ndarray, problems: Problems, wanted: Goals, bounded: np.nd
 
 
 def _newton(
-    here: _Local, s: np.ndarray, z: np.ndarray, mu: np.ndarray, primal: np.ndarray
+    here: _Local, s: np.ndarray, z: np.ndarray, mu: np.ndarray, floor: np.ndarray, primal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Steps of points, slacks and multipliers that remove the violation `primal` of g + s = 0."""
     pull, jacobian = z / s, here.jacobian
@@ -97,7 +97,7 @@ def _newton(
     target = mu[:, None] / s + pull * primal
     right = -(here.slope + np.einsum("cji,cj->ci", jacobian, target))
     eigenvalues, vectors = np.linalg.eigh(matrix)
-    scaled = np.einsum("cij,ci->cj", vectors, right) / np.maximum(np.abs(eigenvalues), FLOOR)
+    scaled = np.einsum("cij,ci->cj", vectors, right) / np.maximum(np.abs(eigenvalues), floor[:, None])
     du = np.einsum("cij,cj->ci", vectors, scaled)
     ds = -primal - np.einsum("cji,ci->cj", jacobian, du)
     return du, ds, mu[:, None] / s - z - pull * ds
@@ -120,6 +120,7 @@ class _Search(NamedTuple):
     bounded: np.ndarray
     z: np.ndarray
     mu: np.ndarray
+    floor: np.ndarray
 
     def now(self) -> np.ndarray:
         """Merit where the candidates stand."""
@@ -139,13 +140,14 @@ class _Search(NamedTuple):
         nu = 2.0 * np.abs(z).max(-1) + 1.0
         return objective - mu * np.log(slacks).sum(-1) + nu * np.abs(missed).sum(-1)
 
-    def rows(self, picked: np.ndarray) -> tuple[_Local, np.ndarray, np.ndarray, np.ndarray]:
+    def rows(self, picked: np.ndarray) -> tuple[_Local, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """What a Newton step of some candidates starts from."""
-        return _Local(*(part[picked] for part in self.here)), self.slacks[picked], self.z[picked], self.mu[picked]
+        numbers = (part[picked] for part in (self.slacks, self.z, self.mu, self.floor))
+        return _Local(*(part[picked] for part in self.here)), *numbers
 
 
-def _search(search: _Search) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Changes of points, slacks and multipliers: full steps, else corrected ones, else shorter ones."""
+def _search(search: _Search) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Changes of points, slacks and multipliers, full, else corrected, else shorter; the next floor of eigenvalues."""
     rows = np.arange(len(search.points))
     primal = search.here.constraints + search.slacks
     du, ds, dz = _newton(*search.rows(rows), primal)
@@ -166,10 +168,12 @@ def _search(search: _Search) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         good = merit <= allowed[failed]
         point_change[failed[good]], slack_change[failed[good]] = (share * corrected)[good], (share * slack)[good]
         failed = failed[~good]
+    floor = np.maximum(0.1 * search.floor, FLOOR)
     if len(failed):
         shares = _backtrack(search, failed, point_change, slack_change, allowed)
         point_change[failed], slack_change[failed] = shares * point_change[failed], shares * slack_change[failed]
-    return point_change, slack_change, _longest(search.z, dz, 0.995)[:, None] * dz
+        floor[failed] = np.minimum(search.floor[failed] / shares[:, 0], HIGHEST_FLOOR)
+    return point_change, slack_change, _longest(search.z, dz, 0.995)[:, None] * dz, floor
 
 
 def _backtrack(search: _Search, failed: np.ndarray, du: np.ndarray, ds: np.ndarray, allowed: np.ndarray) -> np.ndarray:
@@ -183,7 +187,7 @@ def _backtrack(search: _Search, failed: np.ndarray, du: np.ndarray, ds: np.ndarr
 
 
 def polish(
-    points: np.ndarray, problems: Problems, wanted: Goals, n_steps: int = 100, tolerance: float = 1e-8
+    points: np.ndarray, problems: Problems, wanted: Goals, n_steps: int = 200, tolerance: float = 1e-8
 ) -> Optimum:
     """Interior-point optimum from rough points.
 
@@ -204,7 +208,7 @@ def polish(
     best = Optimum(points.copy(), values.copy(), np.zeros_like(values), np.full(len(points), np.inf))
     mu, since, mark = np.full(len(points), 1e-2), np.zeros(len(points), int), np.full(len(points), np.inf)
     s = np.maximum(-_constraints(points, values, wanted, bounded), 1e-2)
-    z = mu[:, None] / s
+    z, floor = mu[:, None] / s, np.full(len(points), FLOOR)
     for _ in range(n_steps):
         here = _local(points, problems, wanted, bounded, z)
         primal, product = np.abs(here.constraints + s).max(-1), s * z
@@ -219,10 +223,11 @@ def polish(
             break
         solved = np.maximum(np.maximum(dual, primal), np.abs(product - mu[:, None]).max(-1)) < 10.0 * mu
         mu = np.where(solved, np.maximum(np.minimum(0.2 * mu, mu**1.5), LOWEST_BARRIER), mu)
-        live, points, s, z, mu, since, mark = (part[going] for part in (live, points, s, z, mu, since, mark))
+        kept = (live, points, s, z, mu, since, mark, floor)
+        live, points, s, z, mu, since, mark, floor = (part[going] for part in kept)
         here = _Local(*(part[going] for part in here))
         problems, wanted = problems.rows(going), wanted.rows(going)
-        du, ds, dz = _search(_Search(points, s, here, problems, wanted, bounded, z, mu))
+        du, ds, dz, floor = _search(_Search(points, s, here, problems, wanted, bounded, z, mu, floor))
         points, s, z = points + du, s + ds, z + dz
         # Slacks may grow to what the constraint leaves; multipliers stay near mu / s.
         z = np.clip(z, mu[:, None] / (1e8 * s), 1e8 * mu[:, None] / s)

@@ -142,12 +142,12 @@ class ShapeLaw(eqx.Module):
 
 
 def loss_law(name: str = "besiroglu") -> LossLaw:
-    """A loss law of the shipped table: `hoffmann` or `besiroglu`."""
+    """A loss law of the shipped table: `hoffmann`, `besiroglu` or `besiroglu-refit`."""
     return LossLaw(**law_table("loss", name))
 
 
 def batch_law(name: str = "bergsma") -> BatchLaw:
-    """A batch law of the shipped table: `kaplan`, `zhang`, `bergsma`, `deepseek`, `step-law` or `erdil`."""
+    """A batch law by name: `kaplan`, `zhang`, `zhang-refit`, `bergsma`, `deepseek`, `step-law` or `erdil`."""
     return BatchLaw(**law_table("batch", name))
 
 

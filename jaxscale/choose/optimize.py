@@ -13,12 +13,13 @@ import numpy as np
 
 from jaxscale.catalogue import model
 from jaxscale.choose._host import number
-from jaxscale.choose.best_plan import memory_limit, memory_scatter
+from jaxscale.choose.candidates import CONVERGED, best_candidate, certify, promising
 from jaxscale.choose.constraints import Goals, goals
 from jaxscale.choose.design_result import DesignChoice, RelaxedDesign
 from jaxscale.choose.design_space import N_COORDINATES, Design, design_at, families_for
 from jaxscale.choose.interior_point import Optimum, polish
 from jaxscale.choose.lagrangian import descend, start_points
+from jaxscale.choose.oom import memory_limit, memory_scatter
 from jaxscale.choose.prices import shadow_prices
 from jaxscale.choose.problems import stack
 from jaxscale.choose.quantities import Setting
@@ -42,12 +43,6 @@ CANDIDATES = 5
 
 ROUNDED_FROM = 3
 """Relaxed designs around which the integer search begins [1]."""
-
-CONVERGED = 1e-6
-"""KKT residual up to which an optimum counts as one [1]."""
-
-UNCERTAIN = 1e-3
-"""What a design of larger residual may be off, in the logarithm of objective or bound [1]."""
 
 BUDGETS = {"days": 1e6, "loss": 1e3, "flop": 1e40, "params": 1e20}
 """Kinds of budget and the largest value of each."""
@@ -174,6 +169,7 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
     rough = descend(start_points(n_starts, N_COORDINATES), every.rows(rows), wanted, n_steps)
     order = promising(rough.merits, rows)[:CANDIDATES]
     optimum = polish(rough.points[order], every.rows(rows[order]), wanted)
+    optimum = certify(optimum, np.asarray([best_candidate(optimum, wanted)]), every.rows(rows[order]), wanted)
     best = best_candidate(optimum, wanted)
     chosen = [settings[rows[candidate]] for candidate in order]
     designs = [_design(optimum, row, setting) for row, setting in enumerate(chosen)]
@@ -193,23 +189,6 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
     ranked = [designs[best], *(design for row, design in enumerate(designs) if row != best)]
     rounded = round_design(ranked[:ROUNDED_FROM], setting, wanted, n_chips=n_chips, head_dim=head_dim)
     return DesignChoice(rounded, relaxed, prices, wanted, rough.trajectory)
-
-
-def promising(merits: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Starts in the order in which to polish them: the best of each group, then the second best, and so on [start]."""
-    order = np.argsort(merits, kind="stable")
-    place = np.zeros(len(order), int)
-    for group in np.unique(groups):
-        members = groups[order] == group
-        place[members] = np.arange(members.sum())
-    return order[np.argsort(place, kind="stable")]
-
-
-def best_candidate(optimum: Optimum, wanted: Goals) -> int:
-    """The candidate of least objective that keeps the bounds; one without a certificate must be clearly better."""
-    objective = wanted.objective(optimum.values) + UNCERTAIN * (optimum.residual > CONVERGED)
-    kept = wanted.residuals(optimum.values).max(axis=-1) <= UNCERTAIN
-    return int(np.argmin(np.where(kept, objective, np.inf) if kept.any() else optimum.residual))
 
 
 def _design(optimum: Optimum, row: int, setting: Setting) -> Design:

@@ -6,6 +6,7 @@ its best plan until that no longer improves.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.choose._host import number
+from jaxscale.choose.candidates import CONVERGED, best_candidate, certify, promising
 from jaxscale.choose.constraints import Goals
 from jaxscale.choose.design_space import families_for
 from jaxscale.choose.enumerate import PlanSpace, PlanTable, admissible, enumerate_plans
 from jaxscale.choose.interior_point import Optimum, polish
 from jaxscale.choose.lagrangian import descend, start_points
-from jaxscale.choose.optimize import CONVERGED, best_candidate, promising
 from jaxscale.choose.plan_space import PLAN_COORDINATES, PlanSetting, plan_goals
 from jaxscale.choose.problems import stack
 from jaxscale.choose.score import Scores, bare, score_plans
@@ -28,11 +29,8 @@ from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
 
-WINDOW = 3
+WINDOW = {"tp": 5, "pp": 5, "cp": 5, "vpp": 3, "ep": 4, "micro_batch_size": 4}
 """Values of every degree in a window [1]."""
-
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
-"""What a window is centred on."""
 
 
 class PlanProblem(NamedTuple):
@@ -95,7 +93,7 @@ class FoundPlans(NamedTuple):
 
 
 def relax_plans(
-    problems: Sequence[PlanProblem], *, n_starts: int = 3, n_steps: int = 60, candidates: int = 3
+    problems: Sequence[PlanProblem], *, n_starts: int = 3, n_steps: int = 60, candidates: int = 4
 ) -> list[list[RelaxedPlan]]:
     """Continuous optima of many problems at once.
 
@@ -116,7 +114,8 @@ def relax_plans(
         owner += [index] * len(families)
     every, owner = stack(settings), np.asarray(owner)
     limits = np.asarray([problem.memory_limit for problem in problems])
-    wanted = plan_goals(limits[owner])
+    replicas = np.asarray([math.gcd(round(number(p.cluster.n_chips)), round(p.batch)) for p in problems], float)
+    wanted = plan_goals(limits[owner], replicas[owner])
     rows = np.repeat(np.arange(len(settings)), n_starts)
     starts = np.tile(start_points(n_starts, len(PLAN_COORDINATES)), (len(settings), 1))
     rough = descend(starts, every.rows(rows), wanted.rows(rows), n_steps)
@@ -125,22 +124,27 @@ def relax_plans(
         mine = np.flatnonzero(owner[rows] == index)
         chosen.append(mine[promising(rough.merits[mine], rows[mine])[:candidates]])
     order = np.concatenate(chosen)
-    optimum = polish(rough.points[order], every.rows(rows[order]), wanted.rows(rows[order]))
+    polished, bounds = every.rows(rows[order]), wanted.rows(rows[order])
+    optimum = polish(rough.points[order], polished, bounds)
     ends = np.cumsum([len(part) for part in chosen])
+    parts = [np.arange(end - len(mine), end) for end, mine in zip(ends, chosen, strict=True)]
+    best = [part[best_candidate(_rows(optimum, part), bounds.rows(part))] for part in parts]
+    optimum = certify(optimum, np.asarray(best), polished, bounds)
     return [
-        _ranked(
-            Optimum(*(part[end - len(mine) : end] for part in optimum)), wanted.rows(rows[mine]), settings, rows[mine]
-        )
-        for end, mine in zip(ends, chosen, strict=True)
+        _ranked(_rows(optimum, part), bounds.rows(part), [settings[row] for row in rows[order[part]]]) for part in parts
     ]
 
 
-def _ranked(optimum: Optimum, wanted: Goals, settings: list[PlanSetting], rows: np.ndarray) -> list[RelaxedPlan]:
+def _rows(optimum: Optimum, picked: np.ndarray) -> Optimum:
+    return Optimum(*(part[picked] for part in optimum))
+
+
+def _ranked(optimum: Optimum, wanted: Goals, settings: list[PlanSetting]) -> list[RelaxedPlan]:
     best = best_candidate(optimum, wanted)
     order = [best, *(row for row in np.argsort(optimum.values[:, 0]) if row != best)]
     return [
         RelaxedPlan(
-            plan=jax.tree.map(np.asarray, settings[rows[row]].plan_at(jnp.asarray(optimum.points[row]))),
+            plan=jax.tree.map(np.asarray, settings[row].plan_at(jnp.asarray(optimum.points[row]))),
             step_time=float(np.exp(optimum.values[row, 0])),
             residual=float(optimum.residual[row]),
             multipliers=optimum.multipliers[row, 1:],
@@ -167,10 +171,12 @@ def search_plans(problems: Sequence[PlanProblem], space: PlanSpace | None = None
 def _near(problem: PlanProblem, optima: list[RelaxedPlan], space: PlanSpace) -> FoundPlans:
     """Move the window from the continuous optima until its best plan no longer improves."""
     options = admissible(problem.model, number(problem.cluster.n_chips), problem.batch, space)
-    found, searched = None, 0
+    found, searched, seen = None, 0, set()
     for relaxed in optima:
-        centre = {name: number(getattr(relaxed.plan, name)) for name in DEGREES}
-        while True:
+        centre = {name: number(getattr(relaxed.plan, name)) for name in WINDOW}
+        lowest = math.inf
+        while tuple(centre.values()) not in seen:
+            seen.add(tuple(centre.values()))
             table = _window(problem, options, centre, space)
             if table is None:
                 break
@@ -178,10 +184,12 @@ def _near(problem: PlanProblem, optima: list[RelaxedPlan], space: PlanSpace) -> 
             searched += len(table)
             merits = _merits(scores, problem.memory_limit)
             best = int(np.argmin(merits))
-            if found is not None and not merits[best] < found[0] * (1.0 - 1e-9):
+            if found is None or merits[best] < found[0]:
+                found = (float(merits[best]), table, scores, best)
+            if not merits[best] < lowest:
                 break
-            found = (float(merits[best]), table, scores, best)
-            centre = {name: float(table.columns[name][best]) for name in DEGREES}
+            lowest = float(merits[best])
+            centre = {name: float(table.columns[name][best]) for name in WINDOW}
     if found is None:
         empty = enumerate_plans(problem.model, 0.5, problem.batch, space)
         return FoundPlans(empty, Scores(np.zeros(0), np.zeros(0)), -1, False, 0, optima[0])
@@ -199,16 +207,16 @@ def _window(
     problem: PlanProblem, options: dict[str, np.ndarray], centre: dict[str, float], space: PlanSpace
 ) -> PlanTable | None:
     """Valid plans around a centre; a wider window where there are none, and None where there are none at all."""
-    width = WINDOW
+    widening = 1
     while True:
-        near = {name: _nearest(options[name], centre[name], width) for name in DEGREES}
+        near = {name: _nearest(options[name], centre[name], widening * width) for name, width in WINDOW.items()}
         narrowed = dataclasses.replace(space, **{name: tuple(values.tolist()) for name, values in near.items()})
         table = enumerate_plans(problem.model, number(problem.cluster.n_chips), problem.batch, narrowed)
         if len(table):
             return table
-        if all(len(near[name]) == len(options[name]) for name in DEGREES):
+        if all(len(near[name]) == len(options[name]) for name in WINDOW):
             return None
-        width *= 2
+        widening *= 2
 
 
 def _nearest(options: np.ndarray, wanted: float, count: int) -> np.ndarray:

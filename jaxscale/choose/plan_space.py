@@ -1,7 +1,7 @@
 """Plans of one model and batch as points of a unit cube: the continuous search for a parallel plan.
 
-As in `design_space`, every degree is a share of the room that the earlier ones leave, in logarithms. That no replica is
-left without a sequence, dp <= B, is a constraint beside memory.
+As in `design_space`, every degree is a share of the room that the earlier ones leave, in logarithms. A constraint
+beside memory: whole replicas divide chips and batch, so that dp is at most their greatest common divisor.
 """
 
 import equinox as eqx
@@ -23,8 +23,8 @@ from jaxscale.workload import Transformer
 PLAN_COORDINATES = ("tp", "cp", "pp", "micro_batch_size", "vpp", "ep")
 """What each coordinate decides, in order."""
 
-PLAN_QUANTITIES = ("step_time", "memory", "replicas_over_batch")
-"""Natural logarithms, SI units."""
+PLAN_QUANTITIES = ("step_time", "memory", "replicas")
+"""Natural logarithms, SI units; `replicas` is dp."""
 
 
 class PlanSetting(eqx.Module):
@@ -62,17 +62,19 @@ class PlanSetting(eqx.Module):
         """Logarithms of `PLAN_QUANTITIES` at a point of the unit cube, by the smooth model."""
         plan = self.plan_at(point)
         arguments = (self.model, plan, self.cluster, self.coefficients, TEMPERATURE)
-        return jnp.log(jnp.stack([step_time(*arguments).total, memory(*arguments).total, plan.dp / self.batch]))
+        return jnp.log(jnp.stack([step_time(*arguments).total, memory(*arguments).total, plan.dp]))
 
 
-def plan_goals(memory_limits: np.ndarray) -> Goals:
+def plan_goals(memory_limits: np.ndarray, most_replicas: np.ndarray) -> Goals:
     """Least step time within the memory of each problem.
 
     Args:
         memory_limits: largest predicted peak of a chip [byte], [problem].
+        most_replicas: largest dp [1], [problem].
 
     Returns:
         One row for each problem.
     """
-    upper = np.stack([np.full(len(memory_limits), UNBOUNDED), np.log(memory_limits), 0.0 * memory_limits], axis=1)
+    unbounded = np.full(len(memory_limits), UNBOUNDED)
+    upper = np.stack([unbounded, np.log(memory_limits), np.log(most_replicas)], axis=1)
     return Goals(np.tile([1.0, 0.0, 0.0], (len(memory_limits), 1)), upper)

@@ -93,11 +93,13 @@ class PlanChoice:
         best: the fastest plan that fits.
         top: the fastest ones in order, the best first.
         searched: valid plans scored.
-        infeasible: of these, plans that exceed the memory limit.
+        infeasible: of these, or of the last window of a local search, plans that exceed the memory limit.
         exhaustive: whether every valid plan of the space was scored.
         memory_limit: what a plan may use so that the chosen out-of-memory probability holds [byte].
         alternatives: plans that differ from the best in one decision, the closest in time first.
         binds: what stands in the way of a faster step, one sentence each.
+        relaxed_step_time: of the continuous optimum from which a local search began [s].
+        kkt_residual: of that optimum; a large one means that it is not certified [1].
     """
 
     best: ScoredPlan
@@ -108,6 +110,8 @@ class PlanChoice:
     memory_limit: float
     alternatives: tuple[Alternative, ...]
     binds: tuple[str, ...]
+    relaxed_step_time: float | None = None
+    kkt_residual: float | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -127,6 +131,8 @@ class PlanChoice:
             "memory_terms_gb": {name: term / 1e9 for name, term in self.best.memory_terms.items()},
             "reasons": list(self.reasons),
             "binds": list(self.binds),
+            "relaxed_step_time_s": self.relaxed_step_time,
+            "kkt_residual": self.kkt_residual,
         }
 
     def summary(self) -> str:

@@ -11,12 +11,13 @@ import pytest
 from scipy.optimize import minimize
 
 from jaxscale.catalogue import cluster, model
+from jaxscale.choose.candidates import best_candidate, promising
 from jaxscale.choose.constraints import goals
 from jaxscale.choose.design_space import FAMILIES, N_COORDINATES, design_at
 from jaxscale.choose.interior_point import polish
 from jaxscale.choose.lagrangian import descend, start_points
 from jaxscale.choose.loss import BatchLaw, shape_law
-from jaxscale.choose.optimize import Budget, best_candidate, optimize_shape, promising
+from jaxscale.choose.optimize import Budget, optimize_shape
 from jaxscale.choose.pareto import pareto_front
 from jaxscale.choose.prices import with_more
 from jaxscale.choose.problems import stack
@@ -191,6 +192,7 @@ TIMES = (
     "kernel_time",
     "host_time_layer",
     "host_time_tp",
+    "host_time_tp_network",
     "host_time_tp_node",
     "collective_launch",
     "moe_layer_time",
