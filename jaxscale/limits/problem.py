@@ -2,8 +2,8 @@ r"""The plan search as a nonlinear programme in log coordinates u, nearly a geom
 
 $$ \min_u\; w \ln n(u) + \ln t(u) + \rho\, e \quad\text{s.t.}\quad A u \le a, \quad \ln t(u) - \ln t_{max} - e \le 0 $$
 
-n chips, t the batch's time, e the excess; w = 1 maximises the utilisation $3 N B \cdot 2 / (n C t)$, w = 0 finds the fastest
-batch and has no deadline.
+n chips, t the batch's time, e the excess; w = 1 maximises the utilisation $6 N B / (n C t)$, w = 0 finds the fastest batch
+and has no deadline.
 """
 
 import math
@@ -46,18 +46,22 @@ class Problem(NamedTuple):
     chip_weight: Array
 
 
-def utilisation_problem(log_flop: Array, scenario: Scenario) -> Problem:
-    """Highest utilisation at a training compute, given as its natural logarithm [flop]."""
+def utilisation_problem(log_flop: Array, scenario: Scenario, speed: Array | bool = False) -> Problem:
+    """Highest utilisation at a training compute, or the fastest batch.
+
+    Args:
+        log_flop: natural logarithm of the training compute [flop].
+        scenario: assumptions.
+        speed: whether the fastest batch is wanted.
+
+    Returns:
+        The search.
+    """
     work = workload(log_flop, scenario)
     deadline = log_step_limit(work, scenario)
-    return Problem(work, scenario, linear_limits(work, scenario), deadline, jnp.ones_like(deadline))
-
-
-def speed_problem(log_flop: Array, scenario: Scenario) -> Problem:
-    """Fastest batch at a training compute, given as its natural logarithm [flop]."""
-    problem = utilisation_problem(log_flop, scenario)
-    deadline = jnp.full_like(problem.log_deadline, NO_DEADLINE)
-    return problem._replace(log_deadline=deadline, chip_weight=jnp.zeros_like(deadline))
+    unbounded = jnp.full_like(deadline, NO_DEADLINE)
+    weight = jnp.where(speed, jnp.zeros_like(deadline), jnp.ones_like(deadline))
+    return Problem(work, scenario, linear_limits(work, scenario), jnp.where(speed, unbounded, deadline), weight)
 
 
 def log_time(point: Float[Array, " 8"], problem: Problem) -> Array:

@@ -11,7 +11,7 @@ from jaxscale._compile import filter_jit
 from jaxscale.limits.degrees import Degrees
 from jaxscale.limits.feasible_set import EXCESS, degrees_at
 from jaxscale.limits.interior_point import Optimum, minimise, tolerances
-from jaxscale.limits.problem import Problem, log_time, log_utilisation, speed_problem, utilisation_problem
+from jaxscale.limits.problem import Problem, log_time, log_utilisation, utilisation_problem
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.starts import best_start, scattered
 
@@ -23,6 +23,9 @@ N_STEPS = 60
 
 CHUNK = 2048
 """Searches that run side by side [1]."""
+
+SIZES = 32
+"""Training computes of a curve: one size for all curves, since each asks for a compilation of its own [1]."""
 
 CERTIFIED = {True: 1e-6, False: 1e-4}
 """KKT residual of a certified optimum, in double precision and not [1]."""
@@ -84,40 +87,33 @@ def search(problem: Problem, n_starts: int = N_STARTS, n_steps: int = N_STEPS) -
     )
 
 
-def best_plan(log_flop: Float[Array, ""], scenario: Scenario, n_starts: int = N_STARTS) -> PlanResult:
-    """Plan of highest utilisation at one training compute, given as its natural logarithm [flop]."""
-    return search(utilisation_problem(log_flop, scenario), n_starts)
-
-
-def fastest_plan(log_flop: Float[Array, ""], scenario: Scenario, n_starts: int = N_STARTS) -> PlanResult:
-    """Plan of the fastest batch at one training compute, whatever it costs."""
-    return search(speed_problem(log_flop, scenario), n_starts)
-
-
 @filter_jit
-def _survey(log_flop: Array, scenarios: Scenario, n_starts: int, n_steps: int) -> PlanResult:
+def _survey(log_flop: Array, scenarios: Scenario, speed: Array, n_starts: int, n_steps: int) -> PlanResult:
     n_scenarios, n_sizes = log_flop.shape
     flat = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
 
-    def one(pair: tuple[Array, Scenario]) -> PlanResult:
-        return search(utilisation_problem(*pair), n_starts, n_steps)
+    def one(case: tuple[Array, Scenario, Array]) -> PlanResult:
+        return search(utilisation_problem(*case), n_starts, n_steps)
 
-    found = jax.lax.map(one, (log_flop.reshape(-1), flat), batch_size=min(CHUNK, n_scenarios * n_sizes))
+    cases = (log_flop.reshape(-1), flat, speed.reshape(-1))
+    found = jax.lax.map(one, cases, batch_size=min(CHUNK, n_scenarios * n_sizes))
     return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
 
 
-def survey(
-    training_flop: Float[np.ndarray | Array, " size"] | Float[np.ndarray | Array, "scenario size"],
+def survey_logs(
+    log_flop: Float[np.ndarray | Array, "scenario size"],
     scenarios: Scenario,
+    speed: Bool[np.ndarray, "scenario size"] | bool = False,
     *,
     n_starts: int = N_STARTS,
     n_steps: int = N_STEPS,
 ) -> PlanResult:
-    """Best relaxed plans of many scenarios at many training computes, in one call.
+    """Best relaxed plans where each scenario has training computes of its own.
 
     Args:
-        training_flop: T, the same for all scenarios or one row for each [flop].
+        log_flop: natural logarithms of training compute [flop].
         scenarios: assumptions, every leaf [scenario].
+        speed: where the fastest batch is wanted, not the highest utilisation.
         n_starts: starts of each search [1].
         n_steps: Newton steps of each start at most [1].
 
@@ -126,6 +122,28 @@ def survey(
     """
     dtype = jnp.result_type(float)
     scenarios = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), scenarios)
-    log_flop = jnp.asarray(np.log(np.asarray(training_flop, float)), dtype)
-    shape = (jnp.shape(scenarios.peak_flops)[0], log_flop.shape[-1])
-    return _survey(jnp.broadcast_to(log_flop, shape), scenarios, n_starts, n_steps)
+    logs = jnp.asarray(log_flop, dtype)
+    return _survey(logs, scenarios, jnp.broadcast_to(jnp.asarray(speed), logs.shape), n_starts, n_steps)
+
+
+def survey(
+    training_flop: Float[np.ndarray | Array, " size"],
+    scenarios: Scenario,
+    *,
+    n_starts: int = N_STARTS,
+    n_steps: int = N_STEPS,
+) -> PlanResult:
+    """Best relaxed plans of many scenarios at many training computes, in one call.
+
+    Args:
+        training_flop: T [flop].
+        scenarios: assumptions, every leaf [scenario].
+        n_starts: starts of each search [1].
+        n_steps: Newton steps of each start at most [1].
+
+    Returns:
+        Plans [scenario, size].
+    """
+    log_flop = np.log(np.asarray(training_flop, float))
+    shape = (np.shape(scenarios.peak_flops)[0], len(log_flop))
+    return survey_logs(np.broadcast_to(log_flop, shape), scenarios, n_starts=n_starts, n_steps=n_steps)

@@ -1,0 +1,60 @@
+"""`jaxscale sweep`: millions of points of the limits, in chunks, on all devices."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import HardwareFile
+from jaxscale.cli.console import messages, say
+from jaxscale.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Evaluate a product of axes over assumptions, training compute and plans; results in NPZ files, one for each chunk."""
+
+    spec: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SPEC.toml", help="axes of the sweep")]
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR", help="folder for the results")]
+    resume: Annotated[
+        bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="go on where an earlier run of the same sweep stopped")
+    ] = False
+    coordinator: Annotated[
+        str | None, tyro.conf.arg(metavar="HOST:PORT", help="of several processes: address of the first")
+    ] = None
+    n_processes: Annotated[int, tyro.conf.arg(metavar="N", help="processes that share the sweep")] = 1
+    process: Annotated[int, tyro.conf.arg(metavar="K", help="which of them this is, from 0")] = 0
+    hardware: HardwareFile = None
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed specification, a folder that holds another sweep, or a process out of range.
+        """
+        import jax
+        from rich.progress import Progress
+
+        import jaxscale as js
+        from jaxscale.limits.sweep import prepare, run_sweep
+        from jaxscale.limits.sweep_spec import read_spec
+
+        if not 0 <= self.process < self.n_processes:
+            raise InputError(
+                f"--process = {self.process} is out of range; expected 0 to --n-processes - 1 = {self.n_processes - 1}"
+            )
+        if (self.coordinator is None) != (self.n_processes == 1):
+            raise InputError("--coordinator and --n-processes above 1 go together; expected both or neither")
+        spec = read_spec(self.spec, js.load_hardware(self.hardware))
+        if self.coordinator is not None:
+            jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
+        # Of several processes all but the first find the folder set up, or set it up the same.
+        todo = prepare(spec, self.out, self.resume or self.n_processes > 1)
+        with Progress(console=messages(), transient=True) as progress:
+            bar = progress.add_task("sweep", total=spec.n_points, completed=(spec.n_chunks - len(todo)) * spec.chunk)
+            for _ in run_sweep(spec, self.out, todo):
+                progress.advance(bar, spec.chunk)
+        say(f"{spec.n_points:,} points in {spec.n_chunks:,} files: {self.out}")
+        if self.coordinator is not None:
+            jax.distributed.shutdown()

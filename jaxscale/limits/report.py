@@ -1,0 +1,95 @@
+"""Tables of a study for the terminal, and its figure."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxscale._resources import data_path
+from jaxscale.limits.study import Study
+from jaxscale.limits.thresholds import NAMES
+from jaxscale.report.style import FAINT, INK, PALETTE, new_figure, style
+from jaxscale.report.tables import make_table, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+PUBLISHED = "figures/frontier_utilisation_h100_digitised.csv"
+TITLES = {"end_of_linear": "end of linear", "half": "half", "tenth": "tenth", "wall": "wall"}
+SMALLEST = 0.05
+"""Least elasticity that the table lists [1]."""
+
+
+def published_curve() -> np.ndarray:
+    """Curve of arXiv 2411.01137: training compute [flop] and utilisation [1], [point, 2]."""
+    table = np.loadtxt(data_path(PUBLISHED), delimiter=",")
+    return np.stack([10.0 ** table[:, 0], table[:, 1] / 100.0], axis=1)
+
+
+def power_of_ten(value: float) -> str:
+    """A training compute as 10^x; `none` where it is infinite."""
+    return f"10^{np.log10(value):.2f}" if np.isfinite(value) else "none"
+
+
+def threshold_table(study: Study, descriptions: Mapping[str, str]) -> "Table":
+    """Plateau and thresholds of each scenario."""
+    columns = ("scenario", "what it assumes", "plateau", *(TITLES[name] for name in NAMES))
+    rows = [
+        (
+            name,
+            descriptions.get(name, ""),
+            f"{100 * study.limits.plateau[row]:.1f} %",
+            *(power_of_ten(value) for value in study.limits.flop(row).values()),
+        )
+        for row, name in enumerate(study.names)
+    ]
+    return make_table("Training compute at which utilisation falls [flop]", columns, rows, text=columns[:2])
+
+
+def elasticity_table(study: Study, row: int = 0) -> "Table":
+    """Elasticities of one scenario's thresholds, those that matter, the largest at the wall first."""
+    by_threshold = study.limits.by_field(row)
+    present = [name for name in NAMES if name in by_threshold]
+    fields = list(next(iter(by_threshold.values()), {}))
+    strength = {field: max(abs(by_threshold[name][field]) for name in present) for field in fields}
+    shown = sorted((field for field in fields if strength[field] >= SMALLEST), key=lambda f: -strength[f])
+    rows = [(field, *(number(by_threshold[name][field]) for name in present)) for field in shown]
+    columns = ("assumption", *(TITLES[name] for name in present))
+    return make_table(
+        f"Per cent more compute for a per cent more of each: {study.names[row]}", columns, rows, columns[:1]
+    )
+
+
+def draw(study: Study, bands: Sequence[Any] = (), published: bool = True) -> "Figure":
+    """Utilisation against training compute.
+
+    Args:
+        study: the curves.
+        bands: for each scenario that has one, lower and upper utilisation [size].
+        published: whether the published curve is drawn too.
+
+    Returns:
+        The figure.
+    """
+    with style():
+        figure = new_figure(7.6, 4.8)
+        axes = figure.add_subplot()
+        if published:
+            curve = published_curve()
+            axes.plot(curve[:, 0], 100 * curve[:, 1], color=FAINT, lw=3.0, label="arXiv 2411.01137, figure")
+        for row, name in enumerate(study.names):
+            colour = PALETTE[row % len(PALETTE)]
+            dash = ("-", "--", ":")[(row // len(PALETTE)) % 3]
+            axes.plot(study.training_flop, 100 * study.utilisation[row], color=colour, ls=dash, lw=1.8, label=name)
+            if row < len(bands) and bands[row] is not None:
+                low, high = bands[row]
+                axes.fill_between(study.training_flop, 100 * low, 100 * high, color=colour, alpha=0.15, lw=0)
+        axes.set_xscale("log")
+        axes.set_xlim(study.training_flop[0], study.training_flop[-1])
+        axes.set_ylim(0.0, 80.0)
+        axes.set_xlabel("training compute [flop]")
+        axes.set_ylabel("utilisation of the peak [%]")
+        axes.set_title("How far training scales", color=INK)
+        axes.legend(loc="upper right" if len(study.names) < 6 else "lower left", ncols=1 + (len(study.names) > 6))
+    return figure

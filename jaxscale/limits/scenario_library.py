@@ -1,0 +1,202 @@
+"""Named scenarios: the shipped ones of `data/limits.toml`, and files of the user's own in the same form."""
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxscale._resources import data_path
+from jaxscale.catalogue import ChipEntry, Hardware, load_hardware, read_toml
+from jaxscale.errors import InputError
+from jaxscale.limits.scenario import Scenario
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Scenario))
+TEXTS = ("description", "gpu", "years")
+
+AT_LEAST_ZERO = {
+    "link_latency",
+    "network_latency",
+    "kernel_latency",
+    "optimizer_bytes",
+    "batch_exponent",
+    "batch_sparsity_exponent",
+    "depth_exponent",
+    "log_depth",
+    "pipeline_wait",
+}
+AT_LEAST_ONE = {"domain_size", "sparsity", "active_experts", "overlap_exponent", "reference_layers"}
+AT_MOST_ONE = {"max_utilisation", "batch_sparsity_exponent", "pipeline_wait"}
+LARGEST = 1e30
+"""Stands for infinity: rates and sizes of this order never bind, and slopes stay finite [1]."""
+
+WORDS = (("fp8", 1.0), ("bf16", 2.0), ("fp32", 4.0))
+"""Precisions in the order of preference, and their bytes [byte]."""
+
+
+def chip_fields(entry: ChipEntry) -> dict[str, float]:
+    """Numbers of a scenario that its chip decides: the shortest words that it multiplies faster than longer ones.
+
+    Args:
+        entry: chip of the catalogue.
+
+    Returns:
+        Fields of `Scenario`.
+    """
+    numbers = entry.numbers
+    stated = [(name, size) for name, size in WORDS if f"peak_tflops_{name}" in entry.stated]
+    precision, size = stated[0]
+    return {
+        "peak_flops": numbers[f"peak_tflops_{precision}"] * 1e12,
+        "memory_bandwidth": numbers["memory_gb_per_s"] * 1e9,
+        "memory_bytes": numbers["memory_gb"] * 1e9,
+        "domain_size": numbers["domain_size"],
+        "link_bandwidth": numbers["link_gb_per_s"] * 1e9,
+        "network_bandwidth": numbers["network_gb_per_s"] * 1e9,
+        "link_latency": numbers["link_latency_us"] * 1e-6,
+        "network_latency": numbers["network_latency_us"] * 1e-6,
+        "weight_bytes": size,
+        "activation_bytes": size,
+        "gradient_bytes": size,
+    }
+
+
+def checked_number(where: str, name: str, value: Any) -> float:
+    """Value of a field, from a number or a table with a `value`.
+
+    Raises:
+        InputError: not a number, or out of range.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("value")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise InputError(f"{where}: {name} = {value!r} is not a number; expected {valid_range(name)}")
+    value = min(float(value), LARGEST)
+    low = 1.0 if name in AT_LEAST_ONE else 0.0
+    below = value < low or (value == low and name not in AT_LEAST_ZERO | AT_LEAST_ONE)
+    if below or (name in AT_MOST_ONE and value > 1.0):
+        raise InputError(f"{where}: {name} = {value:g} is out of range; expected {valid_range(name)}")
+    return value
+
+
+def valid_range(name: str) -> str:
+    """What a field may be, in words."""
+    low = "a number of at least 1" if name in AT_LEAST_ONE else "a number above 0"
+    low = "a number of at least 0" if name in AT_LEAST_ZERO else low
+    return f"{low} and at most 1" if name in AT_MOST_ONE else low
+
+
+def _fields(where: str, table: Mapping[str, Any], hardware: Hardware) -> dict[str, float]:
+    """Fields that a table of the file states, itself or through its chip."""
+    fields: dict[str, float] = {}
+    if "gpu" in table:
+        try:
+            fields |= chip_fields(hardware[str(table["gpu"])])
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    for name, value in table.items():
+        if name in TEXTS:
+            continue
+        if name not in FIELDS:
+            raise InputError(f"{where}: {name!r} is not a field of a scenario; {nearest(name, FIELDS)}")
+        fields[name] = checked_number(where, name, value)
+    return fields
+
+
+def nearest(name: str, known: Any) -> str:
+    """Names that resemble an unknown one, in words."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
+    return f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(known)}"
+
+
+@functools.cache
+def tables() -> dict[str, Any]:
+    """The shipped file."""
+    return read_toml(data_path("limits.toml"))
+
+
+def evolve(fields: Mapping[str, float], years: float) -> dict[str, float]:
+    """Hardware after years of the trends of `data/limits.toml` [trends], growth factors per year."""
+    growth = {name: entry["value"] for name, entry in tables()["trends"].items()}
+    return {name: value * growth.get(name, 1.0) ** years for name, value in fields.items()}
+
+
+def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = None) -> dict[str, Scenario]:
+    """Scenarios by name, `default` among them.
+
+    Args:
+        path: a TOML file of the user's own, whose scenarios are added to the shipped ones; None for those alone.
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        Scenarios.
+
+    Raises:
+        InputError: a file that is missing or malformed, an unknown field or chip, a number out of range; one line.
+    """
+    hardware = hardware or load_hardware()
+    shipped = tables()
+    default = _fields("limits.toml: default", shipped["default"], hardware)
+    found = {"default": Scenario(**default)}
+    sources = [("limits.toml", shipped["scenarios"])]
+    if path is not None:
+        own = read_toml(Path(path)).get("scenarios")
+        if not isinstance(own, dict) or not own:
+            raise InputError(f"{path}: no scenarios; expected at least one table such as [scenarios.my-cluster]")
+        sources.append((str(path), own))
+    for file, scenarios in sources:
+        for name, table in scenarios.items():
+            where = f"{file}: scenarios.{name}"
+            if not isinstance(table, dict):
+                raise InputError(f"{where} must be a table of fields")
+            fields = {**default, **_fields(where, table, hardware)}
+            years = table.get("years", 0.0)
+            if isinstance(years, bool) or not isinstance(years, int | float) or not -50.0 <= years <= 50.0:
+                raise InputError(f"{where}: years = {years!r} is out of range; expected a number from -50 to 50")
+            found[name] = Scenario(**evolve(fields, years))
+    return found
+
+
+def describe(path: str | Path | None = None) -> dict[str, str]:
+    """What each scenario assumes, in words, by name."""
+    own = {} if path is None else read_toml(Path(path)).get("scenarios", {})
+    named = {**tables()["scenarios"], **own}
+    first = {"default": str(tables()["default"].get("description", "default"))}
+    return first | {name: str(table.get("description", name)) for name, table in named.items()}
+
+
+def scenario(name: str = "default", *, gpu: str | None = None, **changes: float) -> Scenario:
+    """A shipped scenario, `scenario("batch-x10")`.
+
+    Args:
+        name: of the scenario.
+        gpu: catalogue id of a chip that replaces the scenario's.
+        changes: fields that differ.
+
+    Returns:
+        The scenario.
+
+    Raises:
+        InputError: unknown name, chip or field, or a number out of range.
+    """
+    found = pick(name, load_scenarios())
+    if gpu is not None:
+        found = on_chip(found, load_hardware()[gpu])
+    return dataclasses.replace(found, **_fields("scenario", changes, load_hardware()))
+
+
+def on_chip(scenario: Scenario, entry: ChipEntry) -> Scenario:
+    """The scenario on another chip and its network."""
+    return dataclasses.replace(scenario, **chip_fields(entry))
+
+
+def pick(name: str, known: Mapping[str, Scenario]) -> Scenario:
+    """A scenario by name.
+
+    Raises:
+        InputError: unknown name; names the closest ones.
+    """
+    if name not in known:
+        raise InputError(f"scenario {name!r} is not known; {nearest(name, known)}")
+    return known[name]

@@ -1,0 +1,181 @@
+r"""Training computes at which utilisation has fallen to a share of its plateau, and the wall, with their elasticities.
+
+Each threshold is the root of $F(\ln T, \theta) = 0$: for a share s, $F = \ln U^*(T) - \ln U^*(T_{max}) - \ln s$; for the
+wall, $F = \ln t_{max}(T) - \ln t^*(T)$, the least time of a batch. The optima's slopes are those of their Lagrangians
+(envelope theorem), so $\partial \ln T / \partial \theta = - F_\theta / F_{\ln T}$ costs one reverse pass.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale.limits.interior_point import Optimum
+from jaxscale.limits.problem import lagrangian, utilisation_problem
+from jaxscale.limits.relaxed_plan import SIZES, PlanResult, survey_logs
+from jaxscale.limits.scaling_laws import log_step_limit, workload
+from jaxscale.limits.scenario import Scenario, stack
+
+SHARES = {"end_of_linear": 0.8, "half": 0.5, "tenth": 0.1}
+"""Thresholds by utilisation: share of the plateau [1]."""
+
+NAMES = (*SHARES, "wall")
+LOG_10 = math.log(10.0)
+RANGE = (18.0 * LOG_10, 42.0 * LOG_10)
+"""Where thresholds are looked for, natural logarithm of training compute [flop]."""
+
+N_PASSES = 5
+"""Times that the brackets are cut [1]."""
+
+
+class Thresholds(NamedTuple):
+    """Thresholds of scenarios and their elasticities.
+
+    Attributes:
+        log_flop: natural logarithms in the order of `NAMES`, infinite where there is none [scenario, threshold], [flop].
+        plateau: highest utilisation of each scenario [1], [scenario].
+        elasticities: d ln T / d ln of every field, nan where there is no threshold [scenario, threshold] [1].
+    """
+
+    log_flop: Float[np.ndarray, "scenario threshold"]
+    plateau: Float[np.ndarray, " scenario"]
+    elasticities: Scenario
+
+    def flop(self, row: int) -> dict[str, float]:
+        """Thresholds of one scenario by name [flop]."""
+        return dict(zip(NAMES, np.exp(self.log_flop[row]).tolist(), strict=True))
+
+    def by_field(self, row: int) -> dict[str, dict[str, float]]:
+        """Elasticities of one scenario by threshold and field [1]."""
+        fields = [field.name for field in dataclasses.fields(Scenario)]
+        tables = {name: np.asarray(getattr(self.elasticities, name)) for name in fields}
+        return {
+            threshold: {name: float(table[row, column]) for name, table in tables.items()}
+            for column, threshold in enumerate(NAMES)
+            if np.isfinite(self.log_flop[row, column])
+        }
+
+
+def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Array) -> Array:
+    """ln U* or, for the fastest batch, room for it: ln of the longest batch over the fastest; differentiable [1].
+
+    Args:
+        log_flop: natural logarithm of the training compute [flop].
+        scenario: assumptions.
+        optimum: of the search there.
+        speed: whether it was for the fastest batch.
+
+    Returns:
+        The value.
+    """
+    problem = utilisation_problem(log_flop, scenario, speed)
+    least = lagrangian(optimum.point, optimum.multipliers, problem)
+    work = workload(log_flop, scenario)
+    flop = math.log(6.0) + work.log_params + work.log_batch - jnp.log(scenario.peak_flops)
+    return jnp.where(speed, log_step_limit(work, scenario), flop) - least
+
+
+@filter_jit
+def _slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
+    """Slopes of `log_value` in log compute and in every field, [scenario, size]."""
+    one = jax.grad(log_value, argnums=(0, 1))
+    sizes = jax.vmap(one, in_axes=(0, None, 0, 0))
+    return jax.vmap(sizes, in_axes=(0, 0, 0, 0))(log_flop, scenarios, optima, speed)
+
+
+@filter_jit
+def _log_step_limits(log_flop: Array, scenarios: Scenario) -> Array:
+    sizes = jax.vmap(lambda size, scenario: log_step_limit(workload(size, scenario), scenario), in_axes=(0, None))
+    return jax.vmap(sizes)(log_flop, scenarios)
+
+
+def _values(found: PlanResult, log_flop: np.ndarray, scenarios: Scenario, speed: np.ndarray) -> np.ndarray:
+    """ln U*, minus infinity where infeasible; or room for the fastest batch."""
+    with np.errstate(divide="ignore"):
+        shares = np.log(np.asarray(found.utilisation))
+    limit = _log_step_limits(jnp.asarray(log_flop), scenarios)
+    return np.where(speed, np.asarray(limit) - np.asarray(found.log_time), shares)
+
+
+class _Brackets:
+    """Intervals that hold one root each, cut by evaluating several points of every interval at once."""
+
+    def __init__(self, scenarios: Scenario, n_scenarios: int):
+        self.scenarios = scenarios
+        grid = np.linspace(*RANGE, SIZES)
+        shape = (n_scenarios, SIZES)
+        logs = np.broadcast_to(grid, shape)
+        no, yes = np.zeros(shape, bool), np.ones(shape, bool)
+        curve = _values(survey_logs(logs, scenarios, no), logs, scenarios, no)
+        room = _values(survey_logs(logs, scenarios, yes), logs, scenarios, yes)
+        top = np.argmax(curve, axis=1)
+        self.log_plateau = curve.max(axis=1)
+        self.log_top = grid[top]
+        after = np.arange(SIZES) >= top[:, None]
+        levels = self.log_plateau[:, None] + np.log(list(SHARES.values()))
+        falls = [after & (curve < levels[:, [k]]) for k in range(len(SHARES))] + [after & (room < 0.0)]
+        self.levels = np.concatenate([levels, np.zeros((n_scenarios, 1))], axis=1)
+        self.exists = np.stack([fall.any(axis=1) for fall in falls], axis=1)
+        first = np.stack([np.maximum(fall.argmax(axis=1), 1) for fall in falls], axis=1)
+        self.low, self.high = grid[first - 1], grid[first]
+
+    def cut(self) -> None:
+        """Shrink every interval to the part in which its value first falls below its level."""
+        n_scenarios, n_inner = len(self.low), SIZES // len(NAMES)
+        share = np.arange(1, n_inner + 1) / (n_inner + 1)
+        inner = self.low[..., None] + (self.high - self.low)[..., None] * share
+        speed = np.broadcast_to(np.asarray(NAMES)[:, None] == "wall", inner.shape)
+        flat, kinds = inner.reshape(n_scenarios, -1), speed.reshape(n_scenarios, -1)
+        values = _values(survey_logs(flat, self.scenarios, kinds), flat, self.scenarios, kinds).reshape(inner.shape)
+        below = np.concatenate([values < self.levels[..., None], np.ones((*self.low.shape, 1), bool)], axis=-1)
+        ends = np.concatenate([self.low[..., None], inner, self.high[..., None]], axis=-1)
+        first = below.argmax(axis=-1)[..., None]
+        self.low = np.take_along_axis(ends, first, -1)[..., 0]
+        self.high = np.take_along_axis(ends, first + 1, -1)[..., 0]
+
+
+def thresholds(scenarios: Sequence[Scenario]) -> Thresholds:
+    """Thresholds and their elasticities.
+
+    Args:
+        scenarios: any number of them.
+
+    Returns:
+        Thresholds of each.
+    """
+    stacked = stack(scenarios)
+    count = len(scenarios)
+    brackets = _Brackets(stacked, count)
+    for _ in range(N_PASSES):
+        brackets.cut()
+    # Points left of the roots, where plans are feasible; and the plateau, in the same call.
+    ends = np.concatenate([brackets.low, brackets.log_top[:, None]], axis=1)
+    speed = np.broadcast_to(np.asarray([*(name == "wall" for name in NAMES), False]), ends.shape)
+    padded = np.pad(ends, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
+    kinds = np.pad(speed, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
+    found = survey_logs(padded, stacked, kinds)
+    optima: Optimum = jax.tree.map(lambda leaf: leaf[:, : ends.shape[1]], found.optimum)
+    along, fields = _slopes(jnp.asarray(ends), stacked, optima, jnp.asarray(speed))
+    along = np.asarray(along)
+    values = _values(found, padded, stacked, kinds)[:, : ends.shape[1]]
+    # One Newton step from the bracket's left end to the root.
+    step = (brackets.levels - values[:, :-1]) / along[:, :-1]
+    step = np.clip(np.where(np.isfinite(step), step, 0.0), 0.0, brackets.high - brackets.low)
+    log_flop = np.where(brackets.exists, brackets.low + step, np.inf)
+    is_share = np.asarray([name in SHARES for name in NAMES])
+
+    def scaled(slope: Array, value: Array) -> np.ndarray:
+        """d ln T / d ln field; a share moves with the plateau too."""
+        table = np.asarray(slope)
+        moved = table[:, :-1] - np.where(is_share, table[:, -1:], 0.0)
+        scale = np.asarray(value)[:, None]
+        return np.where(brackets.exists, -scale * moved / along[:, :-1], np.nan)
+
+    elasticities = jax.tree.map(scaled, fields, stacked)
+    return Thresholds(log_flop, np.exp(brackets.log_plateau), elasticities)
