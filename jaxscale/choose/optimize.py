@@ -16,8 +16,8 @@ from jaxscale.choose._host import number
 from jaxscale.choose.candidates import CONVERGED, best_candidate, certify, promising
 from jaxscale.choose.constraints import Goals, goals
 from jaxscale.choose.design_result import DesignChoice, RelaxedDesign
-from jaxscale.choose.design_space import N_COORDINATES, Design, design_at, families_for
-from jaxscale.choose.interior_point import Optimum, polish
+from jaxscale.choose.design_space import N_COORDINATES, families_for
+from jaxscale.choose.interior_point import polish
 from jaxscale.choose.lagrangian import descend, start_points
 from jaxscale.choose.oom import memory_limit, memory_scatter
 from jaxscale.choose.prices import shadow_prices
@@ -172,7 +172,7 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
     optimum = certify(optimum, np.asarray([best_candidate(optimum, wanted)]), every.rows(rows[order]), wanted)
     best = best_candidate(optimum, wanted)
     chosen = [settings[rows[candidate]] for candidate in order]
-    designs = [_design(optimum, row, setting) for row, setting in enumerate(chosen)]
+    designs = [setting.design_at(point) for point, setting in zip(optimum.points, chosen, strict=True)]
     setting = chosen[best]
     relaxed = RelaxedDesign(
         design=designs[best],
@@ -189,8 +189,3 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
     ranked = [designs[best], *(design for row, design in enumerate(designs) if row != best)]
     rounded = round_design(ranked[:ROUNDED_FROM], setting, wanted, n_chips=n_chips, head_dim=head_dim)
     return DesignChoice(rounded, relaxed, prices, wanted, rough.trajectory)
-
-
-def _design(optimum: Optimum, row: int, setting: Setting) -> Design:
-    point = jnp.asarray(optimum.points[row])
-    return design_at(point, setting.template, setting.family, setting.cluster.n_chips, setting.head_dim)

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from jaxscale.choose.constraints import Goals
 from jaxscale.choose.design_result import RelaxedDesign
+from jaxscale.choose.design_space import Design
 from jaxscale.choose.interior_point import polish
 from jaxscale.choose.problems import stack
 from jaxscale.choose.quantities import QUANTITIES
@@ -21,12 +22,14 @@ class Front(NamedTuple):
         quantities: in SI units, by name of `QUANTITIES`, each [front].
         prices: d ln objective / d ln bound [front].
         residuals: KKT residuals; a large one marks a point not to be trusted [front].
+        designs: the continuous designs.
     """
 
     bounds: Float[np.ndarray, " front"]
     quantities: dict[str, np.ndarray]
     prices: Float[np.ndarray, " front"]
     residuals: Float[np.ndarray, " front"]
+    designs: list[Design]
 
 
 def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Sequence[float]) -> Front:
@@ -42,12 +45,13 @@ def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Seque
         The front as arrays.
     """
     point, setting, index = relaxed.point, stack([relaxed.setting]), QUANTITIES.index(name)
-    values, prices, residuals = [], [], []
+    values, prices, residuals, designs = [], [], [], []
     for bound in bounds:
         optimum = polish(point[None], setting, wanted.with_bound(name, float(np.log(bound))))
         point = optimum.points[0]
         values.append(np.exp(optimum.values[0]))
         prices.append(-optimum.multipliers[0, index])
         residuals.append(optimum.residual[0])
+        designs.append(relaxed.setting.design_at(point))
     columns = dict(zip(QUANTITIES, np.asarray(values).T, strict=True))
-    return Front(np.asarray(bounds, float), columns, np.asarray(prices), np.asarray(residuals))
+    return Front(np.asarray(bounds, float), columns, np.asarray(prices), np.asarray(residuals), designs)

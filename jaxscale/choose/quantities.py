@@ -54,9 +54,13 @@ class Setting(eqx.Module):
     family: Family
     head_dim: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
 
+    def design_at(self, point: Float[ArrayLike, " coordinate"]) -> Design:
+        """The continuous design at a point of the unit cube."""
+        return design_at(jnp.asarray(point), self.template, self.family, self.cluster.n_chips, self.head_dim)
+
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
         """Logarithms of all `QUANTITIES` at a point of the unit cube, by the smooth model."""
-        design = design_at(point, self.template, self.family, self.cluster.n_chips, self.head_dim)
+        design = self.design_at(point)
         return quantities(design, costs(design.model, design.plan, self, TEMPERATURE), self)
 
 
