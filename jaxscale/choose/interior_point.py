@@ -18,8 +18,8 @@ import numpy as np
 from jaxscale.choose.constraints import Goals
 from jaxscale.choose.problems import Problems
 
-DISPLACEMENT = 1e-5
-"""Of the central differences of the gradient; half the distance to the nearest face where that is less [1]."""
+DISPLACEMENT, LEAST_DISPLACEMENT = 1e-5, 1e-9
+"""Of the central differences of the gradient; half the distance to the nearest face where that is between them [1]."""
 
 STEPS = tuple(0.5**k for k in range(1, 13))
 """Shares of the longest step that keeps slacks positive, tried where that one fails [1]."""
@@ -70,7 +70,7 @@ def _constraints(points: np.ndarray, values: np.ndarray, wanted: Goals, bounded:
 
 def _local(points: np.ndarray, problems: Problems, wanted: Goals, bounded: np.ndarray, z: np.ndarray) -> _Local:
     count, size = points.shape
-    reach = np.minimum(DISPLACEMENT, 0.5 * np.minimum(points, 1.0 - points))
+    reach = np.clip(0.5 * np.minimum(points, 1.0 - points), LEAST_DISPLACEMENT, DISPLACEMENT)
     shifts = np.concatenate([np.zeros((1 + len(bounded), size)), np.eye(size), -np.eye(size)])
     cloud = points[:, None, :] + reach[:, None, :] * shifts
     force = np.repeat(wanted.weights[:, None, :], cloud.shape[1], axis=1)
@@ -218,11 +218,11 @@ def polish(
         _keep_better(best, live, Optimum(points, here.values, z[:, : len(bounded)], residual), bounded)
         improved = residual < 0.9 * mark
         since, mark = np.where(improved, 0, since + 1), np.where(improved, residual, mark)
-        going = (residual >= tolerance) & (since < PATIENCE)
+        going = (residual >= tolerance) & (since < PATIENCE) & np.isfinite(here.hessian).all(axis=(1, 2))
         if not going.any():
             break
         solved = np.maximum(np.maximum(dual, primal), np.abs(product - mu[:, None]).max(-1)) < 10.0 * mu
-        mu = np.where(solved, np.maximum(np.minimum(0.2 * mu, mu**1.5), LOWEST_BARRIER), mu)
+        mu = np.where(solved, np.maximum(np.clip(mu**1.5, 0.02 * mu, 0.2 * mu), LOWEST_BARRIER), mu)
         kept = (live, points, s, z, mu, since, mark, floor)
         live, points, s, z, mu, since, mark, floor = (part[going] for part in kept)
         here = _Local(*(part[going] for part in here))

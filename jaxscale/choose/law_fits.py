@@ -5,13 +5,14 @@ losses of $\ln L - \operatorname{logsumexp}(a - \alpha \ln N, b - \beta \ln D, e
 resampled runs, all five numbers together: they are strongly correlated.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from jaxscale._compile import filter_jit
 from jaxscale.choose.loss import LossLaw
@@ -22,6 +23,10 @@ HUBER_DELTA = 1e-3
 
 FIRST_GUESS = (6.0, 7.0, 0.5, 0.35, 0.35)
 """a, b, e, alpha, beta: the middle of the grid of Hoffmann et al., appendix D.2."""
+
+
+Column = Sequence[float] | np.ndarray
+"""Numbers of several runs."""
 
 
 class LossFit(NamedTuple):
@@ -73,7 +78,7 @@ def _fit(start: Array, data: tuple[Array, Array, Array], weights: Array) -> tupl
     return jax.vmap(one)(weights)
 
 
-def fit_loss_law(params: ArrayLike, tokens: ArrayLike, loss: ArrayLike, n_samples: int = 100, seed: int = 0) -> LossFit:
+def fit_loss_law(params: Column, tokens: Column, loss: Column, n_samples: int = 100, seed: int = 0) -> LossFit:
     """Fit of $L = E + A N^{-α} + B D^{-β}$.
 
     Args:
@@ -122,7 +127,7 @@ class CriticalBatch(NamedTuple):
     misfit: float
 
 
-def fit_critical_batch(batch_tokens: ArrayLike, steps: ArrayLike) -> CriticalBatch:
+def fit_critical_batch(batch_tokens: Column, steps: Column) -> CriticalBatch:
     r"""Critical batch from steps to one loss at several batches: $S = S_\mathrm{min} + E_\mathrm{min} / B$.
 
     The same as $(S / S_\mathrm{min} - 1)(E / E_\mathrm{min} - 1) = 1$ with E = S B (McCandlish et al. 2018, equation
@@ -149,7 +154,7 @@ def fit_critical_batch(batch_tokens: ArrayLike, steps: ArrayLike) -> CriticalBat
     return CriticalBatch(float(least_steps), float(least_tokens), float(least_tokens / least_steps), float(misfit))
 
 
-def power_law(x: ArrayLike, y: ArrayLike) -> tuple[float, float, float]:
+def power_law(x: Column, y: Column) -> tuple[float, float, float]:
     """Coefficient c, exponent p and standard error of p of y = c x^p, by least squares in logarithms."""
     log_x, log_y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
     (slope, start), covariance = np.polyfit(log_x, log_y, 1, cov="unscaled")

@@ -47,6 +47,14 @@ ROUNDED_FROM = 3
 BUDGETS = {"days": 1e6, "loss": 1e3, "flop": 1e40, "params": 1e20}
 """Kinds of budget and the largest value of each."""
 
+OBJECTIVES = {
+    "time": {"time": 1.0},
+    "energy": {"energy": 1.0},
+    "tokens_per_second": {"time": 1.0, "tokens": -1.0},
+}
+"""What a run to a loss, of a compute or of a size may minimise: weights of logarithms. Money goes with time: all chips
+are paid for. Tokens per second keep to the critical batch, else the batch has no end."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -80,7 +88,11 @@ class Budget:
 
 
 def budget_goals(
-    budget: Budget, laws: Laws, memory_bytes: float, bounds: Mapping[str, float | int] | None = None
+    budget: Budget,
+    laws: Laws,
+    memory_bytes: float,
+    bounds: Mapping[str, float | int] | None = None,
+    objective: str = "time",
 ) -> Goals:
     """Objective and bounds of a budget.
 
@@ -89,10 +101,15 @@ def budget_goals(
         laws: of the loss.
         memory_bytes: largest predicted peak of a chip [byte].
         bounds: further bounds on `QUANTITIES`, SI units.
+        objective: of `OBJECTIVES`; a budget of days always asks for the least loss.
 
     Raises:
-        InputError: a loss that no run reaches.
+        InputError: a loss that no run reaches, an unknown objective, or one that does not go with the budget.
     """
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective {objective!r} is unknown; expected one of {', '.join(OBJECTIVES)}")
+    if budget.days is not None and objective != "time":
+        raise InputError(f"objective {objective!r} does not go with days; expected a budget of loss, flop or params")
     limits = {"memory": memory_bytes, **(bounds or {})}
     if budget.days is not None:
         return goals({"excess_loss": 1.0}, {**limits, "time": budget.days * DAY})
@@ -102,7 +119,9 @@ def budget_goals(
     loss, floor = target_loss(budget, laws), number(laws.loss.irreducible)
     if not loss > floor:
         raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
-    return goals({"time": 1.0}, {**limits, "excess_loss": loss - floor})
+    if objective == "tokens_per_second":
+        limits.setdefault("batch_over_critical", 1.0)
+    return goals(OBJECTIVES[objective], {**limits, "excess_loss": loss - floor})
 
 
 def target_loss(budget: Budget, laws: Laws) -> float:
@@ -123,6 +142,7 @@ def optimize_shape(
     levels: Mapping[str, str | None] | None = None,
     laws: Laws | None = None,
     bounds: Mapping[str, float | int] | None = None,
+    objective: str = "time",
     oom_probability: float = 0.1,
     head_dim: int = 128,
     n_starts: int = 60,
@@ -138,6 +158,7 @@ def optimize_shape(
         levels: framework, gpu and so on of the planned run, whose fitted effects apply.
         laws: of loss, batch, shape, failures and power; the defaults where None.
         bounds: further upper bounds by name of `QUANTITIES`, SI units, such as `{"tokens": 15e12}`.
+        objective: of `OBJECTIVES`: what a run to a loss, of a compute or of a size minimises.
         oom_probability: accepted probability of running out of memory [1].
         head_dim: width of a head [1].
         n_starts: rough searches, spread evenly over the kinds of sharding and recomputation [1].
@@ -156,7 +177,7 @@ def optimize_shape(
     base = model(template) if isinstance(template, str) else template
     rules = default_laws() if laws is None else laws
     limit = memory_limit(number(cluster.chip.hbm_bytes), memory_scatter(pooled, levels), oom_probability)
-    wanted = budget_goals(budget, rules, limit, bounds)
+    wanted = budget_goals(budget, rules, limit, bounds, objective)
     fitted = bare(resolve(pooled, levels or {}))
     settings = [Setting(base, cluster, fitted, rules, family, head_dim) for family in families_for(n_chips)]
     return search(settings, wanted, head_dim, n_starts, n_steps)

@@ -21,7 +21,7 @@ def columns(name, *wanted):
 def refit():
     params, tokens, loss = columns("restricted/chinchilla_svg_loss.csv", "params", "tokens_derived", "loss_nats")
     kept = np.argsort(loss.astype(float))[:-5]
-    return fit_loss_law(*(column.astype(float)[kept] for column in (params, tokens, loss)), n_samples=40)
+    return fit_loss_law(*(column.astype(float)[kept] for column in (params, tokens, loss)), n_samples=30)
 
 
 def test_refit_gives_the_published_constants(refit):
