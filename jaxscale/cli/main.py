@@ -16,10 +16,12 @@ from jaxscale.cli.console import say
 from jaxscale.cli.demo import Demo
 from jaxscale.cli.fit import Fit
 from jaxscale.cli.hardware import Hardware
+from jaxscale.cli.limits import Limits
 from jaxscale.cli.plan import PlanSearch
 from jaxscale.cli.predict import Predict
 from jaxscale.cli.shape import Shape
 from jaxscale.cli.startup import configure_jax
+from jaxscale.cli.sweep import Sweep
 from jaxscale.errors import InputError
 
 PROGRAM = "jaxscale"
@@ -34,6 +36,8 @@ Command = (
     | Annotated[PlanSearch, tyro.conf.subcommand("plan")]
     | Annotated[Shape, tyro.conf.subcommand("shape")]
     | Annotated[Burst, tyro.conf.subcommand("burst")]
+    | Annotated[Limits, tyro.conf.subcommand("limits")]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Hardware, tyro.conf.subcommand("hardware")]
 )
 

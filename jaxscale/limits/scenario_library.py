@@ -154,7 +154,7 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
             years = table.get("years", 0.0)
             if isinstance(years, bool) or not isinstance(years, int | float) or not -50.0 <= years <= 50.0:
                 raise InputError(f"{where}: years = {years!r} is out of range; expected a number from -50 to 50")
-            found[name] = Scenario(**evolve(fields, years))
+            found[name] = Scenario(**evolve(fields, float(years)))
     return found
 
 
@@ -166,7 +166,7 @@ def describe(path: str | Path | None = None) -> dict[str, str]:
     return first | {name: str(table.get("description", name)) for name, table in named.items()}
 
 
-def scenario(name: str = "default", *, gpu: str | None = None, **changes: float) -> Scenario:
+def scenario(name: str = "default", *, gpu: str | None = None, **changes: float | int) -> Scenario:
     """A shipped scenario, `scenario("batch-x10")`.
 
     Args:
