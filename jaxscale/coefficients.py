@@ -49,6 +49,7 @@ class Coefficients(eqx.Module):
     kernel_time: Number = _coefficient()
     host_time_layer: Number = _coefficient()
     host_time_tp: Number = _coefficient()
+    host_time_tp_network: Number = _coefficient()
     host_time_tp_node: Number = _coefficient()
     layer_time_factor: Number = _coefficient()
     scale_up_efficiency: Number = _coefficient()

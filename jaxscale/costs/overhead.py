@@ -5,7 +5,7 @@ A layer cannot run faster than the host launches its kernels: where the chip is 
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import exposed, smooth_max
+from jaxscale._types import exposed, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
@@ -32,7 +32,8 @@ def host_exposed(
     Args:
         model: the transformer.
         plan: tp, whose collectives the host launches too.
-        cluster: how many chips share a node; collectives that leave it need a proxy thread.
+        cluster: how many chips share a node; the network of a job that spans nodes takes threads of the host, and a
+            group that does more.
         coefficients: host time per layer.
         device: time the chip needs for the same work [s].
         temperature: smoothing [1].
@@ -41,8 +42,11 @@ def host_exposed(
         Time [s].
     """
     c = coefficients
-    nodes = smooth_max(plan.tp / cluster.network.domain_size[..., 0], 1.0, temperature)
-    per_layer = c.host_time_layer + c.host_time_tp * (plan.tp - 1.0) + c.host_time_tp_node * (nodes - 1.0)
+    node = cluster.network.domain_size[..., 0]
+    spans_nodes = smooth_min(smooth_max(cluster.n_chips / node, 1.0, temperature) - 1.0, 1.0, temperature)
+    per_rank = c.host_time_tp + c.host_time_tp_network * spans_nodes
+    nodes_of_group = smooth_max(plan.tp / node, 1.0, temperature)
+    per_layer = c.host_time_layer + per_rank * (plan.tp - 1.0) + c.host_time_tp_node * (nodes_of_group - 1.0)
     host = model.n_layers * per_layer
     return exposed(host, device, temperature)
 

@@ -46,6 +46,7 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "fp4_efficiency": lambda batch: _computes_in(batch, "fp4"),
     "score_bytes": lambda batch: np.asarray(batch.plan.flash_attention) < 1.0,
     "host_time_tp": _splits_tensors,
+    "host_time_tp_network": lambda batch: _splits_tensors(batch) & _spans_nodes(batch),
     "host_time_tp_node": _splits_tensors,
     "tp_exposed": _splits_tensors,
     "scale_out_efficiency": _spans_nodes,

@@ -191,6 +191,13 @@ def test_the_host_is_waited_for_only_where_it_is_slower():
     assert host_exposed(LLAMA, plan(), H100, coefficients, 0.04) == 0.0
 
 
+def test_the_host_serves_the_network_only_where_the_job_leaves_its_node():
+    coefficients = ideal(host_time_layer=1e-3, host_time_tp_network=1e-4)
+    for n_chips, per_layer in ((8, 1e-3), (16, 1.3e-3), (1024, 1.3e-3)):
+        time = host_exposed(LLAMA, plan(tp=4), as_arrays(cluster("h100-80gb", n_chips)), coefficients, 0.0)
+        np.testing.assert_allclose(time, 32 * per_layer, rtol=1e-9)
+
+
 def test_bookkeeping_counts_microbatches_and_steps():
     time = bookkeeping_time(plan(n_microbatches=5), H100, ideal(microbatch_time=0.1, step_time=1.0))
     np.testing.assert_allclose(time, 1.5, rtol=1e-9)

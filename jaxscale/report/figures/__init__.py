@@ -1,9 +1,11 @@
-"""Figures, one family per module. Each function takes plain numbers and returns a matplotlib figure."""
+"""Figures, one family per module. Each function takes plain numbers, or a fit, and returns a matplotlib figure."""
 
 from jaxscale.report.figures.accuracy import intervals as intervals
 from jaxscale.report.figures.accuracy import predicted_against_measured as predicted_against_measured
 from jaxscale.report.figures.accuracy import residuals_by_column as residuals_by_column
 from jaxscale.report.figures.breakdown import step_breakdown as step_breakdown
+from jaxscale.report.figures.calibration import coefficient_intervals as coefficient_intervals
+from jaxscale.report.figures.calibration import correlation_matrix as correlation_matrix
 from jaxscale.report.figures.curves import curves as curves
 from jaxscale.report.figures.curves import roofline as roofline
 from jaxscale.report.figures.design import sensitivity_bars as sensitivity_bars

@@ -1,0 +1,109 @@
+"""Negative controls of the calibration; writes fits/controls.csv.
+
+Run from the repository: `python fits/controls.py` (about 8 minutes on 2 cores).
+A fit of shuffled step times must fail, and a fit without a term must be worse on the source that identifies the term.
+"""
+
+import csv
+from collections.abc import Mapping
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import numpy as np
+from calibrate import FOLDER, load_tables
+
+from jaxscale.coefficients import names, prior_medians
+from jaxscale.fit.batch import Measured
+from jaxscale.fit.fitting import base_of, cross_validate
+from jaxscale.fit.measured import groups_of
+from jaxscale.fit.objective import Problem, make_problem
+from jaxscale.fit.parameters import find_effects, membership, parametrisation
+from jaxscale.fit.scope import scope
+from jaxscale.fit.solve import random_starts, solve
+
+GONE, FREE = -30.0, 30.0
+"""Unconstrained coordinates at which a cost vanishes, or a resource costs nothing."""
+
+TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "loss of thin matrices": ("vtrain_a100_ground_truth", {"matmul_half_tokens": GONE, "matmul_half_width": GONE}),
+    "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
+    "memory-bound kernels": ("vtrain_a100_ground_truth", {"residual_passes": GONE, "hidden_passes": GONE}),
+    "kernel launches": ("mosaic_llm_foundry", {"kernel_time": GONE}),
+    "host pace": (
+        "ultrascale_playbook_h100",
+        {"host_time_layer": GONE, "host_time_tp": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
+    ),
+    "handover between stages": (
+        "ultrascale_playbook_h100",
+        {"pp_slot_time": GONE, "pp_slot_node_time": GONE, "pp_slot_tp_time": GONE},
+    ),
+    "tensor-parallel collectives": ("vtrain_a100_ground_truth", {"tp_exposed": GONE}),
+    "data-parallel collectives": (
+        "mosaic_llm_foundry",
+        {"dp_efficiency": FREE, "dp_buckets": GONE, "scale_out_efficiency": FREE},
+    ),
+    "stragglers": ("nvidia_dgxc_benchmarking", {"straggler": GONE}),
+    "8-bit efficiency": ("nvidia_dgxc_benchmarking", {"fp8_efficiency": 0.0}),
+    "mixture-of-experts overheads": (
+        "nvidia_nemo_perf_summary",
+        {"moe_layer_time": GONE, "moe_imbalance": GONE, "ep_efficiency": FREE},
+    ),
+}
+
+
+def fixed(problem: Problem, values: Mapping[str, float]) -> Problem:
+    """The problem with some coefficients held at unconstrained values, effects included."""
+    mapping = problem.parametrisation
+    columns = np.asarray([names().index(name) for name in values])
+    held = np.isin(np.asarray(mapping.column), columns)
+    base = problem.base.at[:, columns].set(np.asarray(list(values.values())))
+    parts = (base, mapping.spread.at[columns].set(0.0), mapping.scale * ~held)
+    return eqx.tree_at(lambda p: (p.base, p.parametrisation.spread, p.parametrisation.scale), problem, parts)
+
+
+def held_out_error(problem: Problem, measured: Measured) -> float:
+    """Mean absolute percentage error of step time under 5-fold cross-validation [%]."""
+    starts = random_starts(jr.key(0), 1, problem.parametrisation.n_parameters)
+    solution = solve(problem, starts)
+    n = len(measured.batch)
+    held_out = cross_validate(problem, solution, groups_of(measured), n, 5, lambda _: None)
+    return float(100.0 * np.mean(np.abs(np.expm1(held_out[:, 0]))))
+
+
+def problem_of(measured: Measured) -> Problem:
+    """The fit of one table from the priors."""
+    effects = find_effects(measured.levels, scope(measured))
+    members = membership(measured.levels, effects)
+    return make_problem(measured, parametrisation(effects), base_of(measured, prior_medians()), members)
+
+
+def shuffled(measured: Measured) -> Measured:
+    """The same runs with their step times dealt anew."""
+    order = np.random.default_rng(0).permutation(len(measured.batch))
+    return Measured(measured.batch, np.asarray(measured.step_time)[order], measured.peak_memory, measured.levels)
+
+
+def main() -> None:
+    """Every control, next to the fit that it should be worse than."""
+    jax.config.update("jax_enable_x64", True)
+    tables = {name: table for name, (table, _) in load_tables().items()}
+    rows: list[tuple[str, str, float, float]] = []
+    for table in sorted({table for table, _ in TERMS.values()}):
+        measured = tables[table]
+        problem = problem_of(measured)
+        whole = held_out_error(problem, measured)
+        rows.append(("shuffled step times", table, whole, held_out_error(problem_of(shuffled(measured)), measured)))
+        print(rows[-1], flush=True)
+        for term, (identified_by, values) in TERMS.items():
+            if identified_by == table:
+                rows.append((f"without {term}", table, whole, held_out_error(fixed(problem, values), measured)))
+                print(rows[-1], flush=True)
+    with (FOLDER / "controls.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("control", "table", "mape_percent", "mape_of_control_percent"))
+        writer.writerows((name, table, f"{whole:.2f}", f"{error:.2f}") for name, table, whole, error in rows)
+
+
+if __name__ == "__main__":
+    main()

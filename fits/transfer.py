@@ -1,0 +1,102 @@
+"""Transfer to a software stack that was never fitted, with none and with a few of its runs; writes fits/transfer.csv.
+
+Run from the repository after `python fits/calibrate.py`: `python fits/transfer.py` (about 8 minutes on 2 cores). For
+each setup, the pooled fit is refitted without it. Its runs are predicted as they are (zero-shot), and again after a fit
+of eight of them, drawn at random, that starts from the refitted coefficients (few-shot).
+"""
+
+import csv
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from calibrate import FOLDER, load_tables
+
+from jaxscale.coefficients import Coefficients, prior_medians, priors
+from jaxscale.fit.batch import Measured, concatenate
+from jaxscale.fit.fitting import Attempt, base_of, calibration_record, fit_measured, moved
+from jaxscale.fit.objective import Problem, make_problem, predicted_logs, reweighted
+from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation, unconstrain
+from jaxscale.fit.scope import scope
+from jaxscale.fit.solve import refine
+from jaxscale.fit.store import load_fit
+
+N_SHOTS = 8
+N_DRAWS = 3
+MIN_RUNS = 16
+
+
+def saved_parameters(effects: tuple[Effect, ...], problem: Problem) -> np.ndarray:
+    """Standardised parameters of the shipped pooled fit [parameter]."""
+    fitted = load_fit("default")
+    spread = np.asarray([prior.spread for prior in priors().values()])
+    pooled = (unconstrain(fitted) - unconstrain(prior_medians())) / spread
+    assert fitted.calibration is not None
+    shifts = {(e.kind, e.level): dict(e.shifts) for e in fitted.calibration.effects}
+    scale = np.asarray(problem.parametrisation.scale)
+    values = np.zeros(len(scale))
+    for index, effect in enumerate(effects):
+        values[index] = shifts.get((effect.kind, effect.level), {}).get(effect.coefficient, 0.0) / scale[index]
+    return np.concatenate([pooled, values])
+
+
+def without(everything: Measured, problem: Problem, effects: tuple[Effect, ...], kept: np.ndarray) -> Coefficients:
+    """The pooled fit of the kept runs, starting from the shipped one."""
+    solution = refine(reweighted(problem, kept), jnp.asarray(saved_parameters(effects, problem)))
+    attempt = Attempt(problem, effects, solution, np.zeros((int(kept.sum()), 2)))
+    record = calibration_record("without", everything.take(kept), prior_medians(), attempt, "")
+    return moved(prior_medians(), problem.parametrisation.spread, solution.parameters, record)
+
+
+def errors(measured: Measured, coefficients: Coefficients) -> np.ndarray:
+    """Absolute percentage error of step time of each run [%]."""
+    batch = jax.tree.map(jnp.asarray, measured.batch)
+    logs = np.asarray(predicted_logs(batch, jnp.asarray(base_of(measured, coefficients))))
+    return 100.0 * np.abs(np.expm1(logs[:, 0] - np.log(np.asarray(measured.step_time))))
+
+
+def few_shot(measured: Measured, start: Coefficients) -> list[tuple[float, float]]:
+    """Median error of the other runs before and after a fit of a few, for each draw [%]."""
+    found = []
+    for seed in range(N_DRAWS):
+        order = np.random.default_rng(seed).permutation(len(measured.batch))
+        shots, others = measured.take(np.sort(order[:N_SHOTS])), measured.take(np.sort(order[N_SHOTS:]))
+        fitted = fit_measured(shots, start=start, n_starts=1).coefficients
+        found.append((float(np.median(errors(others, start))), float(np.median(errors(others, fitted)))))
+    return found
+
+
+def main() -> None:
+    """Leave every setup out in turn."""
+    jax.config.update("jax_enable_x64", True)
+    tables = load_tables()
+    everything = concatenate([table for table, _ in tables.values()])
+    effects = find_effects(everything.levels, scope(everything))
+    members = membership(everything.levels, effects)
+    problem = make_problem(everything, parametrisation(effects), base_of(everything, prior_medians()), members)
+    setups = np.asarray(everything.levels["source"])
+    rows = []
+    for setup in sorted(set(setups)):
+        inside = setups == setup
+        start = without(everything, problem, effects, ~inside)
+        runs = everything.take(inside)
+        zero = errors(runs, start)
+        row = {"setup": setup, "n": int(inside.sum()), "zero_shot_mape": np.mean(zero), "zero_shot": np.median(zero)}
+        if len(zero) >= MIN_RUNS:
+            draws = few_shot(runs, start)
+            row["few_shot"] = np.mean([after for _, after in draws])
+            row["worst_ratio"] = max(after / before for before, after in draws)
+        rows.append(row)
+        print({key: value if isinstance(value, str | int) else round(float(value), 2) for key, value in row.items()})
+        sys.stdout.flush()
+    with (FOLDER / "transfer.csv").open("w", newline="", encoding="utf-8") as file:
+        columns = ("setup", "n", "zero_shot_mape", "zero_shot", "few_shot", "worst_ratio")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: v if isinstance(v, str | int) else f"{v:.2f}" for k, v in row.items()})
+
+
+if __name__ == "__main__":
+    main()
