@@ -13,7 +13,7 @@ from jaxscale.errors import InputError
 
 @dataclass(frozen=True)
 class Sweep:
-    """Evaluate a product of axes over assumptions, training compute and plans; results in NPZ files, one for each chunk."""
+    """Evaluate a product of axes over assumptions, compute and plans; results in NPZ files, one for each chunk."""
 
     spec: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SPEC.toml", help="axes of the sweep")]
     out: Annotated[Path, tyro.conf.arg(metavar="DIR", help="folder for the results")]

@@ -44,9 +44,9 @@ class BatchTime(NamedTuple):
 def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> Array:
     r"""Stage times in a batch, $m + (PP - 1) / i + w (PP - \min(m, PP)) (1 - 1/i)$.
 
-    The first two terms are the interleaved schedule with at least as many microbatches as stages (Narayanan et al. 2021,
-    arXiv 2104.04473, section 2.2). With fewer, each rank waits for the first microbatch to come round: the last term,
-    without which a batch would end before one microbatch could pass all stages.
+    The first two terms are the interleaved schedule with at least as many microbatches as stages (Narayanan et al.
+    2021, arXiv 2104.04473, section 2.2). With fewer, each rank waits for the first microbatch to come round: the
+    last term, without which a batch would end before one microbatch could pass all stages.
     """
     n_microbatches, n_stages = jnp.exp(degrees.n_microbatches), jnp.exp(degrees.groups[PP])
     fewer = jnp.exp(overlap.smaller(degrees.n_microbatches, degrees.groups[PP]))

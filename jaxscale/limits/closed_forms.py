@@ -16,7 +16,7 @@ SEQUENTIAL_MATMULS = 4.0
 
 
 def wall_exponent(scenario: Scenario) -> Array:
-    r"""Growth of the wall with run length, batch, and the inverses of latency and depth, $1 / (1/2 - \beta + \lambda/2)$.
+    r"""Growth of the wall with run length and batch, $1 / (1/2 - \beta + \lambda/2)$; latency and depth lower it so.
 
     Zero or negative: there is no wall, since steps become fewer faster than layers become more.
     """
@@ -26,7 +26,8 @@ def wall_exponent(scenario: Scenario) -> Array:
 def log_latency_wall(scenario: Scenario) -> Array:
     r"""Training compute beyond which latency alone takes longer than the run, natural logarithm [flop].
 
-    Every batch takes at least $c\,\tau L$ with $\tau$ the latency of a kernel: $(D / B)\, c\, \tau L = t_{train}$, a power of T.
+    Every batch takes at least $c\,\tau L$ with $\tau$ the latency of a kernel: $(D / B)\, c\, \tau L = t_{train}$, a
+    power of T.
 
     Args:
         scenario: assumptions; the depth is its power law, `log_depth` is left out.
@@ -52,9 +53,9 @@ def log_latency_wall(scenario: Scenario) -> Array:
 
 
 def bandwidth_side(scenario: Scenario, bandwidth: Array | float) -> Array:
-    r"""Side of a square weight slice whose tensor-parallel traffic takes as long as its arithmetic, $\tfrac43 u C p / W$ [1].
+    r"""Side of a square weight slice whose tensor-parallel traffic takes as long as its arithmetic [1].
 
-    C counts multiply-adds; narrower slices leave arithmetic waiting.
+    $\tfrac43 u C p / W$, with C in multiply-adds; narrower slices leave arithmetic waiting.
 
     Args:
         scenario: assumptions.
@@ -68,13 +69,15 @@ def bandwidth_side(scenario: Scenario, bandwidth: Array | float) -> Array:
 
 
 def replica_tokens(scenario: Scenario, bandwidth: Array | float) -> Array:
-    r"""Tokens of a batch on one replica whose gradients take as long as their arithmetic, $\tfrac23 u C p_g / W$ [token]."""
+    r"""Tokens of a replica whose gradients take as long as their arithmetic, $\tfrac23 u C p_g / W$ [token]."""
     rate = 0.5 * scenario.max_utilisation * scenario.peak_flops
     return 2.0 / 3.0 * rate * scenario.gradient_bytes / bandwidth
 
 
 def latency_volume(scenario: Scenario, overhead: Array | float, collective: Array | float = 0.0) -> Array:
-    r"""Volume $b w^2$ of a matmul that keeps latency to a share of its arithmetic, $2 u C (\tau + t_{coll}) / 3 \epsilon$ [1].
+    r"""Volume $b w^2$ of a matmul that keeps latency to a share $\epsilon$ of its arithmetic [1].
+
+    $2 u C (\tau + t_{coll}) / 3 \epsilon$, with C in multiply-adds.
 
     Args:
         scenario: assumptions.

@@ -1,7 +1,8 @@
 """Coordinates of relaxed plans, and the limits on them that are linear in logarithms.
 
-A plan is a point u: logarithms of the degrees of the five groups, of m and of i, the expert-parallel one as its share of
-ln E, which a dense model has too; and an excess, by which deadline and memory may be missed at a price. Limits read A u <= a.
+A plan is a point u: logarithms of the degrees of the five groups, of m and of i, the expert-parallel one as its
+share of ln E, which a dense model has too; and an excess, by which deadline and memory may be missed at a price. Limits
+read A u <= a.
 """
 
 from typing import NamedTuple

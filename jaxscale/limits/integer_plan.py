@@ -1,7 +1,7 @@
 """Plans of whole numbers, powers of two or any, by a hill climb over lattice neighbourhoods from the relaxed plan.
 
-Every round tries all plans whose degrees differ by one step of the lattice in any number of coordinates at once, and goes to
-the best of them. Powers of two step by factors of two; other whole numbers by ever finer factors.
+Every round tries all plans whose degrees differ by one step of the lattice in any number of coordinates at once, and
+goes to the best of them. Powers of two step by factors of two; other whole numbers by ever finer factors.
 """
 
 import itertools

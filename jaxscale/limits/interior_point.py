@@ -5,8 +5,8 @@ Every iterate stays strictly feasible. The Newton step of the perturbed optimali
 $$ (H + J^T S^{-1} Z J)\, \delta u = -(\nabla f - \mu J^T S^{-1} 1), \qquad J = -\nabla s $$
 
 with H the curvature of the Lagrangian, by an elimination whose pivots are kept positive; a line search lowers the
-barrier function $f - \mu \sum \ln s$; $\mu$ falls once its problem is solved (Fiacco and McCormick; Nocedal and Wright 2006,
-chapter 19).
+barrier function $f - \mu \sum \ln s$; $\mu$ falls once its problem is solved (Fiacco and McCormick; Nocedal and
+Wright 2006, chapter 19).
 """
 
 from typing import NamedTuple

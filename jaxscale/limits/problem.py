@@ -2,8 +2,8 @@ r"""The plan search as a nonlinear programme in log coordinates u, nearly a geom
 
 $$ \min_u\; w \ln n(u) + \ln t(u) + \rho\, e \quad\text{s.t.}\quad A u \le a, \quad \ln t(u) - \ln t_{max} - e \le 0 $$
 
-n chips, t the batch's time, e the excess; w = 1 maximises the utilisation $6 N B / (n C t)$, w = 0 finds the fastest batch
-and has no deadline.
+n chips, t the batch's time, e the excess; w = 1 maximises the utilisation $6 N B / (n C t)$, w = 0 finds the fastest
+batch and has no deadline.
 """
 
 import math

@@ -107,7 +107,9 @@ def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
         chosen = on_chip(chosen, hardware[str(table["gpu"])])
     chunk = table.get("chunk", DEFAULT_CHUNK)
     if not isinstance(chunk, int) or not 1 <= chunk <= LARGEST_CHUNK:
-        raise InputError(f"{path}: chunk = {chunk!r} is out of range; expected a whole number from 1 to {LARGEST_CHUNK}")
+        raise InputError(
+            f"{path}: chunk = {chunk!r} is out of range; expected a whole number from 1 to {LARGEST_CHUNK}"
+        )
     axes = table.get("axes")
     if not isinstance(axes, dict) or SIZE not in axes:
         raise InputError(f"{path}: no table [axes.{SIZE}]; expected one, with from, to and n or with values")

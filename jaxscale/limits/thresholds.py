@@ -1,8 +1,8 @@
 r"""Training computes at which utilisation has fallen to a share of its plateau, and the wall, with their elasticities.
 
-Each threshold is the root of $F(\ln T, \theta) = 0$: for a share s, $F = \ln U^*(T) - \ln U^*(T_{max}) - \ln s$; for the
-wall, $F = \ln t_{max}(T) - \ln t^*(T)$, the least time of a batch. The optima's slopes are those of their Lagrangians
-(envelope theorem), so $\partial \ln T / \partial \theta = - F_\theta / F_{\ln T}$ costs one reverse pass.
+Each threshold is the root of $F(\ln T, \theta) = 0$: for a share s, $F = \ln U^*(T) - \ln U^*(T_{max}) - \ln s$; for
+the wall, $F = \ln t_{max}(T) - \ln t^*(T)$, the least time of a batch. The optima's slopes are those of their
+Lagrangians (envelope theorem), so $\partial \ln T / \partial \theta = - F_\theta / F_{\ln T}$ costs one reverse pass.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Thresholds(NamedTuple):
     """Thresholds of scenarios and their elasticities.
 
     Attributes:
-        log_flop: natural logarithms in the order of `NAMES`, infinite where there is none [scenario, threshold], [flop].
+        log_flop: natural logarithms in the order of `NAMES`, infinite where there is none [scenario, threshold] [flop].
         plateau: highest utilisation of each scenario [1], [scenario].
         elasticities: d ln T / d ln of every field, nan where there is no threshold [scenario, threshold] [1].
     """
@@ -63,7 +63,7 @@ class Thresholds(NamedTuple):
 
 
 def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Array) -> Array:
-    """ln U* or, for the fastest batch, room for it: ln of the longest batch over the fastest; differentiable [1].
+    """Ln U* or, for the fastest batch, room for it: ln of the longest batch over the fastest; differentiable [1].
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
@@ -82,7 +82,7 @@ def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Arra
 
 
 @filter_jit
-def _slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
+def slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
     """Slopes of `log_value` in log compute and in every field, [scenario, size]."""
     one = jax.grad(log_value, argnums=(0, 1))
     sizes = jax.vmap(one, in_axes=(0, None, 0, 0))
@@ -96,7 +96,7 @@ def _log_step_limits(log_flop: Array, scenarios: Scenario) -> Array:
 
 
 def _values(found: PlanResult, log_flop: np.ndarray, scenarios: Scenario, speed: np.ndarray) -> np.ndarray:
-    """ln U*, minus infinity where infeasible; or room for the fastest batch."""
+    """Ln U*, minus infinity where infeasible; or room for the fastest batch."""
     with np.errstate(divide="ignore"):
         shares = np.log(np.asarray(found.utilisation))
     limit = _log_step_limits(jnp.asarray(log_flop), scenarios)
@@ -161,7 +161,7 @@ def thresholds(scenarios: Sequence[Scenario]) -> Thresholds:
     kinds = np.pad(speed, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
     found = survey_logs(padded, stacked, kinds)
     optima: Optimum = jax.tree.map(lambda leaf: leaf[:, : ends.shape[1]], found.optimum)
-    along, fields = _slopes(jnp.asarray(ends), stacked, optima, jnp.asarray(speed))
+    along, fields = slopes(jnp.asarray(ends), stacked, optima, jnp.asarray(speed))
     along = np.asarray(along)
     values = _values(found, padded, stacked, kinds)[:, : ends.shape[1]]
     # One Newton step from the bracket's left end to the root.
@@ -171,7 +171,7 @@ def thresholds(scenarios: Sequence[Scenario]) -> Thresholds:
     is_share = np.asarray([name in SHARES for name in NAMES])
 
     def scaled(slope: Array, value: Array) -> np.ndarray:
-        """d ln T / d ln field; a share moves with the plateau too."""
+        """D ln T / d ln field; a share moves with the plateau too."""
         table = np.asarray(slope)
         moved = table[:, :-1] - np.where(is_share, table[:, -1:], 0.0)
         scale = np.asarray(value)[:, None]

@@ -27,12 +27,8 @@ def library():
     default = known["default"]
     known["latency-only"] = dataclasses.replace(default, **LATENCY_ONLY)
     known["latency-only-unhindered"] = dataclasses.replace(default, **{**LATENCY_ONLY, "pipeline_wait": 0.0})
-    known["latency-only-levers"] = dataclasses.replace(
-        default, **LATENCY_ONLY, batch_exponent=0.25, depth_exponent=0.2
-    )
-    known["latency-only-no-wall"] = dataclasses.replace(
-        default, **LATENCY_ONLY, batch_exponent=0.5, depth_exponent=0.0
-    )
+    known["latency-only-levers"] = dataclasses.replace(default, **LATENCY_ONLY, batch_exponent=0.25, depth_exponent=0.2)
+    known["latency-only-no-wall"] = dataclasses.replace(default, **LATENCY_ONLY, batch_exponent=0.5, depth_exponent=0.0)
     known["slower-network"] = dataclasses.replace(default, network_bandwidth=default.network_bandwidth * 0.999)
     known["half-units"] = dataclasses.replace(
         default,

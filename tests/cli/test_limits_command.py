@@ -1,0 +1,41 @@
+"""`jaxscale limits`: its document, its figure, its refusals."""
+
+import json
+
+import pytest
+
+from jaxscale.cli.main import main
+
+
+def test_document_of_two_scenarios(capsys, tmp_path):
+    figure = tmp_path / "limits.png"
+    asked = ["limits", "--scenario", "default", "--scenario", "global-nvlink", "--from", "1e26", "--to", "1e31"]
+    assert main([*asked, "--json", "--plot", str(figure)]) == 0
+    default, joined = json.loads(capsys.readouterr().out)
+    assert default["scenario"] == "default" and joined["scenario"] == "global-nvlink"
+    assert default["training_flop"][0] == pytest.approx(1e26) and default["training_flop"][-1] == pytest.approx(1e31)
+    assert all(0.0 <= value <= 0.7 for value in default["utilisation"])
+    limits = default["thresholds"]
+    assert list(limits) == ["end_of_linear", "half", "tenth", "wall"]
+    assert limits["end_of_linear"] < limits["half"] < limits["tenth"] < limits["wall"]
+    assert joined["thresholds"]["end_of_linear"] > 10.0 * limits["end_of_linear"]
+    assert default["elasticities"]["wall"]["training_time"] > 1.0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--scenario", "globl-nvlink"), "did you mean global-nvlink"),
+        (("--gpu", "h1000"), "h1000"),
+        (("--from", "1e30", "--to", "1e20"), "no range"),
+        (("--scenarios", "{own}"), "not valid TOML"),
+        (("--plot", "{own}/figure.png"), "expected an existing folder"),
+    ],
+)
+def test_refusals_are_one_line(arguments, said, capsys, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text("[scenarios")
+    assert main(["limits", *(argument.format(own=own) for argument in arguments)]) == 2
+    refusal = capsys.readouterr().err.strip()
+    assert said in refusal and "\n" not in refusal

@@ -1,0 +1,116 @@
+"""Sweeps: same results on any number of devices, same files after a kill, refusals of one line."""
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxscale.cli.main import main
+from jaxscale.limits.sweep import chunk_name, load_sweep
+from jaxscale.limits.sweep_spec import read_spec
+
+SPEC = """
+chunk = 5000
+[axes.network_latency]
+values = [1e-6, 4e-6, 1e-5]
+[axes.dp]
+from = 16
+to = 65536
+n = 40
+[axes.training_flop]
+from = 1e25
+to = 1e31
+n = 250
+[plan]
+tp_ff = 64
+tp_width = 4
+pp = 8
+n_microbatches = 4
+interleave = 4
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """A sweep of fixed plans, 30,000 points in 6 files."""
+    path = tmp_path / "spec.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def start(spec: Path, out: Path, *more: str, devices: int = 1) -> subprocess.Popen:
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    command = [sys.executable, "-m", "jaxscale.cli.main", "sweep", str(spec), "--out", str(out), *more]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_points_are_the_product_of_the_axes(spec):
+    sweep = read_spec(spec)
+    assert (sweep.n_points, sweep.n_chunks) == (30_000, 6)
+    columns = [sweep.columns(index) for index in range(sweep.n_chunks)]
+    together = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
+    assert len(set(zip(*together.values(), strict=True))) == 30_000
+    assert together["training_flop"][1] > together["training_flop"][0]
+    assert together["dp"][249] == together["dp"][0] != together["dp"][250]
+
+
+def test_devices_and_kills_change_nothing(spec, tmp_path):
+    one, eight = tmp_path / "one", tmp_path / "eight"
+    assert main(["sweep", str(spec), "--out", str(one)]) == 0
+    running = start(spec, eight, devices=8)
+    assert running.wait(timeout=120) == 0, running.stderr.read() if running.stderr else ""
+    first, second = load_sweep(one), load_sweep(eight)
+    assert len(first["utilisation"]) == 30_000
+    np.testing.assert_allclose(second["utilisation"], first["utilisation"], rtol=1e-6)
+    np.testing.assert_array_equal(second["feasible"], first["feasible"])
+    assert 0.05 < first["feasible"].mean() < 0.95
+    assert np.ptp(first["utilisation"]) > 0.3
+    undisturbed = hashes(one)
+    # What a kill leaves: some files whole, none in part. A file lost or another's content would show.
+    for lost in (0, 3, 5):
+        (one / chunk_name(lost)).unlink()
+    assert hashes(one) != undisturbed
+    assert main(["sweep", str(spec), "--out", str(one), "--resume"]) == 0
+    assert hashes(one) == undisturbed
+
+
+def test_refusals(spec, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["sweep", str(spec), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["sweep", str(spec), "--out", str(out)]) == 2
+    spec.write_text(SPEC.replace("n = 40", "n = 41"))
+    assert main(["sweep", str(spec), "--out", str(out), "--resume"]) == 2
+    for broken in (
+        SPEC.replace("axes.dp", "axes.dpp"),
+        SPEC.replace("n = 40", "m = 40"),
+        SPEC.replace("to = 65536", "to = 1"),
+        SPEC.replace("chunk = 5000", "chunk = 0"),
+        SPEC.replace("[axes.training_flop]", "[axes.training"),
+    ):
+        spec.write_text(broken)
+        assert main(["sweep", str(spec), "--out", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 7 and not (tmp_path / "new").exists()
+
+
+def test_two_processes_share_a_sweep(spec, tmp_path):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    assert main(["sweep", str(spec), "--out", str(alone)]) == 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    common = ("--coordinator", address, "--n-processes", "2", "--process")
+    both = [start(spec, shared, *common, str(process)) for process in range(2)]
+    for running in both:
+        assert running.wait(timeout=180) == 0, running.stderr.read() if running.stderr else ""
+    assert hashes(shared) == hashes(alone)
