@@ -162,12 +162,15 @@ Image(png(figure))
 # The same cluster, model and batch as published, and the plan left to choose. `error` is predicted over published step
 # time of the published plan; `saves` is what the chosen plan takes off that prediction. Part of every saving is
 # hindsight: sequence parallelism and selective recomputation came later than some of these runs, and the choice may
-# stretch tensor parallelism over nodes where its authors stayed inside one.
+# stretch tensor parallelism over nodes where its authors stayed inside one. A negative saving means that the published
+# plan is not among those searched: by this model it does not fit in memory, or its chunks are uneven (126 layers do not
+# divide by 16 stages).
 
 # %%
 comparisons = [compare_design(name) for name in published_designs()]
 for found in comparisons:
     print(f"{found.name}: published {found.measured:.1f} s, error {found.error:+.1%}, choice saves {found.gain:.1%}")
+    print(f"    published plan: {found.memory / 1e9:.0f} GB of {found.choice.memory_limit / 1e9:.0f} GB allowed")
     print("   ", ", ".join(f"{name} {before} -> {after}" for name, (before, after) in found.differences.items()))
 
 # %% [markdown]
