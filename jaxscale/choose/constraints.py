@@ -48,7 +48,7 @@ class Goals:
 
     def objective(self, values: np.ndarray) -> np.ndarray:
         """Weighted sum of log quantities [...]."""
-        return np.sum(values * self.weights, axis=-1)
+        return np.asarray(np.sum(values * self.weights, axis=-1))
 
     def residuals(self, values: np.ndarray) -> np.ndarray:
         """Constraints, satisfied where not positive: log value less log bound [..., quantity]."""
