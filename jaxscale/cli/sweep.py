@@ -51,7 +51,8 @@ class Sweep:
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
         # Of several processes all but the first find the folder set up, or set it up the same.
         todo = prepare(spec, self.out, self.resume or self.n_processes > 1)
-        with Progress(console=messages(), transient=True) as progress:
+        console = messages()
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("sweep", total=spec.n_points, completed=(spec.n_chunks - len(todo)) * spec.chunk)
             for _ in run_sweep(spec, self.out, todo):
                 progress.advance(bar, spec.chunk)

@@ -20,7 +20,7 @@ def wall_exponent(scenario: Scenario) -> Array:
 
     Zero or negative: there is no wall, since steps become fewer faster than layers become more.
     """
-    return 1.0 / (0.5 - scenario.batch_exponent + 0.5 * scenario.depth_exponent)
+    return jnp.asarray(1.0 / (0.5 - scenario.batch_exponent + 0.5 * scenario.depth_exponent))
 
 
 def log_latency_wall(scenario: Scenario) -> Array:
@@ -65,13 +65,13 @@ def bandwidth_side(scenario: Scenario, bandwidth: Array | float) -> Array:
         The side w.
     """
     rate = 0.5 * scenario.max_utilisation * scenario.peak_flops
-    return 4.0 / 3.0 * rate * scenario.activation_bytes / bandwidth
+    return jnp.asarray(4.0 / 3.0 * rate * scenario.activation_bytes / bandwidth)
 
 
 def replica_tokens(scenario: Scenario, bandwidth: Array | float) -> Array:
     r"""Tokens of a replica whose gradients take as long as their arithmetic, $\tfrac23 u C p_g / W$ [token]."""
     rate = 0.5 * scenario.max_utilisation * scenario.peak_flops
-    return 2.0 / 3.0 * rate * scenario.gradient_bytes / bandwidth
+    return jnp.asarray(2.0 / 3.0 * rate * scenario.gradient_bytes / bandwidth)
 
 
 def latency_volume(scenario: Scenario, overhead: Array | float, collective: Array | float = 0.0) -> Array:
@@ -88,7 +88,7 @@ def latency_volume(scenario: Scenario, overhead: Array | float, collective: Arra
         Tokens times rows times columns.
     """
     rate = 0.5 * scenario.max_utilisation * scenario.peak_flops
-    return 2.0 / 3.0 * rate * (scenario.kernel_latency + collective) / overhead
+    return jnp.asarray(2.0 / 3.0 * rate * (scenario.kernel_latency + collective) / overhead)
 
 
 def log_least_chips(log_flop: Array, scenario: Scenario) -> Array:

@@ -1,8 +1,9 @@
 r"""What a utilisation curve tells of the assumptions behind it, and how far uncertain assumptions blur it.
 
 With slopes $J_{ki} = \partial U_k / \partial \ln \theta_i$ at the points of a curve read to $\sigma$, the Fisher
-information of the logarithms is $J^T J / \sigma^2$, to which an independent measurement of one of them adds the
-inverse of its variance. Bands follow from the same slopes: the variance of $\ln U$ is $\sum_i (\partial \ln U / \partial \ln \theta_i)^2 s_i^2$.
+information of the logarithms is $J^T J / \sigma^2$, to which an independent measurement of one of them adds the inverse
+of its variance. Bands follow from the same slopes: the variance of $\ln U$ is
+$\sum_i (\partial \ln U / \partial \ln \theta_i)^2 s_i^2$.
 """
 
 from collections.abc import Mapping, Sequence

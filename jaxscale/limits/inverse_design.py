@@ -2,9 +2,9 @@ r"""The cheapest change of hardware that moves a threshold to a target.
 
 $$ \min_\delta \tfrac12 \sum_i w_i \delta_i^2 \quad\text{s.t.}\quad \ln T(\theta e^\delta) = \ln T^* $$
 
-with $\delta$ the logarithms of the factors on the hardware. Each step solves the problem with the threshold
-linearised where the last one ended, $\delta = \Lambda\, W^{-1} e$ with e its elasticities; where steps end, that is the condition of an
-optimum: every lever is pulled in proportion to its elasticity over its price.
+with $\delta$ the logarithms of the factors on the hardware. Each step solves the problem with the threshold linearised
+where the last one ended, $\delta = \Lambda\, W^{-1} e$ with e its elasticities; where steps end, that is the condition
+of an optimum: every lever is pulled in proportion to its elasticity over its price.
 """
 
 import dataclasses

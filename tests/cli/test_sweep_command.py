@@ -53,6 +53,11 @@ def start(spec: Path, out: Path, *more: str, devices: int = 1) -> subprocess.Pop
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
+def finish(running: subprocess.Popen) -> None:
+    said = running.communicate(timeout=240)[1]
+    assert running.returncode == 0, said
+
+
 def test_points_are_the_product_of_the_axes(spec):
     sweep = read_spec(spec)
     assert (sweep.n_points, sweep.n_chunks) == (30_000, 6)
@@ -66,8 +71,7 @@ def test_points_are_the_product_of_the_axes(spec):
 def test_devices_and_kills_change_nothing(spec, tmp_path):
     one, eight = tmp_path / "one", tmp_path / "eight"
     assert main(["sweep", str(spec), "--out", str(one)]) == 0
-    running = start(spec, eight, devices=8)
-    assert running.wait(timeout=120) == 0, running.stderr.read() if running.stderr else ""
+    finish(start(spec, eight, devices=8))
     first, second = load_sweep(one), load_sweep(eight)
     assert len(first["utilisation"]) == 30_000
     np.testing.assert_allclose(second["utilisation"], first["utilisation"], rtol=1e-6)
@@ -110,7 +114,6 @@ def test_two_processes_share_a_sweep(spec, tmp_path):
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     common = ("--coordinator", address, "--n-processes", "2", "--process")
-    both = [start(spec, shared, *common, str(process)) for process in range(2)]
-    for running in both:
-        assert running.wait(timeout=180) == 0, running.stderr.read() if running.stderr else ""
+    for running in [start(spec, shared, *common, str(process)) for process in range(2)]:
+        finish(running)
     assert hashes(shared) == hashes(alone)
