@@ -20,6 +20,9 @@ SCHEMES = {
     "left_out_setup": "the whole setup (source and framework) left out: zero-shot",
 }
 
+PROBABILITIES = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.01)
+"""Edges of the classes of stated probability in the reliability table [1]."""
+
 PEERS = """| tool | Megatron A100 (8 runs) | vTrain multi-node | vTrain single-node | Ultra-Scale |
 |---|---|---|---|---|
 | Calculon | 3.7 (its own validation set) | 12.9 | 38.7 | 47 on 1,159 answered |
@@ -109,6 +112,53 @@ def memory_table(data: dict[str, np.ndarray]) -> str:
     return "\n".join(lines)
 
 
+def memory_limit(path: Path) -> str:
+    """How well running out of memory is foretold, in all and by stated probability, as Markdown."""
+    from jaxscale.fit.store import load_fit
+    from jaxscale.predict import predict
+    from jaxscale.runs.reader import read_runs
+
+    prediction = predict(read_runs(path), load_fit())
+    status = np.asarray([word or "" for word in prediction.status])
+    known = np.isin(status, ("ok", "oom")) & np.isfinite(prediction.memory)
+    probability, ran_out = prediction.oom_probability[known], status[known] == "oom"
+    accuracy = 100.0 * np.mean((probability >= 0.5) == ran_out)
+    said = f"Of {known.sum()} Ultra-Scale runs that ended or ran out of memory, {accuracy:.1f} % are told apart."
+    lines = [said, "", "| stated probability of running out | runs | ran out |", "|---|---|---|"]
+    for low, high in zip(PROBABILITIES[:-1], PROBABILITIES[1:], strict=True):
+        inside = (probability >= low) & (probability < high)
+        if inside.any():
+            share = 100.0 * ran_out[inside].mean()
+            lines.append(f"| {100 * low:.0f} to {min(100 * high, 100):.0f} % | {inside.sum()} | {share:.0f} % |")
+    return "\n".join(lines)
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Rows of a table in this folder."""
+    with (FOLDER / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def transfer_table() -> str:
+    """Zero-shot and few-shot errors by setup as a Markdown table."""
+    lines = ["| setup left out | n | zero-shot, mean / median | with 8 runs, median | worst draw, after / before |"]
+    lines.append("|---|---|---|---|---|")
+    for row in rows_of("transfer.csv"):
+        zero = f"{float(row['zero_shot_mape']):.1f} / {float(row['zero_shot']):.1f}"
+        few = f"{float(row['few_shot']):.1f} | {row['worst_ratio']}" if row["few_shot"] else "- | -"
+        lines.append(f"| {row['setup']} | {row['n']} | {zero} | {few} |")
+    return "\n".join(lines)
+
+
+def controls_table() -> str:
+    """Negative controls as a Markdown table."""
+    lines = ["| control | on | fit | control |", "|---|---|---|---|"]
+    for row in rows_of("controls.csv"):
+        cells = (row["control"], row["table"], row["mape_percent"], row["mape_of_control_percent"])
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def figure(data: dict[str, np.ndarray]) -> None:
     """Distribution of held-out errors by part, as horizontal boxes."""
     import matplotlib
@@ -175,6 +225,26 @@ fits each table alone. Coverage: runs inside a 90 % interval calibrated on the o
 Mean / median absolute percentage error of peak memory.
 
 {memory_table(data)}
+
+{memory_limit(FOLDER.parent / "data/runs/ultrascale_playbook_h100.csv")}
+
+## A new software stack
+
+The pooled fit is refitted without a setup; then its runs are predicted as they are (zero-shot), and after a fit of
+eight of them, drawn at random (mean over three draws). Percentage errors of step time; `fits/transfer.py`.
+
+{transfer_table()}
+
+## Negative controls
+
+Mean held-out error [%] of a table's own fit, and of the same fit with its step times shuffled or without one term of
+the model; `fits/controls.py`.
+
+{controls_table()}
+
+## Choices
+
+[Plans chosen among measured ones](regret.md), [searches against exhaustive optima](choose_study.md).
 
 ## What other tools reach
 

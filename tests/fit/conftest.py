@@ -1,0 +1,17 @@
+"""A fit of a real table that several modules look at from different sides."""
+
+import jax
+import pytest
+
+import jaxscale as js
+from jaxscale._resources import data_path
+from jaxscale.fit.fitting import fit_measured
+from jaxscale.fit.measured import measured_runs
+
+
+@pytest.fixture(scope="session")
+def bloom_fit() -> js.FitResult:
+    """A fit of the BLOOM table from the priors alone."""
+    measured, _ = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))
+    with jax.enable_x64(True):
+        return fit_measured(measured, n_starts=1, n_folds=2)
