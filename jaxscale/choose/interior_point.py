@@ -222,7 +222,7 @@ def polish(
         if not going.any():
             break
         solved = np.maximum(np.maximum(dual, primal), np.abs(product - mu[:, None]).max(-1)) < 10.0 * mu
-        mu = np.where(solved, np.maximum(np.clip(mu**1.5, 0.02 * mu, 0.2 * mu), LOWEST_BARRIER), mu)
+        mu = np.where(solved, np.maximum(np.minimum(0.2 * mu, mu**1.5), LOWEST_BARRIER), mu)
         kept = (live, points, s, z, mu, since, mark, floor)
         live, points, s, z, mu, since, mark, floor = (part[going] for part in kept)
         here = _Local(*(part[going] for part in here))

@@ -110,6 +110,8 @@ def budget_goals(
         raise InputError(f"objective {objective!r} is unknown; expected one of {', '.join(OBJECTIVES)}")
     if budget.days is not None and objective != "time":
         raise InputError(f"objective {objective!r} does not go with days; expected a budget of loss, flop or params")
+    if budget.params is None and objective == "tokens_per_second":
+        raise InputError("objective 'tokens_per_second' needs a size, else models shrink; expected a budget of params")
     limits = {"memory": memory_bytes, **(bounds or {})}
     if budget.days is not None:
         return goals({"excess_loss": 1.0}, {**limits, "time": budget.days * DAY})
