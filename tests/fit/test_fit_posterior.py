@@ -38,12 +38,10 @@ def test_intervals_are_in_the_unit_of_the_coefficient(bloom_fit: js.FitResult, p
 
 def test_a_wrong_optimum_would_show(bloom_fit: js.FitResult, posterior: Posterior):
     """Negative control: intervals of another fit lie elsewhere."""
-    other = dataclasses.replace(
-        bloom_fit, solution=bloom_fit.solution._replace(parameters=bloom_fit.solution.parameters + 1.0)
-    )
     index = names().index("matmul_efficiency")
+    elsewhere = float(bloom_fit.solution.parameters[index]) + 1.0
     draws = posterior.standardised[:, index]
-    assert not np.quantile(draws, 0.25) < float(other.solution.parameters[index]) < np.quantile(draws, 0.75)
+    assert not np.quantile(draws, 0.05) < elsewhere < np.quantile(draws, 0.95)
 
 
 def test_refusals(bloom_fit: js.FitResult, monkeypatch: pytest.MonkeyPatch):
