@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import minimize
 
 from jaxscale.catalogue import cluster, model
-from jaxscale.choose.candidates import best_candidate, promising
+from jaxscale.choose.candidates import best_candidate, certify, promising
 from jaxscale.choose.constraints import goals
 from jaxscale.choose.design_space import FAMILIES, N_COORDINATES, design_at
 from jaxscale.choose.interior_point import polish
@@ -43,7 +43,8 @@ def choice():
 def again(choice, setting=None, wanted=None):
     """The optimum of a slightly different problem, from the old one."""
     wanted = wanted or choice.goals
-    optimum = polish(choice.relaxed.point[None], stack([setting or choice.relaxed.setting]), wanted)
+    problems = stack([setting or choice.relaxed.setting])
+    optimum = certify(polish(choice.relaxed.point[None], problems, wanted), np.arange(1), problems, wanted)
     assert optimum.residual[0] < 1e-6
     return float(wanted.objective(optimum.values)[0]), optimum
 
