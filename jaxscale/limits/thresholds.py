@@ -165,7 +165,9 @@ def thresholds(scenarios: Sequence[Scenario]) -> Thresholds:
     along = np.asarray(along)
     values = _values(found, padded, stacked, kinds)[:, : ends.shape[1]]
     # One Newton step from the bracket's left end to the root.
-    step = (brackets.levels - values[:, :-1]) / along[:, :-1]
+    # Without a root, or without any feasible plan, there is no step.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        step = (brackets.levels - values[:, :-1]) / along[:, :-1]
     step = np.clip(np.where(np.isfinite(step), step, 0.0), 0.0, brackets.high - brackets.low)
     log_flop = np.where(brackets.exists, brackets.low + step, np.inf)
     is_share = np.asarray([name in SHARES for name in NAMES])
@@ -175,7 +177,8 @@ def thresholds(scenarios: Sequence[Scenario]) -> Thresholds:
         table = np.asarray(slope)
         moved = table[:, :-1] - np.where(is_share, table[:, -1:], 0.0)
         scale = np.asarray(value)[:, None]
-        return np.where(brackets.exists, -scale * moved / along[:, :-1], np.nan)
+        slope_of_root = np.where(brackets.exists, along[:, :-1], 1.0)
+        return np.where(brackets.exists, -scale * moved / slope_of_root, np.nan)
 
     elasticities = jax.tree.map(scaled, fields, stacked)
     return Thresholds(log_flop, np.exp(brackets.log_plateau), elasticities)
