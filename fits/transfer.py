@@ -23,7 +23,7 @@ from jaxscale.fit.solve import refine
 from jaxscale.fit.store import load_fit
 
 N_SHOTS = 8
-N_DRAWS = 3
+N_DRAWS = 2
 MIN_RUNS = 16
 
 

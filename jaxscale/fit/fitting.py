@@ -100,7 +100,7 @@ def fit_measured(
     pooled = start if start is not None else prior_medians()
     candidates = (1.0,) if start is None else TIGHTNESS_OF_FEW_RUNS if n <= FEW_RUNS else (TIGHTNESS_FROM_START,)
     attempts = [attempt_fit(measured, pooled, tightness, n_starts, n_folds, say) for tightness in candidates]
-    best = min(attempts, key=lambda attempt: attempt.held_out_error)
+    best = simplest(attempts)
     record = calibration_record(name, measured, pooled, best, data_hash)
     return FitResult(
         coefficients=moved(pooled, best.problem.parametrisation.spread, best.solution.parameters, record),
@@ -130,10 +130,22 @@ class Attempt(NamedTuple):
     held_out: np.ndarray
 
     @property
-    def held_out_error(self) -> float:
-        """Mean absolute log error of held-out runs; infinite without any [1]."""
-        error = np.mean(np.abs(self.held_out[:, 0]))
-        return float(error) if np.isfinite(error) else np.inf
+    def held_out_error(self) -> tuple[float, float]:
+        """Mean absolute log error of held-out runs and its standard error; infinite without any [1]."""
+        errors = np.abs(self.held_out[:, 0])
+        if not np.isfinite(errors).all():
+            return np.inf, 0.0
+        return float(np.mean(errors)), float(np.std(errors) / np.sqrt(len(errors)))
+
+
+def simplest(attempts: Sequence[Attempt]) -> Attempt:
+    """The first attempt, tightest first, whose held-out error is within one standard error of the least.
+
+    A few runs of one kind can look better by chance; this keeps the start unless they clearly contradict it
+    (Breiman et al. 1984, Classification and Regression Trees, section 3.4.3).
+    """
+    least, margin = min(attempt.held_out_error for attempt in attempts)
+    return next(attempt for attempt in attempts if attempt.held_out_error[0] <= least + margin)
 
 
 def attempt_fit(

@@ -10,7 +10,7 @@ import pytest
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.fit.batch import Measured
-from jaxscale.fit.fitting import base_of, fit_measured
+from jaxscale.fit.fitting import Attempt, base_of, fit_measured, simplest
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import log_residuals, make_problem, predicted_logs, residuals
 from jaxscale.fit.parameters import find_effects, membership, parametrisation, unconstrain
@@ -126,3 +126,38 @@ def test_folds_keep_groups_whole(measured: Measured):
 def test_too_few_rows_are_refused(measured: Measured):
     with pytest.raises(js.InputError, match="too few"):
         fit_measured(measured.take(np.arange(2)))
+
+
+def _attempt(bloom_fit: js.FitResult, errors: list[float]) -> Attempt:
+    held_out = np.stack([np.asarray(errors), np.zeros(len(errors))], axis=1)
+    return Attempt(bloom_fit.problem, (), bloom_fit.solution, held_out)
+
+
+def test_the_start_is_kept_unless_a_looser_fit_is_clearly_better(bloom_fit: js.FitResult):
+    start = _attempt(bloom_fit, [0.10, -0.12, 0.11, 0.09])
+    chance = _attempt(bloom_fit, [0.01, -0.20, 0.15, 0.01])  # better on average, by less than its standard error
+    better = _attempt(bloom_fit, [0.02, -0.03, 0.02, 0.02])
+    unknown = _attempt(bloom_fit, [np.nan] * 4)
+    assert simplest([start, chance]) is start
+    assert simplest([start, chance, better]) is better
+    assert simplest([unknown, unknown._replace()]) is not None
+    assert simplest([start]) is start
+
+
+def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
+    """Eight runs that all take 40 % longer than the start says: the other runs are then predicted well."""
+    start = _truth()
+    synthetic = _synthetic(measured, noise=0.01)
+    times = 1.4 * np.asarray(synthetic.step_time)
+    slower = Measured(synthetic.batch, times, np.full(len(times), np.nan), measured.levels)
+    order = np.random.default_rng(3).permutation(len(times))
+    shots, others = slower.take(np.sort(order[:8])), slower.take(np.sort(order[8:]))
+    fitted = fit_measured(shots, start=start, n_starts=1).coefficients
+    batch = jax.tree.map(jnp.asarray, others.batch)
+
+    def median_error(coefficients: js.Coefficients) -> float:
+        logs = np.asarray(predicted_logs(batch, jnp.asarray(base_of(others, coefficients))))[:, 0]
+        return float(np.median(np.abs(logs - np.log(np.asarray(others.step_time)))))
+
+    assert median_error(start) > 0.3
+    assert median_error(fitted) < 0.06
