@@ -130,22 +130,27 @@ class Attempt(NamedTuple):
     held_out: np.ndarray
 
     @property
-    def held_out_error(self) -> tuple[float, float]:
-        """Mean absolute log error of held-out runs and its standard error; infinite without any [1]."""
-        errors = np.abs(self.held_out[:, 0])
-        if not np.isfinite(errors).all():
-            return np.inf, 0.0
-        return float(np.mean(errors)), float(np.std(errors) / np.sqrt(len(errors)))
+    def errors(self) -> np.ndarray:
+        """Absolute log error of step time of held-out runs; infinite without any [row]."""
+        return np.nan_to_num(np.abs(self.held_out[:, 0]), nan=np.inf)
 
 
 def simplest(attempts: Sequence[Attempt]) -> Attempt:
-    """The first attempt, tightest first, whose held-out error is within one standard error of the least.
+    """The first attempt, tightest first, that is not clearly worse on held-out runs than the best one.
 
-    A few runs of one kind can look better by chance; this keeps the start unless they clearly contradict it
+    Clearly: the mean of the differences, run by run, is more than its standard error. A bias that all runs share shows
+    in every difference and is corrected; a few runs that look better by chance are not enough to leave the start
     (Breiman et al. 1984, Classification and Regression Trees, section 3.4.3).
     """
-    least, margin = min(attempt.held_out_error for attempt in attempts)
-    return next(attempt for attempt in attempts if attempt.held_out_error[0] <= least + margin)
+    best = min(attempts, key=lambda attempt: float(np.mean(attempt.errors)))
+    if not np.isfinite(best.errors).all():
+        return attempts[0]
+
+    def is_close(attempt: Attempt) -> bool:
+        excess = attempt.errors - best.errors
+        return bool(np.mean(excess) <= np.std(excess) / np.sqrt(len(excess)))
+
+    return next(attempt for attempt in attempts if is_close(attempt))
 
 
 def attempt_fit(
@@ -245,7 +250,10 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
 def other_sources_effects(
     effects: Sequence[Effect], values: np.ndarray, rows: Sequence[Mapping[str, str]]
 ) -> tuple[LevelEffect, ...]:
-    """Mean effect of each framework's sources, for runs of a known framework from a new source."""
+    """Mean effect of each framework's sources, for runs of a known framework from a new source.
+
+    Releases that are known to be apart from a source's others (`source/framework/release`) count only without any other.
+    """
     by_source = {e.level: dict(e.shifts) for e in level_effects(effects, values) if e.kind == "source"}
     sources: dict[str, set[str]] = {}
     for row in rows:
@@ -253,8 +261,9 @@ def other_sources_effects(
             sources.setdefault(row["framework"], set()).add(row["source"])
     found = []
     for framework, members in sorted(sources.items()):
-        names_moved = sorted({name for member in members for name in by_source[member]})
-        means = [(n, float(np.mean([by_source[member].get(n, 0.0) for member in members]))) for n in names_moved]
+        usual = [member for member in sorted(members) if member.count("/") < 2] or sorted(members)
+        names_moved = sorted({name for member in usual for name in by_source[member]})
+        means = [(n, float(np.mean([by_source[member].get(n, 0.0) for member in usual]))) for n in names_moved]
         found.append(LevelEffect(OTHER_SOURCES, framework, tuple(means)))
     return tuple(found)
 

@@ -28,7 +28,7 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
     ends, centre = result.intervals, np.asarray(result.solution.parameters)[: len(names())]
     places = np.arange(len(names()))[::-1]
     with style():
-        figure = new_figure(7.2, 0.24 * len(places) + 1.2)
+        figure = new_figure(7.2, 0.22 * len(places) + 1.4)
         axes = figure.subplots()
         axes.axvspan(-Z90, Z90, color="#E8EDF2", label="prior, 90 %")
         known = np.asarray([entry["identified"] for entry in result.parameters.values()])
@@ -38,7 +38,7 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
         axes.set_yticks(places, names(), fontsize=8.5)
         axes.set(xlabel="distance from the prior median [prior standard deviations]", ylim=(-1, len(places)))
         axes.set_title("Coefficients and their 90 % intervals")
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
