@@ -121,7 +121,9 @@ def _step(state: _State, problem: Problem, tolerance: Tolerances) -> _State:
     gradient = (problem.chip_weight * chips + slope).at[EXCESS].add(PRICE)
     rows = jnp.concatenate([problem.limits.matrix, slope.at[EXCESS].add(-1.0)[None]])
     stationarity = jnp.max(jnp.abs(gradient + z @ rows))
-    scale = jnp.maximum(1.0, jnp.max(jnp.abs(z)))
+    # Without the excess's own multiplier: next to its price everything would look stationary, and the barrier
+    # would fall before its problem is solved.
+    scale = jnp.maximum(1.0, jnp.max(z.at[EXCESS].set(0.0)))
     products = z * room
     residual = jnp.maximum(stationarity / scale, jnp.max(products))
     found = Optimum(point, z, objective(point, time, problem), residual)

@@ -59,9 +59,14 @@ def utilisation_problem(log_flop: Array, scenario: Scenario, speed: Array | bool
     """
     work = workload(log_flop, scenario)
     deadline = log_step_limit(work, scenario)
-    unbounded = jnp.full_like(deadline, NO_DEADLINE)
-    weight = jnp.where(speed, jnp.zeros_like(deadline), jnp.ones_like(deadline))
-    return Problem(work, scenario, linear_limits(work, scenario), jnp.where(speed, unbounded, deadline), weight)
+    problem = Problem(work, scenario, linear_limits(work, scenario), deadline, jnp.ones_like(deadline))
+    return jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problem), problem)
+
+
+def fastest(problem: Problem) -> Problem:
+    """The search for the fastest batch, whatever it costs: what it cannot end in time, no plan can."""
+    unbounded = jnp.full_like(problem.log_deadline, NO_DEADLINE)
+    return problem._replace(log_deadline=unbounded, chip_weight=jnp.zeros_like(problem.chip_weight))
 
 
 def log_time(point: Float[Array, " 8"], problem: Problem) -> Array:
