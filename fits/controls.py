@@ -29,7 +29,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "loss of thin matrices": ("vtrain_a100_ground_truth", {"matmul_half_tokens": GONE, "matmul_half_width": GONE}),
     "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
     "memory-bound kernels": ("vtrain_a100_ground_truth", {"residual_passes": GONE, "hidden_passes": GONE}),
-    "kernel launches": ("mosaic_llm_foundry", {"kernel_time": GONE}),
+    "kernel launches": ("vtrain_a100_ground_truth", {"kernel_time": GONE}),
     "host pace": (
         "ultrascale_playbook_h100",
         {"host_time_layer": GONE, "host_time_tp": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
@@ -40,11 +40,10 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     ),
     "tensor-parallel collectives": ("vtrain_a100_ground_truth", {"tp_exposed": GONE}),
     "data-parallel collectives": (
-        "mosaic_llm_foundry",
+        "ultrascale_playbook_h100",
         {"dp_efficiency": FREE, "dp_buckets": GONE, "scale_out_efficiency": FREE},
     ),
     "stragglers": ("nvidia_dgxc_benchmarking", {"straggler": GONE}),
-    "8-bit efficiency": ("nvidia_dgxc_benchmarking", {"fp8_efficiency": 0.0}),
     "mixture-of-experts overheads": (
         "nvidia_nemo_perf_summary",
         {"moe_layer_time": GONE, "moe_imbalance": GONE, "ep_efficiency": FREE},

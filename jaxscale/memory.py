@@ -124,10 +124,10 @@ def memory(
     """
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
     c = coefficients
-    params = local_params(model, plan)
+    params = local_params(model, plan, temperature)
     dense = params.layers + params.embedding
     group = plan.shard_group * plan.cp
-    expert_group = plan.dp * plan.cp * plan.tp / expert_shard(plan)
+    expert_group = plan.dp * plan.cp * plan.tp / expert_shard(plan, temperature)
 
     def held(stage: int) -> Array:
         sharded = sharding(plan, stage)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._types import PRECISIONS, Number, PerPrecision, as_float
+from jaxscale._types import PRECISIONS, Number, PerPrecision, as_float, smooth_min
 from jaxscale.workload import Transformer
 
 RECOMPUTE = ("none", "selective", "full")
@@ -133,21 +133,26 @@ def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:
     return plan.micro_batch_size * model.seq_len / plan.cp
 
 
-def expert_tensor_degree(plan: Plan) -> Array:
+def expert_tensor_degree(plan: Plan, temperature: float = 0.0) -> Array:
     """Ways that each expert's matrices are split: tp, or fewer where ep takes chips of the tensor-parallel groups.
 
     The groups of ep * etp chips lie inside the dp * cp * tp chips of a stage (Megatron-Core's parallel folding,
     arXiv 2504.14960, section 3).
 
+    Args:
+        plan: degrees.
+        temperature: smoothing of the minimum [1].
+
     Returns:
         Degree; 1 where ep takes all of dp * cp * tp [1].
     """
-    return plan.tp * jnp.minimum(1.0, jnp.divide(plan.dp * plan.cp, plan.ep))
+    # ep = dp * cp is a common choice: a sharper bend than elsewhere keeps one replica of each expert one.
+    return plan.tp * smooth_min(jnp.divide(plan.dp * plan.cp, plan.ep), 1.0, 0.3 * temperature)
 
 
-def expert_shard(plan: Plan) -> Array:
-    """Chips of a stage over which its routed experts are spread: ep * etp [1]."""
-    return plan.ep * expert_tensor_degree(plan)
+def expert_shard(plan: Plan, temperature: float = 0.0) -> Array:
+    """Chips of a stage over which its routed experts are spread: ep * etp, see `expert_tensor_degree` [1]."""
+    return plan.ep * expert_tensor_degree(plan, temperature)
 
 
 def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str]:

@@ -178,7 +178,7 @@ def step_time(
         pipeline_bubble=pipeline.bubble_time(plan, stages),
         pipeline_imbalance=pipeline.imbalance_time(plan, stages),
         pipeline_transfer=pipeline.transfer_time(model, plan, link, coefficients, temperature),
-        optimizer=optimizer.optimizer_time(model, plan, cluster, coefficients),
+        optimizer=optimizer.optimizer_time(model, plan, cluster, coefficients, temperature),
         bookkeeping=overhead.bookkeeping_time(plan, cluster, coefficients),
         straggler=layers.matmul * 0.0,
     )

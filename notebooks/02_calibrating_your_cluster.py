@@ -14,8 +14,8 @@
 # %% [markdown]
 # # Calibrating your own cluster: from ten measured runs to a plan
 #
-# You have a new cluster and a software stack that no fit has seen, and you have measured ten runs on it. How far off are
-# predictions without those runs, how good do they get with them, and what does that say about the plan to use?
+# You have a new cluster and a software stack that no fit has seen, and you have measured ten runs on it. How far off
+# are predictions without those runs, how good do they get with them, and what does that say about the plan to use?
 #
 # The part of the new cluster is played by MosaicML's LLM Foundry on H100. The fit to start from knows NVIDIA's NeMo
 # recipes alone, so it has seen H100 chips but no run of this framework.
@@ -116,8 +116,8 @@ Image(png(figures.coefficient_intervals(result)))
 Image(png(figures.correlation_matrix(result)))
 
 # %% [markdown]
-# With all runs of the framework the errors can be plotted against everything that was varied. A slope or a step would be
-# a cause that the model misses.
+# With all runs of the framework the errors can be plotted against everything that was varied. A slope or a step would
+# be a cause that the model misses.
 
 # %%
 rows = later.rows

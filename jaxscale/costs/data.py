@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import exposed, log2_above_one
+from jaxscale._types import exposed, log2_above_one, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.plan import Plan, expert_shard, sharding
@@ -51,7 +51,7 @@ class LocalParams(NamedTuple):
         return self.layers + self.experts + self.embedding
 
 
-def local_params(model: Transformer, plan: Plan) -> LocalParams:
+def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
     """Weights per chip: layers over tp * pp, experts over ep * etp * pp, embeddings over tp and the two end stages."""
     expert = mlp_params(model, model.d_ff_expert)
     dense = (
@@ -65,7 +65,7 @@ def local_params(model: Transformer, plan: Plan) -> LocalParams:
     is_pipeline = jnp.minimum(plan.pp - 1.0, 1.0)
     share = 1.0 - is_pipeline * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
     embedding = share * embedding_params(model) / plan.tp
-    return LocalParams(dense / (plan.tp * plan.pp), experts / (plan.pp * expert_shard(plan)), embedding)
+    return LocalParams(dense / (plan.tp * plan.pp), experts / (plan.pp * expert_shard(plan, temperature)), embedding)
 
 
 class DataParallel(NamedTuple):
@@ -116,12 +116,12 @@ def data_parallel(
     def gather(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
         return gather_time(volume * congestion, ranks, spacing, link, temperature)
 
-    params = local_params(model, plan)
+    params = local_params(model, plan, temperature)
     dense = params.layers + params.embedding
-    apart = expert_shard(plan)
+    apart = expert_shard(plan, temperature)
     expert_ranks = replicas * plan.tp / apart
     # A dense model has no collective of experts, so it pays no latency for one either.
-    routed = jnp.clip(model.n_experts - 1.0, 0.0, 1.0)
+    routed = smooth_min(model.n_experts - 1.0, 1.0, temperature)
     reduce_bytes = GRADIENT_BYTES * trainable
     scatter = gather(reduce_bytes * dense, group, plan.tp)
     scatter = scatter + routed * gather(reduce_bytes * params.experts, expert_ranks, apart)

@@ -24,4 +24,5 @@ def expert_exchange_forward(
     """
     tokens = tokens_per_microbatch(model, plan) * model.moe_top_k / plan.tp
     volume = ACTIVATION_BYTES * tokens * model.d_model / coefficients.ep_efficiency
-    return 2.0 * moe_layers(model) * all_to_all_time(volume, plan.ep, expert_tensor_degree(plan), link, temperature)
+    stride = expert_tensor_degree(plan, temperature)
+    return 2.0 * moe_layers(model) * all_to_all_time(volume, plan.ep, stride, link, temperature)

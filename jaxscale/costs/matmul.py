@@ -91,9 +91,9 @@ def expert_forward(
     """
     c = coefficients
     tokens = tokens_per_microbatch(model, plan)
-    expert_tokens = tokens * model.moe_top_k * expert_shard(plan) / (model.n_experts * plan.tp)
+    expert_tokens = tokens * model.moe_top_k * expert_shard(plan, temperature) / (model.n_experts * plan.tp)
     local_experts = model.n_experts / plan.ep
-    width, split = model.d_ff_expert, expert_tensor_degree(plan)
+    width, split = model.d_ff_expert, expert_tensor_degree(plan, temperature)
     expert = mlp_params(model, width)
     rest = (model, plan, cluster, coefficients, temperature)
     routed = local_experts * matmul_time(expert_tokens, expert / split, width / split, *rest)

@@ -12,12 +12,14 @@ from jaxscale.plan import Plan, expert_shard, sharding
 from jaxscale.workload import Transformer
 
 
-def optimizer_time(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
+def optimizer_time(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+) -> Array:
     """Time of the optimizer update of one step [s]."""
     c = coefficients
-    params = local_params(model, plan)
+    params = local_params(model, plan, temperature)
     split = 1.0 + sharding(plan, 1) * (plan.shard_group * plan.cp - 1.0)
-    expert_split = 1.0 + sharding(plan, 1) * (plan.dp * plan.cp * plan.tp / expert_shard(plan) - 1.0)
+    expert_split = 1.0 + sharding(plan, 1) * (plan.dp * plan.cp * plan.tp / expert_shard(plan, temperature) - 1.0)
     updated = (params.layers + params.embedding) / split + params.experts / expert_split
     traffic = c.optimizer_bytes * model.trainable_share * updated
     return traffic / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)

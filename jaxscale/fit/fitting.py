@@ -252,7 +252,7 @@ def other_sources_effects(
 ) -> tuple[LevelEffect, ...]:
     """Mean effect of each framework's sources, for runs of a known framework from a new source.
 
-    Releases that are known to be apart from a source's others (`source/framework/release`) count only without any other.
+    Releases that are apart from their source's others (`source/framework/release`) count only where there is no other.
     """
     by_source = {e.level: dict(e.shifts) for e in level_effects(effects, values) if e.kind == "source"}
     sources: dict[str, set[str]] = {}

@@ -130,7 +130,8 @@ def test_absent_columns_are_none():
     ("change", "place", "expected"),
     [
         ({"model": "nemotron4-340b", "pp": "8", "n_gpus": "64"}, ("plan", "vpp"), 12.0),
-        ({"model": "nemotron4-340b", "pp": "8", "n_gpus": "64", "vpp": "6"}, ("plan", "vpp"), 6.0),  # a cell comes first
+        # A cell comes first.
+        ({"model": "nemotron4-340b", "pp": "8", "n_gpus": "64", "vpp": "6"}, ("plan", "vpp"), 6.0),
         ({"model": "nemotron4-340b"}, ("plan", "vpp"), 1.0),  # another pp
         ({"model": "nemotron4-15b", "pp": "8", "n_gpus": "64"}, ("plan", "vpp"), 1.0),
     ],
