@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._types import smooth_min
+from jaxscale.choose._host import number
 from jaxscale.choose.relaxed import stretched, with_fields
 from jaxscale.choose.shape import TEMPERATURE
 from jaxscale.plan import Plan
@@ -58,7 +59,7 @@ FAMILIES = tuple(Family(stage, full, low, high) for full in (0.0, 1.0) for stage
 
 def families_for(n_chips: float) -> tuple[Family, ...]:
     """The families that a number of chips has room for."""
-    return tuple(family for family in FAMILIES if family.smallest_pp <= n_chips)
+    return tuple(family for family in FAMILIES if number(family.smallest_pp) <= n_chips)
 
 
 class Design(NamedTuple):

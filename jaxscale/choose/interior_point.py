@@ -142,8 +142,8 @@ class _Search(NamedTuple):
 
     def rows(self, picked: np.ndarray) -> tuple[_Local, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """What a Newton step of some candidates starts from."""
-        numbers = (part[picked] for part in (self.slacks, self.z, self.mu, self.floor))
-        return _Local(*(part[picked] for part in self.here)), *numbers
+        here = _Local(*(part[picked] for part in self.here))
+        return here, self.slacks[picked], self.z[picked], self.mu[picked], self.floor[picked]
 
 
 def _search(search: _Search) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -102,7 +102,7 @@ def fit_loss_law(params: Column, tokens: Column, loss: Column, n_samples: int = 
         raise InputError(f"fit_loss_law: {count} runs are too few for five numbers; expected at least 10")
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=n_samples)
     with jax.enable_x64(True):
-        data = tuple(jnp.log(column) for column in columns)
+        data = (jnp.log(columns[0]), jnp.log(columns[1]), jnp.log(columns[2]))
         weights = np.concatenate([np.ones((1, count)), drawn])
         first, _ = _fit(jnp.asarray(FIRST_GUESS), data, jnp.asarray(weights[:1]))
         numbers, objective = _fit(first[0], data, jnp.asarray(weights))

@@ -122,18 +122,18 @@ def stack(problems: Sequence[Any]) -> Problems:
 
 
 @quick_jit
-def _values(points: ArrayLike, numbers: ArrayLike, layout: Layout) -> tuple[Array]:
+def _values(points: Array, numbers: Array, layout: Layout) -> tuple[Array]:
     return (jax.vmap(lambda point, row: layout.module(row).log_quantities(point))(points, numbers),)
 
 
 @quick_jit
 def _pulled(
-    points: ArrayLike,
-    numbers: ArrayLike,
-    force: ArrayLike,
-    multipliers: ArrayLike,
-    penalty: ArrayLike,
-    upper: ArrayLike,
+    points: Array,
+    numbers: Array,
+    force: Array,
+    multipliers: Array,
+    penalty: Array,
+    upper: Array,
     layout: Layout,
 ) -> tuple[Array, Array]:
     def one(point: Array, row: Array, w: Array, held: Array, rho: Array, bound: Array) -> tuple[Array, Array]:

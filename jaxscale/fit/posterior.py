@@ -58,7 +58,7 @@ def sample_posterior(result: "FitResult", n_draws: int = 500, n_warmup: int = 30
         if count < 1:
             raise InputError(f"{name} = {count} is out of range; expected at least 1")
     try:
-        from numpyro.infer import MCMC, NUTS
+        from numpyro.infer import MCMC, NUTS  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise InputError("numpyro is not installed; expected it from: pip install 'jaxscale[bayes]'") from None
     with jax.enable_x64(True):

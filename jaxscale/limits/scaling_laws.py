@@ -66,7 +66,7 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: Scenario) -> Workload:
     Returns:
         The workload.
     """
-    log_params = 0.5 * (log_flop - jnp.log(6.0 * scenario.tokens_per_param))
+    log_params = 0.5 * jnp.subtract(log_flop, jnp.log(6.0 * scenario.tokens_per_param))
     log_tokens = log_params + jnp.log(scenario.tokens_per_param)
     log_batch = (
         jnp.log(scenario.reference_batch)

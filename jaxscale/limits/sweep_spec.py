@@ -68,7 +68,7 @@ class SweepSpec:
         first = index * self.chunk
         rest = np.arange(first, min(first + self.chunk, self.n_points))
         columns: dict[str, np.ndarray] = {}
-        for name, values in reversed(self.axes.items()):
+        for name, values in reversed(list(self.axes.items())):
             rest, position = np.divmod(rest, len(values))
             columns[name] = values[position]
         return columns
