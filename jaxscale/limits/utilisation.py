@@ -1,10 +1,10 @@
 """Utilisation of the best plan as a differentiable function of training compute and assumptions."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._compile import filter_jit
 from jaxscale.limits.interior_point import Optimum
 from jaxscale.limits.problem import utilisation_problem
 from jaxscale.limits.relaxed_plan import search
@@ -21,7 +21,8 @@ def _one(log_flop: Array, scenario: Scenario) -> Array:
     return jnp.where(found.feasible, value, 0.0)
 
 
-@filter_jit
+# Compiler options are refused below another transformation, so this one is compiled without them.
+@eqx.filter_jit
 def _utilisation(training_flop: Array, scenario: Scenario) -> Array:
     return jnp.vectorize(lambda flop: _one(jnp.log(flop), scenario))(training_flop)
 

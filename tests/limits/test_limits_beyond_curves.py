@@ -1,0 +1,123 @@
+"""Inverse design, identification, plans of whole numbers, slopes and single precision; each with a control."""
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscale._compile import filter_jit
+from jaxscale.errors import InputError
+from jaxscale.limits.feasible_set import N_DEGREES
+from jaxscale.limits.identification import band, curve_with_slopes, fisher_information, threshold_bands, uncertainties
+from jaxscale.limits.integer_plan import integer_survey, merit
+from jaxscale.limits.inverse_design import cheapest_change
+from jaxscale.limits.overlap import ExactOverlap
+from jaxscale.limits.problem import utilisation_problem
+from jaxscale.limits.relaxed_plan import survey
+from jaxscale.limits.scenario import stack
+from jaxscale.limits.thresholds import NAMES
+from jaxscale.limits.utilisation import utilisation
+
+
+@pytest.fixture(scope="module")
+def curve(solved, library):
+    """The default curve below its wall, with slopes."""
+    return curve_with_slopes(solved.training_flop, library["default"])
+
+
+def test_cheapest_change_reaches_its_target(solved, library, row):
+    wall = solved.limits.log_flop[row["default"], NAMES.index("wall")]
+    target = wall + math.log(3.0)
+    change = cheapest_change(library["default"], math.exp(target))
+    assert abs(change.log_flop - target) / math.log(10.0) < 1e-3
+    assert change.residual < 1e-3
+    assert change.factors["kernel_latency"] < 1.0 and change.factors["network_latency"] < 1.0
+    # One lever by itself reaches the target too, at a higher price.
+    alone = cheapest_change(library["default"], math.exp(target), prices={"network_latency": 1.0})
+    assert abs(alone.log_flop - target) / math.log(10.0) < 1e-3
+    assert alone.price > 1.05 * change.price
+
+
+def test_nothing_changes_where_the_wall_is_the_target(solved, library, row):
+    wall = solved.limits.log_flop[row["default"], NAMES.index("wall")]
+    change = cheapest_change(library["default"], math.exp(wall))
+    assert all(factor == pytest.approx(1.0, abs=1e-5) for factor in change.factors.values())
+
+
+def test_what_cannot_be_designed_is_refused(library):
+    with pytest.raises(InputError, match="expected one of"):
+        cheapest_change(library["default"], 1e32, threshold="walls")
+    with pytest.raises(InputError, match="above 0"):
+        cheapest_change(library["default"], 1e32, prices={"link_latency": 0.0})
+
+
+def test_curve_does_not_tell_batch_latency_and_words_apart(curve):
+    def condition(**measured: float) -> float:
+        return float(np.linalg.cond(fisher_information(curve, error=0.02, measured=measured)))
+
+    alone = condition()
+    assert alone > 50.0
+    assert min(condition(**{name: 0.05}) for name in ("batch", "latency", "words")) < 0.5 * alone
+    # The two without a measurement are known no better by a curve read to twice the error.
+    rough = np.linalg.inv(fisher_information(curve, error=0.04))
+    np.testing.assert_allclose(rough, 4.0 * np.linalg.inv(fisher_information(curve, error=0.02)), rtol=1e-6)
+
+
+def test_bands_hold_the_curve_and_the_thresholds(curve, solved, library, row):
+    low, high = band(curve)
+    alive = curve.utilisation > 0.0
+    assert (low[alive] < curve.utilisation[alive]).all() and (high >= curve.utilisation).all()
+    found = threshold_bands(solved.limits, row["default"])
+    for name, flop in solved.limits.flop(row["default"]).items():
+        assert found[name][0] < flop < found[name][1]
+    assert set(uncertainties()) <= {field.name for field in dataclasses.fields(library["default"])}
+
+
+def test_powers_of_two_against_all_of_them(solved, library):
+    default, index = library["default"], 14
+    flop = solved.training_flop[index]
+    found = integer_survey(solved.training_flop, default)
+    ours, plan = float(found.utilisation[index]), np.asarray(found.degrees[index])
+    assert np.array_equal(2.0 ** np.round(np.log2(plan)), plan)
+    problem = utilisation_problem(jnp.log(flop), jax.tree.map(jnp.asarray, default))
+    reach = [range(max(0, int(centre) - 3), int(centre) + 4) for centre in np.log2(plan)]
+    reach[2] = range(1)
+    plans = jnp.asarray(2.0 ** np.asarray(list(itertools.product(*reach))))
+    assert plans.shape[1] == N_DEGREES and len(plans) > 10_000
+    merits = jax.jit(lambda table: jax.lax.map(lambda one: merit(one, problem, ExactOverlap()), table, batch_size=4096))
+    values = np.asarray(merits(plans))
+    mine = float(merit(jnp.asarray(plan), problem, ExactOverlap()))
+    assert mine == pytest.approx(values.min(), abs=0.01)
+    assert np.median(values) > mine + 1.0
+    assert 0.4 < ours <= default.max_utilisation
+
+
+def test_slopes_of_utilisation_are_differences_of_plans_chosen_anew(library):
+    default, flop = library["default"], 1e30
+    values_and_slopes = filter_jit(jax.value_and_grad(utilisation, argnums=(0, 1)))
+
+    def sloped(size, scenario):
+        return values_and_slopes(jnp.asarray(size), jax.tree.map(jnp.asarray, scenario))
+
+    value, (along, fields) = sloped(flop, default)
+    slower = dataclasses.replace(default, network_latency=default.network_latency * 1.001)
+    difference = float(sloped(flop, slower)[0] - value) / 0.001
+    assert difference == pytest.approx(float(fields.network_latency) * default.network_latency, rel=1e-2)
+    assert difference < -0.01
+    further = float(sloped(flop * 1.001, default)[0] - value) / 0.001
+    assert further == pytest.approx(float(along) * flop, rel=1e-2)
+
+
+def test_single_precision(solved, library, row):
+    with jax.enable_x64(False):
+        found = survey(solved.training_flop, stack([library["default"]]))
+        assert found.utilisation.dtype == jnp.float32
+        low, certified = np.asarray(found.utilisation[0]), np.asarray(found.certified[0])
+    # Next to the wall, feasible or not is a matter of rounding.
+    away = np.arange(len(low)) < len(low) - 1
+    np.testing.assert_allclose(low[away], solved.utilisation[row["default"]][away], atol=5e-3)
+    assert certified.mean() >= 0.9
