@@ -58,7 +58,7 @@ def test_levels_with_the_same_rows_get_one_effect():
     effects = find_effects(LEVELS, EVERYWHERE)
     chip, release = ([e.coefficient for e in effects if e.level == level] for level in ("a100-80gb", "1"))
     assert chip and release and not set(chip) & set(release)
-    split = find_effects({**LEVELS, "release": ("1", "1", "", "2")}, EVERYWHERE)
+    split = find_effects({**LEVELS, "release": ("1", "1", "", "2"), "release_gpu": ("",) * 4}, EVERYWHERE)
     assert "matmul_efficiency" in [e.coefficient for e in split if e.level == "2"]
 
 
