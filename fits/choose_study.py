@@ -1,6 +1,6 @@
 """How often the search by gradient finds the best plan: 200 random problems against all valid plans.
 
-Run from the repository: `python fits/choose_study.py` (about 10 minutes on 2 cores). Models of 1e9 to 2e12 parameters,
+Run from the repository: `python fits/choose_study.py` (some minutes on 2 cores). Models of 1e9 to 2e12 parameters,
 dense and mixtures of experts, on 8 to 65,536 chips of six kinds; the seed is fixed. Writes fits/choose_study.csv, a row
 for each problem, and fits/choose_study.md.
 """

@@ -5,8 +5,9 @@ Slacks $s$ turn $g(u) \le 0$ into $g + s = 0$; each Newton step solves
 $$ (H + J^T S^{-1} Z J)\, \delta u = -(\nabla f + J^T z) - J^T S^{-1} (\mu - S z + Z (g + s)) $$
 
 with the Hessian H of the Lagrangian from central differences of its exact gradient, its eigenvalues made positive, and
-a line search on the $\ell_1$ merit $f - \mu \sum \ln s + \nu \lVert g + s \rVert_1$; $\mu$ falls once its problem is
-solved. A full step that only the curvature of the constraints spoils is corrected to second order (Maratos effect).
+a line search on the $\ell_1$ merit $f - \mu \sum \ln s + \sum_j \nu_j \lvert g_j + s_j \rvert$; $\mu$ falls once its
+problem is solved. A full step that only the curvature of the constraints spoils is corrected to second order (Maratos
+effect).
 References: Nocedal & Wright 2006, Numerical Optimization, section 19.3 (Fiacco-McCormick); Waechter & Biegler 2006,
 Mathematical Programming 106, section 2.4 (correction).
 """
@@ -26,6 +27,9 @@ STEPS = tuple(0.5**k for k in range(1, 13))
 
 FLOOR, HIGHEST_FLOOR = 1e-6, 1e2
 """Range of the least eigenvalue of the Newton matrix; it rises where a full step fails, as a trust region does [1]."""
+
+PENALTY_FACTOR, LEAST_PENALTY = 2.0, 1e-2
+"""Penalty of a violation over its multiplier, and where that is zero; more would stop steps along curved bounds [1]."""
 
 LOWEST_BARRIER = 1e-11
 """Where the barrier ends [1]."""
@@ -137,8 +141,8 @@ class _Search(NamedTuple):
 
     @staticmethod
     def _merit(objective: np.ndarray, slacks: np.ndarray, missed: np.ndarray, z: np.ndarray, mu: np.ndarray) -> Any:
-        nu = 2.0 * np.abs(z).max(-1) + 1.0
-        return objective - mu * np.log(slacks).sum(-1) + nu * np.abs(missed).sum(-1)
+        penalties = PENALTY_FACTOR * z + LEAST_PENALTY
+        return objective - mu * np.log(slacks).sum(-1) + (penalties * np.abs(missed)).sum(-1)
 
     def rows(self, picked: np.ndarray) -> tuple[_Local, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """What a Newton step of some candidates starts from."""
