@@ -1,7 +1,9 @@
 """The search for a plan by gradient: against all valid plans, many problems at once, and where nothing fits."""
 
 import dataclasses
+import importlib
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,6 +63,17 @@ def test_optimum_is_stationary_and_within_bounds(found):
 def test_problems_do_not_disturb_each_other(found):
     ((alone, *_),) = relax_plans([problem(*CASES[1])])
     assert alone.step_time == pytest.approx(found[1].relaxed.step_time, rel=1e-9)
+
+
+def test_slsqp_agrees(found, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "fits"))
+    oracle = importlib.import_module("choose_oracle")
+    for answer, case in zip(found[:3], CASES, strict=False):
+        ours = math.log(answer.relaxed.step_time)
+        assert ours == pytest.approx(oracle.slsqp(problem(*case), 1), abs=1e-3)
+    # A little less memory is another problem.
+    tight = problem(*case)._replace(memory_limit=0.8 * problem(*case).memory_limit)
+    assert oracle.slsqp(tight, 1) > ours + 1e-3
 
 
 def test_slopes_equal_differences():
