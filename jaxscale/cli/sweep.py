@@ -50,11 +50,11 @@ class Sweep:
         if self.coordinator is not None:
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
         # Of several processes all but the first find the folder set up, or set it up the same.
-        todo = prepare(spec, self.out, self.resume or self.n_processes > 1)
+        missing = prepare(spec, self.out, self.resume or self.n_processes > 1)
         console = messages()
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            bar = progress.add_task("sweep", total=spec.n_points, completed=(spec.n_chunks - len(todo)) * spec.chunk)
-            for _ in run_sweep(spec, self.out, todo):
+            bar = progress.add_task("sweep", total=spec.n_points, completed=(spec.n_chunks - len(missing)) * spec.chunk)
+            for _ in run_sweep(spec, self.out, missing):
                 progress.advance(bar, spec.chunk)
         say(f"{spec.n_points:,} points in {spec.n_chunks:,} files: {self.out}")
         if self.coordinator is not None:
