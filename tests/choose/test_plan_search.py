@@ -68,12 +68,12 @@ def test_problems_do_not_disturb_each_other(found):
 def test_slsqp_agrees(found, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "fits"))
     oracle = importlib.import_module("choose_oracle")
-    for answer, case in zip(found[:3], CASES, strict=False):
-        ours = math.log(answer.relaxed.step_time)
-        assert ours == pytest.approx(oracle.slsqp(problem(*case), 1), abs=1e-3)
+    times = [math.log(answer.relaxed.step_time) for answer in found]
+    for index in range(3):
+        assert times[index] == pytest.approx(oracle.slsqp(problem(*CASES[index]), 1), abs=1e-3)
     # A little less memory is another problem.
-    tight = problem(*case)._replace(memory_limit=0.8 * problem(*case).memory_limit)
-    assert oracle.slsqp(tight, 1) > ours + 1e-3
+    given = problem(*CASES[2])
+    assert oracle.slsqp(given._replace(memory_limit=0.8 * given.memory_limit), 1) > times[2] + 1e-3
 
 
 def test_slopes_equal_differences():
