@@ -292,7 +292,8 @@ the model; `fits/controls.py`.
 
 ## Choices
 
-[Plans chosen among measured ones](regret.md), [searches against exhaustive optima](choose_study.md).
+[Plans chosen among measured ones](regret.md), [searches against exhaustive optima](choose_study.md) and
+[against scipy](choose_oracle.md).
 
 ## What other tools reach
 
