@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jaxscale.calibration import Z90
 from jaxscale.limits.relaxed_plan import survey_logs
 from jaxscale.limits.scenario import Scenario, stack
 from jaxscale.limits.scenario_library import tables
@@ -25,9 +26,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "words": ("weight_bytes", "activation_bytes", "gradient_bytes"),
 }
 """Assumptions that move together, by the name of the factor on them."""
-
-NINETY = 1.6448536269514722
-"""Standard deviations on either side that hold 90 % of a normal distribution [1]."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def uncertainties() -> dict[str, float]:
 def band(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper end of the 90 % band of utilisation [1], [size]; never above the highest that matmuls sustain."""
     variance = sum((curve.slopes[name] * spread) ** 2 for name, spread in uncertainties().items())
-    reach = np.exp(NINETY * np.sqrt(variance))
+    reach = np.exp(Z90 * np.sqrt(variance))
     return curve.utilisation / reach, np.minimum(curve.utilisation * reach, curve.utilisation.max())
 
 
@@ -113,7 +111,7 @@ def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, 
     spreads = uncertainties()
     bands = {}
     for name, fields in limits.by_field(row).items():
-        reach = NINETY * np.sqrt(sum((fields[field] * spread) ** 2 for field, spread in spreads.items()))
+        reach = Z90 * np.sqrt(sum((fields[field] * spread) ** 2 for field, spread in spreads.items()))
         middle = limits.log_flop[row, NAMES.index(name)]
         bands[name] = (float(np.exp(middle - reach)), float(np.exp(middle + reach)))
     return bands
