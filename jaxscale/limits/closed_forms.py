@@ -3,12 +3,10 @@ r"""Limits in closed form, each that of the whole model where one cause acts alo
 Reference: Erdil and Schneider-Joseph, arXiv 2411.01137; the forms follow from the equations of `batch_time`.
 """
 
-import math
-
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale.limits.scaling_laws import workload
+from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.limits.scenario import Scenario
 
 SEQUENTIAL_MATMULS = 4.0
@@ -94,5 +92,5 @@ def latency_volume(scenario: Scenario, overhead: Array | float, collective: Arra
 def log_least_chips(log_flop: Array, scenario: Scenario) -> Array:
     """Chips that end the run in time at the highest utilisation, T / (u C t_train), natural logarithm."""
     work = workload(log_flop, scenario)
-    rate = scenario.max_utilisation * scenario.peak_flops
-    return math.log(6.0) + work.log_params + work.log_tokens - jnp.log(rate * scenario.training_time)
+    ideal = log_ideal_chip_seconds(work, scenario) - jnp.log(scenario.max_utilisation)
+    return ideal - log_step_limit(work, scenario)

@@ -6,7 +6,6 @@ n chips, t the batch's time, e the excess; w = 1 maximises the utilisation $6 N 
 batch and has no deadline.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from jaxtyping import Array, Float
 from jaxscale.limits.batch_time import batch_time
 from jaxscale.limits.feasible_set import EXCESS, N_LINEAR, Limits, degrees_at, linear_limits
 from jaxscale.limits.overlap import SmoothOverlap
-from jaxscale.limits.scaling_laws import Workload, log_step_limit, workload
+from jaxscale.limits.scaling_laws import Workload, log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.limits.scenario import Scenario
 
 PRICE = 1e3
@@ -77,9 +76,8 @@ def log_time(point: Float[Array, " 8"], problem: Problem) -> Array:
 
 def log_utilisation(point: Float[Array, " 8"], problem: Problem) -> Array:
     """Logarithm of the share of the peak that the run sustains, 6 N B / (n C t)."""
-    work = problem.work
-    flop = math.log(6.0) + work.log_params + work.log_batch
-    return flop - degrees_at(point, work).chips - jnp.log(problem.scenario.peak_flops) - log_time(point, problem)
+    chips = degrees_at(point, problem.work).chips
+    return log_ideal_chip_seconds(problem.work, problem.scenario) - chips - log_time(point, problem)
 
 
 def objective(point: Float[Array, " 8"], time: Array, problem: Problem) -> Array:

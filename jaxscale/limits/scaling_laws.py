@@ -5,6 +5,7 @@ $B = B_0 (T / T_0)^\beta$ (Erdil and Schneider-Joseph, arXiv 2411.01137), the de
 $L = L_0 (N / N_0)^\lambda + \kappa \ln(d / d_0)$: a power law, or the logarithm of Levine et al., arXiv 2006.12467.
 """
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -91,3 +92,8 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: Scenario) -> Workload:
 def log_step_limit(work: Workload, scenario: Scenario) -> Array:
     """Longest time of a batch that lets the run end in time, t_train B / D, natural logarithm [s]."""
     return jnp.log(scenario.training_time) + work.log_batch - work.log_tokens
+
+
+def log_ideal_chip_seconds(work: Workload, scenario: Scenario) -> Array:
+    """Chips times seconds of a batch at the chip's peak, 6 N B / C, natural logarithm [chip s]."""
+    return math.log(6.0) + work.log_params + work.log_batch - jnp.log(scenario.peak_flops)

@@ -3,6 +3,8 @@
 import dataclasses
 import difflib
 import functools
+import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,9 @@ AT_LEAST_ONE = {"domain_size", "sparsity", "active_experts", "overlap_exponent",
 AT_MOST_ONE = {"max_utilisation", "batch_sparsity_exponent", "pipeline_wait"}
 LARGEST = 1e30
 """Stands for infinity: rates and sizes of this order never bind, and slopes stay finite [1]."""
+
+LOWEST, HIGHEST = 1e18, 1e42
+"""Training computes that make sense [flop]."""
 
 WORDS = (("fp8", 1.0), ("bf16", 2.0), ("fp32", 4.0))
 """Precisions in the order of preference, and their bytes [byte]."""
@@ -70,14 +75,22 @@ def checked_number(where: str, name: str, value: Any) -> float:
     """
     if isinstance(value, Mapping):
         value = value.get("value")
+    low = 1.0 if name in AT_LEAST_ONE else 0.0 if name in AT_LEAST_ZERO else sys.float_info.min
+    high = 1.0 if name in AT_MOST_ONE else math.inf
+    return min(number_between(where, name, value, low, high, valid_range(name)), LARGEST)
+
+
+def number_between(where: str, name: str, value: Any, low: float, high: float, expected: str) -> float:
+    """A number of a file.
+
+    Raises:
+        InputError: not a number, or not from `low` to `high`, which `expected` says in words.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise InputError(f"{where}: {name} = {value!r} is not a number; expected {valid_range(name)}")
-    value = min(float(value), LARGEST)
-    low = 1.0 if name in AT_LEAST_ONE else 0.0
-    below = value < low or (value == low and name not in AT_LEAST_ZERO | AT_LEAST_ONE)
-    if below or (name in AT_MOST_ONE and value > 1.0):
-        raise InputError(f"{where}: {name} = {value:g} is out of range; expected {valid_range(name)}")
-    return value
+        raise InputError(f"{where}: {name} = {value!r} is not a number; expected {expected}")
+    if not low <= value <= high:
+        raise InputError(f"{where}: {name} = {value:g} is out of range; expected {expected}")
+    return float(value)
 
 
 def valid_range(name: str) -> str:
@@ -151,10 +164,8 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
             if not isinstance(table, dict):
                 raise InputError(f"{where} must be a table of fields")
             fields = {**default, **_fields(where, table, hardware)}
-            years = table.get("years", 0.0)
-            if isinstance(years, bool) or not isinstance(years, int | float) or not -50.0 <= years <= 50.0:
-                raise InputError(f"{where}: years = {years!r} is out of range; expected a number from -50 to 50")
-            found[name] = Scenario(**evolve(fields, float(years)))
+            years = number_between(where, "years", table.get("years", 0.0), -50.0, 50.0, "a number from -50 to 50")
+            found[name] = Scenario(**evolve(fields, years))
     return found
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxscale.limits.degrees import DP, EP, PP, TP_FF, TP_WIDTH
 from jaxscale.limits.feasible_set import EXCESS, INTERLEAVE, MICRO, N_COORDINATES, N_DEGREES, degrees_at
 from jaxscale.limits.problem import Problem, log_time, objective, slacks
+from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit
 
 BLOCK = 128
 """Scattered plans in a block [1]."""
@@ -51,8 +52,7 @@ def spread(cube: Float[Array, " 7"], problem: Problem) -> Float[Array, " 8"]:
     point = point.at[PP].set(share[PP] ** 2 * problem.limits.bound[10])
     point = point.at[EP].set(share[EP])
     point = point.at[INTERLEAVE].set(share[INTERLEAVE] * (problem.limits.bound[10] - point[PP]))
-    rate = scenario.max_utilisation * scenario.peak_flops
-    needed = math.log(6.0) + work.log_params + work.log_tokens - jnp.log(rate * scenario.training_time)
+    needed = log_ideal_chip_seconds(work, scenario) - jnp.log(scenario.max_utilisation) - log_step_limit(work, scenario)
     chips = jnp.maximum(needed, 0.0) + share[DP] ** 2 * SPARE
     room = problem.limits.bound[9]
     replicas = chips - degrees_at(point, work).chips

@@ -9,10 +9,8 @@ import numpy as np
 from jaxscale.errors import InputError
 from jaxscale.limits.relaxed_plan import SIZES, survey
 from jaxscale.limits.scenario import Scenario, stack
+from jaxscale.limits.scenario_library import HIGHEST, LOWEST
 from jaxscale.limits.thresholds import Thresholds, thresholds
-
-LOWEST, HIGHEST = 1e18, 1e42
-"""Training computes that make sense [flop]."""
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,11 @@ from jaxtyping import Array
 
 from jaxscale._compile import compiler_options
 from jaxscale.errors import InputError
-from jaxscale.limits.batch_time import batch_time
-from jaxscale.limits.degrees import Degrees
-from jaxscale.limits.feasible_set import log_state_bytes
+from jaxscale.limits.integer_plan import rate
 from jaxscale.limits.overlap import SmoothOverlap
 from jaxscale.limits.problem import utilisation_problem
 from jaxscale.limits.relaxed_plan import search
-from jaxscale.limits.scaling_laws import log_step_limit, workload
+from jaxscale.limits.scaling_laws import log_ideal_chip_seconds
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.scenario_library import FIELDS
 from jaxscale.limits.sweep_spec import DEGREES, SIZE, SweepSpec
@@ -52,19 +50,15 @@ def _scenario(spec: SweepSpec, point: Columns) -> Scenario:
 def evaluate_plan(spec: SweepSpec, point: Columns) -> Columns:
     """Utilisation and time of a batch on the plan of a point; utilisation counts whether or not it is in time."""
     scenario = _scenario(spec, point)
-    log_flop = jnp.log(point[SIZE])
-    work = workload(log_flop, scenario)
+    problem = utilisation_problem(jnp.log(point[SIZE]), scenario)
     plan = dict.fromkeys(DEGREES, 1.0) | dict(spec.plan or {})
-    logs = jnp.stack([jnp.log(jnp.asarray(point.get(name, plan[name]), log_flop.dtype)) for name in DEGREES])
-    degrees = Degrees(logs[:5], logs[5], logs[6])
-    log_time = jnp.log(batch_time(degrees, work, scenario, SmoothOverlap(scenario.overlap_exponent)).total)
-    flop = jnp.log(6.0 / scenario.peak_flops) + work.log_params + work.log_batch
-    state = log_state_bytes(work, scenario) - jnp.sum(logs[jnp.asarray([0, 1, 2, 4])])
-    fits = (state <= jnp.log(scenario.memory_bytes)) & (logs[2] <= work.log_experts + 1e-6)
-    shares = (logs[3] + logs[5] <= work.log_batch) & (logs[4] + logs[6] <= work.log_layers)
-    in_time = log_time <= log_step_limit(work, scenario)
-    utilisation = jnp.exp(flop - degrees.chips - log_time)
-    return {"utilisation": utilisation, "batch_time": jnp.exp(log_time), "feasible": fits & shares & in_time}
+    degrees = jnp.stack([jnp.asarray(point.get(name, plan[name]), point[SIZE].dtype) for name in DEGREES])
+    rating = rate(degrees, problem, SmoothOverlap(scenario.overlap_exponent))
+    return {
+        "utilisation": jnp.exp(log_ideal_chip_seconds(problem.work, scenario) - rating.cost),
+        "batch_time": jnp.exp(rating.log_time),
+        "feasible": jnp.all(rating.missed == 0.0),
+    }
 
 
 def evaluate_best_plan(spec: SweepSpec, point: Columns) -> Columns:

@@ -27,7 +27,18 @@ import numpy as np
 from jaxscale.catalogue import Hardware, load_hardware, read_toml
 from jaxscale.errors import InputError
 from jaxscale.limits.scenario import Scenario
-from jaxscale.limits.scenario_library import FIELDS, checked_number, load_scenarios, nearest, on_chip, pick
+from jaxscale.limits.scenario_library import (
+    FIELDS,
+    HIGHEST,
+    LARGEST,
+    LOWEST,
+    checked_number,
+    load_scenarios,
+    nearest,
+    number_between,
+    on_chip,
+    pick,
+)
 
 DEGREES = ("tp_ff", "tp_width", "ep", "dp", "pp", "n_microbatches", "interleave")
 SIZE = "training_flop"
@@ -125,9 +136,7 @@ def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
 def _degree(where: str, name: str, value: Any) -> float:
     if name not in DEGREES:
         raise InputError(f"{where}: {name!r} is not a degree of a plan; {nearest(name, DEGREES)}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1.0 <= value < 1e30:
-        raise InputError(f"{where}: {name} = {value!r} is out of range; expected a number of at least 1")
-    return float(value)
+    return number_between(where, name, value, 1.0, LARGEST, "a number of at least 1")
 
 
 def _axis(where: str, name: str, axis: Any) -> np.ndarray:
@@ -154,7 +163,5 @@ def _value(where: str, name: str, value: Any) -> float:
     if name in DEGREES:
         return _degree(where, name, value)
     if name == SIZE:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1e18 <= value <= 1e42:
-            raise InputError(f"{where}: {value!r} is out of range; expected a number from 1e18 to 1e42")
-        return float(value)
+        return number_between(where, name, value, LOWEST, HIGHEST, f"a number from {LOWEST:g} to {HIGHEST:g}")
     return checked_number(where, name, value)

@@ -19,7 +19,7 @@ from jaxscale._compile import filter_jit
 from jaxscale.limits.interior_point import Optimum
 from jaxscale.limits.problem import lagrangian, utilisation_problem
 from jaxscale.limits.relaxed_plan import SIZES, PlanResult, survey_logs
-from jaxscale.limits.scaling_laws import log_step_limit, workload
+from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.limits.scenario import Scenario, stack
 
 SHARES = {"end_of_linear": 0.8, "half": 0.5, "tenth": 0.1}
@@ -77,8 +77,7 @@ def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Arra
     problem = utilisation_problem(log_flop, scenario, speed)
     least = lagrangian(optimum.point, optimum.multipliers, problem)
     work = workload(log_flop, scenario)
-    flop = math.log(6.0) + work.log_params + work.log_batch - jnp.log(scenario.peak_flops)
-    return jnp.where(speed, log_step_limit(work, scenario), flop) - least
+    return jnp.where(speed, log_step_limit(work, scenario), log_ideal_chip_seconds(work, scenario)) - least
 
 
 @filter_jit

@@ -13,7 +13,7 @@ from jaxscale._compile import filter_jit
 from jaxscale.errors import InputError
 from jaxscale.limits.feasible_set import N_DEGREES
 from jaxscale.limits.identification import band, curve_with_slopes, fisher_information, threshold_bands, uncertainties
-from jaxscale.limits.integer_plan import integer_survey, merit
+from jaxscale.limits.integer_plan import integer_survey, rate
 from jaxscale.limits.inverse_design import cheapest_change
 from jaxscale.limits.overlap import ExactOverlap
 from jaxscale.limits.problem import utilisation_problem
@@ -88,9 +88,12 @@ def test_powers_of_two_against_all_of_them(solved, library):
     reach[2] = range(1)
     plans = jnp.asarray(2.0 ** np.asarray(list(itertools.product(*reach))))
     assert plans.shape[1] == N_DEGREES and len(plans) > 10_000
-    merits = jax.jit(lambda table: jax.lax.map(lambda one: merit(one, problem, ExactOverlap()), table, batch_size=4096))
-    values = np.asarray(merits(plans))
-    mine = float(merit(jnp.asarray(plan), problem, ExactOverlap()))
+
+    def merit(degrees):
+        return rate(degrees, problem, ExactOverlap()).merit
+
+    values = np.asarray(jax.jit(lambda table: jax.lax.map(merit, table, batch_size=4096))(plans))
+    mine = float(merit(jnp.asarray(plan)))
     assert mine == pytest.approx(values.min(), abs=0.01)
     assert np.median(values) > mine + 1.0
     assert 0.4 < ours <= default.max_utilisation
