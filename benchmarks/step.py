@@ -68,6 +68,7 @@ def random_rows(n: int, seed: int = 0) -> Arguments:
         sequence_parallel=draw(0, 1),
         shard_group=np.minimum(dp, 64.0),
         flash_attention=draw(0, 1),
+        overlap_gradients=draw(0, 1),
     )
     machine = cluster("h100-80gb", 1)
     rows = (shape, plan, machine, prior_medians())

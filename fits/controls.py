@@ -15,11 +15,10 @@ from calibrate import FOLDER, load_tables
 
 from jaxscale.coefficients import names, prior_medians
 from jaxscale.fit.batch import Measured
-from jaxscale.fit.fitting import base_of, cross_validate
+from jaxscale.fit.fitting import cross_validate
 from jaxscale.fit.measured import groups_of
-from jaxscale.fit.objective import Problem, make_problem
-from jaxscale.fit.parameters import find_effects, membership, parametrisation
-from jaxscale.fit.scope import scope
+from jaxscale.fit.objective import Problem
+from jaxscale.fit.prepare import fit_problem
 from jaxscale.fit.solve import random_starts, solve
 
 GONE, FREE = -30.0, 30.0
@@ -65,16 +64,14 @@ def held_out_error(problem: Problem, measured: Measured) -> float:
     """Mean absolute percentage error of step time under 5-fold cross-validation [%]."""
     starts = random_starts(jr.key(0), 1, problem.parametrisation.n_parameters)
     solution = solve(problem, starts)
-    n = len(measured.batch)
-    held_out = cross_validate(problem, solution, groups_of(measured), n, 5, lambda _: None)
+    held_out = cross_validate(problem, solution, groups_of(measured), 5, lambda _: None)
     return float(100.0 * np.mean(np.abs(np.expm1(held_out[:, 0]))))
 
 
 def problem_of(measured: Measured) -> Problem:
     """The fit of one table from the priors."""
-    effects = find_effects(measured.levels, scope(measured))
-    members = membership(measured.levels, effects)
-    return make_problem(measured, parametrisation(effects), base_of(measured, prior_medians()), members)
+    problem, _ = fit_problem(measured, prior_medians())
+    return problem
 
 
 def shuffled(measured: Measured) -> Measured:

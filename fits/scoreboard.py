@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxscale.fit.intervals import half_width
+
 FOLDER = Path(__file__).parent
 
 BEGIN, END = "<!-- scoreboard:begin -->", "<!-- scoreboard:end -->"
@@ -36,8 +38,7 @@ PEERS = """| tool | Megatron A100 (8 runs) | vTrain multi-node | vTrain single-n
 
 def read_residuals() -> dict[str, np.ndarray]:
     """Columns of fits/residuals.csv; numbers where they are numbers."""
-    with (FOLDER / "residuals.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of("residuals.csv")
     texts = ("table", "setup")
     return {
         name: np.asarray([row[name] if name in texts else float(row[name] or "nan") for row in rows])
@@ -75,10 +76,11 @@ def error(residual: np.ndarray) -> str:
 def coverage(residual: np.ndarray, groups: np.ndarray) -> str:
     """Share of runs inside the 90 % interval whose half-width comes from the other half of the groups [%]."""
     kept = np.isfinite(residual)
-    residual, half = np.abs(residual[kept]), groups[kept] % 2 == 0
+    residual, groups = np.abs(residual[kept]), groups[kept]
+    half = groups % 2 == 0
     if half.all() or not half.any():
         return "-"
-    widths = np.where(half, np.quantile(residual[~half], 0.9), np.quantile(residual[half], 0.9))
+    widths = np.where(half, half_width(residual[~half], groups[~half]), half_width(residual[half], groups[half]))
     return f"{100.0 * np.mean(residual <= widths):.0f}"
 
 

@@ -15,10 +15,10 @@ from calibrate import FOLDER, load_tables
 
 from jaxscale.coefficients import Coefficients, prior_medians, priors
 from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.fitting import Attempt, base_of, calibration_record, fit_measured, moved
-from jaxscale.fit.objective import Problem, make_problem, predicted_logs, reweighted
-from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation, unconstrain
-from jaxscale.fit.scope import scope
+from jaxscale.fit.fitting import Attempt, calibration_record, fit_measured, moved
+from jaxscale.fit.objective import Problem, predicted_logs, reweighted
+from jaxscale.fit.parameters import Effect, unconstrain
+from jaxscale.fit.prepare import base_of, fit_problem
 from jaxscale.fit.solve import refine
 from jaxscale.fit.store import load_fit
 
@@ -72,9 +72,7 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
-    effects = find_effects(everything.levels, scope(everything))
-    members = membership(everything.levels, effects)
-    problem = make_problem(everything, parametrisation(effects), base_of(everything, prior_medians()), members)
+    problem, effects = fit_problem(everything, prior_medians())
     setups = np.asarray(everything.levels["source"])
     rows = []
     for setup in sorted(set(setups)):

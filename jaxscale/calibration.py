@@ -18,6 +18,7 @@ KINDS = (
     "fused_norm",
     "release",
     "release_gpu",
+    "architecture",
     "local_shape",
 )
 """Kinds of level whose effects add to that of the source."""
@@ -27,6 +28,11 @@ OTHER_SOURCES = "framework_sources"
 
 Z90 = 1.6448536269514722
 """Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""
+
+
+def is_apart(source: str) -> bool:
+    """Whether a level of the source is one release that differs from the others (`source/framework/release`)."""
+    return source.count("/") > 1
 
 
 @dataclass(frozen=True)
@@ -93,9 +99,9 @@ class Calibration:
         of framework, chip, precision, kernel and release add to it.
         """
         is_known = ("source", levels.get("source")) in self.known
-        wanted = [("source", levels.get("source")) if is_known else (OTHER_SOURCES, levels.get("framework"))]
+        source = ("source", levels.get("source")) if is_known else (OTHER_SOURCES, levels.get("framework"))
         total: dict[str, float] = {}
-        for kind, level in (*wanted, *((kind, levels.get(kind)) for kind in KINDS)):
+        for kind, level in (source, *((kind, levels.get(kind)) for kind in KINDS)):
             for effect in self._by_level.get((kind, str(level)), []):
                 for name, shift in effect.shifts:
                     total[name] = total.get(name, 0.0) + shift

@@ -19,7 +19,7 @@ MEMORY_COEFFICIENTS = (
     "activation_factor",
     "logit_memory_bytes",
     "gradient_memory_bytes",
-    "fragmentation",
+    "boundary_bytes",
     "framework_bytes",
 )
 """Coefficients that only the memory model reads; the others belong to the step time."""
@@ -77,9 +77,9 @@ class Coefficients(eqx.Module):
     step_time: Number = _coefficient()
     straggler: Number = _coefficient()
     activation_factor: Number = _coefficient()
+    boundary_bytes: Number = _coefficient()
     logit_memory_bytes: Number = _coefficient()
     gradient_memory_bytes: Number = _coefficient()
-    fragmentation: Number = _coefficient()
     framework_bytes: Number = _coefficient()
     calibration: Calibration | None = eqx.field(static=True, default=None)
 

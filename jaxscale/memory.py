@@ -9,11 +9,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxscale._types import as_arrays, smooth_max, smooth_min
+from jaxscale._types import PRECISIONS, as_arrays, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import PARAMETER_BYTES, local_params
 from jaxscale.costs.elementwise import ACTIVATION_BYTES, sequence_split
-from jaxscale.costs.pipeline import busiest_layers
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan, expert_shard, sharding, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, moe_layers
@@ -26,6 +25,9 @@ OPTIMIZER_BYTES = 12.0
 SCORE_MEMORY_BYTES = 5.0
 """Stored bytes per materialised score: softmax, dropout mask and output (Korthikanti et al., equation 1) [byte]."""
 
+WEIGHT_WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+"""Stored bytes per frozen weight, which nothing needs in more bits than the matmuls read [byte]."""
+
 RESIDUAL_MEMORY_BYTES = 10.0
 """Stored bytes per residual element and layer: norms' inputs, dropout masks (Korthikanti et al., eq. 1) [byte]."""
 
@@ -34,13 +36,12 @@ class Memory(eqx.Module):
     """Peak memory of one training step on the fullest chip; the terms add up to `total`.
 
     Attributes:
-        weights: 16-bit parameters [byte].
+        weights: 16-bit parameters, frozen ones in the width of the matmuls [byte].
         gradients: gradients and their accumulation buffer [byte].
         optimizer: master weights and moments [byte].
         activations: stored for the backward pass, all microbatches in flight [byte].
         logits: logits, their 32-bit copy and gradient, beyond what the first stage holds [byte].
         buffers: gathered parameters of FSDP and communication buffers [byte].
-        fragmentation: reserved but unused [byte].
         framework: context, communicators, workspaces [byte].
         capacity: memory of the chip [byte].
     """
@@ -51,7 +52,6 @@ class Memory(eqx.Module):
     activations: Bytes
     logits: Bytes
     buffers: Bytes
-    fragmentation: Bytes
     framework: Bytes
     capacity: Bytes
 
@@ -96,6 +96,25 @@ def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coeffic
     return coefficients.activation_factor * tokens_per_microbatch(model, plan) * (residual + split)
 
 
+def weight_bytes(model: Transformer, plan: Plan) -> Array:
+    """Stored bytes per weight: 16 bits while it is trained, the width of the matmuls where it is frozen [byte]."""
+    widths = jnp.asarray([WEIGHT_WIDTHS[name] for name in PRECISIONS])
+    frozen = jnp.sum(jnp.asarray(plan.precision) * widths, axis=-1)
+    return frozen + model.trainable_share * (PARAMETER_BYTES - frozen)
+
+
+def stage_boundary_bytes(model: Transformer, plan: Plan, coefficients: Coefficients) -> Array:
+    """Activations that a pipeline stage keeps of each microbatch in flight besides its layers.
+
+    What is received and sent, on every tensor-parallel rank whole: `boundary_bytes * t * d`.
+
+    Returns:
+        Bytes; zero without a pipeline [byte].
+    """
+    is_pipeline = jnp.minimum(plan.pp - 1.0, 1.0)
+    return is_pipeline * coefficients.boundary_bytes * tokens_per_microbatch(model, plan) * model.d_model
+
+
 def microbatches_in_flight(plan: Plan, temperature: float = 0.0) -> Array:
     """Microbatches whose activations the first stage holds at once, per layer it owns [1].
 
@@ -116,7 +135,7 @@ def memory(
         model: the transformer.
         plan: degrees, sharding, recomputation.
         cluster: capacity of a chip.
-        coefficients: factors of activations, logits, gradients, fragmentation.
+        coefficients: factors of activations, boundaries, logits, gradients.
         temperature: smoothing of the maxima [1].
 
     Returns:
@@ -135,19 +154,22 @@ def memory(
         expert_shards = 1.0 + sharded * (expert_group - 1.0)
         return dense / shards + params.experts / expert_shards
 
-    layers = busiest_layers(model.n_layers, plan.pp, temperature)
+    # Frameworks give a stage that holds more than its layers fewer of them: the mean is closer to the peak than the
+    # largest number of layers.
+    layers = model.n_layers / plan.pp
     whole = layer_activation_bytes(model, plan, c)
+    boundary = stage_boundary_bytes(model, plan, c)
     checkpoint = ACTIVATION_BYTES * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
     per_layer = whole + plan.recompute_full * (checkpoint - whole)
-    stored = per_layer * layers * microbatches_in_flight(plan, temperature)
+    stored = (per_layer * layers + boundary) * microbatches_in_flight(plan, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
     logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
-    last_stage = per_layer * layers + plan.recompute_full * whole + logit_bytes
+    last_stage = per_layer * layers + boundary + plan.recompute_full * whole + logit_bytes
     logits = smooth_max(last_stage, activations, temperature) - activations
     gathered = sharding(plan, 3) * 2.0 * PARAMETER_BYTES * (params.layers + params.experts) / layers
     trainable = model.trainable_share
     terms = (
-        PARAMETER_BYTES * held(3),
+        weight_bytes(model, plan) * held(3),
         c.gradient_memory_bytes * trainable * held(2),
         OPTIMIZER_BYTES * trainable * held(1),
         activations,
@@ -155,7 +177,6 @@ def memory(
         gathered,
     )
     weights, gradients, optimizer, activations, logits, buffers = terms
-    allocated = sum(terms[1:], start=terms[0])
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -163,7 +184,6 @@ def memory(
         activations=activations,
         logits=logits,
         buffers=buffers,
-        fragmentation=(c.fragmentation - 1.0) * allocated,
         framework=jnp.asarray(c.framework_bytes),
         capacity=jnp.asarray(cluster.chip.hbm_bytes),
     )

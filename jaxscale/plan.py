@@ -38,6 +38,7 @@ class Plan(eqx.Module):
         gpipe: 1 where all forwards run before the first backward [1].
         zero_bubble: 1 for the zero-bubble schedule ZB-H1, whose weight gradients fill part of the bubble [1].
         flash_attention: 1 for fused attention, 0 for materialised scores [1].
+        overlap_gradients: 1 where gradients are reduced while the last backward pass still runs, 0 after it [1].
         precision: share of the weight matmuls done in each of `PRECISIONS` [1].
     """
 
@@ -57,6 +58,7 @@ class Plan(eqx.Module):
     gpipe: Number
     zero_bubble: Number
     flash_attention: Number
+    overlap_gradients: Number
     precision: PerPrecision
 
     def __init__(
@@ -77,6 +79,7 @@ class Plan(eqx.Module):
         shard_group: Any = None,
         precision: str = "bf16",
         flash_attention: Any = True,
+        overlap_gradients: Any = True,
     ):
         """Describe a plan in words and numbers.
 
@@ -96,6 +99,7 @@ class Plan(eqx.Module):
         self.gpipe = float(schedule == "gpipe")
         self.zero_bubble = float(schedule == "zero-bubble")
         self.flash_attention = as_float(flash_attention)
+        self.overlap_gradients = as_float(overlap_gradients)
         self.precision = np.asarray([float(name == precision) for name in PRECISIONS])
 
     def __check_init__(self):

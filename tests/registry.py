@@ -98,6 +98,7 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
         schedule=choose(["interleaved"] if vpp > 1 else [word for word in SCHEDULES if word != "interleaved"]),
         precision=choose(["bf16", "bf16", *PRECISIONS]),
         flash_attention=choose([False, True, True]),
+        overlap_gradients=choose([False, True, True]),
     )
 
 
@@ -192,7 +193,7 @@ def many_steps(configurations: Configuration, temperature: float = 0.0) -> StepT
 
 def ideal_coefficients(**changes: float) -> Coefficients:
     """Coefficients of a machine without losses: efficiencies and exposures 1, everything else 0."""
-    ones = ("efficiency", "latency_scale", "exposed", "factor", "fragmentation")
+    ones = ("efficiency", "latency_scale", "exposed", "factor")
     values = {name: float(any(word in name for word in ones)) for name in names()}
     return Coefficients(**(values | changes))
 

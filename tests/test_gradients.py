@@ -107,7 +107,8 @@ def real(whole: Configuration) -> Configuration:
     def shift(leaf: np.ndarray) -> np.ndarray:
         return leaf * (1.0 + 0.05 * generator.uniform(0.2, 1.0, leaf.shape))
 
-    shares = ("sequence_parallel", "recompute_selective", "recompute_full", "gpipe", "zero_bubble", "flash_attention")
+    schedule = ("sequence_parallel", "recompute_selective", "recompute_full", "gpipe", "zero_bubble")
+    shares = (*schedule, "flash_attention", "overlap_gradients")
     blends = {f"plan__{name}": 0.02 + 0.9 * getattr(whole.plan, name) for name in shares}
     stage = 0.05 + 0.9 * whole.plan.zero_stage
     return changed(jax.tree.map(shift, whole), plan__zero_stage=stage, **blends)

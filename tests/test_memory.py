@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from registry import Configuration, as_arrays, ideal_coefficients, random_configurations, stack
+from registry import Configuration, as_arrays, changed, ideal_coefficients, random_configurations, stack
 
 from jaxscale._types import as_arrays as arrays
 from jaxscale.catalogue import cluster, model
@@ -17,7 +17,7 @@ IDEAL = {"gradient_memory_bytes": 4.0, "logit_memory_bytes": 0.0}
 
 
 def of(shape: Transformer, plan: Plan, **coefficients: float) -> Memory:
-    """Memory without fragmentation or framework on H100s."""
+    """Memory without framework or stage boundaries on H100s."""
     machine = cluster("h100-80gb", plan.n_chips)
     return compiled(as_arrays(Configuration(shape, plan, machine, ideal_coefficients(**(IDEAL | coefficients)))))
 
@@ -34,7 +34,7 @@ def test_terms_add_up_to_the_total(batch: Configuration, dtype: type):
     added = np.sum([np.asarray(term, np.float64) for term in peak.terms().values()], axis=0)
     np.testing.assert_allclose(added, peak.total, rtol=1e-6)
     assert (np.abs((added - peak.weights) / peak.total - 1.0) > 1e-6).mean() > 0.9
-    assert all((np.asarray(term) >= 0.0).all() for name, term in peak.terms().items() if name != "fragmentation")
+    assert all((np.asarray(term) >= 0.0).all() for term in peak.terms().values())
 
 
 def korthikanti(tokens: float, d: float, heads: float, length: float, tp: float, parallel: bool, scores: bool) -> float:
@@ -107,6 +107,25 @@ def test_tensor_and_pipeline_parallelism_split_the_weights():
 )
 def test_microbatches_in_flight(plan: Plan, expected: float):
     assert float(microbatches_in_flight(plan)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_stage_keeps_its_boundary_of_every_microbatch_in_flight():
+    """On every tensor-parallel rank whole, and nothing without a pipeline."""
+    shape = model("llama3-70b")
+    plan = Plan(tp=8, pp=4, micro_batch_size=2, n_microbatches=16)
+    without, kept = of(shape, plan), of(shape, plan, boundary_bytes=3.0)
+    expected = 3.0 * 4.0 * 2.0 * shape.seq_len * shape.d_model
+    assert float(kept.activations - without.activations) == pytest.approx(expected, rel=1e-9)
+    assert of(shape, Plan(tp=8), boundary_bytes=3.0).total == of(shape, Plan(tp=8)).total
+
+
+@pytest.mark.parametrize(("precision", "width"), [("fp32", 4.0), ("bf16", 2.0), ("fp8", 1.0), ("fp4", 0.5)])
+def test_frozen_weights_take_the_width_of_the_matmuls(precision: str, width: float):
+    shape = model("llama3-8b")
+    adapters = changed(shape, trainable_share=0.0)
+    plan = Plan(precision=precision)
+    trained, frozen = (float(of(kind, plan).weights) for kind in (shape, adapters))
+    assert frozen == pytest.approx(trained * width / 2.0, rel=1e-9)
 
 
 def test_gpipe_holds_more_than_1f1b():

@@ -22,7 +22,10 @@ from jaxscale.workload import Transformer
 
 Columns = dict[str, np.ndarray]
 
-FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in ("precision", "flash_attention"))
+FIXED = ("precision", "flash_attention", "overlap_gradients")
+"""Fields of a plan that all plans of a space share."""
+
+FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in FIXED)
 """Fields of a plan that differ between the rows of a table."""
 
 
@@ -46,6 +49,7 @@ class PlanSpace:
         schedule: of gpipe, 1f1b, interleaved, zero-bubble; without a pipeline every plan counts as 1f1b.
         whole_chunks: interleave only chunks of equally many layers, as Megatron-LM demands.
         flash_attention: fused attention in all plans.
+        overlap_gradients: gradients reduced while the last backward pass still runs, in all plans.
         precision: of the weight matmuls, in all plans.
     """
 
@@ -62,6 +66,7 @@ class PlanSpace:
     schedule: Sequence[str] = ("gpipe", "1f1b", "interleaved")
     whole_chunks: bool = True
     flash_attention: bool = True
+    overlap_gradients: bool = True
     precision: str = "bf16"
 
     def __post_init__(self):
@@ -94,7 +99,7 @@ class PlanTable:
 
     def plan(self, row: int) -> Plan:
         """One plan of concrete numbers."""
-        template = Plan(precision=self.space.precision, flash_attention=self.space.flash_attention)
+        template = Plan(**{name: getattr(self.space, name) for name in FIXED})
         values = {name: float(column[row]) for name, column in self.columns.items()}
         return _with_fields(template, values)
 
@@ -114,8 +119,9 @@ class PlanTable:
         dtype = jnp.result_type(float)
         fields = {name: np.concatenate([c, np.repeat(c[:1], size - count)]).astype(dtype) for name, c in picked.items()}
         template = self.plan(0)
-        fields["flash_attention"] = np.full(size, template.flash_attention, dtype)
-        fields["precision"] = np.tile(np.asarray(template.precision, dtype), (size, 1))
+        for name in FIXED:
+            shared = np.asarray(getattr(template, name), dtype)
+            fields[name] = np.broadcast_to(shared, (size, *shared.shape))
         return _with_fields(template, fields), np.arange(size) < count
 
 

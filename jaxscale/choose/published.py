@@ -82,7 +82,7 @@ def compare_design(name: str, coefficients: Coefficients | None = None) -> Compa
     levels = {"gpu": design["gpu"], "precision": "bf16", "framework": design.get("framework")}
     pooled = load_fit() if coefficients is None else coefficients
     plan, fitted = Plan(**design["plan"]), resolve(pooled, levels)
-    space = PlanSpace(flash_attention=bool(plan.flash_attention))
+    space = PlanSpace(flash_attention=bool(plan.flash_attention), overlap_gradients=bool(plan.overlap_gradients))
     batch = design["global_batch_size_seqs"]
     choice = best_plan(shape, machine, batch, coefficients=pooled, levels=levels, space=space)
     seconds, peak = (number(part(shape, plan, machine, fitted).total) for part in (step_time, memory))

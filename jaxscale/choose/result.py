@@ -17,6 +17,7 @@ def plan_words(plan: Plan) -> dict[str, Any]:
     words["recompute"] = "full" if plan.recompute_full else "selective" if plan.recompute_selective else "none"
     words["schedule"] = schedule_word(plan)
     words["flash_attention"] = bool(plan.flash_attention)
+    words["overlap_gradients"] = bool(plan.overlap_gradients)
     return words
 
 

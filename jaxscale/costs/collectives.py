@@ -1,11 +1,13 @@
 r"""Collectives on a hierarchy of network levels: the alpha-beta model.
 
-A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. Each level works on
-the share of the volume that the levels below leave it, because every rank of a domain drives its own link outwards:
+A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. A ring runs through
+all of them; every rank of a domain drives its own link outwards, so that as many rings work side by side and each moves
+its share. Chunks are passed on while others arrive: the slowest level alone sets the bandwidth,
 
-$$ t = t_0 + \sum_k \left[ \alpha_k (r_k - 1) + \frac{V}{\prod_{j<k} r_j} \frac{r_k - 1}{r_k W_k} \right] $$
+$$ t = t_0 + \sum_k \alpha_k (r_k - 1) + \max_{k: r_k > 1} \frac{V}{\prod_{j<k} r_j} \frac{n - 1}{n W_k} $$
 
-for an all-gather or a reduce-scatter of V bytes (gathered size) by rings; an all-reduce is one of each.
+for an all-gather or a reduce-scatter of V bytes (gathered size); an all-reduce is one of each. The sum of the levels in
+place of the maximum cannot reach the bandwidth measured on 32 to 8,192 H100 (`fits/companion.md`).
 Reference: Rabenseifner (2004); NCCL `tuning.cc`, ring latency = steps * hop latency.
 """
 
@@ -99,13 +101,15 @@ def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, 
     Returns:
         Time [s]; zero for a single rank.
     """
-    time = launch_time(n, link)
-    share = volume
+    time, slowest = launch_time(n, link), 0.0
+    share = volume * (1.0 - 1.0 / jnp.asarray(n))
     ranks = ranks_per_level(n, stride, link, temperature)
     for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
-        time = time + latency * (rank - 1.0) + share * (1.0 - 1.0 / rank) / bandwidth
+        time = time + latency * (rank - 1.0)
+        # A level with one rank carries nothing; between one and two ranks what it carries grows linearly.
+        slowest = smooth_max(slowest, smooth_min(rank - 1.0, 1.0, temperature) * share / bandwidth, temperature)
         share = share / rank
-    return jnp.asarray(time)
+    return jnp.asarray(time + slowest)
 
 
 def all_to_all_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:

@@ -137,7 +137,7 @@ def data_parallel(
     once = (1.0 - fsdp) * (scatter + trainable * collect + buckets) + between_copies
     # What FSDP's own collectives hide behind is not free to hide the rest.
     free = backward * (1.0 - fsdp * c.fsdp_overlap)
-    hidden = c.dp_overlap * free * (1.0 - 1.0 / replicas)
+    hidden = plan.overlap_gradients * c.dp_overlap * free * (1.0 - 1.0 / replicas)
     step = exposed(once, hidden, temperature)
     # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
     traffic = 2.0 * collect + scatter + 3.0 * per_layer

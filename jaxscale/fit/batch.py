@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.catalogue import Hardware
-from jaxscale.costs.data import local_params
+from jaxscale.costs.data import GRADIENT_BYTES, PARAMETER_BYTES, local_params
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
 from jaxscale.runs import RowDescription
@@ -79,9 +79,6 @@ def stack(modules: Sequence[Any]) -> Any:
 FSDP_FROM = 0.95
 """Share of the chip's memory above which weights, gradients and optimizer state count as not fitting [1]."""
 
-WEIGHT_BYTES, GRADIENT_BYTES = 2.0, 4.0
-"""16-bit weight and 32-bit gradient that ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3) [byte]."""
-
 
 def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunBatch:
     """Build and stack the model, plan and cluster of each described row.
@@ -101,7 +98,8 @@ def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:
     plan = Plan(**row.plan)
     if row.states_zero_stage or plan.pp > 1 or plan.dp == 1:
         return plan
-    per_param = WEIGHT_BYTES + GRADIENT_BYTES * float(model.trainable_share)
+    # Weights and gradients are what ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3).
+    per_param = PARAMETER_BYTES + GRADIENT_BYTES * float(model.trainable_share)
     state = per_param * float(local_params(model, plan).total)
     return Plan(**{**row.plan, "zero_stage": 3.0}) if state > FSDP_FROM * cluster.chip.hbm_bytes else plan
 

@@ -10,18 +10,19 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Scatter
+from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, is_apart
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
+from jaxscale.fit.intervals import measured_scatter
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
-from jaxscale.fit.objective import Problem, make_problem, reweighted
-from jaxscale.fit.parameters import Effect, constrain_values, find_effects, membership, parametrisation, unconstrain
+from jaxscale.fit.objective import Problem, reweighted
+from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
+from jaxscale.fit.prepare import fit_problem, tightened
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.scope import scope
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
-from jaxscale.fit.store import level_kinds, load_fit, unconstrained_rows
+from jaxscale.fit.store import level_kinds, load_fit
 from jaxscale.runs import Runs
 
 TIGHTNESS_FROM_START = 0.6
@@ -99,7 +100,12 @@ def fit_measured(
         raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
     pooled = start if start is not None else prior_medians()
     candidates = (1.0,) if start is None else TIGHTNESS_OF_FEW_RUNS if n <= FEW_RUNS else (TIGHTNESS_FROM_START,)
-    attempts = [attempt_fit(measured, pooled, tightness, n_starts, n_folds, say) for tightness in candidates]
+    problem, effects = fit_problem(measured, pooled)
+    say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
+    problems = [tightened(problem, tightness) for tightness in candidates]
+    attempts = [
+        attempt_fit(tight, effects, groups_to_leave_out(measured), n_starts, n_folds, say) for tight in problems
+    ]
     best = simplest(attempts)
     record = calibration_record(name, measured, pooled, best, data_hash)
     return FitResult(
@@ -154,39 +160,29 @@ def simplest(attempts: Sequence[Attempt]) -> Attempt:
 
 
 def attempt_fit(
-    measured: Measured,
-    pooled: Coefficients,
-    tightness: float,
+    problem: Problem,
+    effects: tuple[Effect, ...],
+    groups: np.ndarray,
     n_starts: int,
     n_folds: int,
     say: Callable[[str], None],
 ) -> Attempt:
-    """Fit with one tightness of the priors around `pooled`, and cross-validate."""
-    n = len(measured.batch)
-    effects = find_effects(measured.levels, scope(measured))
-    mapping = parametrisation(effects, tightness)
-    problem = make_problem(measured, mapping, base_of(measured, pooled), membership(measured.levels, effects))
-    starts = random_starts(jr.key(0), n_starts, mapping.n_parameters)
-    say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
+    """Solve a problem, and cross-validate by groups of its runs [row]."""
+    starts = random_starts(jr.key(0), n_starts, problem.parametrisation.n_parameters)
     solution = solve(problem, starts)
+    return Attempt(problem, effects, solution, cross_validate(problem, solution, groups, n_folds, say))
+
+
+def groups_to_leave_out(measured: Measured) -> np.ndarray:
+    """Groups of runs for cross-validation; single runs where there are too few groups [row]."""
     groups = groups_of(measured)
-    if groups.max() + 1 < MIN_GROUPS:
-        groups = np.arange(n)
-    held_out = cross_validate(problem, solution, groups, n, n_folds, say)
-    return Attempt(problem, effects, solution, held_out)
-
-
-def base_of(measured: Measured, coefficients: Coefficients) -> np.ndarray:
-    """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
-    rows = zip(*measured.levels.values(), strict=True)
-    return unconstrained_rows(coefficients, [dict(zip(measured.levels, row, strict=True)) for row in rows])
+    return groups if groups.max() + 1 >= MIN_GROUPS else np.arange(len(groups))
 
 
 def cross_validate(
     problem: Problem,
     solution: Solution,
     groups: np.ndarray,
-    n: int,
     n_folds: int,
     progress: Callable[[str], None],
 ) -> np.ndarray:
@@ -194,6 +190,7 @@ def cross_validate(
 
     Each fold is fitted to convergence, starting where the whole fit ended.
     """
+    n = len(groups)
     predicted = np.full((n, 2), np.nan)
     n_folds = min(n_folds, groups.max() + 1)
     if n_folds < 2:
@@ -219,7 +216,8 @@ def calibration_record(
     before = pooled.calibration or Calibration(name)
     scale = np.asarray(best.problem.parametrisation.scale)
     values = scale * np.asarray(best.solution.parameters[len(names()) :])
-    effects, held_out = best.effects, best.held_out
+    held_out = best.held_out
+    effects = level_effects(best.effects, values)
     rows = [dict(zip(measured.levels, row, strict=True)) for row in zip(*measured.levels.values(), strict=True)]
     ape = np.abs(np.expm1(held_out[:, 0]))
     provenance = {
@@ -231,7 +229,7 @@ def calibration_record(
     }
     return Calibration(
         name=name,
-        effects=before.effects + level_effects(effects, values) + other_sources_effects(effects, values, rows),
+        effects=before.effects + effects + other_sources_effects(effects, rows),
         scatter=measured_scatter(measured, held_out) + before.scatter,
         known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
         provenance=tuple(provenance.items()),
@@ -247,50 +245,19 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
     return tuple(LevelEffect(kind, level, tuple(sorted(s.items()))) for (kind, level), s in shifts.items())
 
 
-def other_sources_effects(
-    effects: Sequence[Effect], values: np.ndarray, rows: Sequence[Mapping[str, str]]
-) -> tuple[LevelEffect, ...]:
+def other_sources_effects(effects: Sequence[LevelEffect], rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
     """Mean effect of each framework's sources, for runs of a known framework from a new source.
 
-    Releases that are apart from their source's others (`source/framework/release`) count only where there is no other.
+    Releases that are apart from their source's others stand for nothing but themselves.
     """
-    by_source = {e.level: dict(e.shifts) for e in level_effects(effects, values) if e.kind == "source"}
+    by_source = {effect.level: dict(effect.shifts) for effect in effects if effect.kind == "source"}
     sources: dict[str, set[str]] = {}
     for row in rows:
-        if row["framework"] and row["source"] in by_source:
+        if row["framework"] and row["source"] in by_source and not is_apart(row["source"]):
             sources.setdefault(row["framework"], set()).add(row["source"])
     found = []
     for framework, members in sorted(sources.items()):
-        usual = [member for member in sorted(members) if member.count("/") < 2] or sorted(members)
-        names_moved = sorted({name for member in usual for name in by_source[member]})
-        means = [(n, float(np.mean([by_source[member].get(n, 0.0) for member in usual]))) for n in names_moved]
+        names_moved = sorted({name for member in members for name in by_source[member]})
+        means = [(n, float(np.mean([by_source[member].get(n, 0.0) for member in members]))) for n in names_moved]
         found.append(LevelEffect(OTHER_SOURCES, framework, tuple(means)))
     return tuple(found)
-
-
-def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of each source and framework, and of all runs, from held-out residuals."""
-    found = []
-    for kind in ("source", "framework"):
-        column = np.asarray(measured.levels[kind], dtype=object)
-        for level in sorted(set(measured.levels[kind]) - {""}):
-            found.append(_scatter(kind, level, held_out[column == level], measured_memory(measured)[column == level]))
-    found.append(_scatter("known", "", held_out, measured_memory(measured)))
-    return tuple(scatter for scatter in found if scatter is not None)
-
-
-def measured_memory(measured: Measured) -> np.ndarray:
-    """Which runs have a measured peak memory [row]."""
-    return np.isfinite(np.asarray(measured.peak_memory))
-
-
-def _scatter(kind: str, level: str, held_out: np.ndarray, has_memory: np.ndarray) -> Scatter | None:
-    """Interval half-width that covers 90 % of the held-out runs, and scatter of their memory."""
-    time = np.abs(held_out[:, 0])
-    if np.isfinite(time).sum() < 5:
-        return None
-    # The finite-sample quantile of split-conformal prediction (Lei et al. 2018, section 2.2).
-    level90 = min(1.0, 0.9 * (1.0 + 1.0 / len(time)))
-    memory = held_out[has_memory, 1]
-    memory_scatter = float(np.sqrt(np.nanmean(memory**2))) if len(memory) > 4 else 0.15
-    return Scatter(kind, level, float(np.nanquantile(time, level90)), memory_scatter)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxscale.calibration import is_apart
 from jaxscale.coefficients import Coefficients, from_values, names, priors
 
 EFFECT_SPREAD: Mapping[str, float] = {
@@ -31,9 +32,13 @@ EFFECT_SPREAD: Mapping[str, float] = {
     "fused_norm": 0.4,
     "release_gpu": 0.7,
     "release": 0.4,
+    "architecture": 5.0,
     "local_shape": 5.0,
 }
 """Standard deviation of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""
+
+APART_SPREAD = 2.8
+"""The same of a release that is set apart because something in it goes wrong: it must not pull the pool [1]."""
 
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
@@ -140,6 +145,11 @@ class Parametrisation(eqx.Module):
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 
 
+def effect_spread(effect: Effect) -> float:
+    """Prior standard deviation of an effect, in units of its coefficient's own prior spread [1]."""
+    return APART_SPREAD if effect.kind == "source" and is_apart(effect.level) else EFFECT_SPREAD[effect.kind]
+
+
 def parametrisation(effects: Sequence[Effect], tightness: float = 1.0) -> Parametrisation:
     """Parametrisation of the pooled coefficients and some effects.
 
@@ -152,7 +162,7 @@ def parametrisation(effects: Sequence[Effect], tightness: float = 1.0) -> Parame
     """
     table, order = priors(), list(names())
     padding = [0] * (padded(len(effects)) - len(effects))
-    scale = [EFFECT_SPREAD[e.kind] * table[e.coefficient].spread for e in effects]
+    scale = [effect_spread(e) * table[e.coefficient].spread for e in effects]
     return Parametrisation(
         spread=tightness * jnp.asarray([prior.spread for prior in table.values()]),
         column=jnp.asarray([order.index(e.coefficient) for e in effects] + padding, dtype=int),

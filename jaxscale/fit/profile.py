@@ -7,13 +7,13 @@ Reference: Venzon & Moolgavkar 1988, Applied Statistics 37, 87-94, section 2.
 
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import optimistix as optx
 from jaxtyping import Array, Float, Int
 
 from jaxscale._compile import filter_jit
 from jaxscale.calibration import Z90
 from jaxscale.fit.objective import Problem, loss, residuals
+from jaxscale.fit.solve import levenberg_marquardt
 
 POLISH_STEPS = 10
 """Levenberg-Marquardt steps of the other parameters at each trial value [1]."""
@@ -43,8 +43,9 @@ def deviance(
     def held(others: Array, problem: Problem) -> Array:
         return residuals(others.at[index].set(value), problem)
 
-    solver = optx.LevenbergMarquardt(rtol=1e-4, atol=1e-3, linear_solver=lx.Normal(lx.Cholesky()))
-    found = optx.least_squares(held, solver, start, args=problem, max_steps=POLISH_STEPS, throw=False)
+    found = optx.least_squares(
+        held, levenberg_marquardt(1e-4), start, args=problem, max_steps=POLISH_STEPS, throw=False
+    )
     end = found.value.at[index].set(value)
     return 2.0 * loss(end, problem), end
 

@@ -52,7 +52,7 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "scale_out_efficiency": _spans_nodes,
     "network_latency_scale": _spans_nodes,
     "straggler": _spans_nodes,
-    "dp_overlap": _has_replicas,
+    "dp_overlap": lambda batch: _has_replicas(batch) & (np.asarray(batch.plan.overlap_gradients) > 0.0),
     "dp_congestion": _has_replicas,
     "dp_efficiency": _has_replicas,
     "dp_buckets": _has_replicas,

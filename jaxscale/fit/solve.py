@@ -50,11 +50,18 @@ def descend(start: Float[Array, " parameter"], problem: Problem, n_steps: int) -
     return parameters, history[-1]
 
 
+def levenberg_marquardt(rtol: float) -> optx.LevenbergMarquardt:
+    """The solver of fits and profiles.
+
+    A thousandth of a prior's standard deviation is far below any interval. Normal equations are quicker than a QR, and
+    the priors keep them well conditioned.
+    """
+    return optx.LevenbergMarquardt(rtol=rtol, atol=1e-3, linear_solver=lx.Normal(lx.Cholesky()))
+
+
 def polish(start: Float[Array, " parameter"], problem: Problem, max_steps: int = 60) -> tuple[Array, Array]:
     """Levenberg-Marquardt from one start, which only accepts descents [parameter], and whether it converged."""
-    # A thousandth of a prior's standard deviation is far below any interval. Normal equations are quicker than a QR,
-    # and the priors keep them well conditioned.
-    solver = optx.LevenbergMarquardt(rtol=1e-5, atol=1e-3, linear_solver=lx.Normal(lx.Cholesky()))
+    solver = levenberg_marquardt(1e-5)
     solution = optx.least_squares(residuals, solver, start, args=problem, max_steps=max_steps, throw=False)
     return solution.value, solution.result == optx.RESULTS.successful
 

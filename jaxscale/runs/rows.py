@@ -87,6 +87,7 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
             "source": _setup(row),
             "number_format": str(_filled(row, "precision")).lower(),
             "release_gpu": _release_on_chip(row),
+            "architecture": _architecture(shape),
             "local_shape": _local_shape(row, shape, plan),
         },
         states_zero_stage=row["zero_stage"] is not None,
@@ -150,6 +151,7 @@ def _choices(row: Row, tp: float) -> dict[str, Any]:
         "schedule": "interleaved" if vpp > 1 else "1f1b",
         "precision": translate("precisions", str(_filled(row, "precision"))),
         "flash_attention": kernel not in load_defaults()["kernels"]["materialised"],
+        "overlap_gradients": bool(_default(row, "overlap_gradients")),
     }
 
 
@@ -183,6 +185,12 @@ def _release_on_chip(row: Row) -> str | None:
     """A release and the chip it runs on: kernels are tuned for one generation of chips at a time."""
     release = _level(row, "release")
     return f"{release}/{row['gpu']}" if release else None
+
+
+def _architecture(shape: Mapping[str, Any]) -> str:
+    """What decides how well kernels suit the layers of a model: width, heads, experts."""
+    sizes = (shape["d_model"], shape["n_heads"], shape.get("n_experts") or 1.0, shape.get("n_ssm_layers") or 0.0)
+    return "d{:g} h{:g} e{:g} s{:g}".format(*sizes)
 
 
 def _local_shape(row: Row, shape: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

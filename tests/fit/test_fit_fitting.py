@@ -10,11 +10,11 @@ import pytest
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.fit.batch import Measured
-from jaxscale.fit.fitting import Attempt, base_of, fit_measured, simplest
+from jaxscale.fit.fitting import Attempt, fit_measured, simplest
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
-from jaxscale.fit.objective import log_residuals, make_problem, predicted_logs, residuals
-from jaxscale.fit.parameters import find_effects, membership, parametrisation, unconstrain
-from jaxscale.fit.scope import scope
+from jaxscale.fit.objective import log_residuals, predicted_logs, residuals
+from jaxscale.fit.parameters import unconstrain
+from jaxscale.fit.prepare import base_of, fit_problem
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,11 @@ def test_saved_fit_predicts_the_same(result: js.FitResult, tmp_path):
 
 
 def test_derivative_of_residuals_matches_differences(measured: Measured):
-    effects = find_effects(measured.levels, scope(measured))
-    mapping = parametrisation(effects)
-    members = membership(measured.levels, effects)
-    problem = make_problem(measured, mapping, base_of(measured, js.prior_medians()), members)
+    problem, _ = fit_problem(measured, js.prior_medians())
+    n_parameters = problem.parametrisation.n_parameters
     rng = np.random.default_rng(2)
-    at = jnp.asarray(0.1 * rng.normal(size=mapping.n_parameters))
-    direction = jnp.asarray(rng.normal(size=mapping.n_parameters))
+    at = jnp.asarray(0.1 * rng.normal(size=n_parameters))
+    direction = jnp.asarray(rng.normal(size=n_parameters))
     function = jax.jit(lambda p: log_residuals(p, problem))
     _, slope = jax.jvp(lambda p: log_residuals(p, problem), (at,), (direction,))
     step = 1e-6
@@ -102,13 +100,9 @@ def test_derivative_of_residuals_matches_differences(measured: Measured):
 
 
 def test_padding_rows_count_for_nothing(measured: Measured):
-    effects = find_effects(measured.levels, scope(measured))
-    mapping = parametrisation(effects)
-    problem = make_problem(
-        measured, mapping, base_of(measured, js.prior_medians()), membership(measured.levels, effects)
-    )
+    problem, _ = fit_problem(measured, js.prior_medians())
     n = len(measured.batch)
-    values = np.asarray(residuals(jnp.zeros(mapping.n_parameters), problem))
+    values = np.asarray(residuals(jnp.zeros(problem.parametrisation.n_parameters), problem))
     size = problem.weight.shape[0]
     assert size > n
     assert not values[n:size].any()

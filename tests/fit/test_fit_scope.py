@@ -9,9 +9,9 @@ import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.fitting import base_of
 from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.objective import predicted_logs
+from jaxscale.fit.prepare import base_of
 from jaxscale.fit.scope import scope
 
 
@@ -44,5 +44,5 @@ def test_most_coefficients_in_scope_move_something(measured: Measured, slopes: n
 
 
 def test_memory_counts_only_where_it_was_measured(measured: Measured):
-    column = names().index("fragmentation")
+    column = names().index("boundary_bytes")
     np.testing.assert_array_equal(scope(measured)[:, column], np.isfinite(np.asarray(measured.peak_memory)))

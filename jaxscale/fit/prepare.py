@@ -1,0 +1,38 @@
+"""From measured runs to a calibration problem: which effects there are, where each run's coefficients begin."""
+
+import equinox as eqx
+import numpy as np
+
+from jaxscale.coefficients import Coefficients
+from jaxscale.fit.batch import Measured
+from jaxscale.fit.objective import Problem, make_problem
+from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
+from jaxscale.fit.scope import scope
+from jaxscale.fit.store import unconstrained_rows
+
+
+def base_of(measured: Measured, coefficients: Coefficients) -> np.ndarray:
+    """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
+    rows = zip(*measured.levels.values(), strict=True)
+    return unconstrained_rows(coefficients, [dict(zip(measured.levels, row, strict=True)) for row in rows])
+
+
+def fit_problem(measured: Measured, start: Coefficients) -> tuple[Problem, tuple[Effect, ...]]:
+    """The problem of fitting some runs, with the priors' own spreads around a start.
+
+    Args:
+        measured: the runs.
+        start: coefficients, with their effects, around which the priors lie.
+
+    Returns:
+        The problem, and its effects in parameter order.
+    """
+    effects = find_effects(measured.levels, scope(measured))
+    members = membership(measured.levels, effects)
+    return make_problem(measured, parametrisation(effects), base_of(measured, start), members), effects
+
+
+def tightened(problem: Problem, tightness: float) -> Problem:
+    """The problem with all prior spreads times a factor, below 1 where the start is trusted [1]."""
+    spreads = (problem.parametrisation.spread * tightness, problem.parametrisation.scale * tightness)
+    return eqx.tree_at(lambda p: (p.parametrisation.spread, p.parametrisation.scale), problem, spreads)
