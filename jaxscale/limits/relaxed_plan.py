@@ -31,8 +31,8 @@ RESCUE_STARTS = 4
 N_STEPS = 60
 """Newton steps of a search at most [1]."""
 
-CHUNK = 4096
-"""Problems of one call of the compiled search; the host's cores share the calls [1]."""
+CHUNK = 2048
+"""Problems of one call of the compiled search, filled up where there are fewer, so that it is compiled once [1]."""
 
 SIZES = 32
 """Training computes of a curve: one size for all curves, since each asks for a compilation of its own [1]."""
@@ -70,7 +70,9 @@ class _Ends(NamedTuple):
     fast: Optimum
 
 
-def search(problems: Problem, n_starts: int = N_STARTS, n_steps: int = N_STEPS) -> PlanResult:
+def search(
+    problems: Problem, asked: Bool[Array, " problem"], n_starts: int = N_STARTS, n_steps: int = N_STEPS
+) -> PlanResult:
     """Best relaxed plans of many problems; more starts or steps never make one worse.
 
     Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts. Where
@@ -81,6 +83,7 @@ def search(problems: Problem, n_starts: int = N_STARTS, n_steps: int = N_STEPS) 
 
     Args:
         problems: the searches, every leaf [problem].
+        asked: which of them are searched; the others cost nothing.
         n_starts: starts of every search [1].
         n_steps: Newton steps of each start at most [1].
 
@@ -103,7 +106,7 @@ def search(problems: Problem, n_starts: int = N_STARTS, n_steps: int = N_STEPS) 
     def stage(ends: _Ends, which: tuple[Array, Array, Array, Array]) -> tuple[_Ends, None]:
         cube, speed, always, steps = which
         done = (ends.best.residual <= limit) & (ends.best.point[:, EXCESS] <= excess)
-        wanted = always | ~(done | late(ends.fast))
+        wanted = asked & (always | ~(done | late(ends.fast)))
         posed = jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problems), problems)
         found = minimise(cube, posed, wanted, steps)
         gain = better(found, ends.best, limit)
@@ -130,8 +133,10 @@ def search(problems: Problem, n_starts: int = N_STARTS, n_steps: int = N_STEPS) 
 
 
 @filter_jit
-def _searched(log_flop: Array, scenarios: Scenario, speed: Array, n_starts: int, n_steps: int) -> PlanResult:
-    return search(jax.vmap(utilisation_problem)(log_flop, scenarios, speed), n_starts, n_steps)
+def _searched(
+    log_flop: Array, scenarios: Scenario, speed: Array, asked: Array, n_starts: int, n_steps: int
+) -> PlanResult:
+    return search(jax.vmap(utilisation_problem)(log_flop, scenarios, speed), asked, n_starts, n_steps)
 
 
 def survey_logs(
@@ -164,17 +169,17 @@ def survey_logs(
     return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
 
 
-def in_chunks(function: Callable[..., PlanResult], cases: Any) -> PlanResult:
-    """Results of many cases, in chunks of one shape that the host's cores share."""
+def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
+    """Results of many cases, in chunks of one shape that the host's cores share; told which rows are cases."""
     count = len(cases[0])
-    n_chunks = -(-count // CHUNK)
-    size = -(-count // n_chunks)
-    # The last chunk is filled up with copies of the last case.
-    padded = jax.tree.map(lambda leaf: jnp.pad(leaf, (0, size * n_chunks - count), mode="edge"), cases)
-    parts = [jax.tree.map(lambda leaf, at=at: leaf[at * size : (at + 1) * size], padded) for at in range(n_chunks)]
+    fill = -count % CHUNK
+    padded = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, fill), *[(0, 0)] * (leaf.ndim - 1)], mode="edge"), cases)
+    padded = (*padded, jnp.arange(count + fill) < count)
+    starts = range(0, count + fill, CHUNK)
+    parts = [jax.tree.map(lambda leaf, at=at: leaf[at : at + CHUNK], padded) for at in starts]
     wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def run(part: Any) -> PlanResult:
+    def run(part: Any) -> Any:
         # The precision chosen for a block of code is that of its thread.
         with jax.enable_x64(wide):
             return jax.block_until_ready(function(*part))

@@ -60,7 +60,8 @@ def evaluate_plan(spec: SweepSpec, point: Columns) -> Columns:
 
 def evaluate_best_plans(spec: SweepSpec, points: Columns) -> Columns:
     """Utilisation, chips and certificate of the best relaxed plan of every point."""
-    found = search(jax.vmap(lambda point: utilisation_problem(jnp.log(point[SIZE]), _scenario(spec, point)))(points))
+    problems = jax.vmap(lambda point: utilisation_problem(jnp.log(point[SIZE]), _scenario(spec, point)))(points)
+    found = search(problems, jnp.ones(points[SIZE].shape, bool))
     return {
         "utilisation": found.utilisation,
         "batch_time": jnp.exp(found.log_time),

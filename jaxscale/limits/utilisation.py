@@ -16,7 +16,8 @@ from jaxscale.limits.thresholds import log_value
 def _utilisation(training_flop: Array, scenario: Scenario) -> Array:
     log_flop = jnp.log(training_flop.reshape(-1))
     fixed, frozen = jax.lax.stop_gradient((log_flop, scenario))
-    found = jax.lax.stop_gradient(search(jax.vmap(lambda size: utilisation_problem(size, frozen))(fixed)))
+    all_of_them = jnp.ones(log_flop.shape, bool)
+    found = jax.lax.stop_gradient(search(jax.vmap(lambda size: utilisation_problem(size, frozen))(fixed), all_of_them))
     # The Lagrangian at the optimum has the optimum's value and, by the envelope theorem, its slopes.
     values = jax.vmap(lambda size, optimum: log_value(size, scenario, optimum, jnp.asarray(False)))
     shares = jnp.exp(values(log_flop, found.optimum))
