@@ -106,7 +106,7 @@ def read_script(path: str) -> ModuleType:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Best plans of many scenarios in one call.")
     parser.add_argument("count", nargs="?", type=int, default=10_000, help="scenarios")
     parser.add_argument("--reference", help="script with best(training_flop, BASE), timed beside the enumeration here")
     parser.add_argument("--single", action="store_true", help="single precision")

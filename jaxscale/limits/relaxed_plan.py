@@ -165,7 +165,11 @@ def survey_logs(
     n_scenarios, n_sizes = logs.shape
     flat = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
     cases = (logs.reshape(-1), flat, jnp.broadcast_to(jnp.asarray(speed), logs.shape).reshape(-1))
-    found = in_chunks(lambda *part: _searched(*part, n_starts, n_steps), cases)
+
+    def searched(sizes: Array, assumed: Scenario, kinds: Array, asked: Array) -> PlanResult:
+        return _searched(sizes, assumed, kinds, asked, n_starts, n_steps)
+
+    found = in_chunks(searched, cases)
     return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
 
 

@@ -67,10 +67,12 @@ def test_curve_does_not_tell_batch_latency_and_words_apart(curve):
     np.testing.assert_allclose(rough, 4.0 * np.linalg.inv(fisher_information(curve, error=0.02)), rtol=1e-6)
 
 
-def test_bands_hold_the_curve_and_the_thresholds(curve, solved, library, row):
-    low, high = band(curve)
-    alive = curve.utilisation > 0.0
-    assert (low[alive] < curve.utilisation[alive]).all() and (high >= curve.utilisation).all()
+def test_bands_hold_the_curve_and_the_thresholds(solved, library, row):
+    middle = solved.utilisation[row["default"]]
+    low, high = band(solved.training_flop, library["default"])
+    assert (low <= middle).all() and (high >= middle).all()
+    # Where latency decides, assumptions blur most; at the plateau they hardly do.
+    assert np.argmax(high - low) > len(middle) // 2 and (high - low)[0] < 0.02
     found = threshold_bands(solved.limits, row["default"])
     for name, flop in solved.limits.flop(row["default"]).items():
         assert found[name][0] < flop < found[name][1]
