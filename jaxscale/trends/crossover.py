@@ -97,7 +97,7 @@ def best_degrees(
         batch: how the global batch follows n.
         n_chips: n [point].
         field: field of `Layout` to choose, `tp`, `cp` or `shard_group`.
-        bounds: least and largest degree [1].
+        bounds: least and largest degree [1]; the least rises to n / B, which leaves every replica a sequence.
         temperature: smoothing [1].
 
     Returns:
@@ -115,7 +115,9 @@ def best_degrees(
 
     shape = (samples, log_n.size, SEARCH)
     chips = np.broadcast_to(log_n[:, None], shape)
-    left, right = np.full(shape[:2], low), np.full(shape[:2], high)
+    # A replica needs a sequence: t >= n / B.
+    least = np.clip(log_n - np.log(np.asarray(batch.at(np.asarray(n_chips, float)))), low, high)
+    left, right = np.broadcast_to(least, shape[:2]), np.full(shape[:2], high)
     at_lower_bound = None
     for _ in range(PASSES):
         trials = left[..., None] + (right - left)[..., None] * np.linspace(0.0, 1.0, SEARCH)
@@ -123,13 +125,13 @@ def best_degrees(
         at_lower_bound = found[..., 0] if at_lower_bound is None else at_lower_bound
         best = np.take_along_axis(trials, found.argmax(axis=-1)[..., None], axis=-1)[..., 0]
         width = (right - left) / (SEARCH - 1)
-        left, right = np.maximum(best - width, low), np.minimum(best + width, high)
+        left, right = np.maximum(best - width, least), np.minimum(best + width, high)
     steps = np.zeros((2, SEARCH))
     steps[:, :7] = STEP * np.asarray([[0, 1, -1, 1, 1, -1, -1], [0, 0, 0, 1, -1, 1, -1]])
     near = speeds(best[..., None] + steps[0], chips + steps[1])
     curvature = (near[..., 1] - 2.0 * near[..., 0] + near[..., 2]) / STEP**2
     mixed = (near[..., 3] - near[..., 4] - near[..., 5] + near[..., 6]) / (4.0 * STEP**2)
-    inside = (best > low + STEP) & (best < high - STEP) & (curvature < 0.0)
+    inside = (best > least + STEP) & (best < high - STEP) & (curvature < 0.0)
     elasticity = np.where(inside, -mixed / np.where(inside, curvature, -1.0), 0.0)
     return BestDegree(np.exp(best), elasticity, np.exp(near[..., 0] - at_lower_bound) - 1.0)
 

@@ -7,7 +7,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
+from jaxscale._compile import filter_jit
+from jaxscale._types import as_arrays
 from jaxscale.trends.batch import Batch
 from jaxscale.trends.library import Overlay, scenario
 from jaxscale.trends.outcome import Outcome, outcomes
@@ -65,6 +68,11 @@ def stack(scenarios: Sequence[Scenario]) -> Scenario:
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf, float) for leaf in leaves])), *scenarios)
 
 
+@filter_jit
+def _peaks(scenario: Scenario, layout: Layout, batch: Batch, n_chips: Float[Array, " point"]) -> Array:
+    return jax.vmap(lambda n: memory_at(scenario, layout, n, batch.at(n)))(n_chips)
+
+
 def side_by_side(
     scenarios: Scenario, batch: Batch, n_chips: Sequence[float | int] | np.ndarray, layout: Layout | None = None
 ) -> tuple[Outcome, np.ndarray]:
@@ -85,6 +93,5 @@ def side_by_side(
     for index in range(len(np.asarray(scenarios.power_cap))):
         one = jax.tree.map(lambda leaf, i=index: leaf[i], scenarios)
         found.append(outcomes(one, chosen, n, np.asarray(batch.at(n))))
-        peak = [float(memory_at(one, chosen, count, float(batch.at(count)))) for count in n]
-        fits.append(np.asarray(peak) <= float(one.cluster.chip.hbm_bytes))
+        fits.append(np.asarray(_peaks(one, as_arrays(chosen), batch, jnp.asarray(n)) <= one.cluster.chip.hbm_bytes))
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found), np.stack(fits)

@@ -88,9 +88,14 @@ class Series:
         return slope(self.n_chips, self.measured)
 
     @property
+    def predicted_slope(self) -> float:
+        """The same of the predictions [1]."""
+        return slope(self.n_chips, self.predicted)
+
+    @property
     def slope_error(self) -> float:
         """Predicted less measured slope [1]."""
-        return slope(self.n_chips, self.predicted) - self.measured_slope
+        return self.predicted_slope - self.measured_slope
 
     def slope_scatter(self) -> float:
         """Standard error of the measured slope from its own residuals; nan with two points [1]."""

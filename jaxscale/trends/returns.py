@@ -72,48 +72,25 @@ def totals_at(
     return Totals(found.tokens_per_s, found.system_power, found.dollars_per_s)
 
 
-def returns_at(
-    scenario: Scenario, layout: Layout, batch: Batch, n_chips: ArrayLike, temperature: float = TEMPERATURE
-) -> Returns:
-    """Marginal returns on n chips.
-
-    Args:
-        scenario: model, chips, coefficients, power, price.
-        layout: degrees.
-        batch: how the global batch follows n.
-        n_chips: n [1].
-        temperature: smoothing [1].
-
-    Returns:
-        Totals and their derivatives.
-    """
-    scenario, n = as_arrays((scenario, n_chips))
-
-    def of(chips_and_cap: Float[Array, "2"]) -> Totals:
-        capped = eqx.tree_at(lambda s: s.power_cap, scenario, chips_and_cap[1])
-        return totals_at(capped, layout, batch, chips_and_cap[0], temperature)
-
-    point = jnp.stack([n, scenario.power_cap])
-    totals, slopes = of(point), jax.jacfwd(of)(point)
-    slope, cap = (jax.tree.map(lambda leaf, i=i: leaf[i], slopes) for i in (0, 1))
-    # Where the cap does not bind, neither throughput nor power move with it.
-    binds = cap.system_power != 0.0
-    per_watt_of_cap = jnp.where(binds, cap.tokens_per_s / jnp.where(binds, cap.system_power, 1.0), 0.0)
-    return Returns(
-        totals,
-        slope.tokens_per_s,
-        slope.tokens_per_s / slope.system_power,
-        slope.tokens_per_s / slope.dollars_per_s,
-        per_watt_of_cap,
-        totals.tokens_per_s / n,
-    )
-
-
 @filter_jit
-def _along(
-    scenario: Scenario, layout: Layout, batch: Batch, n_chips: Float[Array, " point"], temperature: float
-) -> Returns:
-    return jax.vmap(lambda n: returns_at(scenario, layout, batch, n, temperature))(n_chips)
+def _slopes(
+    scenario: Scenario,
+    layout: Layout,
+    batch: Batch,
+    n_chips: Float[Array, " point"],
+    direction: Float[Array, "2"],
+    temperature: float,
+) -> tuple[Totals, Totals]:
+    """Totals and their derivative in a direction of (chips, power cap); one compilation serves both."""
+
+    def of(n: Array, cap: Array) -> Totals:
+        capped = eqx.tree_at(lambda s: s.power_cap, scenario, cap)
+        return totals_at(capped, layout, batch, n, temperature)
+
+    def one(n: Array) -> tuple[Totals, Totals]:
+        return jax.jvp(of, (n, scenario.power_cap), (direction[0], direction[1]))
+
+    return jax.vmap(one)(n_chips)
 
 
 def marginal_returns(
@@ -136,7 +113,20 @@ def marginal_returns(
         Totals and their derivatives, every leaf [point].
     """
     n = np.asarray(n_chips, float)
-    found = _along(*as_arrays((scenario, layout, batch)), jnp.asarray(n[padded_rows(n.size)]), temperature)
+    padded = jnp.asarray(n[padded_rows(n.size)])
+    arguments = (*as_arrays((scenario, layout, batch)), padded)
+    totals, slope = _slopes(*arguments, jnp.asarray([1.0, 0.0]), temperature)
+    _, cap = _slopes(*arguments, jnp.asarray([0.0, 1.0]), temperature)
+    # Where the cap does not bind, neither throughput nor power move with it.
+    binds = cap.system_power != 0.0
+    found = Returns(
+        totals,
+        slope.tokens_per_s,
+        slope.tokens_per_s / slope.system_power,
+        slope.tokens_per_s / slope.dollars_per_s,
+        jnp.where(binds, cap.tokens_per_s / jnp.where(binds, cap.system_power, 1.0), 0.0),
+        totals.tokens_per_s / padded,
+    )
     return jax.tree.map(lambda leaf: leaf[: n.size], found)
 
 
