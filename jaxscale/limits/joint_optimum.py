@@ -27,6 +27,9 @@ BATCH_RANGE = (np.log(0.02), np.log(200.0))
 DEPTH_RANGE = (np.log(0.02), np.log(5.0))
 """Factors that are tried, natural logarithms [1]."""
 
+MOST_EXTRA = 20.0
+"""Largest ln q that is told from larger ones: no such design is ever best [1]."""
+
 N_TRIED = 7
 """Factors of each kind in a round [1]."""
 
@@ -73,7 +76,7 @@ class TokenPrice:
         """Ln q for factors on batch and depth, and the fixed laws' aspect ratio, all natural logarithms [1]."""
         batch = np.log1p(self.overhead * np.exp(log_batch)) - np.log1p(self.overhead)
         fixed = log_aspect - np.log(self.aspect)
-        return batch + self.shape * ((fixed - 1.5 * log_depth) ** 2 - fixed**2)
+        return np.minimum(batch + self.shape * ((fixed - 1.5 * log_depth) ** 2 - fixed**2), MOST_EXTRA)
 
 
 def published_price() -> TokenPrice:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxscale._compile import filter_jit
+from jaxscale.errors import InputError
 from jaxscale.limits.degrees import Degrees
 from jaxscale.limits.feasible_set import EXCESS, N_COORDINATES, degrees_at
 from jaxscale.limits.interior_point import Optimum, better, minimise, tolerances
@@ -25,7 +26,7 @@ N_STARTS = 1
 FIRST_STEPS = 30
 """Newton steps of the first start at most; 97 of 100 searches need fewer [1]."""
 
-RESCUE_STARTS = 4
+MOST_STARTS = 4
 """Starts of a search that finds no certificate [1]."""
 
 N_STEPS = 60
@@ -71,7 +72,7 @@ class _Ends(NamedTuple):
 
 
 def search(
-    problems: Problem, asked: Bool[Array, " problem"], n_starts: int = N_STARTS, n_steps: int = N_STEPS
+    problems: Problem, asked: Bool[Array, " problem"], n_starts: Array | int = N_STARTS, n_steps: Array | int = N_STEPS
 ) -> PlanResult:
     """Best relaxed plans of many problems; more starts or steps never make one worse.
 
@@ -84,7 +85,7 @@ def search(
     Args:
         problems: the searches, every leaf [problem].
         asked: which of them are searched; the others cost nothing.
-        n_starts: starts of every search [1].
+        n_starts: starts of every search, at most `MOST_STARTS` [1].
         n_steps: Newton steps of each start at most [1].
 
     Returns:
@@ -92,8 +93,7 @@ def search(
     """
     dtype = jnp.result_type(problems.log_deadline)
     limit, excess = CERTIFIED[jnp.finfo(dtype).bits > 32], tolerances(dtype).excess
-    n_blocks = max(n_starts, RESCUE_STARTS) if n_steps >= FIRST_STEPS else n_starts
-    cubes = jnp.asarray(scattered(n_blocks), dtype)
+    cubes = jnp.asarray(scattered(MOST_STARTS), dtype)
     unknown = jnp.full(problems.log_deadline.shape, jnp.inf, dtype)
     origin = jnp.zeros((*unknown.shape, N_COORDINATES), dtype)
     nothing = Optimum(origin, jnp.zeros((*unknown.shape, N_LIMITS), dtype), unknown, unknown)
@@ -106,16 +106,19 @@ def search(
     def stage(ends: _Ends, which: tuple[Array, Array, Array, Array]) -> tuple[_Ends, None]:
         cube, speed, always, steps = which
         done = (ends.best.residual <= limit) & (ends.best.point[:, EXCESS] <= excess)
-        wanted = asked & (always | ~(done | late(ends.fast)))
+        # Fewer steps than the first start's leave much open: then no further starts, or more steps might do worse.
+        further = ~(done | late(ends.fast)) & (speed | (n_steps >= FIRST_STEPS))
+        wanted = asked & (always | further)
         posed = jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problems), problems)
         found = minimise(cube, posed, wanted, steps)
         gain = better(found, ends.best, limit)
         return _Ends(where_rows(~speed & gain, found, ends.best), where_rows(speed & wanted, found, ends.fast)), None
 
-    speed = jnp.arange(n_blocks + 1) == 1
-    block = jnp.asarray([0, 0, *range(1, n_blocks)])
+    block = jnp.asarray([0, 0, *range(1, MOST_STARTS)])
+    stages = jnp.arange(MOST_STARTS + 1)
+    speed = stages == 1
     always = (block < n_starts) & ~speed
-    steps = jnp.where(jnp.arange(n_blocks + 1) == 0, min(n_steps, FIRST_STEPS), n_steps)
+    steps = jnp.where(stages == 0, jnp.minimum(n_steps, FIRST_STEPS), n_steps)
     ends, _ = jax.lax.scan(stage, _Ends(nothing, nothing), (cubes[block], speed, always, steps))
     best, hopeless = ends.best, late(ends.fast)
     residual = jnp.where(hopeless, ends.fast.residual, best.residual)
@@ -134,7 +137,7 @@ def search(
 
 @filter_jit
 def _searched(
-    log_flop: Array, scenarios: Scenario, speed: Array, asked: Array, n_starts: int, n_steps: int
+    log_flop: Array, scenarios: Scenario, speed: Array, asked: Array, n_starts: Array, n_steps: Array
 ) -> PlanResult:
     return search(jax.vmap(utilisation_problem)(log_flop, scenarios, speed), asked, n_starts, n_steps)
 
@@ -153,12 +156,17 @@ def survey_logs(
         log_flop: natural logarithms of training compute [flop].
         scenarios: assumptions, every leaf [scenario].
         speed: where the fastest batch is wanted, not the highest utilisation.
-        n_starts: starts of each search [1].
+        n_starts: starts of each search, at most `MOST_STARTS` [1].
         n_steps: Newton steps of each start at most [1].
 
     Returns:
         Plans [scenario, size].
+
+    Raises:
+        InputError: more starts than there are.
     """
+    if not 1 <= n_starts <= MOST_STARTS:
+        raise InputError(f"n_starts = {n_starts} is out of range; expected 1 to {MOST_STARTS}")
     dtype = jnp.result_type(float)
     scenarios = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), scenarios)
     logs = jnp.asarray(log_flop, dtype)
@@ -167,7 +175,7 @@ def survey_logs(
     cases = (logs.reshape(-1), flat, jnp.broadcast_to(jnp.asarray(speed), logs.shape).reshape(-1))
 
     def searched(sizes: Array, assumed: Scenario, kinds: Array, asked: Array) -> PlanResult:
-        return _searched(sizes, assumed, kinds, asked, n_starts, n_steps)
+        return _searched(sizes, assumed, kinds, asked, jnp.asarray(n_starts), jnp.asarray(n_steps))
 
     found = in_chunks(searched, cases)
     return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)

@@ -139,6 +139,12 @@ def prepare(spec: SweepSpec, folder: str | Path, resume: bool) -> list[int]:
     return [index for index in range(spec.n_chunks) if not (folder / chunk_name(index)).exists()]
 
 
+def clear_leftovers(folder: str | Path) -> None:
+    """Remove what a kill in the middle of a file left; not while another process writes there."""
+    for leftover in Path(folder).glob(".chunk-*.npz"):
+        leftover.unlink()
+
+
 def run_sweep(spec: SweepSpec, folder: str | Path, chunks: Iterable[int]) -> Iterable[int]:
     """Evaluate chunks and write their files.
 

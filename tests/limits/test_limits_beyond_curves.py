@@ -117,6 +117,24 @@ def test_slopes_of_utilisation_are_differences_of_plans_chosen_anew(library):
     assert further == pytest.approx(float(along) * flop, rel=1e-2)
 
 
+def test_more_starts_or_steps_never_worsen(solved, library):
+    names = ("default", "node-64", "global-nvlink", "no-overlap")
+    several = stack([library[name] for name in names])
+
+    def found(**more: int):
+        result = survey(solved.training_flop, several, **more)
+        return np.asarray(result.utilisation), np.asarray(result.certified)
+
+    # Each certifies what the one before did, and at no lower utilisation.
+    ladder = [found(n_steps=15), found(n_steps=25), found(), found(n_steps=90), found(n_starts=2), found(n_starts=4)]
+    for (low, sure), (high, sure_too) in itertools.pairwise(ladder):
+        assert sure_too[sure].all()
+        assert (high >= low * (1.0 - 1e-6))[sure].all()
+    assert ladder[0][1].mean() < 0.9 < ladder[-1][1].mean()
+    with pytest.raises(InputError, match="expected 1 to"):
+        found(n_starts=9)
+
+
 def test_single_precision(solved, library, row):
     with jax.enable_x64(False):
         found = survey(solved.training_flop, stack([library["default"]]))
