@@ -3,23 +3,27 @@
 The enumeration is a plain rebuild of arXiv 2411.01137: every plan of powers of two, perfect overlap, dense model.
 The same run compares its utilisations with those of our own search among powers of two.
 
-Run: python benchmarks/limits.py [number of scenarios]
+Run: python benchmarks/limits.py [number of scenarios] [--single] [--reference SCRIPT]
 """
 
-import sys
+import argparse
+import importlib.util
+import os
 import time
+from collections.abc import Callable
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.limits.integer_plan import integer_survey
-from jaxscale.limits.relaxed_plan import SIZES, survey
+from jaxscale.limits.relaxed_plan import CERTIFIED, SIZES, survey
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.scenario_library import scenario
 
 SIZES_FLOP = np.geomspace(1e25, 10.0**31.7, SIZES)
-SAMPLES = (1e25, 1e28, 1e30)
+SAMPLES = (1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31)
 VARIED = ("network_latency", "network_bandwidth", "link_latency", "kernel_latency", "reference_batch", "domain_size")
 
 
@@ -83,25 +87,52 @@ def enumerated(flop: float, s: Scenario) -> float:
     return best
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    jax.config.update("jax_enable_x64", True)
-    print(f"device: {jax.devices()[0].device_kind}, {len(jax.devices())} of them")
-    scenarios = jax.tree.map(jnp.asarray, drawn(count))
-    for label in ("first call, compiling", "compiled"):
-        wall = time.perf_counter()
-        found = jax.block_until_ready(survey(SIZES_FLOP, scenarios))
-        wall = time.perf_counter() - wall
-        print(f"{label}: {count * SIZES:,} best plans in {wall:.1f} s, {count * SIZES / wall:,.0f} points/s")
-    certified, feasible = np.asarray(found.certified), np.asarray(found.feasible)
-    print(f"certified optima {100 * certified.mean():.3f} %, feasible {100 * feasible.mean():.1f} %")
-    speed = count * SIZES / wall
-    base = scenario()
+def rate(label: str, best: Callable[[float], float]) -> tuple[float, np.ndarray]:
+    """Points per second of an enumeration, and its utilisations at the samples."""
     wall = time.perf_counter()
-    reference = [enumerated(flop, base) for flop in SAMPLES]
+    found = np.asarray([best(flop) for flop in SAMPLES])
+    speed = len(SAMPLES) / (time.perf_counter() - wall)
+    print(f"{label}: {speed:.2f} points/s")
+    return speed, found
+
+
+def read_script(path: str) -> ModuleType:
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location("reference", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Best plans of many scenarios in one call.")
+    parser.add_argument("count", nargs="?", type=int, default=10_000, help="scenarios")
+    parser.add_argument("--reference", help="script with best(training_flop, BASE), timed beside the enumeration here")
+    parser.add_argument("--single", action="store_true", help="single precision")
+    asked = parser.parse_args()
+    jax.config.update("jax_enable_x64", not asked.single)
+    print(f"device: {jax.devices()[0].device_kind}, {len(jax.devices())} of them, {os.cpu_count()} cores")
+    scenarios = jax.tree.map(jnp.asarray, drawn(asked.count))
+    wall = time.perf_counter()
+    jax.block_until_ready(survey(SIZES_FLOP, jax.tree.map(lambda leaf: leaf[:1], scenarios)))
+    print(f"compilation and {SIZES} points: {time.perf_counter() - wall:.1f} s")
+    wall = time.perf_counter()
+    found = jax.block_until_ready(survey(SIZES_FLOP, scenarios))
     wall = time.perf_counter() - wall
-    rate = len(SAMPLES) / wall
-    print(f"enumeration in numpy: {rate:.2f} points/s; the search is {speed / rate:,.0f} times as fast")
+    speed = asked.count * SIZES / wall
+    print(f"{asked.count * SIZES:,} best plans in one call: {wall:.1f} s, {speed:,.0f} points/s")
+    certified, feasible = np.asarray(found.certified), np.asarray(found.feasible)
+    limit = CERTIFIED[not asked.single]
+    print(f"KKT residual of at most {limit:g}: {100 * certified.mean():.3f} %; feasible {100 * feasible.mean():.1f} %")
+    print(f"neither certified nor flagged infeasible: {100 * (feasible & ~certified).mean():.3f} %")
+    base = scenario()
+    enumeration, reference = rate("enumeration in numpy", lambda flop: enumerated(flop, base))
+    print(f"the search is {speed / enumeration:,.0f} times as fast")
+    if asked.reference:
+        script = read_script(asked.reference)
+        rebuild, _ = rate("reference script", lambda flop: script.best(flop, script.BASE))
+        print(f"the search is {speed / rebuild:,.0f} times as fast as the reference script")
     exact = np.asarray(integer_survey(np.asarray(SAMPLES), base).utilisation)
     for flop, ours, theirs in zip(SAMPLES, exact, reference, strict=True):
         print(f"{flop:.0e} flop: powers of two {100 * ours:.1f} %, enumeration {100 * theirs:.1f} %")

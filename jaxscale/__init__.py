@@ -1,6 +1,7 @@
 """jaxscale: training time as a differentiable JAX function of model shape, parallel plan, batch and hardware."""
 
 from jaxscale import limits as limits
+from jaxscale import trends as trends
 from jaxscale.catalogue import Hardware as Hardware
 from jaxscale.catalogue import chip as chip
 from jaxscale.catalogue import cluster as cluster

@@ -24,7 +24,7 @@ LAYERS = (
     ("predict",),
     ("choose",),
     ("report",),
-    ("burst", "limits"),
+    ("burst", "limits", "trends"),
     ("cli",),
 )
 """Modules and folders of the package in the order of the data flow: each imports from its own row and those above."""

@@ -2,12 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json
+from jaxscale.cli.arguments import FitName, HardwareFile, Json
 from jaxscale.cli.console import emit_json, say, show
+from jaxscale.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxscale.catalogue import Hardware
+    from jaxscale.limits.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,13 @@ class Limits:
     scenarios: Annotated[
         Path | None, tyro.conf.arg(metavar="FILE.toml", help="scenarios of your own, in the form of data/limits.toml")
     ] = None
+    model: Annotated[
+        Literal["blocks", "transformer"],
+        tyro.conf.arg(
+            help="stacked MLP blocks of the data-movement model, or a transformer by the calibrated step time"
+        ),
+    ] = "blocks"
+    fit: FitName = "default"
     lowest: Annotated[float, tyro.conf.arg(name="from", metavar="T", help="least training compute [flop]")] = 1e24
     highest: Annotated[float, tyro.conf.arg(name="to", metavar="T", help="largest training compute [flop]")] = 1e32
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help="figure to write, PNG")] = None
@@ -37,11 +51,9 @@ class Limits:
             InputError: an unknown scenario or chip, a malformed file, an empty range, a figure that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.limits.report import draw, elasticity_table, threshold_table
-        from jaxscale.limits.scenario_library import describe, load_scenarios, on_chip, pick
-        from jaxscale.limits.study import curve_sizes, study
-        from jaxscale.report.files import check_writable, write_whole
-        from jaxscale.report.style import png
+        from jaxscale.limits.scenario_library import load_scenarios, on_chip, pick
+        from jaxscale.limits.study import curve_sizes
+        from jaxscale.report.files import check_writable
 
         sizes = curve_sizes(self.lowest, self.highest)
         hardware = js.load_hardware(self.hardware)
@@ -51,16 +63,59 @@ class Limits:
             chosen = {name: on_chip(found, hardware[self.gpu]) for name, found in chosen.items()}
         if self.plot is not None:
             check_writable(self.plot)
+        if self.model == "transformer":
+            self._transformers(chosen, sizes, hardware)
+        else:
+            self._blocks(chosen, sizes)
+
+    def _blocks(self, chosen: "dict[str, Scenario]", sizes: "np.ndarray") -> None:
+        from jaxscale.limits.identification import band
+        from jaxscale.limits.report import elasticity_table, threshold_table
+        from jaxscale.limits.scenario_library import describe
+        from jaxscale.limits.study import study
+
         found = study(chosen, sizes)
         if self.plot is not None:
-            write_whole(self.plot, png(draw(found)))
-            say(f"figure: {self.plot}")
+            bands = {name: band(sizes, one) for name, one in chosen.items()}
+            self._draw(sizes, dict(zip(found.names, found.utilisation, strict=True)), bands)
         if self.json:
-            documents = found.to_json()
-            emit_json(documents if len(documents) > 1 else documents[0])
+            self._emit(found.to_json())
             return
         show(threshold_table(found, describe(self.scenarios)))
         show("")
         show(elasticity_table(found))
         if not found.certified.all():
             say(f"{(~found.certified).sum()} of {found.certified.size} points are not certified optima")
+
+    def _transformers(self, chosen: "dict[str, Scenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
+        import jaxscale as js
+        from jaxscale.limits.report import transformer_table
+        from jaxscale.limits.transformer_curve import transformer_curve
+
+        if self.gpu is None:
+            raise InputError("--model transformer: no chip; expected --gpu ID, see `jaxscale hardware`")
+        gpu, fit = hardware[self.gpu].id, js.load_fit(self.fit)
+        found = {
+            name: transformer_curve(sizes, gpu, laws, coefficients=fit, hardware=hardware)
+            for name, laws in chosen.items()
+        }
+        if self.plot is not None:
+            self._draw(sizes, {f"{name}, {gpu}": curve.utilisation for name, curve in found.items()})
+        if self.json:
+            self._emit([curve.to_json(name, gpu) for name, curve in found.items()])
+            return
+        show(transformer_table(found))
+
+    def _draw(
+        self, sizes: "np.ndarray", curves: "dict[str, np.ndarray]", bands: "dict[str, Any] | None" = None
+    ) -> None:
+        from jaxscale.limits.report import draw
+        from jaxscale.report.files import write_whole
+        from jaxscale.report.style import png
+
+        assert self.plot is not None
+        write_whole(self.plot, png(draw(sizes, curves, bands, published=self.model == "blocks")))
+        say(f"figure: {self.plot}")
+
+    def _emit(self, documents: "list[dict[str, Any]]") -> None:
+        emit_json(documents if len(documents) > 1 else documents[0])

@@ -22,6 +22,7 @@ from jaxscale.cli.predict import Predict
 from jaxscale.cli.shape import Shape
 from jaxscale.cli.startup import configure_jax
 from jaxscale.cli.sweep import Sweep
+from jaxscale.cli.trends import Trends
 from jaxscale.errors import InputError
 
 PROGRAM = "jaxscale"
@@ -38,6 +39,7 @@ Command = (
     | Annotated[Burst, tyro.conf.subcommand("burst")]
     | Annotated[Limits, tyro.conf.subcommand("limits")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
+    | Annotated[Trends, tyro.conf.subcommand("trends")]
     | Annotated[Hardware, tyro.conf.subcommand("hardware")]
 )
 

@@ -37,7 +37,7 @@ class Sweep:
         from rich.progress import Progress
 
         import jaxscale as js
-        from jaxscale.limits.sweep import prepare, run_sweep
+        from jaxscale.limits.sweep import clear_leftovers, prepare, run_sweep
         from jaxscale.limits.sweep_spec import read_spec
 
         if not 0 <= self.process < self.n_processes:
@@ -51,6 +51,8 @@ class Sweep:
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
         # Of several processes all but the first find the folder set up, or set it up the same.
         missing = prepare(spec, self.out, self.resume or self.n_processes > 1)
+        if self.n_processes == 1:
+            clear_leftovers(self.out)
         console = messages()
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("sweep", total=spec.n_points, completed=(spec.n_chunks - len(missing)) * spec.chunk)

@@ -2,8 +2,8 @@ r"""What a utilisation curve tells of the assumptions behind it, and how far unc
 
 With slopes $J_{ki} = \partial U_k / \partial \ln \theta_i$ at the points of a curve read to $\sigma$, the Fisher
 information of the logarithms is $J^T J / \sigma^2$, to which an independent measurement of one of them adds the inverse
-of its variance. Bands follow from the same slopes: the variance of $\ln U$ is
-$\sum_i (\partial \ln U / \partial \ln \theta_i)^2 s_i^2$.
+of its variance. Bands of thresholds follow from elasticities: the variance of $\ln T$ is
+$\sum_i (\partial \ln T / \partial \ln \theta_i)^2 s_i^2$; that of a curve from draws.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxscale.calibration import Z90
-from jaxscale.limits.relaxed_plan import survey_logs
+from jaxscale.limits.relaxed_plan import survey, survey_logs
 from jaxscale.limits.scenario import Scenario, stack
 from jaxscale.limits.scenario_library import tables
 from jaxscale.limits.thresholds import NAMES, Thresholds, slopes
@@ -26,6 +26,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "words": ("weight_bytes", "activation_bytes", "gradient_bytes"),
 }
 """Assumptions that move together, by the name of the factor on them."""
+
+N_DRAWS = 128
+"""Draws behind a band [1]."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,26 @@ def uncertainties() -> dict[str, float]:
     return {name: float(entry["value"]) for name, entry in tables()["uncertainty"].items()}
 
 
-def band(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper end of the 90 % band of utilisation [1], [size]; never above the highest that matmuls sustain."""
-    variance = sum((curve.slopes[name] * spread) ** 2 for name, spread in uncertainties().items())
-    reach = np.exp(Z90 * np.sqrt(variance))
-    return curve.utilisation / reach, np.minimum(curve.utilisation * reach, curve.utilisation.max())
+def band(training_flop: Float[np.ndarray, " size"], scenario: Scenario) -> tuple[np.ndarray, np.ndarray]:
+    """90 % band of a utilisation curve: 5 and 95 % quantiles over `N_DRAWS` draws of the uncertain assumptions.
+
+    Plans are chosen anew for each draw: next to the wall slopes would tell nothing.
+
+    Args:
+        training_flop: T [flop].
+        scenario: assumptions.
+
+    Returns:
+        Lower and upper end [1], [size].
+    """
+    half = np.random.default_rng(0).standard_normal((N_DRAWS // 2, len(uncertainties())))
+    drawn = {name: np.full(N_DRAWS, getattr(scenario, name)) for name in Scenario.__dataclass_fields__}
+    # Each draw comes with its opposite, so that the mean of the draws is that of the assumptions.
+    for (name, spread), column in zip(uncertainties().items(), np.concatenate([half, -half]).T, strict=True):
+        drawn[name] = drawn[name] * np.exp(spread * column)
+    found = np.asarray(survey(training_flop, Scenario(**drawn)).utilisation)
+    low, high = np.quantile(found, [0.05, 0.95], axis=0)
+    return low, high
 
 
 def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, float]]:

@@ -27,7 +27,7 @@ N_ROUNDS = 10
 """Rounds of a climb [1]."""
 
 MISS_PRICE = 1e3
-"""Price of a missed limit, per e-fold [1]."""
+"""Price of a missed limit, per e-fold, and of missing any, however little [1]."""
 
 SLACK_ERROR = 1e-6
 """Miss of a limit that counts as rounding [1]."""
@@ -76,7 +76,7 @@ class Rating(NamedTuple):
     @property
     def merit(self) -> Array:
         """The cost with a price on missed limits."""
-        return self.cost + MISS_PRICE * jnp.sum(self.missed)
+        return self.cost + MISS_PRICE * (jnp.sum(self.missed) + jnp.any(self.missed > 0.0))
 
 
 def rate(degrees: Float[Array, " 7"], problem: Problem, overlap: AbstractOverlap) -> Rating:

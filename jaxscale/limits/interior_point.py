@@ -1,4 +1,4 @@
-r"""Primal-dual interior point of a few variables, for thousands of problems under `jax.vmap`.
+r"""Primal-dual interior point of a few variables, for thousands of problems side by side.
 
 Every iterate stays strictly feasible. The Newton step of the perturbed optimality conditions solves
 
@@ -16,13 +16,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxscale.limits.feasible_set import EXCESS, N_COORDINATES, degrees_at
-from jaxscale.limits.problem import PRICE, Problem, log_time, objective, slacks, time_with_derivatives
+from jaxscale.limits.packed import packed, where_rows
+from jaxscale.limits.problem import N_LIMITS, PRICE, Problem, log_time, objective, slacks, time_with_derivatives
+from jaxscale.limits.starts import best_start
 
 FIRST_BARRIER = 0.1
 """Barrier at the start [1]."""
 
-STEPS = (1.0, 0.6, 0.3, 0.1, 0.03, 0.003, 0.0)
-"""Step lengths tried at once, of the longest that keeps limits strict; none at all comes last [1]."""
+STEPS = (1.0, 0.6, 0.3, 0.1, 0.03, 0.003)
+"""Step lengths tried at once, of the longest that keeps limits strict [1]."""
+
+ROUND = 2
+"""Steps of a round [1]."""
 
 KEEP = 0.99
 """Share of a slack that a step may use up [1]."""
@@ -94,9 +99,8 @@ def _longest(values: Array, changes: Array) -> Array:
     return jnp.minimum(jnp.min(ratio), 1.0)
 
 
-def _merit(point: Array, barrier: Array, problem: Problem) -> tuple[Array, Array]:
-    """Barrier function, infinite outside, and the slacks."""
-    time = log_time(point, problem)
+def _merit(point: Array, time: Array, barrier: Array, problem: Problem) -> tuple[Array, Array]:
+    """Barrier function, infinite outside, and the slacks; given ln t at the point."""
     room = slacks(point, time, problem)
     inside = jnp.all(room > 0.0)
     logs = jnp.sum(jnp.log(jnp.where(room > 0.0, room, 1.0)))
@@ -104,7 +108,7 @@ def _merit(point: Array, barrier: Array, problem: Problem) -> tuple[Array, Array
     return jnp.where(inside & jnp.isfinite(value), value, jnp.inf), room
 
 
-def _better(new: Optimum, old: Optimum, certified: float) -> Bool[Array, ""]:
+def better(new: Optimum, old: Optimum, certified: float) -> Bool[Array, "*batch"]:
     """Whether an iterate replaces the best: certified before not, then the lower objective, or the lower residual."""
     new_done, old_done = new.residual <= certified, old.residual <= certified
     return jnp.where(
@@ -127,7 +131,7 @@ def _step(state: _State, problem: Problem, tolerance: Tolerances) -> _State:
     products = z * room
     residual = jnp.maximum(stationarity / scale, jnp.max(products))
     found = Optimum(point, z, objective(point, time, problem), residual)
-    take = _better(found, state.best, tolerance.residual)
+    take = better(found, state.best, tolerance.residual)
     best = jax.tree.map(lambda new, old: jnp.where(take, new, old), found, state.best)
     solved = jnp.maximum(stationarity / scale, jnp.max(jnp.abs(products - mu))) < 5.0 * mu
     mu = jnp.where(solved, jnp.maximum(jnp.minimum(0.2 * mu, mu**1.5), tolerance.barrier), mu)
@@ -138,12 +142,14 @@ def _step(state: _State, problem: Problem, tolerance: Tolerances) -> _State:
     room_change = -rows @ change
     z_change = mu / room - z - pull * room_change
     lengths = _longest(room, room_change) * jnp.asarray(STEPS, point.dtype)
-    merits, rooms = jax.vmap(lambda length: _merit(point + length * change, mu, problem))(lengths)
-    here, trials = merits[-1], merits[:-1]
-    lower = trials <= here + tolerance.noise * (1.0 + jnp.abs(here))
-    pick = jnp.where(jnp.any(lower), jnp.argmax(lower), len(STEPS) - 1)
+    times = jax.vmap(lambda length: log_time(point + length * change, problem))(lengths)
+    # No step at all comes last.
+    lengths, times = jnp.append(lengths, 0.0), jnp.append(times, time)
+    merits, rooms = jax.vmap(lambda length, t: _merit(point + length * change, t, mu, problem))(lengths, times)
+    lower = merits[:-1] <= merits[-1] + tolerance.noise * (1.0 + jnp.abs(merits[-1]))
     # A step without gain is still taken where another barrier may follow.
-    pick = jnp.where(jnp.any(lower), pick, jnp.where(jnp.isfinite(trials[-1]), len(STEPS) - 2, len(STEPS) - 1))
+    shortest = jnp.where(jnp.isfinite(merits[-2]), len(STEPS) - 1, len(STEPS))
+    pick = jnp.where(jnp.any(lower), jnp.argmax(lower), shortest)
     moved = point + lengths[pick] * change
     z_moved = z + _longest(z, z_change) * z_change
     # Multipliers stay within reach of those of the barrier function.
@@ -153,27 +159,60 @@ def _step(state: _State, problem: Problem, tolerance: Tolerances) -> _State:
     return _State(moved, z_moved, mu, jnp.minimum(shift, 1e3), best, state.count + 1)
 
 
-def minimise(start: Float[Array, " 8"], problem: Problem, n_steps: int) -> Optimum:
-    """Optimum from a strictly feasible start.
-
-    Args:
-        start: coordinates.
-        problem: the search.
-        n_steps: Newton steps at most; ends earlier once certified at the last barrier.
-
-    Returns:
-        The best iterate: certified by its KKT residual, and of those the one of lowest objective.
-    """
-    tolerance = tolerances(start.dtype)
+def _first(start: Float[Array, " 8"], problem: Problem) -> _State:
     room = slacks(start, log_time(start, problem), problem)
     barrier = jnp.asarray(FIRST_BARRIER, start.dtype)
     z = barrier / room
-    unknown = jnp.asarray(jnp.inf, start.dtype)
-    first = Optimum(start, z, unknown, unknown)
-    state = _State(start, z, barrier, jnp.zeros_like(barrier), first, jnp.zeros((), int))
+    unknown = jnp.full_like(barrier, jnp.inf)
+    return _State(
+        start, z, barrier, jnp.zeros_like(barrier), Optimum(start, z, unknown, unknown), jnp.zeros((), jnp.int32)
+    )
 
-    def unfinished(state: _State) -> Bool[Array, ""]:
+
+def _idle(dtype: jnp.dtype, n_steps: Array | int) -> _State:
+    """A search that has ended without a result."""
+    point, limits, unknown = jnp.zeros(N_COORDINATES, dtype), jnp.zeros(N_LIMITS, dtype), jnp.asarray(jnp.inf, dtype)
+    none = Optimum(point, limits, unknown, unknown)
+    return _State(point, limits, unknown, unknown, none, jnp.asarray(n_steps, jnp.int32))
+
+
+def minimise(
+    plans: Float[Array, "plan 7"], problems: Problem, wanted: Bool[Array, " lane"], n_steps: Array | int
+) -> Optimum:
+    """Optima of many problems, each from the most promising of some scattered plans.
+
+    Problems need from a dozen steps to many. Each round takes a few steps with those that are not done yet, packed
+    into full blocks, so that none waits for the slowest.
+
+    Args:
+        plans: scattered plans, as points of the unit cube.
+        problems: the searches, every leaf [lane].
+        wanted: which of them are solved; the others return an infinite residual.
+        n_steps: Newton steps at most; a search ends earlier once certified at the last barrier.
+
+    Returns:
+        The best iterate of each: certified by its KKT residual, and of those the one of lowest objective.
+    """
+    tolerance = tolerances(plans.dtype)
+
+    def unfinished(state: _State) -> Bool[Array, " lane"]:
         done = (state.best.residual <= tolerance.residual) & (state.barrier <= tolerance.barrier)
         return (state.count < n_steps) & ~done
 
-    return jax.lax.while_loop(unfinished, lambda s: _step(s, problem, tolerance), state).best
+    def advance(state: _State, posed: Problem) -> _State:
+        def step(_: Array, now: _State) -> _State:
+            stepped = jax.vmap(lambda one, problem: _step(one, problem, tolerance))(now, posed)
+            return where_rows(unfinished(now), stepped, now)
+
+        return jax.lax.fori_loop(0, ROUND, step, state)
+
+    def begin(_: _State, posed: Problem) -> _State:
+        return jax.vmap(lambda problem: _first(best_start(plans, problem), problem))(posed)
+
+    idle = jax.vmap(lambda _: _idle(plans.dtype, n_steps))(wanted)
+    first = packed(wanted, begin, idle, problems)
+    return jax.lax.while_loop(
+        lambda state: jnp.any(unfinished(state)),
+        lambda state: packed(unfinished(state), advance, state, problems),
+        first,
+    ).best

@@ -1,6 +1,9 @@
 """Best relaxed plan of every scenario and training compute, with a certificate."""
 
-from typing import NamedTuple
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,21 +11,29 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxscale._compile import filter_jit
+from jaxscale.errors import InputError
 from jaxscale.limits.degrees import Degrees
-from jaxscale.limits.feasible_set import EXCESS, degrees_at
-from jaxscale.limits.interior_point import Optimum, minimise, tolerances
-from jaxscale.limits.problem import Problem, fastest, log_time, log_utilisation, utilisation_problem
+from jaxscale.limits.feasible_set import EXCESS, N_COORDINATES, degrees_at
+from jaxscale.limits.interior_point import Optimum, better, minimise, tolerances
+from jaxscale.limits.packed import where_rows
+from jaxscale.limits.problem import N_LIMITS, Problem, fastest, log_time, log_utilisation, utilisation_problem
 from jaxscale.limits.scenario import Scenario
-from jaxscale.limits.starts import best_start, scattered
+from jaxscale.limits.starts import scattered
 
-N_STARTS = 2
-"""Starts of a search [1]."""
+N_STARTS = 1
+"""Starts of every search [1]."""
+
+FIRST_STEPS = 30
+"""Newton steps of the first start at most; 97 of 100 searches need fewer [1]."""
+
+MOST_STARTS = 4
+"""Starts of a search that finds no certificate [1]."""
 
 N_STEPS = 60
 """Newton steps of a search at most [1]."""
 
 CHUNK = 2048
-"""Searches that run side by side [1]."""
+"""Problems of one call of the compiled search, filled up where there are fewer, so that it is compiled once [1]."""
 
 SIZES = 32
 """Training computes of a curve: one size for all curves, since each asks for a compilation of its own [1]."""
@@ -53,49 +64,70 @@ class PlanResult(NamedTuple):
     optimum: Optimum
 
 
-def search(problem: Problem, n_starts: int = N_STARTS, n_steps: int = N_STEPS) -> PlanResult:
-    """Best relaxed plan of one problem; more starts or steps never make it worse.
+class _Ends(NamedTuple):
+    """What a search has found so far: the best end of its starts, and the fastest batch."""
 
-    Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts. The
-    fastest batch is sought beside them: where even that misses the deadline or the memory, no plan is feasible, and its
-    residual certifies this. In the shipped library, from 1e25 to 10^31.7 flop, 1,081 of 1,088 points are certified so
-    (double precision); the others lie at the wall, or in decentralised clusters.
+    best: Optimum
+    fast: Optimum
+
+
+def search(
+    problems: Problem, asked: Bool[Array, " problem"], n_starts: Array | int = N_STARTS, n_steps: Array | int = N_STEPS
+) -> PlanResult:
+    """Best relaxed plans of many problems; more starts or steps never make one worse.
+
+    Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts. Where
+    the first start does not end certified and in time within `FIRST_STEPS`, the fastest batch is sought: where even
+    that misses the deadline or the memory, no plan is feasible, and its residual certifies this. What is then still
+    open goes on from further starts, until it is certified. In the shipped library, from 1e25 to 10^31.7 flop, 1,081
+    of 1,088 points are certified so (double precision); the others lie at the wall, or in decentralised clusters.
 
     Args:
-        problem: the search.
-        n_starts: blocks of scattered plans [1].
-        n_steps: Newton steps for each at most [1].
+        problems: the searches, every leaf [problem].
+        asked: which of them are searched; the others cost nothing.
+        n_starts: starts of every search, at most `MOST_STARTS` [1].
+        n_steps: Newton steps of each start at most [1].
 
     Returns:
-        The plan.
+        The plans.
     """
-    dtype = jnp.result_type(problem.log_deadline)
-    cubes = jnp.asarray(scattered(n_starts), dtype)
-    starts = jax.vmap(lambda block: best_start(block, problem))(cubes)
-    # Lanes of one loop: all starts of the search, and the fastest batch from the first of them.
-    weights = jnp.append(jnp.full(n_starts, problem.chip_weight), 0.0)
-    deadlines = jnp.append(jnp.full(n_starts, problem.log_deadline), fastest(problem).log_deadline)
-    lanes = problem._replace(log_deadline=deadlines, chip_weight=weights)
-    axes = jax.tree.map(lambda _: None, problem)._replace(log_deadline=0, chip_weight=0)
-    ends = jax.vmap(lambda start, lane: minimise(start, lane, n_steps), in_axes=(0, axes))(
-        jnp.concatenate([starts, starts[:1]]), lanes
-    )
-    optima: Optimum = jax.tree.map(lambda leaf: leaf[:-1], ends)
-    fast: Optimum = jax.tree.map(lambda leaf: leaf[-1], ends)
+    dtype = jnp.result_type(problems.log_deadline)
     limit, excess = CERTIFIED[jnp.finfo(dtype).bits > 32], tolerances(dtype).excess
-    done = optima.residual <= limit
-    # Certified ends by objective; where there are none, the least residual.
-    order = jnp.where(done, optima.objective, jnp.inf)
-    pick = jnp.where(jnp.any(done), jnp.argmin(order), jnp.argmin(optima.residual))
-    best: Optimum = jax.tree.map(lambda leaf: leaf[pick], optima)
-    late = (log_time(fast.point, problem) > problem.log_deadline + excess) | (fast.point[EXCESS] > excess)
-    hopeless = late & (fast.residual <= limit)
-    residual = jnp.where(hopeless, fast.residual, best.residual)
-    feasible = ~hopeless & (best.point[EXCESS] <= excess)
+    cubes = jnp.asarray(scattered(MOST_STARTS), dtype)
+    unknown = jnp.full(problems.log_deadline.shape, jnp.inf, dtype)
+    origin = jnp.zeros((*unknown.shape, N_COORDINATES), dtype)
+    nothing = Optimum(origin, jnp.zeros((*unknown.shape, N_LIMITS), dtype), unknown, unknown)
+
+    def late(fast: Optimum) -> Array:
+        """Whether the fastest batch, certified, misses the deadline or the memory."""
+        missed = jax.vmap(log_time)(fast.point, problems) > problems.log_deadline + excess
+        return (missed | (fast.point[:, EXCESS] > excess)) & (fast.residual <= limit)
+
+    def stage(ends: _Ends, which: tuple[Array, Array, Array, Array]) -> tuple[_Ends, None]:
+        cube, speed, always, steps = which
+        done = (ends.best.residual <= limit) & (ends.best.point[:, EXCESS] <= excess)
+        # Fewer steps than the first start's leave much open: then no further starts, or more steps might do worse.
+        further = ~(done | late(ends.fast)) & (speed | (n_steps >= FIRST_STEPS))
+        wanted = asked & (always | further)
+        posed = jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problems), problems)
+        found = minimise(cube, posed, wanted, steps)
+        gain = better(found, ends.best, limit)
+        return _Ends(where_rows(~speed & gain, found, ends.best), where_rows(speed & wanted, found, ends.fast)), None
+
+    block = jnp.asarray([0, 0, *range(1, MOST_STARTS)])
+    stages = jnp.arange(MOST_STARTS + 1)
+    speed = stages == 1
+    always = (block < n_starts) & ~speed
+    steps = jnp.where(stages == 0, jnp.minimum(n_steps, FIRST_STEPS), n_steps)
+    ends, _ = jax.lax.scan(stage, _Ends(nothing, nothing), (cubes[block], speed, always, steps))
+    best, hopeless = ends.best, late(ends.fast)
+    residual = jnp.where(hopeless, ends.fast.residual, best.residual)
+    feasible = ~hopeless & (best.point[:, EXCESS] <= excess)
+    utilisation = jnp.exp(jax.vmap(log_utilisation)(best.point, problems))
     return PlanResult(
-        jnp.where(feasible, jnp.exp(log_utilisation(best.point, problem)), 0.0),
-        log_time(best.point, problem),
-        degrees_at(best.point, problem.work),
+        jnp.where(feasible, utilisation, 0.0),
+        jax.vmap(log_time)(best.point, problems),
+        jax.vmap(degrees_at)(best.point, problems.work),
         feasible,
         residual,
         residual <= limit,
@@ -104,16 +136,10 @@ def search(problem: Problem, n_starts: int = N_STARTS, n_steps: int = N_STEPS) -
 
 
 @filter_jit
-def _survey(log_flop: Array, scenarios: Scenario, speed: Array, n_starts: int, n_steps: int) -> PlanResult:
-    n_scenarios, n_sizes = log_flop.shape
-    flat = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
-
-    def one(case: tuple[Array, Scenario, Array]) -> PlanResult:
-        return search(utilisation_problem(*case), n_starts, n_steps)
-
-    cases = (log_flop.reshape(-1), flat, speed.reshape(-1))
-    found = jax.lax.map(one, cases, batch_size=min(CHUNK, n_scenarios * n_sizes))
-    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
+def _searched(
+    log_flop: Array, scenarios: Scenario, speed: Array, asked: Array, n_starts: Array, n_steps: Array
+) -> PlanResult:
+    return search(jax.vmap(utilisation_problem)(log_flop, scenarios, speed), asked, n_starts, n_steps)
 
 
 def survey_logs(
@@ -130,16 +156,49 @@ def survey_logs(
         log_flop: natural logarithms of training compute [flop].
         scenarios: assumptions, every leaf [scenario].
         speed: where the fastest batch is wanted, not the highest utilisation.
-        n_starts: starts of each search [1].
+        n_starts: starts of each search, at most `MOST_STARTS` [1].
         n_steps: Newton steps of each start at most [1].
 
     Returns:
         Plans [scenario, size].
+
+    Raises:
+        InputError: more starts than there are.
     """
+    if not 1 <= n_starts <= MOST_STARTS:
+        raise InputError(f"n_starts = {n_starts} is out of range; expected 1 to {MOST_STARTS}")
     dtype = jnp.result_type(float)
     scenarios = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), scenarios)
     logs = jnp.asarray(log_flop, dtype)
-    return _survey(logs, scenarios, jnp.broadcast_to(jnp.asarray(speed), logs.shape), n_starts, n_steps)
+    n_scenarios, n_sizes = logs.shape
+    flat = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
+    cases = (logs.reshape(-1), flat, jnp.broadcast_to(jnp.asarray(speed), logs.shape).reshape(-1))
+
+    def searched(sizes: Array, assumed: Scenario, kinds: Array, asked: Array) -> PlanResult:
+        return _searched(sizes, assumed, kinds, asked, jnp.asarray(n_starts), jnp.asarray(n_steps))
+
+    found = in_chunks(searched, cases)
+    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
+
+
+def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
+    """Results of many cases, in chunks of one shape that the host's cores share; told which rows are cases."""
+    count = len(cases[0])
+    fill = -count % CHUNK
+    padded = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, fill), *[(0, 0)] * (leaf.ndim - 1)], mode="edge"), cases)
+    padded = (*padded, jnp.arange(count + fill) < count)
+    starts = range(0, count + fill, CHUNK)
+    parts = [jax.tree.map(lambda leaf, at=at: leaf[at : at + CHUNK], padded) for at in starts]
+    wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def run(part: Any) -> Any:
+        # The precision chosen for a block of code is that of its thread.
+        with jax.enable_x64(wide):
+            return jax.block_until_ready(function(*part))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(run, parts))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:count], *found)
 
 
 def survey(

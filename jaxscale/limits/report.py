@@ -1,13 +1,14 @@
 """Tables of a study for the terminal, and its figure."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxscale._resources import data_path
 from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
+from jaxscale.limits.transformer_curve import TransformerCurve
 from jaxscale.report.style import FAINT, INK, PALETTE, new_figure, style
 from jaxscale.report.tables import make_table, number
 
@@ -61,12 +62,32 @@ def elasticity_table(study: Study, row: int = 0) -> "Table":
     )
 
 
-def draw(study: Study, bands: Sequence[Any] = (), published: bool = True) -> "Figure":
+def transformer_table(curves: Mapping[str, TransformerCurve]) -> "Table":
+    """Largest utilisation and thresholds of transformers on real chips."""
+    columns = ("curve", "highest", *TITLES.values())
+    rows = [
+        (
+            name,
+            f"{100 * curve.utilisation.max():.1f} %",
+            *(power_of_ten(value) for value in curve.thresholds().values()),
+        )
+        for name, curve in curves.items()
+    ]
+    return make_table("Training compute at which a transformer's utilisation falls [flop]", columns, rows, columns[:1])
+
+
+def draw(
+    training_flop: np.ndarray,
+    curves: Mapping[str, np.ndarray],
+    bands: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+    published: bool = True,
+) -> "Figure":
     """Utilisation against training compute.
 
     Args:
-        study: the curves.
-        bands: for each scenario that has one, lower and upper utilisation [size].
+        training_flop: T [flop], [size].
+        curves: utilisation by name [1], [size].
+        bands: lower and upper utilisation of the curves that have a band, by name [1], [size].
         published: whether the published curve is drawn too.
 
     Returns:
@@ -78,18 +99,18 @@ def draw(study: Study, bands: Sequence[Any] = (), published: bool = True) -> "Fi
         if published:
             curve = published_curve()
             axes.plot(curve[:, 0], 100 * curve[:, 1], color=FAINT, lw=3.0, label="arXiv 2411.01137, figure")
-        for row, name in enumerate(study.names):
+        for row, (name, utilisation) in enumerate(curves.items()):
             colour = PALETTE[row % len(PALETTE)]
             dash = ("-", "--", ":")[(row // len(PALETTE)) % 3]
-            axes.plot(study.training_flop, 100 * study.utilisation[row], color=colour, ls=dash, lw=1.8, label=name)
-            if row < len(bands) and bands[row] is not None:
-                low, high = bands[row]
-                axes.fill_between(study.training_flop, 100 * low, 100 * high, color=colour, alpha=0.15, lw=0)
+            axes.plot(training_flop, 100 * utilisation, color=colour, ls=dash, lw=1.8, label=name)
+            if bands and name in bands:
+                low, high = bands[name]
+                axes.fill_between(training_flop, 100 * low, 100 * high, color=colour, alpha=0.15, lw=0)
         axes.set_xscale("log")
-        axes.set_xlim(study.training_flop[0], study.training_flop[-1])
+        axes.set_xlim(training_flop[0], training_flop[-1])
         axes.set_ylim(0.0, 80.0)
         axes.set_xlabel("training compute [flop]")
         axes.set_ylabel("utilisation of the peak [%]")
         axes.set_title("How far training scales", color=INK)
-        axes.legend(loc="upper right" if len(study.names) < 6 else "lower left", ncols=1 + (len(study.names) > 6))
+        axes.legend(loc="upper right" if len(curves) < 6 else "lower left", ncols=1 + (len(curves) > 6))
     return figure

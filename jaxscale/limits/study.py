@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.errors import InputError
+from jaxscale.limits.identification import threshold_bands
 from jaxscale.limits.relaxed_plan import SIZES, survey
 from jaxscale.limits.scenario import Scenario, stack
 from jaxscale.limits.scenario_library import HIGHEST, LOWEST
@@ -44,6 +45,7 @@ class Study:
                 "certified": self.certified[row].tolist(),
                 "plateau": float(self.limits.plateau[row]),
                 "thresholds": self.limits.flop(row),
+                "threshold_bands": threshold_bands(self.limits, row),
                 "elasticities": self.limits.by_field(row),
             }
             for row, name in enumerate(self.names)

@@ -21,7 +21,7 @@ from jaxscale.errors import InputError
 from jaxscale.limits.integer_plan import rate
 from jaxscale.limits.overlap import SmoothOverlap
 from jaxscale.limits.problem import utilisation_problem
-from jaxscale.limits.relaxed_plan import search
+from jaxscale.limits.relaxed_plan import CHUNK, search
 from jaxscale.limits.scaling_laws import log_ideal_chip_seconds
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.scenario_library import FIELDS
@@ -30,9 +30,6 @@ from jaxscale.report.files import check_folder, write_whole
 
 AXIS = "device"
 SPEC_FILE = "sweep.json"
-SIDE_BY_SIDE = 1024
-"""Searches that run side by side on a device [1]."""
-
 Columns = dict[str, Array]
 
 
@@ -61,13 +58,14 @@ def evaluate_plan(spec: SweepSpec, point: Columns) -> Columns:
     }
 
 
-def evaluate_best_plan(spec: SweepSpec, point: Columns) -> Columns:
-    """Utilisation, chips and certificate of the best relaxed plan of a point."""
-    found = search(utilisation_problem(jnp.log(point[SIZE]), _scenario(spec, point)))
+def evaluate_best_plans(spec: SweepSpec, points: Columns) -> Columns:
+    """Utilisation, chips and certificate of the best relaxed plan of every point."""
+    problems = jax.vmap(lambda point: utilisation_problem(jnp.log(point[SIZE]), _scenario(spec, point)))(points)
+    found = search(problems, jnp.ones(points[SIZE].shape, bool))
     return {
         "utilisation": found.utilisation,
         "batch_time": jnp.exp(found.log_time),
-        "log_chips": found.degrees.chips,
+        "log_chips": jnp.sum(found.degrees.groups, axis=-1),
         "feasible": found.feasible,
         "residual": found.residual,
     }
@@ -78,13 +76,16 @@ def evaluator(spec: SweepSpec, devices: Iterable[Any]) -> Callable[[int], dict[s
     mesh = Mesh(np.asarray(list(devices)), (AXIS,))
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
     per_device = -(-spec.chunk // mesh.size)
+    side_by_side = min(CHUNK, per_device)
+    per_device = side_by_side * -(-per_device // side_by_side)
     dtype = jnp.result_type(float)
 
     def on_device(columns: Columns) -> Columns:
         if spec.plan is not None:
             return jax.vmap(lambda point: evaluate_plan(spec, point))(columns)
-        side_by_side = min(SIDE_BY_SIDE, per_device)
-        return jax.lax.map(lambda point: evaluate_best_plan(spec, point), columns, batch_size=side_by_side)
+        parts = jax.tree.map(lambda column: column.reshape(-1, side_by_side), columns)
+        found = jax.lax.map(lambda points: evaluate_best_plans(spec, points), parts)
+        return jax.tree.map(lambda column: column.reshape(-1), found)
 
     spread = jax.shard_map(
         on_device, mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec(AXIS), check_vma=False
@@ -136,6 +137,12 @@ def prepare(spec: SweepSpec, folder: str | Path, resume: bool) -> list[int]:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(kept, text)
     return [index for index in range(spec.n_chunks) if not (folder / chunk_name(index)).exists()]
+
+
+def clear_leftovers(folder: str | Path) -> None:
+    """Remove what a kill in the middle of a file left; not while another process writes there."""
+    for leftover in Path(folder).glob(".chunk-*.npz"):
+        leftover.unlink()
 
 
 def run_sweep(spec: SweepSpec, folder: str | Path, chunks: Iterable[int]) -> Iterable[int]:

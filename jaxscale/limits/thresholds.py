@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from jaxscale._compile import filter_jit
 from jaxscale.limits.interior_point import Optimum
 from jaxscale.limits.problem import lagrangian, utilisation_problem
-from jaxscale.limits.relaxed_plan import SIZES, PlanResult, survey_logs
+from jaxscale.limits.relaxed_plan import SIZES, PlanResult, in_chunks, survey_logs
 from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.limits.scenario import Scenario, stack
 
@@ -30,7 +30,7 @@ LOG_10 = math.log(10.0)
 RANGE = (18.0 * LOG_10, 42.0 * LOG_10)
 """Where thresholds are looked for, natural logarithm of training compute [flop]."""
 
-N_PASSES = 5
+N_PASSES = 4
 """Times that the brackets are cut [1]."""
 
 
@@ -81,11 +81,17 @@ def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Arra
 
 
 @filter_jit
+def _slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
+    return jax.vmap(jax.grad(log_value, argnums=(0, 1)))(log_flop, scenarios, optima, speed)
+
+
 def slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
     """Slopes of `log_value` in log compute and in every field, [scenario, size]."""
-    one = jax.grad(log_value, argnums=(0, 1))
-    sizes = jax.vmap(one, in_axes=(0, None, 0, 0))
-    return jax.vmap(sizes, in_axes=(0, 0, 0, 0))(log_flop, scenarios, optima, speed)
+    n_scenarios, n_sizes = log_flop.shape
+    repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
+    flat, ends, kinds = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (log_flop, optima, speed))
+    found = in_chunks(lambda *case: _slopes(*case[:-1]), (flat, repeated, ends, kinds))
+    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes), found)
 
 
 @filter_jit

@@ -5,26 +5,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.limits.interior_point import Optimum
 from jaxscale.limits.problem import utilisation_problem
 from jaxscale.limits.relaxed_plan import search
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.thresholds import log_value
 
 
-def _one(log_flop: Array, scenario: Scenario) -> Array:
-    fixed, frozen = jax.lax.stop_gradient((log_flop, scenario))
-    found = search(utilisation_problem(fixed, frozen))
-    optimum: Optimum = jax.lax.stop_gradient(found.optimum)
-    # The Lagrangian at the optimum has the optimum's value and, by the envelope theorem, its slopes.
-    value = jnp.exp(log_value(log_flop, scenario, optimum, jnp.asarray(False)))
-    return jnp.where(found.feasible, value, 0.0)
-
-
 # Compiler options are refused below another transformation, so this one is compiled without them.
 @eqx.filter_jit
 def _utilisation(training_flop: Array, scenario: Scenario) -> Array:
-    return jnp.vectorize(lambda flop: _one(jnp.log(flop), scenario))(training_flop)
+    log_flop = jnp.log(training_flop.reshape(-1))
+    fixed, frozen = jax.lax.stop_gradient((log_flop, scenario))
+    all_of_them = jnp.ones(log_flop.shape, bool)
+    found = jax.lax.stop_gradient(search(jax.vmap(lambda size: utilisation_problem(size, frozen))(fixed), all_of_them))
+    # The Lagrangian at the optimum has the optimum's value and, by the envelope theorem, its slopes.
+    values = jax.vmap(lambda size, optimum: log_value(size, scenario, optimum, jnp.asarray(False)))
+    shares = jnp.exp(values(log_flop, found.optimum))
+    return jnp.where(found.feasible, shares, 0.0).reshape(training_flop.shape)
 
 
 def utilisation(training_flop: Float[ArrayLike, "*size"], scenario: Scenario) -> Float[Array, "*size"]:

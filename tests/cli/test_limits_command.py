@@ -20,6 +20,19 @@ def test_document_of_two_scenarios(capsys, tmp_path):
     assert limits["end_of_linear"] < limits["half"] < limits["tenth"] < limits["wall"]
     assert joined["thresholds"]["end_of_linear"] > 10.0 * limits["end_of_linear"]
     assert default["elasticities"]["wall"]["training_time"] > 1.0
+    low, high = default["threshold_bands"]["wall"]
+    assert low < limits["wall"] < high
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_transformer_on_a_chip(capsys, tmp_path):
+    figure = tmp_path / "transformer.png"
+    asked = ["limits", "--model", "transformer", "--gpu", "h100-80gb", "--from", "1e23", "--to", "1e26"]
+    assert main([*asked, "--json", "--plot", str(figure)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["scenario"], found["gpu"]) == ("default", "h100-80gb")
+    assert list(found["thresholds"]) == ["end_of_linear", "half", "tenth", "wall"]
+    assert len(found["utilisation"]) == len(found["training_flop"]) and 0.3 < max(found["utilisation"]) < 0.7
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
@@ -28,6 +41,7 @@ def test_document_of_two_scenarios(capsys, tmp_path):
     [
         (("--scenario", "globl-nvlink"), "did you mean global-nvlink"),
         (("--gpu", "h1000"), "h1000"),
+        (("--model", "transformer"), "expected --gpu"),
         (("--from", "1e30", "--to", "1e20"), "no range"),
         (("--scenarios", "{own}"), "not valid TOML"),
         (("--plot", "{own}/figure.png"), "expected an existing folder"),

@@ -1,16 +1,20 @@
 """Sweeps: same results on any number of devices, same files after a kill, refusals of one line."""
 
+import dataclasses
 import hashlib
 import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxscale.cli.main import main
+from jaxscale.limits.relaxed_plan import survey
+from jaxscale.limits.scenario import stack
 from jaxscale.limits.sweep import chunk_name, load_sweep
 from jaxscale.limits.sweep_spec import read_spec
 
@@ -117,3 +121,41 @@ def test_two_processes_share_a_sweep(spec, tmp_path):
     for running in [start(spec, shared, *common, str(process)) for process in range(2)]:
         finish(running)
     assert hashes(shared) == hashes(alone)
+
+
+def test_a_kill_in_the_middle_of_a_file_leaves_nothing(spec, tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main(["sweep", str(spec), "--out", str(whole)]) == 0
+    running = start(spec, cut)
+    while not list(cut.glob("chunk-*")) and running.poll() is None:
+        time.sleep(0.01)
+    running.kill()
+    running.communicate()
+    (cut / f".{Path(chunk_name(5)).stem}.abcd.npz").write_bytes(b"half a file")
+    assert hashes(cut) != hashes(whole)
+    assert main(["sweep", str(spec), "--out", str(cut), "--resume"]) == 0
+    assert hashes(cut) == hashes(whole)
+
+
+BEST_PLANS = """
+chunk = 24
+[axes.network_latency]
+values = [1e-6, 4e-6, 1e-5]
+[axes.training_flop]
+from = 1e25
+to = 1e31
+n = 16
+"""
+
+
+def test_best_plans_are_those_of_a_survey(tmp_path):
+    spec, out = tmp_path / "best.toml", tmp_path / "out"
+    spec.write_text(BEST_PLANS)
+    assert main(["sweep", str(spec), "--out", str(out)]) == 0
+    found = load_sweep(out)
+    sweep = read_spec(spec)
+    slow = dataclasses.replace(sweep.scenario, network_latency=1e-5)
+    expected = survey(sweep.axes["training_flop"], stack([slow])).utilisation[0]
+    assert len(found["utilisation"]) == 48 and (found["residual"] <= 1e-6).mean() > 0.9
+    np.testing.assert_allclose(found["utilisation"][32:], expected, rtol=1e-6)
+    assert not np.allclose(found["utilisation"][:16], expected, rtol=1e-2)

@@ -11,3 +11,7 @@ from jaxscale.report.figures.curves import roofline as roofline
 from jaxscale.report.figures.design import sensitivity_bars as sensitivity_bars
 from jaxscale.report.figures.design import shape_map as shape_map
 from jaxscale.report.figures.design import shape_profile as shape_profile
+from jaxscale.report.figures.panels import Panel as Panel
+from jaxscale.report.figures.panels import panels as panels
+from jaxscale.report.figures.scaling_series import ScalingSeries as ScalingSeries
+from jaxscale.report.figures.scaling_series import scaling_series as scaling_series

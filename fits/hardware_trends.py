@@ -1,0 +1,110 @@
+"""Fit two hop latencies, and one power, to Fernandez et al.; writes fits/results/hardware_trends.toml (20 seconds).
+
+Hop latencies: least squares of the fall of throughput and of the gain by tensor parallelism, each in units of its
+accepted deviation, with a log-normal prior at NCCL's own constants. Power of exposed collectives:
+least squares of the published level at 128 chips and of the difference that tensor parallelism makes at 2,048. Neither
+the fall of power, nor any MFU, is looked at.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+from scipy.optimize import least_squares
+
+from jaxscale.fit.store import load_fit
+from jaxscale.trends.library import Overlay, table, unfitted
+from jaxscale.trends.published import FIGURES, Reproduction, published_values, reproduce
+
+RESULT = Path(__file__).parent / "results" / "hardware_trends.toml"
+LATENCY_FIGURES = ("throughput_fall", "tensor_parallel_gain")
+POWER_FIGURES = ("power_level", "tensor_parallel_power")
+
+
+def at_latency(log_latency: np.ndarray, start: Overlay) -> Overlay:
+    """The overlay with other hop latencies."""
+    inside, between = np.exp(log_latency)
+    return dataclasses.replace(start, hop_latency=(float(inside), float(between)))
+
+
+def at_power(network: float, start: Overlay) -> Overlay:
+    """The overlay with another power of exposed collectives."""
+    return dataclasses.replace(start, power={**start.power, "network": network})
+
+
+def fit_latencies(start: Overlay) -> tuple[Overlay, np.ndarray]:
+    """Hop latencies, and the covariance of their logarithms."""
+    coefficients, wanted = load_fit(), published_values()
+    prior, spread = np.log(start.hop_latency), np.asarray(start.spread)
+
+    def residuals(log_latency: np.ndarray) -> np.ndarray:
+        found = reproduce(at_latency(log_latency, start), coefficients).values
+        misfit = [(found[name] - wanted[name][0]) / wanted[name][1] for name in LATENCY_FIGURES]
+        return np.concatenate([misfit, (log_latency - prior) / spread])
+
+    best = least_squares(residuals, prior, diff_step=1e-3)
+    return at_latency(best.x, start), np.linalg.inv(best.jac.T @ best.jac)
+
+
+def fit_power(start: Overlay) -> Overlay:
+    """Power of exposed collectives: least squares of the published level and difference, by their uncertainty."""
+    coefficients, wanted, entries = load_fit(), published_values(), table()["published"]
+
+    def misfit(share: np.ndarray) -> list[float]:
+        found = reproduce(at_power(float(share[0]), start), coefficients).values
+        return [(found[name] - wanted[name][0]) / entries[name]["uncertainty"] for name in POWER_FIGURES]
+
+    return at_power(float(least_squares(misfit, [start.power["network"]], diff_step=1e-3).x[0]), start)
+
+
+def to_toml(overlay: Overlay, covariance: np.ndarray, before: Reproduction, after: Reproduction) -> str:
+    """The result as TOML text."""
+    sigma = np.sqrt(np.diag(covariance))
+    lines = [
+        "# Written by fits/hardware_trends.py: two hop latencies and one power fitted to arXiv 2411.13055.",
+        "",
+        "[hop_latency]",
+        f"inside_us = {overlay.hop_latency[0] * 1e6:.4g}",
+        f"between_us = {overlay.hop_latency[1] * 1e6:.4g}",
+        f"inside_spread = {sigma[0]:.3g}",
+        f"between_spread = {sigma[1]:.3g}",
+        f"correlation = {covariance[0, 1] / (sigma[0] * sigma[1]):.3g}",
+        f"fitted_to = {list(LATENCY_FIGURES)}".replace("'", '"'),
+        "",
+        "[power]",
+        f"network = {overlay.power['network']:.4g}",
+        "",
+        "[provenance]",
+        f'fit = "{dict(load_fit().calibration.provenance)["data_sha256"]}"',
+        f"power_fitted_to = {list(POWER_FIGURES)}".replace("'", '"'),
+        "",
+        "# Answers with the latencies of NCCL's tables and powers of other publications, then with these.",
+    ]
+    for name in FIGURES:
+        lines += [
+            "",
+            f"[answers.{name}]",
+            f"unfitted = {before.values[name]:.4g}",
+            f"fitted = {after.values[name]:.4g}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Fit and write."""
+    jax.config.update("jax_enable_x64", True)
+    start = unfitted()
+    latencies, covariance = fit_latencies(start)
+    overlay = fit_power(latencies)
+    before, after = reproduce(start), reproduce(overlay)
+    RESULT.write_text(to_toml(overlay, covariance, before, after), encoding="utf-8")
+    for name, (value, _) in published_values().items():
+        print(
+            f"{name:25s} published {value:8.4g}  unfitted {before.values[name]:8.4g}  fitted {after.values[name]:8.4g}"
+        )
+    print("best tp", before.best_degree, after.best_degree)
+
+
+if __name__ == "__main__":
+    main()

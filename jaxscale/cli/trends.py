@@ -1,0 +1,107 @@
+"""`jaxscale trends`: what more chips return, in speed, power and money."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from jaxscale.cli.arguments import HardwareFile, Json
+from jaxscale.cli.console import emit_json, say, show
+
+if TYPE_CHECKING:
+    from jaxscale.trends.scenario import Layout
+
+
+@dataclass(frozen=True)
+class Trends:
+    """Throughput, power, cost and marginal returns of FSDP training against the number of chips."""
+
+    model: Annotated[str, tyro.conf.arg(metavar="NAME", help="model of the catalogue")] = "llama2-7b"
+    gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="v100-32gb, a100-80gb, h100-80gb, b200, gb200 or gb300")] = (
+        "h100-80gb"
+    )
+    lowest: Annotated[float, tyro.conf.arg(name="from", metavar="N", help="fewest chips")] = 8.0
+    highest: Annotated[float, tyro.conf.arg(name="to", metavar="N", help="most chips")] = 8192.0
+    seq_len: Annotated[int | None, tyro.conf.arg(metavar="S", help="tokens of a sequence; the model's own")] = None
+    sequences_per_chip: Annotated[
+        float | None, tyro.conf.arg(metavar="B", help="weak scaling: sequences per chip and step; 2 where left out")
+    ] = None
+    global_batch: Annotated[
+        float | None, tyro.conf.arg(metavar="B", help="strong scaling: sequences per step, all chips together")
+    ] = None
+    tp: Annotated[int, tyro.conf.arg(metavar="N", help="tensor-parallel degree")] = 1
+    pp: Annotated[int, tyro.conf.arg(metavar="N", help="pipeline stages; above 1 the optimizer alone is sharded")] = 1
+    cp: Annotated[int, tyro.conf.arg(metavar="N", help="context-parallel degree")] = 1
+    microbatches: Annotated[int, tyro.conf.arg(metavar="M", help="microbatches per step and replica")] = 1
+    shard_group: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help="replicas that share one copy (HSDP); all of them where left out")
+    ] = None
+    power_cap: Annotated[
+        float | None, tyro.conf.arg(metavar="W", help="power cap of each chip; its own limit where left out")
+    ] = None
+    least_return: Annotated[
+        float, tyro.conf.arg(metavar="SHARE", help="what a worthwhile chip returns of one on the fewest chips")
+    ] = 0.5
+    latencies: Annotated[
+        Literal["fitted", "nccl"], tyro.conf.arg(help="of a hop: fitted to arXiv 2411.13055, or NCCL's own table")
+    ] = "fitted"
+    plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help="figure to write, PNG")] = None
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: an unknown name, a number out of range, a layout without room, a figure that cannot be written.
+        """
+        import jaxscale as js
+        from jaxscale.report.files import check_writable, write_whole
+        from jaxscale.report.style import png
+        from jaxscale.trends import library, report
+
+        n = report.chip_range(self.lowest, self.highest)
+        batch = report.batch_of(self.sequences_per_chip, self.global_batch)
+        layout = self._layout()
+        report.check_layout(layout, batch, n)
+        if self.plot is not None:
+            check_writable(self.plot)
+        changes: dict[str, Any] = {}
+        if self.seq_len is not None:
+            changes["seq_len"] = self._at_least_one("seq-len", self.seq_len)
+        setup = library.scenario(
+            self.model,
+            self.gpu,
+            overlay=library.fitted() if self.latencies == "fitted" else library.unfitted(),
+            hardware=js.load_hardware(self.hardware),
+            power_cap=1e9 if self.power_cap is None else self.power_cap,
+            **changes,
+        )
+        found = report.trend(setup, layout, batch, n, self.least_return)
+        if self.plot is not None:
+            write_whole(self.plot, png(report.draw(found)))
+            say(f"figure: {self.plot}")
+        if self.json:
+            emit_json(report.document(found))
+            return
+        show(report.trend_table(found))
+        show(report.last_chip_line(found))
+
+    def _layout(self) -> "Layout":
+        from jaxscale.trends.scenario import Layout
+
+        degrees = {name: self._at_least_one(name, getattr(self, name)) for name in ("tp", "pp", "cp")}
+        return Layout(
+            **degrees,
+            n_microbatches=self._at_least_one("microbatches", self.microbatches),
+            shard_group=1e9 if self.shard_group is None else self._at_least_one("shard-group", self.shard_group),
+            zero_stage=3 if self.pp == 1 else 1,
+        )
+
+    def _at_least_one(self, name: str, value: int) -> int:
+        from jaxscale.errors import InputError
+
+        if value < 1:
+            raise InputError(f"--{name} {value} is out of range; expected a whole number of at least 1")
+        return value

@@ -1,0 +1,153 @@
+r"""Depth, width, batch and plan chosen together at each training compute, in place of fixed scaling laws.
+
+A run of N parameters by the fixed laws takes $T = 6 N D$. With x times the law's batch and y times its depth, at the
+same N and for the same loss, it takes q times the tokens:
+
+$$ q = \frac{1 + o\,x}{1 + o}\, e^{(\kappa / c)(\ln^2(a / r) - \ln^2(a_0 / r))}, \qquad a = a_0\, y^{-3/2} $$
+
+The first factor is the price of batches (McCandlish et al. 2018, arXiv 1812.06162, equation 2.11), o the extra tokens
+of the law's own batch; the second that of the aspect ratio a of width to depth (Kaplan et al. 2020, arXiv 2001.08361,
+figure 5), its rise of the loss turned into compute by $L \propto T^{-c}$. What is maximised is the useful
+utilisation $U^*/q$: flop of the fixed laws' run over what the chips could have done.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale.choose.loss import batch_law, compute_exponent, shape_law
+from jaxscale.limits.relaxed_plan import survey_logs
+from jaxscale.limits.scaling_laws import workload
+from jaxscale.limits.scenario import Scenario
+
+BATCH_RANGE = (np.log(0.02), np.log(200.0))
+DEPTH_RANGE = (np.log(0.02), np.log(5.0))
+"""Factors that are tried, natural logarithms [1]."""
+
+MOST_EXTRA = 20.0
+"""Largest ln q that is told from larger ones: no such design is ever best [1]."""
+
+N_TRIED = 7
+"""Factors of each kind in a round [1]."""
+
+N_ROUNDS = 5
+"""Rounds; each tries a third of the last one's range, around its best [1]."""
+
+
+@dataclass(frozen=True)
+class JointOptimum:
+    """Best designs along a curve.
+
+    Attributes:
+        training_flop: T of the run by the fixed laws with the same parameters and loss [flop], [size].
+        utilisation: useful; zero where no design ends in time [1], [size].
+        fixed: utilisation by the fixed laws [1], [size].
+        batch_factor: x [1], [size].
+        depth_factor: y [1], [size].
+        extra_tokens: q [1], [size].
+    """
+
+    training_flop: np.ndarray
+    utilisation: np.ndarray
+    fixed: np.ndarray
+    batch_factor: np.ndarray
+    depth_factor: np.ndarray
+    extra_tokens: np.ndarray
+
+
+@dataclass(frozen=True)
+class TokenPrice:
+    """What other batches and depths cost in tokens.
+
+    Attributes:
+        overhead: o, extra tokens of the law's own batch [1].
+        shape: kappa / c, strength of the aspect ratio's price [1].
+        aspect: r, best width over depth [1].
+    """
+
+    overhead: float
+    shape: float
+    aspect: float
+
+    def log_extra(self, log_batch: np.ndarray, log_depth: np.ndarray, log_aspect: np.ndarray) -> np.ndarray:
+        """Ln q for factors on batch and depth, and the fixed laws' aspect ratio, all natural logarithms [1]."""
+        batch = np.log1p(self.overhead * np.exp(log_batch)) - np.log1p(self.overhead)
+        fixed = log_aspect - np.log(self.aspect)
+        return np.minimum(batch + self.shape * ((fixed - 1.5 * log_depth) ** 2 - fixed**2), MOST_EXTRA)
+
+
+def published_price() -> TokenPrice:
+    """Prices by the laws of `data/laws.toml`: batch `erdil`, shape and compute `kaplan`."""
+    shape, overhead = shape_law(), batch_law("erdil").overhead
+    return TokenPrice(*(float(np.asarray(x)) for x in (overhead, shape.kappa / compute_exponent(), shape.ratio)))
+
+
+def joint_optimum(training_flop: np.ndarray, scenario: Scenario, price: TokenPrice | None = None) -> JointOptimum:
+    """Batch, depth, width and plan that train a model to the fixed laws' loss with least chip time.
+
+    Args:
+        training_flop: T by the fixed laws [flop].
+        scenario: assumptions; its laws of batch and depth are where factors count from.
+        price: of other batches and depths; the published one where None.
+
+    Returns:
+        The designs, nowhere worse than the fixed laws.
+    """
+    price = published_price() if price is None else price
+    log_flop = np.log(np.asarray(training_flop, float))
+    log_aspect = _log_aspect(log_flop, scenario)
+
+    def values(log_batch: np.ndarray, log_depth: np.ndarray) -> np.ndarray:
+        """Ln of the useful utilisation, minus infinity where no plan ends in time [size, trial]."""
+        extra = price.log_extra(log_batch, log_depth, log_aspect[:, None])
+        changed = _changed(scenario, extra, log_batch, log_depth)
+        found = survey_logs((log_flop[:, None] + extra).reshape(-1, 1), changed)
+        with np.errstate(divide="ignore"):
+            return np.log(np.asarray(found.utilisation)).reshape(extra.shape) - extra
+
+    batch, depth = np.zeros_like(log_flop), np.zeros_like(log_flop)
+    best = fixed = values(batch[:, None], depth[:, None])[:, 0]
+    reach = [0.5 * (high - low) for low, high in (BATCH_RANGE, DEPTH_RANGE)]
+    middle = [np.full_like(log_flop, 0.5 * (low + high)) for low, high in (BATCH_RANGE, DEPTH_RANGE)]
+    steps = np.linspace(-1.0, 1.0, N_TRIED)
+    for _ in range(N_ROUNDS):
+        tried = [np.clip(at[:, None] + width * steps, *box) for at, width, box in _axes(middle, reach)]
+        pairs = np.repeat(tried[0], N_TRIED, axis=1), np.tile(tried[1], (1, N_TRIED))
+        found = values(*pairs)
+        top = np.argmax(found, axis=1)[:, None]
+        gain = np.take_along_axis(found, top, 1)[:, 0] > best
+        batch = np.where(gain, np.take_along_axis(pairs[0], top, 1)[:, 0], batch)
+        depth = np.where(gain, np.take_along_axis(pairs[1], top, 1)[:, 0], depth)
+        best = np.maximum(best, found.max(axis=1))
+        middle, reach = [batch, depth], [width / 3.0 for width in reach]
+    extra = price.log_extra(batch, depth, log_aspect)
+    factors = (np.exp(part) for part in (best, fixed, batch, depth, extra))
+    return JointOptimum(np.exp(log_flop), *factors)
+
+
+def _axes(middle: list[np.ndarray], reach: list[float]) -> zip:
+    return zip(middle, reach, (BATCH_RANGE, DEPTH_RANGE), strict=True)
+
+
+def _log_aspect(log_flop: np.ndarray, scenario: Scenario) -> np.ndarray:
+    """Width over depth by the fixed laws, natural logarithm [size]."""
+    numbers = jax.tree.map(jnp.asarray, scenario)
+    works = jax.vmap(lambda size: workload(size, numbers))(jnp.asarray(log_flop))
+    return np.asarray(works.log_width - works.log_layers)
+
+
+def _changed(scenario: Scenario, extra: np.ndarray, log_batch: np.ndarray, log_depth: np.ndarray) -> Scenario:
+    """The scenario with other batches and depths at the same parameters, every leaf [case]."""
+    count = extra.size
+    # Its law would let the batch grow with the extra tokens: the multiplier takes that back.
+    multiplier = scenario.batch_multiplier * np.exp(log_batch - scenario.batch_exponent * extra)
+    changes = {
+        "tokens_per_param": scenario.tokens_per_param * np.exp(extra),
+        "batch_multiplier": multiplier,
+        "reference_layers": scenario.reference_layers * np.exp(log_depth),
+    }
+    fields = {field.name: np.full(count, getattr(scenario, field.name)) for field in dataclasses.fields(scenario)}
+    return Scenario(**{**fields, **{name: np.ravel(value) for name, value in changes.items()}})

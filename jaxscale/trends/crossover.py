@@ -1,0 +1,188 @@
+r"""Where one layout overtakes another, and the best tensor-parallel degree or sharding group as a function of n.
+
+The best degree $t^*(n)$ maximises throughput over $u = \ln t$ between its bounds; where it lies inside, the implicit
+function theorem gives its elasticity in the number of chips, $du^*/d\ln n = -f_{un} / f_{uu}$.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale._types import as_arrays
+from jaxscale.trends.batch import Batch
+from jaxscale.trends.outcome import outcome_at
+from jaxscale.trends.returns import TEMPERATURE
+from jaxscale.trends.scenario import Layout, Scenario
+
+LAYOUTS: Mapping[str, Layout] = {
+    "FSDP": Layout(),
+    "FSDP, tp 2": Layout(tp=2),
+    "FSDP, tp 4": Layout(tp=4),
+    "FSDP, tp 8": Layout(tp=8),
+    "pp 2": Layout(pp=2, n_microbatches=4, zero_stage=1),
+    "pp 4": Layout(pp=4, n_microbatches=8, zero_stage=1),
+    "FSDP, cp 2": Layout(cp=2),
+    "FSDP, cp 4": Layout(cp=4),
+    "HSDP, groups of 8": Layout(shard_group=8),
+    "HSDP, groups of 64": Layout(shard_group=64),
+}
+"""Layouts that compete for two sequences per chip; a pipeline shards the optimizer alone, with microbatches of one."""
+
+SEARCH = 33
+"""Points of one pass over a degree [1]."""
+
+PASSES = 4
+"""Passes of the search; each narrows the bracket to a sixteenth [1]."""
+
+STEP = 1e-3
+"""Step of the second differences in ln t and ln n [1]."""
+
+
+class BestDegree(NamedTuple):
+    """The best degree on n chips, every leaf [sample, point].
+
+    Attributes:
+        degree: t* [1].
+        elasticity: d ln t* / d ln n; zero at a bound [1].
+        gain: throughput over that of the lower bound, less one [1].
+    """
+
+    degree: np.ndarray
+    elasticity: np.ndarray
+    gain: np.ndarray
+
+
+def log_speed(
+    scenario: Scenario, layout: Layout, batch: Batch, log_chips: ArrayLike, temperature: float = TEMPERATURE
+) -> Array:
+    """Logarithm of throughput [token/s] on exp(log_chips) chips."""
+    n = jnp.exp(jnp.asarray(log_chips))
+    return jnp.log(outcome_at(scenario, layout, n, batch.at(n), temperature).tokens_per_s)
+
+
+@filter_jit
+def _degree_speeds(
+    scenarios: Scenario,
+    batch: Batch,
+    log_degree: Float[Array, "sample trial"],
+    log_chips: Float[Array, "sample trial"],
+    field: str,
+    temperature: float,
+) -> Float[Array, "sample trial"]:
+    def one(scenario: Scenario, u: Array, log_n: Array) -> Array:
+        layout = eqx.tree_at(lambda leaf: getattr(leaf, field), as_arrays(Layout()), jnp.exp(u))
+        return log_speed(scenario, layout, batch, log_n, temperature)
+
+    return jax.vmap(jax.vmap(one, in_axes=(None, 0, 0)))(scenarios, log_degree, log_chips)
+
+
+def best_degrees(
+    scenarios: Scenario,
+    batch: Batch,
+    n_chips: np.ndarray,
+    field: str = "tp",
+    bounds: tuple[float, float] = (1.0, 8.0),
+    temperature: float = TEMPERATURE,
+) -> BestDegree:
+    """The continuous degree that is fastest on each number of chips, in every sampled scenario.
+
+    Args:
+        scenarios: every leaf [sample].
+        batch: how the global batch follows n.
+        n_chips: n [point].
+        field: field of `Layout` to choose, `tp`, `cp` or `shard_group`.
+        bounds: least and largest degree [1]; the least rises to n / B, which leaves every replica a sequence.
+        temperature: smoothing [1].
+
+    Returns:
+        The degree, how it moves with n, what it gains.
+    """
+    arguments = as_arrays((scenarios, batch))
+    log_n = np.log(np.asarray(n_chips, float))
+    samples = len(np.asarray(scenarios.power_cap))
+    low, high = np.log(bounds)
+
+    def speeds(log_degree: np.ndarray, log_chips: np.ndarray) -> np.ndarray:
+        """Of trials [sample, point, trial]; every pass has the same shape and so shares one compilation."""
+        trials = jnp.asarray(log_degree.reshape(samples, -1)), jnp.asarray(log_chips.reshape(samples, -1))
+        return np.asarray(_degree_speeds(*arguments, *trials, field, temperature)).reshape(log_degree.shape)
+
+    shape = (samples, log_n.size, SEARCH)
+    chips = np.broadcast_to(log_n[:, None], shape)
+    # A replica needs a sequence: t >= n / B.
+    least = np.clip(log_n - np.log(np.asarray(batch.at(np.asarray(n_chips, float)))), low, high)
+    left, right = np.broadcast_to(least, shape[:2]), np.full(shape[:2], high)
+    at_lower_bound = None
+    for _ in range(PASSES):
+        trials = left[..., None] + (right - left)[..., None] * np.linspace(0.0, 1.0, SEARCH)
+        found = speeds(trials, chips)
+        at_lower_bound = found[..., 0] if at_lower_bound is None else at_lower_bound
+        best = np.take_along_axis(trials, found.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+        width = (right - left) / (SEARCH - 1)
+        left, right = np.maximum(best - width, least), np.minimum(best + width, high)
+    steps = np.zeros((2, SEARCH))
+    steps[:, :7] = STEP * np.asarray([[0, 1, -1, 1, 1, -1, -1], [0, 0, 0, 1, -1, 1, -1]])
+    near = speeds(best[..., None] + steps[0], chips + steps[1])
+    curvature = (near[..., 1] - 2.0 * near[..., 0] + near[..., 2]) / STEP**2
+    mixed = (near[..., 3] - near[..., 4] - near[..., 5] + near[..., 6]) / (4.0 * STEP**2)
+    inside = (best > least + STEP) & (best < high - STEP) & (curvature < 0.0)
+    elasticity = np.where(inside, -mixed / np.where(inside, curvature, -1.0), 0.0)
+    return BestDegree(np.exp(best), elasticity, np.exp(near[..., 0] - at_lower_bound) - 1.0)
+
+
+@filter_jit
+def _speeds(
+    scenarios: Scenario, layouts: Layout, batch: Batch, log_chips: Float[Array, " point"], temperature: float
+) -> Float[Array, "sample layout point"]:
+    def one(scenario: Scenario, layout: Layout) -> Array:
+        return jax.vmap(lambda n: log_speed(scenario, layout, batch, n, temperature))(log_chips)
+
+    return jax.vmap(lambda scenario: jax.vmap(lambda layout: one(scenario, layout))(layouts))(scenarios)
+
+
+def stacked(layouts: Mapping[str, Layout]) -> Layout:
+    """Layouts as one; every leaf [layout]."""
+    return jax.tree.map(lambda *leaves: jnp.asarray(leaves, float), *layouts.values())
+
+
+def layout_speeds(
+    scenarios: Scenario,
+    batch: Batch,
+    n_chips: np.ndarray,
+    layouts: Mapping[str, Layout] = LAYOUTS,
+    temperature: float = 0.0,
+) -> np.ndarray:
+    """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
+    arguments = as_arrays((scenarios, stacked(layouts), batch, jnp.log(jnp.asarray(n_chips, float))))
+    return np.asarray(_speeds(*arguments, temperature))
+
+
+def overtaking(n_chips: np.ndarray, log_speeds: np.ndarray, first: int, second: int) -> np.ndarray:
+    """Number of chips from which the second layout stays faster than the first, by interpolation.
+
+    Args:
+        n_chips: ascending [point].
+        log_speeds: of every layout [sample, layout, point].
+        first: which layout is overtaken.
+        second: which one overtakes.
+
+    Returns:
+        Chips [sample]: the first number where it is faster throughout, infinity where it never is.
+    """
+    lead = log_speeds[:, second] - log_speeds[:, first]
+    found = np.full(len(lead), np.inf)
+    for sample, values in enumerate(lead):
+        behind = np.flatnonzero(values <= 0.0)
+        if not len(behind):
+            found[sample] = n_chips[0]
+        elif behind[-1] + 1 < len(values):
+            left = behind[-1]
+            share = values[left] / (values[left] - values[left + 1])
+            found[sample] = np.exp(np.interp(share, [0.0, 1.0], np.log(n_chips[left : left + 2])))
+    return found

@@ -1,0 +1,100 @@
+r"""Fully sharded training at scale: the flat ring, whose latency grows with every chip, and what of it compute hides.
+
+NCCL gathers and scatters by one ring through all n chips of a group. A chunk makes n - 1 hops, k - 1 of them between
+the k domains that the group spans:
+
+$$ t_\alpha = (n - k)\,\alpha_\mathrm{in} + (k - 1)\,\alpha_\mathrm{out} . $$
+
+With r = n / k chips of the group in each domain this is a ring inside a domain and one over the domains whose every
+hop also passes the r - 1 other chips, $(r - 1)\,\alpha_\mathrm{in} + (k - 1)\,[\alpha_\mathrm{out} + (r - 1)\,
+\alpha_\mathrm{in}]$: the hierarchy of `costs.collectives` with the network hop in brackets.
+Reference: NCCL, src/graph/tuning.cc (all-gather and reduce-scatter); Fernandez et al., arXiv 2411.13055, section 2.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._types import smooth_min
+from jaxscale.coefficients import Coefficients
+from jaxscale.costs.collectives import effective_link, gather_time, ranks_per_level
+from jaxscale.costs.data import PARAMETER_BYTES, local_params
+from jaxscale.hardware import Cluster
+from jaxscale.plan import Plan
+from jaxscale.workload import Transformer
+
+
+def flat_ring(
+    cluster: Cluster,
+    plan: Plan,
+    coefficients: Coefficients,
+    hop_latency: Float[ArrayLike, " level"],
+    temperature: float = 0.0,
+) -> Cluster:
+    """The cluster as the rings of a plan's sharding group see it: the network hop of the module's equation.
+
+    Args:
+        cluster: chips and network.
+        plan: degrees; the group is `shard_group * cp` chips, `tp` apart.
+        coefficients: whose latency scale is divided out, so that `hop_latency` is what applies.
+        hop_latency: of one hop of the ring, inside a domain and between domains [s].
+        temperature: smoothing of the placement [1].
+
+    Returns:
+        The cluster with the latency of its network levels replaced.
+    """
+    link = effective_link(cluster.network, coefficients)
+    here = ranks_per_level(plan.shard_group * plan.cp, plan.tp, link, temperature)[0]
+    inside, between = jnp.asarray(hop_latency)[0], jnp.asarray(hop_latency)[1]
+    hop = (between + (here - 1.0) * inside) / coefficients.network_latency_scale
+    latency = jnp.asarray(cluster.network.latency)
+    return eqx.tree_at(lambda c: c.network.latency, cluster, jnp.stack([latency[0], hop, hop]))
+
+
+class LayerGather(NamedTuple):
+    """One all-gather of one layer's parameters.
+
+    Attributes:
+        latency: hops of the ring and launch [s].
+        transfer: bytes over links and network [s].
+        forward: compute of the layer's forward pass, which prefetching hides it behind [s].
+    """
+
+    latency: Array
+    transfer: Array
+    forward: Array
+
+
+def layer_gather(
+    model: Transformer,
+    plan: Plan,
+    cluster: Cluster,
+    coefficients: Coefficients,
+    forward: ArrayLike,
+    temperature: float = 0.0,
+) -> LayerGather:
+    """Latency and transfer of the all-gather of one layer.
+
+    Args:
+        model: the transformer.
+        plan: degrees and sharding group.
+        cluster: as `flat_ring` returned it.
+        coefficients: fitted parameters.
+        forward: compute of one microbatch's forward pass on one stage [s].
+        temperature: smoothing [1].
+
+    Returns:
+        Times of one layer [s].
+    """
+    link = effective_link(cluster.network, coefficients)
+    group, layers = plan.shard_group * plan.cp, model.n_layers / plan.pp
+    volume = PARAMETER_BYTES * local_params(model, plan, temperature).layers / layers / coefficients.dp_efficiency
+    latency = gather_time(0.0, group, plan.tp, link, temperature)
+    return LayerGather(latency, gather_time(volume, group, plan.tp, link, temperature) - latency, forward / layers)
+
+
+def sharding_group(chips: ArrayLike, replicas: ArrayLike, temperature: float = 0.0) -> Array:
+    """Chips that share one copy of the parameters: as many as asked for, at most all replicas (plain FSDP) [1]."""
+    return smooth_min(jnp.asarray(chips), jnp.asarray(replicas), temperature)

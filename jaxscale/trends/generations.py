@@ -1,0 +1,97 @@
+"""Generations of chips side by side, and what single improvements of a cluster would give the same workload."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale._types import as_arrays
+from jaxscale.trends.batch import Batch
+from jaxscale.trends.library import Overlay, scenario
+from jaxscale.trends.outcome import Outcome, outcomes
+from jaxscale.trends.scenario import Layout, Scenario, memory_at
+
+GENERATIONS = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "gb200", "gb300")
+"""Chips in the order of their years."""
+
+Change = Callable[[Scenario], Scenario]
+
+
+def _scaled(path: Callable[[Scenario], object], factor: float | Sequence[float]) -> Change:
+    return lambda s: eqx.tree_at(path, s, replace_fn=lambda leaf: np.asarray(leaf, float) * np.asarray(factor))
+
+
+def with_domain(chips: float) -> Change:
+    """Scale-up domain of so many chips."""
+    return lambda s: eqx.tree_at(
+        lambda t: t.cluster.network.domain_size,
+        s,
+        replace_fn=lambda sizes: np.asarray([chips, max(float(sizes[1]), chips), float(sizes[2])]),
+    )
+
+
+CHANGES: Mapping[str, Change] = {
+    "as it is": lambda s: s,
+    "arithmetic x 2": _scaled(lambda s: s.cluster.chip.peak_flops, 2.0),
+    "memory bandwidth x 2": _scaled(lambda s: s.cluster.chip.hbm_bandwidth, 2.0),
+    "link bandwidth x 2": _scaled(lambda s: s.cluster.network.bandwidth, (2.0, 1.0, 1.0)),
+    "network bandwidth x 2": _scaled(lambda s: s.cluster.network.bandwidth, (1.0, 2.0, 2.0)),
+    "hop inside / 2": _scaled(lambda s: s.hop_latency, (0.5, 1.0)),
+    "hop between / 2": _scaled(lambda s: s.hop_latency, (1.0, 0.5)),
+    "domain of 72": with_domain(72.0),
+}
+"""Single improvements of a cluster."""
+
+
+def generations(
+    model: str = "llama2-7b",
+    gpus: Sequence[str] = GENERATIONS,
+    overlay: Overlay | None = None,
+    **changes: Any,
+) -> Scenario:
+    """The same model on several chips, each with its catalogue network; every leaf [chip]."""
+    return stack([scenario(model, gpu, overlay=overlay, **changes) for gpu in gpus])
+
+
+def what_if(base: Scenario, changes: Mapping[str, Change] = CHANGES) -> Scenario:
+    """A scenario under single improvements; every leaf [change]."""
+    return stack([change(base) for change in changes.values()])
+
+
+def stack(scenarios: Sequence[Scenario]) -> Scenario:
+    """Scenarios as one; every leaf has a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf, float) for leaf in leaves])), *scenarios)
+
+
+@filter_jit
+def _peaks(scenario: Scenario, layout: Layout, batch: Batch, n_chips: Float[Array, " point"]) -> Array:
+    return jax.vmap(lambda n: memory_at(scenario, layout, n, batch.at(n)))(n_chips)
+
+
+def side_by_side(
+    scenarios: Scenario, batch: Batch, n_chips: Sequence[float | int] | np.ndarray, layout: Layout | None = None
+) -> tuple[Outcome, np.ndarray]:
+    """Outcomes of stacked scenarios on the same numbers of chips.
+
+    Args:
+        scenarios: every leaf [scenario].
+        batch: how the global batch follows n.
+        n_chips: n [point].
+        layout: degrees; pure FSDP where None.
+
+    Returns:
+        Outcomes, every leaf [scenario, point], and whether peak memory stays within the chip's [scenario, point].
+    """
+    n = np.asarray(n_chips, float)
+    chosen = layout or Layout()
+    found, fits = [], []
+    for index in range(len(np.asarray(scenarios.power_cap))):
+        one = jax.tree.map(lambda leaf, i=index: leaf[i], scenarios)
+        found.append(outcomes(one, chosen, n, np.asarray(batch.at(n))))
+        fits.append(np.asarray(_peaks(one, as_arrays(chosen), batch, jnp.asarray(n)) <= one.cluster.chip.hbm_bytes))
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found), np.stack(fits)

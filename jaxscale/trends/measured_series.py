@@ -1,0 +1,219 @@
+r"""Measured scaling series: runs of one table that differ only in their number of chips, against the model.
+
+Weak series keep the batch per chip, strong ones the global batch, and both the micro-batch and every other column.
+In submissions to a benchmark the plan is chosen anew at every size; there a series is one model on one chip.
+The slope of a series is that of log throughput per chip against log chips, by least squares.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jaxscale._resources import data_path
+from jaxscale.coefficients import Coefficients
+from jaxscale.predict import Prediction, predict
+from jaxscale.runs import Row, Runs, read_runs
+
+FREE = {
+    "source_row",
+    "n_gpus",
+    "dp",
+    "global_batch_size_seqs",
+    "n_microbatches",
+    "step_time_s",
+    "step_time_derived",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "peak_mem_gb",
+    "status",
+    "notes",
+}
+"""Columns in which the runs of a series may differ: size, what follows from it, what was measured."""
+
+SCALING_TABLES = (
+    "nvidia_dgxc_benchmarking",
+    "mosaic_llm_foundry",
+    "mlperf_llm_training",
+    "dp_scaling_misc",
+    "maxtext_tpu",
+)
+"""Tables made to show how training scales; in a sweep of plans, sizes are incidental and repeats differ by a fifth."""
+
+SUBMISSION = ("model", "gpu", "precision", "seq_len")
+"""Columns in which submissions to a benchmark agree."""
+
+SUBMISSION_TABLES = ("mlperf_llm_training",)
+"""Tables whose plans are chosen anew at each size."""
+
+MIN_CHIPS = 3
+"""Different sizes that make a series worth drawing [1]."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series.
+
+    Attributes:
+        table: name of the table.
+        kind: `weak`, `strong` or `submission`.
+        label: what it is: model, chip, batch.
+        rows: positions in the table [point].
+        n_chips: n [point].
+        measured: throughput per chip [token/s], [point].
+        predicted: the same by the model [token/s], [point].
+        half_width: of the central 90 % interval of its logarithm [1], [point].
+    """
+
+    table: str
+    kind: str
+    label: str
+    rows: np.ndarray
+    n_chips: np.ndarray
+    measured: np.ndarray
+    predicted: np.ndarray
+    half_width: np.ndarray
+
+    @property
+    def n_sizes(self) -> int:
+        """Different numbers of chips [1]."""
+        return len(np.unique(self.n_chips))
+
+    @property
+    def measured_slope(self) -> float:
+        """Slope of log throughput per chip against log chips [1]."""
+        return slope(self.n_chips, self.measured)
+
+    @property
+    def predicted_slope(self) -> float:
+        """The same of the predictions [1]."""
+        return slope(self.n_chips, self.predicted)
+
+    @property
+    def slope_error(self) -> float:
+        """Predicted less measured slope [1]."""
+        return self.predicted_slope - self.measured_slope
+
+    def slope_scatter(self) -> float:
+        """Standard error of the measured slope from its own residuals; nan with two points [1]."""
+        x = np.log(self.n_chips) - np.log(self.n_chips).mean()
+        y = np.log(self.measured)
+        residual = y - y.mean() - self.measured_slope * x
+        freedom = len(x) - 2
+        return float(np.sqrt((residual @ residual) / freedom / (x @ x))) if freedom > 0 else float("nan")
+
+
+def slope(n_chips: np.ndarray, throughput: np.ndarray) -> float:
+    """Least-squares slope of log throughput against log chips [1]."""
+    return float(np.polyfit(np.log(n_chips), np.log(throughput), 1)[0])
+
+
+def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
+    """Series of one table.
+
+    Args:
+        runs: the table.
+        prediction: of its rows.
+        name: what it is called.
+
+    Returns:
+        Weak, then strong series, or submissions; each of at least `MIN_CHIPS` sizes.
+    """
+    usable = np.isfinite(prediction.measured) & np.isfinite(prediction.step_time)
+    kinds = ("submission",) if name in SUBMISSION_TABLES else ("weak", "strong")
+    found = []
+    for kind in kinds:
+        groups: dict[Any, list[int]] = defaultdict(list)
+        for position in np.flatnonzero(usable):
+            groups[_key(runs.rows[position], kind)].append(int(position))
+        candidates = (_series(runs, prediction, name, kind, rows) for rows in groups.values())
+        found += [series for series in candidates if series.n_sizes >= MIN_CHIPS]
+    return found
+
+
+def _key(row: Row, kind: str) -> tuple[Any, ...]:
+    if kind == "submission":
+        return tuple(row[column] for column in SUBMISSION)
+    batch = row["global_batch_size_seqs"]
+    work = round(batch / row["n_gpus"], 6) if kind == "weak" else batch
+    return (work, *((column, value) for column, value in sorted(row.values.items()) if column not in FREE))
+
+
+def _series(runs: Runs, prediction: Prediction, name: str, kind: str, positions: Sequence[int]) -> Series:
+    rows = np.asarray(positions)
+    chosen = [runs.rows[position] for position in positions]
+    n = np.asarray([row["n_gpus"] for row in chosen], float)
+    tokens = np.asarray([row["global_batch_size_seqs"] * (row["seq_len"] or 1.0) for row in chosen], float)
+    first = chosen[0]
+    shape = f"L{first['n_layers']:g} d{first['d_model']:g}" if first["model"] is None else first["model"]
+    work = {"weak": f"{tokens[0] / n[0]:.4g} tokens per chip", "strong": f"{tokens[0]:.4g} tokens"}
+    return Series(
+        table=name,
+        kind=kind,
+        label=", ".join(text for text in (str(shape), str(first["gpu"]), work.get(kind, "")) if text),
+        rows=rows,
+        n_chips=n,
+        measured=tokens / (prediction.measured[rows] * n),
+        predicted=tokens / (prediction.step_time[rows] * n),
+        half_width=np.log(prediction.hi[rows] / prediction.step_time[rows]),
+    )
+
+
+def shipped_series(coefficients: Coefficients, tables: Sequence[str] | None = None) -> list[Series]:
+    """Series of the shipped tables.
+
+    Args:
+        coefficients: pooled coefficients.
+        tables: names of the tables; all where None.
+
+    Returns:
+        The series, table by table.
+    """
+    names = tables or sorted(path.stem for path in data_path("runs").glob("*.csv"))
+    found = []
+    for name in names:
+        runs = read_runs(data_path(f"runs/{name}.csv"))
+        found += table_series(runs, predict(runs, coefficients), name)
+    return found
+
+
+def held_out(series: Series, residual: Mapping[tuple[str, int], float]) -> Series | None:
+    """The series with predictions of fits that did not see its runs.
+
+    Args:
+        series: the series.
+        residual: log predicted over measured step time by table and row, of some cross-validation [1].
+
+    Returns:
+        The series with those predictions; None where a run has none.
+    """
+    errors = np.asarray([residual.get((series.table, int(row)), np.nan) for row in series.rows])
+    if not np.isfinite(errors).all():
+        return None
+    return replace(series, predicted=series.measured * np.exp(-errors))
+
+
+@dataclass(frozen=True)
+class SlopeSummary:
+    """How well slopes of series are predicted.
+
+    Attributes:
+        n: series with enough sizes [1].
+        within: share of them whose slope is right to the tolerance [1].
+        median: median absolute error of the slope [1].
+    """
+
+    n: int
+    within: float
+    median: float
+
+
+def summarise(series: Sequence[Series], tolerance: float = 0.02, least_sizes: int = 4) -> SlopeSummary:
+    """Share of the series with at least `least_sizes` sizes whose slope is right to `tolerance`."""
+    errors = np.abs([s.slope_error for s in series if s.n_sizes >= least_sizes])
+    if not len(errors):
+        return SlopeSummary(0, float("nan"), float("nan"))
+    return SlopeSummary(len(errors), float(np.mean(errors <= tolerance)), float(np.median(errors)))

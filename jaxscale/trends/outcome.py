@@ -1,0 +1,155 @@
+"""What a number of chips gives: speed, power and cost of one scenario, for one point or along a curve."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale._types import as_arrays
+from jaxscale.step import StepTime, tokens_per_step
+from jaxscale.trends.power import ACTIVITY, chip_power
+from jaxscale.trends.scenario import Layout, Scenario, plan_at, step_at
+from jaxscale.workload import model_flops
+
+HOUR = 3600.0
+"""Seconds of an hour [s]."""
+
+PADDING = 64
+"""Points are padded to multiples of this [1]."""
+
+Points = Float[Array, "*batch"]
+
+
+class Outcome(eqx.Module):
+    """Speed, power and cost of a scenario on a number of chips.
+
+    Attributes:
+        n_chips: n [1].
+        global_batch_size_seqs: B [sequence].
+        times: terms of the step [s].
+        tokens_per_s: of all chips [token/s].
+        mfu: model flops over the dense 16-bit peak, whole attention matrix counted [1].
+        chip_power: mean power of one chip [W].
+        system_power: of all chips with their servers [W].
+        dollars_per_s: of all chips with their servers and electricity [dollar/s].
+    """
+
+    n_chips: Points
+    global_batch_size_seqs: Points
+    times: StepTime
+    tokens_per_s: Points
+    mfu: Points
+    chip_power: Points
+    system_power: Points
+    dollars_per_s: Points
+
+    @property
+    def tokens_per_s_per_chip(self) -> Array:
+        """Throughput of one chip [token/s]."""
+        return self.tokens_per_s / self.n_chips
+
+    @property
+    def tokens_per_joule(self) -> Array:
+        """Tokens for the energy that the chips take, servers not counted [token/J]."""
+        return self.tokens_per_s_per_chip / self.chip_power
+
+    @property
+    def tokens_per_chip_hour(self) -> Array:
+        """Tokens for an hour of one chip [token]."""
+        return self.tokens_per_s_per_chip * HOUR
+
+    @property
+    def tokens_per_dollar(self) -> Array:
+        """Tokens for a dollar of chips, servers and electricity [token/dollar]."""
+        return self.tokens_per_s / self.dollars_per_s
+
+    @property
+    def exposed_share(self) -> Array:
+        """Share of the step in which a chip communicates or waits for others [1]."""
+        terms = self.times.terms()
+        exposed = [terms[name] for name, activity in ACTIVITY.items() if activity == "network"]
+        return sum(exposed[1:], start=exposed[0]) / self.times.total
+
+
+def outcome_at(
+    scenario: Scenario,
+    layout: Layout,
+    n_chips: ArrayLike,
+    global_batch_size_seqs: ArrayLike,
+    temperature: float = 0.0,
+) -> Outcome:
+    """Speed, power and cost on n chips; differentiates in every float, the number of chips included.
+
+    Args:
+        scenario: model, chips, coefficients, power, price.
+        layout: degrees.
+        n_chips: n [1].
+        global_batch_size_seqs: B [sequence].
+        temperature: 0 for exact maxima, above 0 their smooth forms [1].
+
+    Returns:
+        The outcome.
+    """
+    scenario, layout = as_arrays((scenario, layout))
+    n, batch = jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs)
+    times = step_at(scenario, layout, n, batch, temperature)
+    plan = plan_at(layout, n, batch, temperature)
+    tokens = tokens_per_step(scenario.model, plan) / times.total
+    chip = scenario.cluster.chip
+    watts = chip_power(times, chip, scenario.power, scenario.power_cap)
+    with_server = watts + scenario.power.host_power
+    return Outcome(
+        n_chips=n,
+        global_batch_size_seqs=batch,
+        times=times,
+        tokens_per_s=tokens,
+        mfu=model_flops(scenario.model) * tokens / (n * chip.peak("bf16")),
+        chip_power=watts,
+        system_power=n * with_server,
+        dollars_per_s=scenario.price.rate(with_server) * n,
+    )
+
+
+@filter_jit
+def _along(scenario: Scenario, layouts: Layout, n_chips: Array, batches: Array, temperature: float) -> Outcome:
+    def one(layout: Layout, n: Array, batch: Array) -> Outcome:
+        return outcome_at(scenario, layout, n, batch, temperature)
+
+    return jax.vmap(one)(layouts, n_chips, batches)
+
+
+def outcomes(
+    scenario: Scenario,
+    layout: Layout,
+    n_chips: ArrayLike,
+    global_batch_size_seqs: ArrayLike,
+    temperature: float = 0.0,
+) -> Outcome:
+    """Outcomes at many points in one compiled call.
+
+    Args:
+        scenario: model, chips, coefficients, power, price.
+        layout: degrees, the same everywhere or one for each point.
+        n_chips: chips [point].
+        global_batch_size_seqs: batch, the same everywhere or one for each point [sequence].
+        temperature: smoothing [1].
+
+    Returns:
+        Outcomes; every leaf [point].
+    """
+    n = np.atleast_1d(np.asarray(n_chips, float))
+    rows = padded_rows(n.size)
+    per_point = (layout, n, np.asarray(global_batch_size_seqs, float))
+    spread = [
+        jnp.asarray(np.broadcast_to(np.asarray(leaf, float), n.shape)[rows]) for leaf in jax.tree.leaves(per_point)
+    ]
+    layouts, chips, batches = jax.tree.unflatten(jax.tree.structure(per_point), spread)
+    found = _along(as_arrays(scenario), layouts, chips, batches, temperature)
+    return jax.tree.map(lambda leaf: leaf[: n.size], found)
+
+
+def padded_rows(n_points: int) -> np.ndarray:
+    """Rows of a table filled up with its last one to a multiple of `PADDING`: few shapes are compiled [row]."""
+    return np.minimum(np.arange(-(-n_points // PADDING) * PADDING), n_points - 1)

@@ -1,0 +1,172 @@
+r"""Marginal returns: what one more chip, watt or dollar adds to throughput.
+
+With throughput R(n) [token/s], power P(n) [W] and cost C(n) [dollar/s] of all chips,
+
+$$ \frac{dR}{dn}, \qquad \frac{dR}{dP} = \frac{dR/dn}{dP/dn}, \qquad \frac{dR}{dC} = \frac{dR/dn}{dC/dn}, $$
+
+all by differentiating the model in n. A chip returns the share $(dR/dn) / (R(n_0) / n_0)$ of what a chip gave at the
+reference size. Raising the power cap of all chips is another way to spend watts: $(dR/dp) / (dP/dp)$.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale._types import as_arrays
+from jaxscale.trends.batch import Batch
+from jaxscale.trends.outcome import outcome_at, padded_rows
+from jaxscale.trends.scenario import Layout, Scenario
+
+TEMPERATURE = 0.02
+"""Smoothing of kinks, where exposed communication sets in; without it the derivative jumps there [1]."""
+
+GRID = 64
+"""Points of one pass of the search for a chip count [1]."""
+
+
+class Totals(NamedTuple):
+    """What all chips give and take.
+
+    Attributes:
+        tokens_per_s: R [token/s].
+        system_power: P [W].
+        dollars_per_s: C [dollar/s].
+    """
+
+    tokens_per_s: Array
+    system_power: Array
+    dollars_per_s: Array
+
+
+class Returns(NamedTuple):
+    """Totals and marginal returns of one number of chips.
+
+    Attributes:
+        totals: what all chips give and take.
+        per_chip: dR/dn [token/s].
+        per_watt: dR/dP along more chips [token/J].
+        per_dollar: dR/dC along more chips [token/dollar].
+        per_watt_of_cap: dR/dP along a higher power cap on the same chips; 0 where the cap does not bind [token/J].
+        average: R/n [token/s].
+    """
+
+    totals: Totals
+    per_chip: Array
+    per_watt: Array
+    per_dollar: Array
+    per_watt_of_cap: Array
+    average: Array
+
+
+def totals_at(
+    scenario: Scenario, layout: Layout, batch: Batch, n_chips: ArrayLike, temperature: float = TEMPERATURE
+) -> Totals:
+    """Throughput, power and cost of n chips."""
+    found = outcome_at(scenario, layout, n_chips, batch.at(n_chips), temperature)
+    return Totals(found.tokens_per_s, found.system_power, found.dollars_per_s)
+
+
+@filter_jit
+def _slopes(
+    scenario: Scenario,
+    layout: Layout,
+    batch: Batch,
+    n_chips: Float[Array, " point"],
+    direction: Float[Array, "2"],
+    temperature: float,
+) -> tuple[Totals, Totals]:
+    """Totals and their derivative in a direction of (chips, power cap); one compilation serves both."""
+
+    def of(n: Array, cap: Array) -> Totals:
+        capped = eqx.tree_at(lambda s: s.power_cap, scenario, cap)
+        return totals_at(capped, layout, batch, n, temperature)
+
+    def one(n: Array) -> tuple[Totals, Totals]:
+        return jax.jvp(of, (n, scenario.power_cap), (direction[0], direction[1]))
+
+    return jax.vmap(one)(n_chips)
+
+
+def marginal_returns(
+    scenario: Scenario,
+    layout: Layout,
+    batch: Batch,
+    n_chips: Sequence[float | int] | np.ndarray,
+    temperature: float = TEMPERATURE,
+) -> Returns:
+    """Marginal returns at many numbers of chips.
+
+    Args:
+        scenario: model, chips, coefficients, power, price.
+        layout: degrees.
+        batch: how the global batch follows n.
+        n_chips: n [point].
+        temperature: smoothing [1].
+
+    Returns:
+        Totals and their derivatives, every leaf [point].
+    """
+    n = np.asarray(n_chips, float)
+    padded = jnp.asarray(n[padded_rows(n.size)])
+    arguments = (*as_arrays((scenario, layout, batch)), padded)
+    totals, slope = _slopes(*arguments, jnp.asarray([1.0, 0.0]), temperature)
+    _, cap = _slopes(*arguments, jnp.asarray([0.0, 1.0]), temperature)
+    # Where the cap does not bind, neither throughput nor power move with it.
+    binds = cap.system_power != 0.0
+    found = Returns(
+        totals,
+        slope.tokens_per_s,
+        slope.tokens_per_s / slope.system_power,
+        slope.tokens_per_s / slope.dollars_per_s,
+        jnp.where(binds, cap.tokens_per_s / jnp.where(binds, cap.system_power, 1.0), 0.0),
+        totals.tokens_per_s / padded,
+    )
+    return jax.tree.map(lambda leaf: leaf[: n.size], found)
+
+
+def last_worthwhile_chip(
+    scenario: Scenario,
+    layout: Layout,
+    batch: Batch,
+    share: float,
+    *,
+    reference: float = 8.0,
+    largest: float = 1e6,
+    temperature: float = TEMPERATURE,
+) -> float:
+    """Number of chips from which an extra chip returns less than a share of what a chip gave at the reference size.
+
+    Args:
+        scenario: model, chips, coefficients, power, price.
+        layout: degrees.
+        batch: how the global batch follows n.
+        share: least return of a chip [1].
+        reference: number of chips that sets what a chip gives [1].
+        largest: where the search ends [1].
+        temperature: smoothing [1].
+
+    Returns:
+        Chips [1]; infinity where even the last chip returns more.
+
+    Raises:
+        ValueError: the share is not positive, or the range empty.
+    """
+    if not (share > 0.0 and 1.0 <= reference < largest):
+        raise ValueError(f"share {share:g}, reference {reference:g}, largest {largest:g}: expected share > 0, a range")
+    low, high = reference, largest
+    full = None
+    for _ in range(5):  # each pass narrows the bracket by the number of points
+        n = np.geomspace(low, high, GRID)
+        found = marginal_returns(scenario, layout, batch, n, temperature)
+        full = float(found.average[0]) if full is None else full
+        below = np.flatnonzero(np.asarray(found.per_chip) < share * full)
+        if not len(below):
+            return float("inf")
+        low, high = float(n[max(below[0] - 1, 0)]), float(n[below[0]])
+    return high

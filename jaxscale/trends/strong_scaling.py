@@ -1,0 +1,64 @@
+"""Strong scaling: more chips, the same global batch; each has less to do between two messages."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from jaxscale.trends.outcome import Outcome, outcomes
+from jaxscale.trends.scenario import Layout, Scenario
+
+DEGREES = (1.0, 2.0, 4.0, 8.0)
+"""Tensor-parallel degrees inside a domain of eight chips [1]."""
+
+
+def strong_scaling(
+    scenario: Scenario,
+    n_chips: Sequence[float | int] | np.ndarray,
+    global_batch_size_seqs: float,
+    layout: Layout | None = None,
+    temperature: float = 0.0,
+) -> Outcome:
+    """Speed, power and cost at one global batch.
+
+    Args:
+        scenario: model, chips, coefficients, power, price.
+        n_chips: n [point].
+        global_batch_size_seqs: B [sequence].
+        layout: degrees; pure FSDP where None.
+        temperature: smoothing [1].
+
+    Returns:
+        Outcomes; every leaf [point].
+    """
+    return outcomes(scenario, layout or Layout(), np.asarray(n_chips, float), global_batch_size_seqs, temperature)
+
+
+def best_tensor_degree(
+    scenario: Scenario,
+    n_chips: Sequence[float | int] | np.ndarray,
+    global_batch_size_seqs: Sequence[float | int] | np.ndarray,
+) -> tuple[np.ndarray, Outcome]:
+    """Fastest whole tensor-parallel degree at each point, of those that leave every replica a whole sequence.
+
+    Args:
+        scenario: model, chips, coefficients, power, price.
+        n_chips: n [point].
+        global_batch_size_seqs: B [point] [sequence].
+
+    Returns:
+        The degree [point], and the outcomes with it.
+
+    Raises:
+        ValueError: a batch too small for any degree.
+    """
+    n, batch = np.broadcast_arrays(np.asarray(n_chips, float), np.asarray(global_batch_size_seqs, float))
+    degree, points = (grid.ravel() for grid in np.meshgrid(DEGREES, np.arange(n.size), indexing="ij"))
+    found = outcomes(scenario, Layout(tp=degree), n[points], batch[points])
+    per_replica = batch[points] * degree / n[points]
+    speed = np.where(per_replica >= 1.0, np.asarray(found.tokens_per_s), -np.inf).reshape(len(DEGREES), n.size)
+    if not np.isfinite(speed.max(axis=0)).all():
+        raise ValueError(f"batch {batch.min():g} is below one sequence per {DEGREES[-1]:g} of {n.max():g} chips")
+    best = np.argmax(speed, axis=0)
+    rows = best * n.size + np.arange(n.size)
+    return np.asarray(DEGREES)[best], jax.tree.map(lambda leaf: leaf[rows], found)

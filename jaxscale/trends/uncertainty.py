@@ -1,0 +1,61 @@
+"""Scenarios drawn from what the fits leave open: coefficients within their intervals, hop latencies within theirs."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale._resources import fit_path
+from jaxscale.calibration import Z90
+from jaxscale.catalogue import read_toml
+from jaxscale.coefficients import MEMORY_COEFFICIENTS, from_values, names, priors
+from jaxscale.fit.parameters import constrain_values, unconstrain
+from jaxscale.trends.library import Overlay, fitted
+from jaxscale.trends.scenario import Scenario
+
+
+def coefficient_spreads(fit: str = "default") -> np.ndarray:
+    """Standard deviation of each unconstrained coefficient, from the 90 % intervals of a shipped fit [coefficient]."""
+    entries = read_toml(fit_path(f"{fit}.toml"))["coefficients"]
+    return np.asarray([_spread(name, entries.get(name, {})) for name in names()])
+
+
+def _spread(name: str, entry: dict[str, float]) -> float:
+    if name in MEMORY_COEFFICIENTS or "lo" not in entry:
+        return 0.0
+    low, high = (_unconstrained(entry[end], priors()[name].kind) for end in ("lo", "hi"))
+    return (high - low) / (2.0 * Z90)
+
+
+def _unconstrained(value: float, kind: str) -> float:
+    return float(np.log(value / (1.0 - value))) if kind == "fraction" else float(np.log(value))
+
+
+def sample_scenarios(scenario: Scenario, n_samples: int, seed: int = 0, overlay: Overlay | None = None) -> Scenario:
+    """Scenarios drawn at random; the first is the scenario itself.
+
+    Coefficients vary within the intervals of the shipped fit, as if independent, so that what their correlation would
+    cancel is counted in full; hop latencies vary by the spread of their own fit.
+
+    Args:
+        scenario: the central one.
+        n_samples: how many [1].
+        seed: of the random numbers.
+        overlay: whose spread of hop latencies applies; the fitted one where None.
+
+    Returns:
+        Scenarios; every leaf [sample].
+    """
+    overlay = overlay or fitted()
+    random = np.random.default_rng(seed)
+    centre, spread = unconstrain(scenario.coefficients), coefficient_spreads()
+    draws = random.standard_normal((n_samples, centre.size + 2))
+    draws[0] = 0.0
+    coefficients = from_values(list(constrain_values(centre + spread * draws[:, :-2]).T))
+    hops = np.asarray(scenario.hop_latency) * np.exp(np.asarray(overlay.spread) * draws[:, -2:])
+    stacked = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (n_samples, *np.shape(leaf))),
+        eqx.tree_at(lambda s: s.coefficients, scenario, None, is_leaf=lambda leaf: leaf is None),
+    )
+    stacked = eqx.tree_at(lambda s: s.coefficients, stacked, coefficients, is_leaf=lambda leaf: leaf is None)
+    return eqx.tree_at(lambda s: s.hop_latency, stacked, jnp.asarray(hops))

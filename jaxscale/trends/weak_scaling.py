@@ -1,0 +1,31 @@
+"""Weak scaling: more chips, the same work for each; the global batch grows with them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxscale.trends.outcome import Outcome, outcomes
+from jaxscale.trends.scenario import Layout, Scenario
+
+
+def weak_scaling(
+    scenario: Scenario,
+    n_chips: Sequence[float | int] | np.ndarray,
+    sequences_per_chip: float,
+    layout: Layout | None = None,
+    temperature: float = 0.0,
+) -> Outcome:
+    """Speed, power and cost at B = s n.
+
+    Args:
+        scenario: model, chips, coefficients, power, price.
+        n_chips: n [point].
+        sequences_per_chip: s, work of a chip and step [sequence].
+        layout: degrees; pure FSDP where None.
+        temperature: smoothing [1].
+
+    Returns:
+        Outcomes; every leaf [point].
+    """
+    n = np.asarray(n_chips, float)
+    return outcomes(scenario, layout or Layout(), n, sequences_per_chip * n, temperature)

@@ -1,0 +1,60 @@
+"""`jaxscale trends`: document, table, figure, refusals."""
+
+import pytest
+
+SMALL = ("trends", "--from", 64, "--to", 4096)
+
+
+@pytest.fixture
+def document(run):
+    return run(*SMALL, "--json").json
+
+
+def test_the_document_adds_up(document):
+    totals = [sum(terms) for terms in zip(*document["terms_s"].values(), strict=True)]
+    assert totals == pytest.approx(document["step_time_s"])
+    assert document["n_chips"] == [64 * 2**i for i in range(7)]
+    speed = [total / n for total, n in zip(document["tokens_per_s"], document["n_chips"], strict=True)]
+    assert speed == pytest.approx(document["tokens_per_s_per_chip"])
+    assert 64 < document["last_worthwhile_chip"] < 4096
+    low, middle, high = (document["best_tp"][key] for key in ("lo", "median", "hi"))
+    assert all(a <= b <= c for a, b, c in zip(low, middle, high, strict=True))
+
+
+def test_table_and_figure(run, tmp_path):
+    target = tmp_path / "trends.png"
+    outcome = run(*SMALL, "--plot", target, "--latencies", "nccl")
+    assert outcome.code == 0
+    assert "last chip returns" in outcome.out and "an extra one returns less than 50 %" in outcome.out
+    assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_strong_scaling_falls_faster(run, document):
+    strong = run(*SMALL[:1], "--from", 64, "--to", 512, "--global-batch", 128, "--tp", 4, "--json").json
+    assert strong["global_batch_size_seqs"] == [128.0] * 4
+    assert strong["mfu"][-1] / strong["mfu"][0] < document["mfu"][3] / document["mfu"][0]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("--gpu", "l40s"), "no system power"),
+        (("--model", "nothing"), "not in the catalogue"),
+        (("--from", 100, "--to", 10), "expected 1 <= from < to"),
+        (("--to", "nan"), "expected 1 <= from < to"),
+        (("--tp", 0), "--tp 0 is out of range"),
+        (("--tp", 16), "exceeds the fewest chips"),
+        (("--global-batch", 32), "a replica gets"),
+        (("--global-batch", 32, "--sequences-per-chip", 2), "expected one"),
+        (("--sequences-per-chip", -1), "out of range"),
+        (("--power-cap", 20), "expected above 70 W"),
+        (("--least-return", 2), "between 0 and 1"),
+        (("--plot", "missing/figure.png"), "does not exist"),
+    ],
+)
+def test_bad_input_is_one_line(run, arguments, said):
+    outcome = run("trends", *arguments)
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+    assert not outcome.out

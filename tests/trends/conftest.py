@@ -1,0 +1,31 @@
+"""The paper's workload, once for the folder."""
+
+import pytest
+
+from jaxscale.trends.batch import Batch
+from jaxscale.trends.library import fitted, scenario, unfitted
+from jaxscale.trends.published import reproduce
+
+
+@pytest.fixture(scope="session")
+def paper():
+    """Llama-2 7B on H100 with the fitted hop latencies."""
+    return scenario()
+
+
+@pytest.fixture(scope="session")
+def weak():
+    """Two sequences per chip."""
+    return Batch(per_chip=2.0)
+
+
+@pytest.fixture(scope="session")
+def fitted_answers():
+    """Answers with the two fitted latencies."""
+    return reproduce(fitted())
+
+
+@pytest.fixture(scope="session")
+def unfitted_answers():
+    """Answers with NCCL's own latencies."""
+    return reproduce(unfitted())

@@ -1,0 +1,75 @@
+"""Flat rings: the closed form of NCCL, what hybrid sharding and tensor parallelism take off it."""
+
+import numpy as np
+import pytest
+
+from jaxscale.costs.collectives import effective_link, gather_time
+from jaxscale.trends.fully_sharded import flat_ring, layer_gather
+from jaxscale.trends.outcome import outcomes
+from jaxscale.trends.scenario import Layout, memory_at, plan_at
+from jaxscale.trends.strong_scaling import best_tensor_degree, strong_scaling
+from jaxscale.trends.weak_scaling import weak_scaling
+
+
+def ring(scenario, layout, n):
+    """Latency of one gather of the sharding group [s]."""
+    plan = plan_at(layout, n, 2.0 * n)
+    cluster = flat_ring(scenario.cluster, plan, scenario.coefficients, scenario.hop_latency)
+    gathered = layer_gather(scenario.model, plan, cluster, scenario.coefficients, 1.0)
+    return float(gathered.latency), float(gathered.transfer)
+
+
+@pytest.mark.parametrize("n, tp", [(64, 1), (2048, 1), (2048, 4), (2048, 8)])
+def test_the_latency_is_that_of_a_ring_through_every_chip(paper, n, tp):
+    inside, between = np.asarray(paper.hop_latency)
+    ranks, domains = n / tp, n / 8
+    link = effective_link(paper.cluster.network, paper.coefficients)
+    # Hops of the first domain keep the calibrated latency of tensor-parallel collectives.
+    first = float(link.launch + link.latency[0] * (ranks / domains - 1.0))
+    expected = first + (ranks - ranks / domains - (domains - 1.0)) * inside + (domains - 1.0) * between
+    assert ring(paper, Layout(tp=tp), n)[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_hierarchical_ring_would_not_count_the_chips_passed(paper):
+    plan = plan_at(Layout(), 2048.0, 4096.0)
+    link = effective_link(paper.cluster.network, paper.coefficients)
+    hierarchical = float(gather_time(0.0, plan.dp, 1.0, link))
+    assert ring(paper, Layout(), 2048.0)[0] > 2.0 * hierarchical
+
+
+def test_latency_falls_with_the_sharding_group_and_transfer_does_not_grow(paper):
+    latency, transfer = zip(*(ring(paper, Layout(shard_group=g), 2048.0) for g in (8, 64, 512, 2048)), strict=True)
+    assert np.all(np.diff(latency) > 0.0)
+    assert np.all(np.diff(transfer) >= 0.0)
+
+
+def test_a_smaller_sharding_group_takes_more_memory(paper):
+    peaks = [float(memory_at(paper, Layout(shard_group=g), 2048.0, 4096.0)) for g in (8, 64, 2048)]
+    assert peaks[0] > peaks[1] > peaks[2]
+
+
+def test_terms_add_up_and_weak_scaling_keeps_the_work_of_a_chip(paper):
+    curve = weak_scaling(paper, [64, 512, 4096], 2.0)
+    total = np.sum([np.asarray(term) for term in curve.times.terms().values()], axis=0)
+    assert total == pytest.approx(np.asarray(curve.times.total), rel=1e-12)
+    assert np.asarray(curve.global_batch_size_seqs) == pytest.approx(2.0 * np.asarray(curve.n_chips))
+    assert np.asarray(curve.times.matmul) == pytest.approx(float(curve.times.matmul[0]))
+    assert np.all(np.diff(np.asarray(curve.tokens_per_s_per_chip)) < 0.0)
+    assert np.all(np.diff(np.asarray(curve.tokens_per_s)) > 0.0)
+
+
+def test_strong_scaling_divides_the_work(paper):
+    curve = strong_scaling(paper, [64, 128, 256], 512.0)
+    assert np.asarray(curve.times.attention) * np.asarray(curve.n_chips) == pytest.approx(
+        float(curve.times.attention[0]) * 64.0
+    )
+    assert np.all(np.diff(np.asarray(curve.mfu)) < 0.0)
+
+
+def test_the_best_degree_leaves_every_replica_a_sequence(paper):
+    degree, found = best_tensor_degree(paper, [16.0, 256.0], np.asarray([32.0, 32.0]))
+    assert np.all(32.0 * degree / np.asarray([16.0, 256.0]) >= 1.0)
+    same = outcomes(paper, Layout(tp=degree), np.asarray([16.0, 256.0]), 32.0)
+    assert np.asarray(found.mfu) == pytest.approx(np.asarray(same.mfu))
+    with pytest.raises(ValueError, match="below one sequence"):
+        best_tensor_degree(paper, [1024.0], np.asarray([32.0]))
