@@ -49,6 +49,11 @@ def digest(names: list[str]) -> str:
     return hashlib.sha256(contents).hexdigest()[:16]
 
 
+def stacks(setups: np.ndarray) -> np.ndarray:
+    """Software stack of each run: its source and framework, releases that are set apart included [row]."""
+    return np.asarray(["/".join(setup.split("/")[:2]) for setup in setups])
+
+
 def schemes(result: FitResult, everything: Measured) -> dict[str, np.ndarray]:
     """Fold of each run, by scheme; fold -1 is never left out [row]."""
     setups = np.asarray(result.levels["source"]).astype(str)
@@ -58,7 +63,7 @@ def schemes(result: FitResult, everything: Measured) -> dict[str, np.ndarray]:
     _, model = np.unique(shape, axis=0, return_inverse=True)
     chips = np.asarray(batch.cluster.n_chips)
     large = np.asarray([chips[i] > LARGE.get(table, np.inf) for i, table in enumerate(tables)])
-    _, setup = np.unique(setups, return_inverse=True)
+    _, setup = np.unique(stacks(setups), return_inverse=True)
     return {
         "model": fold_of(model.ravel(), N_MODEL_FOLDS),
         "larger": np.where(large, 0, -1),

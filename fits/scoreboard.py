@@ -292,6 +292,10 @@ the model; `fits/controls.py`.
 
 {controls_table()}
 
+## Kernels and collectives
+
+[What kernels and collectives reach on their own](companion.md), the source of several priors.
+
 ## Choices
 
 [Plans chosen among measured ones](regret.md), [searches against exhaustive optima](choose_study.md) and

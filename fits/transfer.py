@@ -11,7 +11,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from calibrate import FOLDER, load_tables
+from calibrate import FOLDER, load_tables, stacks
 
 from jaxscale.coefficients import Coefficients, prior_medians, priors
 from jaxscale.fit.batch import Measured, concatenate
@@ -73,7 +73,7 @@ def main() -> None:
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
     problem, effects = fit_problem(everything, prior_medians())
-    setups = np.asarray(everything.levels["source"])
+    setups = stacks(np.asarray(everything.levels["source"]))
     rows = []
     for setup in sorted(set(setups)):
         inside = setups == setup

@@ -14,7 +14,7 @@ from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import PARAMETER_BYTES, local_params
 from jaxscale.costs.elementwise import ACTIVATION_BYTES, sequence_split
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, expert_shard, sharding, tokens_per_microbatch
+from jaxscale.plan import Plan, expert_replicas, sharding, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, moe_layers
 
 Bytes = Float[Array, "*batch"]
@@ -146,7 +146,7 @@ def memory(
     params = local_params(model, plan, temperature)
     dense = params.layers + params.embedding
     group = plan.shard_group * plan.cp
-    expert_group = plan.dp * plan.cp * plan.tp / expert_shard(plan, temperature)
+    expert_group = expert_replicas(plan, temperature)
 
     def held(stage: int) -> Array:
         sharded = sharding(plan, stage)

@@ -159,6 +159,11 @@ def expert_shard(plan: Plan, temperature: float = 0.0) -> Array:
     return plan.ep * expert_tensor_degree(plan, temperature)
 
 
+def expert_replicas(plan: Plan, temperature: float = 0.0) -> Array:
+    """Copies of each routed expert in a stage: dp * cp * tp chips over those that share one copy [1]."""
+    return plan.dp * plan.cp * plan.tp / expert_shard(plan, temperature)
+
+
 def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str]:
     """Rules that a plan breaks, one clear sentence each; an empty list is a valid plan.
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import exposed, log2_above_one, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
-from jaxscale.plan import Plan, expert_shard, sharding
+from jaxscale.plan import Plan, expert_replicas, expert_shard, sharding
 from jaxscale.workload import (
     Transformer,
     attention_params,
@@ -119,7 +119,7 @@ def data_parallel(
     params = local_params(model, plan, temperature)
     dense = params.layers + params.embedding
     apart = expert_shard(plan, temperature)
-    expert_ranks = replicas * plan.tp / apart
+    expert_ranks = expert_replicas(plan, temperature)
     # A dense model has no collective of experts, so it pays no latency for one either.
     routed = smooth_min(model.n_experts - 1.0, 1.0, temperature)
     reduce_bytes = GRADIENT_BYTES * trainable

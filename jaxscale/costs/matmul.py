@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import PRECISIONS, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
-from jaxscale.plan import Plan, expert_shard, expert_tensor_degree, tokens_per_microbatch
+from jaxscale.plan import Plan, expert_tensor_degree, tokens_per_microbatch
 from jaxscale.workload import Transformer, attention_params, mlp_params, moe_layers, ssm_params
 
 WEIGHT_BYTES = 2.0
@@ -91,9 +91,9 @@ def expert_forward(
     """
     c = coefficients
     tokens = tokens_per_microbatch(model, plan)
-    expert_tokens = tokens * model.moe_top_k * expert_shard(plan, temperature) / (model.n_experts * plan.tp)
-    local_experts = model.n_experts / plan.ep
     width, split = model.d_ff_expert, expert_tensor_degree(plan, temperature)
+    expert_tokens = tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp)
+    local_experts = model.n_experts / plan.ep
     expert = mlp_params(model, width)
     rest = (model, plan, cluster, coefficients, temperature)
     routed = local_experts * matmul_time(expert_tokens, expert / split, width / split, *rest)

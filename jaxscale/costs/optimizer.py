@@ -8,7 +8,7 @@ from jaxtyping import Array
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import local_params
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, expert_shard, sharding
+from jaxscale.plan import Plan, expert_replicas, sharding
 from jaxscale.workload import Transformer
 
 
@@ -19,7 +19,7 @@ def optimizer_time(
     c = coefficients
     params = local_params(model, plan, temperature)
     split = 1.0 + sharding(plan, 1) * (plan.shard_group * plan.cp - 1.0)
-    expert_split = 1.0 + sharding(plan, 1) * (plan.dp * plan.cp * plan.tp / expert_shard(plan, temperature) - 1.0)
+    expert_split = 1.0 + sharding(plan, 1) * (expert_replicas(plan, temperature) - 1.0)
     updated = (params.layers + params.embedding) / split + params.experts / expert_split
     traffic = c.optimizer_bytes * model.trainable_share * updated
     return traffic / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)

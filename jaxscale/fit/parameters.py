@@ -32,7 +32,7 @@ EFFECT_SPREAD: Mapping[str, float] = {
     "fused_norm": 0.4,
     "release_gpu": 0.7,
     "release": 0.4,
-    "architecture": 5.0,
+    "architecture": 1.0,
     "local_shape": 5.0,
 }
 """Standard deviation of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""

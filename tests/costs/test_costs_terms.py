@@ -154,6 +154,9 @@ def test_plain_data_parallelism_reduces_gradients_and_hides_behind_the_backward_
     assert bare.microbatch == 0.0
     hidden = data_parallel(LLAMA, eight, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
     assert abs(hidden.step) < 1e-9
+    late = plan(dp=8, overlap_gradients=False)
+    after = data_parallel(LLAMA, late, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
+    np.testing.assert_allclose(after.step, bare.step, rtol=1e-9)
 
 
 def test_fsdp_gathers_every_microbatch_and_hides_behind_compute():

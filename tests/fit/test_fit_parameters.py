@@ -8,7 +8,8 @@ import pytest
 
 from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
 from jaxscale.coefficients import Coefficients, names, prior_medians, priors
-from jaxscale.fit.parameters import constrain, find_effects, membership, parametrisation, unconstrain
+from jaxscale.fit.fitting import other_sources_effects
+from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.store import resolve
 
 LEVELS = {
@@ -21,6 +22,7 @@ LEVELS = {
     "fused_norm": ("", "", "", ""),
     "release": ("", "1", "", "2"),
     "release_gpu": ("", "1/a100-80gb", "", "2/h100-80gb"),
+    "architecture": ("x", "x", "y", "z"),
     "local_shape": ("x", "x", "y", "z"),
 }
 
@@ -82,6 +84,20 @@ def test_rows_move_only_with_their_levels():
     assert rows[1, column] == pytest.approx(float(mapping.scale[index]))
     rows[1, column] = 0.0
     assert not rows.any()
+
+
+def test_a_release_set_apart_pulls_the_pool_less():
+    apart, usual = Effect("source", "s/f/old", "pp_slot_time"), Effect("source", "s/f", "pp_slot_time")
+    scale = np.asarray(parametrisation([apart, usual]).scale)
+    assert scale[0] == pytest.approx(4.0 * scale[1])
+
+
+def test_only_usual_releases_stand_for_their_framework():
+    shifts = (("pp_slot_time", 6.0),)
+    effects = [LevelEffect("source", level, shifts) for level in ("s/f/old", "s/f", "t/g/old")]
+    rows = [{"framework": "f", "source": "s/f/old"}, {"framework": "f", "source": "s/f"}]
+    rows.append({"framework": "g", "source": "t/g/old"})
+    assert other_sources_effects(effects, rows) == (LevelEffect(OTHER_SOURCES, "f", shifts),)
 
 
 def test_jacobian_is_the_derivative_of_rows():
