@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._compile import filter_jit
 from jaxscale._types import as_arrays
 from jaxscale.trends.batch import Batch
-from jaxscale.trends.outcome import outcome_at
+from jaxscale.trends.outcome import outcome_at, strong_numbers
 from jaxscale.trends.returns import TEMPERATURE
 from jaxscale.trends.scenario import Layout, Scenario
 
@@ -103,7 +103,7 @@ def best_degrees(
     Returns:
         The degree, how it moves with n, what it gains.
     """
-    arguments = as_arrays((scenarios, batch))
+    arguments = strong_numbers((scenarios, batch))
     log_n = np.log(np.asarray(n_chips, float))
     samples = len(np.asarray(scenarios.power_cap))
     low, high = np.log(bounds)
@@ -159,7 +159,7 @@ def layout_speeds(
     temperature: float = 0.0,
 ) -> np.ndarray:
     """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
-    arguments = as_arrays((scenarios, stacked(layouts), batch, jnp.log(jnp.asarray(n_chips, float))))
+    arguments = strong_numbers((scenarios, stacked(layouts), batch, jnp.log(jnp.asarray(n_chips, float))))
     return np.asarray(_speeds(*arguments, temperature))
 
 

@@ -64,9 +64,9 @@ def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
 
 
 def power_of_two_ticks(axis: Any, low: float, high: float) -> None:
-    """Six or so powers of two on a logarithmic axis: numbers of chips double."""
+    """At most five powers of two on a logarithmic axis: numbers of chips double."""
     exponents = np.arange(np.ceil(np.log2(low)), np.floor(np.log2(high)) + 1)
-    ticks = 2.0 ** exponents[:: -(-len(exponents) // 6)]
+    ticks = 2.0 ** exponents[:: -(-len(exponents) // 5)]
     axis.set_ticks(ticks, [f"{tick:,.6g}".replace(",", "\N{THIN SPACE}") for tick in ticks])
     axis.set_ticks([], minor=True)
 
