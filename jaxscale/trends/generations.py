@@ -25,7 +25,7 @@ def _scaled(path: Callable[[Scenario], object], factor: float | Sequence[float])
     return lambda s: eqx.tree_at(path, s, replace_fn=lambda leaf: np.asarray(leaf, float) * np.asarray(factor))
 
 
-def with_domain(chips: float) -> Change:
+def with_domain(chips: float | int) -> Change:
     """Scale-up domain of so many chips."""
     return lambda s: eqx.tree_at(
         lambda t: t.cluster.network.domain_size,

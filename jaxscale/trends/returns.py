@@ -133,10 +133,10 @@ def last_worthwhile_chip(
     scenario: Scenario,
     layout: Layout,
     batch: Batch,
-    share: float,
+    share: float | int,
     *,
-    reference: float = 8.0,
-    largest: float = 1e6,
+    reference: float | int = 8.0,
+    largest: float | int = 1e6,
     temperature: float = TEMPERATURE,
 ) -> float:
     """Number of chips from which an extra chip returns less than a share of what a chip gave at the reference size.

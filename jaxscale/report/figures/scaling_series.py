@@ -71,7 +71,7 @@ def _draw_group(axes: Any, group: str, series: Sequence[ScalingSeries]) -> None:
         axes.plot(n, one.measured[order], "o", color=colour, ms=4)
     axes.set(xscale="log", yscale="log", xlabel="chips [1]", ylabel="tokens per second and chip", title=group)
     everything = np.concatenate([one.n_chips for one in series])
-    power_of_two_ticks(axes.xaxis, everything.min(), everything.max())
+    power_of_two_ticks(axes.xaxis, everything.min(), everything.max(), most=5)
     round_ticks(axes.yaxis, axes.get_ylim())
 
 
@@ -84,5 +84,5 @@ def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSerie
         axes.plot(*slopes[inside].T, marker, color=colour, ms=5, ls="", label=group)
     within = float(np.mean(np.abs(slopes[:, 1] - slopes[:, 0]) <= tolerance))
     axes.set(xlabel="measured slope [1]", ylabel="predicted slope [1]")
-    axes.set_title(f"{100 * within:.0f} % within {tolerance:g}")
+    axes.set_title(f"Slopes: {100 * within:.0f} % within {tolerance:g}")
     axes.legend(loc="upper left", fontsize=6.5)
