@@ -31,9 +31,12 @@ import numpy as np
 from IPython.display import Image
 
 from jaxscale.limits import closed_forms
+from jaxscale.limits.identification import band
+from jaxscale.limits.joint_optimum import joint_optimum
 from jaxscale.limits.report import draw, published_curve
 from jaxscale.limits.scenario_library import load_scenarios
 from jaxscale.limits.study import curve_sizes, study
+from jaxscale.limits.transformer_curve import transformer_curve
 from jaxscale.report.style import png
 
 jax.config.update("jax_enable_x64", True)
@@ -61,9 +64,14 @@ for row, name in enumerate(found.names):
     print(f"{name:14s} plateau {100 * found.limits.plateau[row]:.1f} %: {falls}")
 
 # %%
-shown = dataclasses.replace(found, names=found.names[:3])
-(folder / "limits_curves.png").write_bytes(png(draw(shown)))
+curves = dict(zip(found.names[:3], found.utilisation, strict=False))
+bands = {name: band(found.training_flop, scenarios[name]) for name in curves}
+(folder / "limits_curves.png").write_bytes(png(draw(found.training_flop, curves, bands)))
 Image(filename=str(folder / "limits_curves.png"))
+
+# %% [markdown]
+# Shaded: 90 % of the curves for assumptions drawn from the uncertainties that `data/limits.toml` states, of batch,
+# latencies, bandwidths and depth, each with its own best plans.
 
 # %% [markdown]
 # ## What moves the wall
@@ -99,6 +107,65 @@ for field in ("training_time", "reference_batch", "kernel_latency", "reference_l
     print(f"{field:16s} {slopes[field]:+.6f}")
 
 # %% [markdown]
+# ## What it buys to choose batch, depth and plan together
+#
+# The curves above hold batch and depth to scaling laws. Both can be chosen anew at each training compute, for a price
+# in tokens: a batch of x times the critical one takes $(1 + x)/2$ times the tokens (McCandlish et al.), another ratio
+# of width to depth those that Kaplan et al. measured. What counts is the useful utilisation: flop of the run by the
+# fixed laws over what the chips could have done. It may exceed one: the fixed laws pay for large batches where nothing
+# asks for them, and small runs save up to half of the tokens. In between little is to be had; at the wall larger
+# batches and fewer, wider layers buy time, at the price of ever more tokens, and move it by about half a decade.
+
+# %%
+joint = joint_optimum(np.geomspace(1e25, 1e33, 17), scenarios["default"])
+for index in range(0, 17, 2):
+    flop, useful, fixed = joint.training_flop[index], joint.utilisation[index], joint.fixed[index]
+    factors = f"batch x {joint.batch_factor[index]:5.2f}, depth x {joint.depth_factor[index]:4.2f}"
+    print(f"10^{math.log10(flop):.0f}: {100 * useful:5.1f} % against {100 * fixed:4.1f} %; {factors}, "
+          f"tokens x {joint.extra_tokens[index]:4.2f}")  # fmt: skip
+farthest = [math.log10(joint.training_flop[curve > 0.0][-1]) for curve in (joint.fixed, joint.utilisation)]
+print(f"largest run in time: 10^{farthest[0]:.1f} by fixed laws, 10^{farthest[1]:.1f} by joint choice")
+
+# %%
+together = {"fixed laws": joint.fixed, "batch, depth and plan chosen together": joint.utilisation}
+(folder / "limits_joint.png").write_bytes(
+    png(draw(joint.training_flop, together, title="Useful utilisation: fixed laws and joint choice"))
+)
+Image(filename=str(folder / "limits_joint.png"))
+
+# %% [markdown]
+# ## A whole transformer on real chips
+#
+# The blocks above know neither attention nor vocabulary, nor the efficiencies that real software reaches. The
+# calibrated step time does: at each training compute a transformer by the same laws of depth and batch, with every plan
+# of powers of two, on a number of chips that ends the run in three months. Batches come in sequences of 8192 tokens
+# here and tensor parallelism is one-dimensional, so a critical batch of a few million tokens splits into some hundred
+# replicas only: runs beyond 10^25 to 10^26 flop need larger batches than that law allows, or another software. Numbers
+# of chips beyond those of measured runs, and what they cost in the fitted terms, are extrapolated.
+
+# %%
+sizes = np.geomspace(1e23, 1e27, 9)
+large = dataclasses.replace(shipped["default"], batch_multiplier=10.0)
+transformers = {
+    "H100": transformer_curve(sizes, "h100-80gb"),
+    "B200": transformer_curve(sizes, "b200"),
+    "A100": transformer_curve(sizes, "a100-80gb"),
+    "H100, batches ten times as large": transformer_curve(sizes, "h100-80gb", large),
+}
+for name, one in transformers.items():
+    last = np.flatnonzero(one.utilisation)[-1]
+    tp, pp, dp = one.degrees[last]
+    print(f"{name}: {100 * one.utilisation.max():.0f} % at best; last in time 10^{math.log10(sizes[last]):.1f} on "
+          f"{one.chips[last]:,.0f} chips (tp {tp:.0f}, pp {pp:.0f}, dp {dp:.0f})")  # fmt: skip
+
+# %%
+shares = {name: one.utilisation for name, one in transformers.items()}
+(folder / "limits_transformer.png").write_bytes(
+    png(draw(sizes, shares, published=False, title="Whole transformers on real chips"))
+)
+Image(filename=str(folder / "limits_transformer.png"))
+
+# %% [markdown]
 # ## The figures that this notebook stands on
 
 # %%
@@ -118,3 +185,7 @@ assert found.certified[0].all()
 assert abs(of_times - of_rates) < 1e-5
 assert abs(optimised - closed) < 1e-6
 assert abs(slopes["training_time"] - exponent) < 1e-5 and abs(slopes["kernel_latency"] + exponent) < 1e-5
+assert all(low[10] <= curves[name][10] <= high[10] for name, (low, high) in bands.items())
+assert (joint.utilisation >= joint.fixed).all() and farthest[1] > farthest[0]
+assert transformers["H100"].utilisation.max() < found.limits.plateau[0]
+assert (transformers["H100, batches ten times as large"].utilisation >= transformers["H100"].utilisation - 1e-9).all()

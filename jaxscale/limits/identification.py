@@ -27,7 +27,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """Assumptions that move together, by the name of the factor on them."""
 
-N_DRAWS = 128
+N_DRAWS = 64
 """Draws behind a band [1]."""
 
 

@@ -159,8 +159,8 @@ def _step(state: _State, problem: Problem, tolerance: Tolerances) -> _State:
     return _State(moved, z_moved, mu, jnp.minimum(shift, 1e3), best, state.count + 1)
 
 
-def _first(start: Float[Array, " 8"], problem: Problem) -> _State:
-    room = slacks(start, log_time(start, problem), problem)
+def _first(start: Float[Array, " 8"], time: Array, problem: Problem) -> _State:
+    room = slacks(start, time, problem)
     barrier = jnp.asarray(FIRST_BARRIER, start.dtype)
     z = barrier / room
     unknown = jnp.full_like(barrier, jnp.inf)
@@ -207,7 +207,7 @@ def minimise(
         return jax.lax.fori_loop(0, ROUND, step, state)
 
     def begin(_: _State, posed: Problem) -> _State:
-        return jax.vmap(lambda problem: _first(best_start(plans, problem), problem))(posed)
+        return jax.vmap(lambda problem: _first(*best_start(plans, problem), problem))(posed)
 
     idle = jax.vmap(lambda _: _idle(plans.dtype, n_steps))(wanted)
     first = packed(wanted, begin, idle, problems)

@@ -14,12 +14,12 @@ BLOCK = 64
 
 
 def packed(
-    todo: Bool[Array, " row"], work: Callable[[Any, Any], Any], state: Rows, given: Any, size: int = BLOCK
+    wanted: Bool[Array, " row"], work: Callable[[Any, Any], Any], state: Rows, given: Any, size: int = BLOCK
 ) -> Rows:
     """State after work on some of its rows.
 
     Args:
-        todo: rows that want work.
+        wanted: rows that want work.
         work: new state of a block of rows from their state and what is given.
         state: arrays [row, ...].
         given: arrays [row, ...] that the work reads.
@@ -28,17 +28,17 @@ def packed(
     Returns:
         The state, changed where there was work.
     """
-    size = min(size, todo.shape[0])
-    order = jnp.argsort(~todo)
+    size = min(size, wanted.shape[0])
+    order = jnp.argsort(~wanted)
 
     def block(index: Array, state: Rows) -> Rows:
         # A block that would reach over the end reaches back instead, and repeats the work on some rows.
         rows = jax.lax.dynamic_slice(order, (index * size,), (size,))
         part, read = jax.tree.map(lambda leaf: leaf[rows], (state, given))
-        moved = where_rows(todo[rows], work(part, read), part)
+        moved = where_rows(wanted[rows], work(part, read), part)
         return jax.tree.map(lambda whole, new: whole.at[rows].set(new), state, moved)
 
-    n_blocks = (jnp.sum(todo) + size - 1) // size
+    n_blocks = (jnp.sum(wanted) + size - 1) // size
     return jax.lax.fori_loop(0, n_blocks, block, state)
 
 

@@ -74,15 +74,20 @@ def log_time(point: Float[Array, " 8"], problem: Problem) -> Array:
     return jnp.log(batch_time(degrees_at(point, problem.work), problem.work, problem.scenario, overlap).total)
 
 
-def log_utilisation(point: Float[Array, " 8"], problem: Problem) -> Array:
-    """Logarithm of the share of the peak that the run sustains, 6 N B / (n C t)."""
+def log_utilisation(point: Float[Array, " 8"], time: Array, problem: Problem) -> Array:
+    """Logarithm of the share of the peak that the run sustains, 6 N B / (n C t); given ln t at the point."""
     chips = degrees_at(point, problem.work).chips
-    return log_ideal_chip_seconds(problem.work, problem.scenario) - chips - log_time(point, problem)
+    return log_ideal_chip_seconds(problem.work, problem.scenario) - chips - time
 
 
 def objective(point: Float[Array, " 8"], time: Array, problem: Problem) -> Array:
     """What is minimised, given ln t at the point."""
     return problem.chip_weight * degrees_at(point, problem.work).chips + time + PRICE * point[EXCESS]
+
+
+def log_time_from(value: Array, point: Float[Array, " 8"], problem: Problem) -> Array:
+    """Ln t given the objective's value: the model need not be evaluated again [s]."""
+    return value - problem.chip_weight * degrees_at(point, problem.work).chips - PRICE * point[EXCESS]
 
 
 def slacks(point: Float[Array, " 8"], time: Array, problem: Problem) -> Float[Array, " 15"]:

@@ -16,7 +16,7 @@ from jaxscale.limits.degrees import Degrees
 from jaxscale.limits.feasible_set import EXCESS, N_COORDINATES, degrees_at
 from jaxscale.limits.interior_point import Optimum, better, minimise, tolerances
 from jaxscale.limits.packed import where_rows
-from jaxscale.limits.problem import N_LIMITS, Problem, fastest, log_time, log_utilisation, utilisation_problem
+from jaxscale.limits.problem import N_LIMITS, Problem, fastest, log_time_from, log_utilisation, utilisation_problem
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.starts import scattered
 
@@ -79,8 +79,8 @@ def search(
     Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts. Where
     the first start does not end certified and in time within `FIRST_STEPS`, the fastest batch is sought: where even
     that misses the deadline or the memory, no plan is feasible, and its residual certifies this. What is then still
-    open goes on from further starts, until it is certified. In the shipped library, from 1e25 to 10^31.7 flop, 1,081
-    of 1,088 points are certified so (double precision); the others lie at the wall, or in decentralised clusters.
+    open goes on from further starts, until it is certified. In the shipped library, from 1e25 to 10^31.7 flop, 1,118
+    of 1,120 points are certified so (double precision); the others lie in a decentralised cluster.
 
     Args:
         problems: the searches, every leaf [problem].
@@ -100,8 +100,8 @@ def search(
 
     def late(fast: Optimum) -> Array:
         """Whether the fastest batch, certified, misses the deadline or the memory."""
-        missed = jax.vmap(log_time)(fast.point, problems) > problems.log_deadline + excess
-        return (missed | (fast.point[:, EXCESS] > excess)) & (fast.residual <= limit)
+        times = jax.vmap(log_time_from)(fast.objective, fast.point, fastest(problems))
+        return ((times > problems.log_deadline + excess) | (fast.point[:, EXCESS] > excess)) & (fast.residual <= limit)
 
     def stage(ends: _Ends, which: tuple[Array, Array, Array, Array]) -> tuple[_Ends, None]:
         cube, speed, always, steps = which
@@ -123,10 +123,11 @@ def search(
     best, hopeless = ends.best, late(ends.fast)
     residual = jnp.where(hopeless, ends.fast.residual, best.residual)
     feasible = ~hopeless & (best.point[:, EXCESS] <= excess)
-    utilisation = jnp.exp(jax.vmap(log_utilisation)(best.point, problems))
+    times = jax.vmap(log_time_from)(best.objective, best.point, problems)
+    utilisation = jnp.exp(jax.vmap(log_utilisation)(best.point, times, problems))
     return PlanResult(
         jnp.where(feasible, utilisation, 0.0),
-        jax.vmap(log_time)(best.point, problems),
+        times,
         jax.vmap(degrees_at)(best.point, problems.work),
         feasible,
         residual,

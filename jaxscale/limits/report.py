@@ -81,6 +81,7 @@ def draw(
     curves: Mapping[str, np.ndarray],
     bands: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     published: bool = True,
+    title: str = "How far training scales",
 ) -> "Figure":
     """Utilisation against training compute.
 
@@ -89,6 +90,7 @@ def draw(
         curves: utilisation by name [1], [size].
         bands: lower and upper utilisation of the curves that have a band, by name [1], [size].
         published: whether the published curve is drawn too.
+        title: of the figure.
 
     Returns:
         The figure.
@@ -108,9 +110,9 @@ def draw(
                 axes.fill_between(training_flop, 100 * low, 100 * high, color=colour, alpha=0.15, lw=0)
         axes.set_xscale("log")
         axes.set_xlim(training_flop[0], training_flop[-1])
-        axes.set_ylim(0.0, 80.0)
+        axes.set_ylim(0.0, max(80.0, 105.0 * max(utilisation.max() for utilisation in curves.values())))
         axes.set_xlabel("training compute [flop]")
         axes.set_ylabel("utilisation of the peak [%]")
-        axes.set_title("How far training scales", color=INK)
+        axes.set_title(title, color=INK)
         axes.legend(loc="upper right" if len(curves) < 6 else "lower left", ncols=1 + (len(curves) > 6))
     return figure

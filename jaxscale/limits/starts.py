@@ -67,15 +67,17 @@ def with_excess(point: Float[Array, " 8"], time: Array, problem: Problem) -> Flo
     return point.at[EXCESS].set(jnp.maximum(missing, 0.0) + 1.0)
 
 
-def best_start(cubes: Float[Array, "plan 7"], problem: Problem) -> Float[Array, " 8"]:
-    """The most promising of a block of scattered plans."""
+def best_start(cubes: Float[Array, "plan 7"], problem: Problem) -> tuple[Float[Array, " 8"], Array]:
+    """The most promising of a block of scattered plans, and ln t there."""
 
-    def rated(cube: Array) -> tuple[Array, Array]:
+    def rated(cube: Array) -> tuple[Array, Array, Array]:
         point = spread(cube, problem)
         time = log_time(point, problem)
         room = slacks(point, time, problem)
         missed = jnp.maximum(-room[-1], 0.0) + jnp.maximum(-room[-2], 0.0)
-        return objective(point, time, problem) + MISS_PRICE * missed, with_excess(point, time, problem)
+        return objective(point, time, problem) + MISS_PRICE * missed, with_excess(point, time, problem), time
 
-    merits, points = jax.vmap(rated)(cubes)
-    return points[jnp.argmin(merits)]
+    merits, points, times = jax.vmap(rated)(cubes)
+    best = jnp.argmin(merits)
+    # The excess that was added has no part in the time.
+    return points[best], times[best]

@@ -4,7 +4,7 @@ The best degree $t^*(n)$ maximises throughput over $u = \ln t$ between its bound
 function theorem gives its elasticity in the number of chips, $du^*/d\ln n = -f_{un} / f_{uu}$.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._compile import filter_jit
 from jaxscale._types import as_arrays
 from jaxscale.trends.batch import Batch
-from jaxscale.trends.outcome import outcome_at
+from jaxscale.trends.outcome import outcome_at, strong_numbers
 from jaxscale.trends.returns import TEMPERATURE
 from jaxscale.trends.scenario import Layout, Scenario
 
@@ -41,7 +41,7 @@ PASSES = 4
 """Passes of the search; each narrows the bracket to a sixteenth [1]."""
 
 STEP = 1e-3
-"""Step of the second differences in ln t and ln n [1]."""
+"""Nearness to a bound, in ln t, at which the best degree counts as held by it [1]."""
 
 
 class BestDegree(NamedTuple):
@@ -103,37 +103,52 @@ def best_degrees(
     Returns:
         The degree, how it moves with n, what it gains.
     """
-    arguments = as_arrays((scenarios, batch))
-    log_n = np.log(np.asarray(n_chips, float))
-    samples = len(np.asarray(scenarios.power_cap))
-    low, high = np.log(bounds)
-
-    def speeds(log_degree: np.ndarray, log_chips: np.ndarray) -> np.ndarray:
-        """Of trials [sample, point, trial]; every pass has the same shape and so shares one compilation."""
-        trials = jnp.asarray(log_degree.reshape(samples, -1)), jnp.asarray(log_chips.reshape(samples, -1))
-        return np.asarray(_degree_speeds(*arguments, *trials, field, temperature)).reshape(log_degree.shape)
-
-    shape = (samples, log_n.size, SEARCH)
-    chips = np.broadcast_to(log_n[:, None], shape)
+    arguments = strong_numbers((scenarios, batch))
+    n = np.asarray(n_chips, float)
+    log_chips, (low, high) = np.log(n), np.log(bounds)
     # A replica needs a sequence: t >= n / B.
-    least = np.clip(log_n - np.log(np.asarray(batch.at(np.asarray(n_chips, float)))), low, high)
-    left, right = np.broadcast_to(least, shape[:2]), np.full(shape[:2], high)
-    at_lower_bound = None
+    least = np.clip(log_chips - np.log(np.asarray(batch.at(n))), low, high)
+
+    def speeds(log_degree: np.ndarray, log_n: np.ndarray) -> np.ndarray:
+        """Of trials [sample, point, trial]; every pass has the same shape and so shares one compilation."""
+        u, v = (jnp.asarray(leaf.reshape(len(leaf), -1)) for leaf in (log_degree, log_n))
+        return np.asarray(_degree_speeds(*arguments, u, v, field, temperature)).reshape(log_degree.shape)
+
+    shape = (len(np.asarray(scenarios.power_cap)), n.size, SEARCH)
+    trials = np.broadcast_to(log_chips[:, None], shape)
+    best, at_least = _search(speeds, np.broadcast_to(least, shape[:2]), np.full(shape[:2], high), trials)
+    elasticity, top = _elasticity(speeds, best, trials)
+    inside = (best > least + STEP) & (best < high - STEP)
+    return BestDegree(np.exp(best), np.where(inside, elasticity, 0.0), np.exp(top - at_least) - 1.0)
+
+
+Speeds = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _search(speeds: Speeds, least: np.ndarray, most: np.ndarray, chips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithm of the best degree, and of the speed at the least one [sample, point]."""
+    left, right, at_least = least, most, None
+    best = least
     for _ in range(PASSES):
         trials = left[..., None] + (right - left)[..., None] * np.linspace(0.0, 1.0, SEARCH)
         found = speeds(trials, chips)
-        at_lower_bound = found[..., 0] if at_lower_bound is None else at_lower_bound
+        at_least = found[..., 0] if at_least is None else at_least
         best = np.take_along_axis(trials, found.argmax(axis=-1)[..., None], axis=-1)[..., 0]
         width = (right - left) / (SEARCH - 1)
-        left, right = np.maximum(best - width, least), np.minimum(best + width, high)
+        left, right = np.maximum(best - width, least), np.minimum(best + width, most)
+    return best, np.asarray(at_least)
+
+
+def _elasticity(speeds: Speeds, best: np.ndarray, chips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Elasticity of the best degree in n by second differences, and the speed there [sample, point]."""
+    step = 8.0 * float(jnp.finfo(jnp.result_type(float)).eps) ** 0.25
     steps = np.zeros((2, SEARCH))
-    steps[:, :7] = STEP * np.asarray([[0, 1, -1, 1, 1, -1, -1], [0, 0, 0, 1, -1, 1, -1]])
+    steps[:, :7] = step * np.asarray([[0, 1, -1, 1, 1, -1, -1], [0, 0, 0, 1, -1, 1, -1]])
     near = speeds(best[..., None] + steps[0], chips + steps[1])
-    curvature = (near[..., 1] - 2.0 * near[..., 0] + near[..., 2]) / STEP**2
-    mixed = (near[..., 3] - near[..., 4] - near[..., 5] + near[..., 6]) / (4.0 * STEP**2)
-    inside = (best > least + STEP) & (best < high - STEP) & (curvature < 0.0)
-    elasticity = np.where(inside, -mixed / np.where(inside, curvature, -1.0), 0.0)
-    return BestDegree(np.exp(best), elasticity, np.exp(near[..., 0] - at_lower_bound) - 1.0)
+    curvature = (near[..., 1] - 2.0 * near[..., 0] + near[..., 2]) / step**2
+    mixed = (near[..., 3] - near[..., 4] - near[..., 5] + near[..., 6]) / (4.0 * step**2)
+    is_peak = curvature < 0.0
+    return np.where(is_peak, -mixed / np.where(is_peak, curvature, -1.0), 0.0), near[..., 0]
 
 
 @filter_jit
@@ -159,7 +174,7 @@ def layout_speeds(
     temperature: float = 0.0,
 ) -> np.ndarray:
     """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
-    arguments = as_arrays((scenarios, stacked(layouts), batch, jnp.log(jnp.asarray(n_chips, float))))
+    arguments = strong_numbers((scenarios, stacked(layouts), batch, jnp.log(jnp.asarray(n_chips, float))))
     return np.asarray(_speeds(*arguments, temperature))
 
 

@@ -10,10 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale._types import as_arrays
 from jaxscale.trends.batch import Batch
 from jaxscale.trends.library import Overlay, scenario
-from jaxscale.trends.outcome import Outcome, outcomes
+from jaxscale.trends.outcome import Outcome, outcomes, strong_numbers
 from jaxscale.trends.scenario import Layout, Scenario, memory_at
 
 GENERATIONS = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "gb200", "gb300")
@@ -26,7 +25,7 @@ def _scaled(path: Callable[[Scenario], object], factor: float | Sequence[float])
     return lambda s: eqx.tree_at(path, s, replace_fn=lambda leaf: np.asarray(leaf, float) * np.asarray(factor))
 
 
-def with_domain(chips: float) -> Change:
+def with_domain(chips: float | int) -> Change:
     """Scale-up domain of so many chips."""
     return lambda s: eqx.tree_at(
         lambda t: t.cluster.network.domain_size,
@@ -93,5 +92,7 @@ def side_by_side(
     for index in range(len(np.asarray(scenarios.power_cap))):
         one = jax.tree.map(lambda leaf, i=index: leaf[i], scenarios)
         found.append(outcomes(one, chosen, n, np.asarray(batch.at(n))))
-        fits.append(np.asarray(_peaks(one, as_arrays(chosen), batch, jnp.asarray(n)) <= one.cluster.chip.hbm_bytes))
+        fits.append(
+            np.asarray(_peaks(*strong_numbers((one, chosen, batch, jnp.asarray(n)))) <= one.cluster.chip.hbm_bytes)
+        )
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found), np.stack(fits)

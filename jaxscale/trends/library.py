@@ -108,7 +108,7 @@ def scenario(
     coefficients: Coefficients | None = None,
     levels: Mapping[str, str | None] | None = None,
     hardware: Hardware | None = None,
-    power_cap: float = 1e9,
+    power_cap: float | int = 1e9,
     **changes: Any,
 ) -> Scenario:
     """A scenario of a catalogue model on catalogue chips, calibrated.

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale._types import as_arrays
+from jaxscale._types import Tree, as_arrays
 from jaxscale.step import StepTime, tokens_per_step
 from jaxscale.trends.power import ACTIVITY, chip_power
 from jaxscale.trends.scenario import Layout, Scenario, plan_at, step_at
@@ -146,10 +146,15 @@ def outcomes(
         jnp.asarray(np.broadcast_to(np.asarray(leaf, float), n.shape)[rows]) for leaf in jax.tree.leaves(per_point)
     ]
     layouts, chips, batches = jax.tree.unflatten(jax.tree.structure(per_point), spread)
-    found = _along(as_arrays(scenario), layouts, chips, batches, temperature)
+    found = _along(strong_numbers(scenario), layouts, chips, batches, temperature)
     return jax.tree.map(lambda leaf: leaf[: n.size], found)
 
 
 def padded_rows(n_points: int) -> np.ndarray:
     """Rows of a table filled up with its last one to a multiple of `PADDING`: few shapes are compiled [row]."""
     return np.minimum(np.arange(-(-n_points // PADDING) * PADDING), n_points - 1)
+
+
+def strong_numbers(tree: Tree) -> Tree:
+    """The same tree with arrays of the default precision: a number and an array of it share one compilation."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), tree)

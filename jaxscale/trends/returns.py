@@ -18,9 +18,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale._types import as_arrays
 from jaxscale.trends.batch import Batch
-from jaxscale.trends.outcome import outcome_at, padded_rows
+from jaxscale.trends.outcome import outcome_at, padded_rows, strong_numbers
 from jaxscale.trends.scenario import Layout, Scenario
 
 TEMPERATURE = 0.02
@@ -114,7 +113,7 @@ def marginal_returns(
     """
     n = np.asarray(n_chips, float)
     padded = jnp.asarray(n[padded_rows(n.size)])
-    arguments = (*as_arrays((scenario, layout, batch)), padded)
+    arguments = (*strong_numbers((scenario, layout, batch)), padded)
     totals, slope = _slopes(*arguments, jnp.asarray([1.0, 0.0]), temperature)
     _, cap = _slopes(*arguments, jnp.asarray([0.0, 1.0]), temperature)
     # Where the cap does not bind, neither throughput nor power move with it.
@@ -134,10 +133,10 @@ def last_worthwhile_chip(
     scenario: Scenario,
     layout: Layout,
     batch: Batch,
-    share: float,
+    share: float | int,
     *,
-    reference: float = 8.0,
-    largest: float = 1e6,
+    reference: float | int = 8.0,
+    largest: float | int = 1e6,
     temperature: float = TEMPERATURE,
 ) -> float:
     """Number of chips from which an extra chip returns less than a share of what a chip gave at the reference size.

@@ -15,7 +15,7 @@ DEGREES = (1.0, 2.0, 4.0, 8.0)
 def strong_scaling(
     scenario: Scenario,
     n_chips: Sequence[float | int] | np.ndarray,
-    global_batch_size_seqs: float,
+    global_batch_size_seqs: float | int,
     layout: Layout | None = None,
     temperature: float = 0.0,
 ) -> Outcome:

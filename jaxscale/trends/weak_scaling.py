@@ -11,7 +11,7 @@ from jaxscale.trends.scenario import Layout, Scenario
 def weak_scaling(
     scenario: Scenario,
     n_chips: Sequence[float | int] | np.ndarray,
-    sequences_per_chip: float,
+    sequences_per_chip: float | int,
     layout: Layout | None = None,
     temperature: float = 0.0,
 ) -> Outcome:

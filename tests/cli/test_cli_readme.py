@@ -16,11 +16,11 @@ COMMANDS = re.findall(
 
 
 def test_there_is_an_example_for_each_job():
-    assert len(EXAMPLES) == 3
-    assert len(COMMANDS) == 3
+    assert len(EXAMPLES) == 4
+    assert len(COMMANDS) == 4
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=["calibrate", "choose", "explore"])
+@pytest.mark.parametrize("example", EXAMPLES, ids=["calibrate", "choose", "explore", "scale"])
 def test_an_example_runs(example, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     exec(compile(example, "README.md", "exec"), {"__name__": "__main__"})

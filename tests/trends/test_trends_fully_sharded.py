@@ -1,5 +1,6 @@
 """Flat rings: the closed form of NCCL, what hybrid sharding and tensor parallelism take off it."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -73,3 +74,12 @@ def test_the_best_degree_leaves_every_replica_a_sequence(paper):
     assert np.asarray(found.mfu) == pytest.approx(np.asarray(same.mfu))
     with pytest.raises(ValueError, match="below one sequence"):
         best_tensor_degree(paper, [1024.0], np.asarray([32.0]))
+
+
+def test_single_precision_gives_the_same_curve(paper):
+    n = [16.0, 512.0, 8192.0]
+    exact = np.asarray(weak_scaling(paper, n, 2.0).tokens_per_s)
+    with jax.enable_x64(False):
+        single = weak_scaling(paper, n, 2.0).tokens_per_s
+    assert single.dtype == np.float32
+    assert np.asarray(single) == pytest.approx(exact, rel=1e-4)

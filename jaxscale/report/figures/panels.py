@@ -54,7 +54,7 @@ def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
     """
     n_rows = -(-len(parts) // n_columns)
     with style():
-        figure = new_figure(4.2 * n_columns, 3.1 * n_rows)
+        figure = new_figure(4.0 * n_columns, 3.0 * n_rows)
         grid: Any = figure.subplots(n_rows, n_columns, squeeze=False)
         for axes, part in zip(grid.ravel(), parts, strict=False):
             _draw(axes, part)
@@ -63,10 +63,10 @@ def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
     return figure
 
 
-def power_of_two_ticks(axis: Any, low: float, high: float) -> None:
-    """Six or so powers of two on a logarithmic axis: numbers of chips double."""
+def power_of_two_ticks(axis: Any, low: float, high: float, most: int = 6) -> None:
+    """A few powers of two on a logarithmic axis: numbers of chips double."""
     exponents = np.arange(np.ceil(np.log2(low)), np.floor(np.log2(high)) + 1)
-    ticks = 2.0 ** exponents[:: -(-len(exponents) // 6)]
+    ticks = 2.0 ** exponents[:: -(-len(exponents) // most)]
     axis.set_ticks(ticks, [f"{tick:,.6g}".replace(",", "\N{THIN SPACE}") for tick in ticks])
     axis.set_ticks([], minor=True)
 

@@ -48,13 +48,16 @@ def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> 
     n_columns = 3
     n_rows = -(-(len(groups) + 1) // n_columns)
     with style():
-        figure = new_figure(3.7 * n_columns, 2.9 * n_rows)
+        figure = new_figure(3.5 * n_columns, 2.8 * n_rows)
         grid = list(np.ravel(np.asarray(figure.subplots(n_rows, n_columns, squeeze=False))))
         for axes, group in zip(grid, groups, strict=False):
             _draw_group(axes, group, [one for one in series if one.group == group])
         _draw_slopes(grid[len(groups)], groups, series, tolerance)
         for axes in grid[len(groups) + 1 :]:
             axes.set_axis_off()
+        grid[0].plot([], [], "o", color=INK, ms=4, label="measured")
+        grid[0].plot([], [], color=INK, lw=1.4, label="predicted, 90 % interval")
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -68,11 +71,8 @@ def _draw_group(axes: Any, group: str, series: Sequence[ScalingSeries]) -> None:
         axes.plot(n, one.measured[order], "o", color=colour, ms=4)
     axes.set(xscale="log", yscale="log", xlabel="chips [1]", ylabel="tokens per second and chip", title=group)
     everything = np.concatenate([one.n_chips for one in series])
-    power_of_two_ticks(axes.xaxis, everything.min(), everything.max())
+    power_of_two_ticks(axes.xaxis, everything.min(), everything.max(), most=5)
     round_ticks(axes.yaxis, axes.get_ylim())
-    axes.plot([], [], "o", color=INK, ms=4, label="measured")
-    axes.plot([], [], color=INK, lw=1.4, label="predicted, 90 % interval")
-    axes.legend(loc="best", fontsize=7.5)
 
 
 def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSeries], tolerance: float) -> None:
@@ -84,5 +84,5 @@ def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSerie
         axes.plot(*slopes[inside].T, marker, color=colour, ms=5, ls="", label=group)
     within = float(np.mean(np.abs(slopes[:, 1] - slopes[:, 0]) <= tolerance))
     axes.set(xlabel="measured slope [1]", ylabel="predicted slope [1]")
-    axes.set_title(f"Slopes: {100 * within:.0f} % of {len(series)} within {tolerance:g}")
-    axes.legend(loc="upper left", fontsize=7)
+    axes.set_title(f"Slopes: {100 * within:.0f} % within {tolerance:g}")
+    axes.legend(loc="upper left", fontsize=6.5)
