@@ -66,6 +66,17 @@ def polish(start: Float[Array, " parameter"], problem: Problem, max_steps: int =
     return solution.value, solution.result == optx.RESULTS.successful
 
 
+def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+    """Parameters with the effects of levels that no counted run has at their prior's centre [parameter].
+
+    That is their optimum. Where runs are left out of a solved problem, what these said of their own levels would
+    otherwise linger: their pull is gone, and a prior alone pulls too weakly for the solver to go all the way.
+    """
+    has_runs = (problem.weight @ problem.members) > 0.0
+    n = parameters.shape[0] - has_runs.shape[0]
+    return parameters.at[n:].multiply(has_runs)
+
+
 @filter_jit
 def search(problem: Problem, starts: Float[Array, "start parameter"], n_steps: int) -> tuple[Array, Array]:
     """Descend from every start; the best end point [parameter] and the loss that each start reached [start]."""
@@ -77,7 +88,7 @@ def search(problem: Problem, starts: Float[Array, "start parameter"], n_steps: i
 @filter_jit
 def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
     """Polish one point: the fit itself, and enough on its own for a problem that differs little from a solved one."""
-    parameters, converged = polish(start, problem)
+    parameters, converged = polish(at_prior_without_runs(start, problem), problem)
     (value, log_errors), gradient = jax.value_and_grad(_loss_and_residuals, has_aux=True)(parameters, problem)
     return Solution(parameters, value, jnp.max(jnp.abs(gradient)), value[None], converged, log_errors)
 
