@@ -281,14 +281,15 @@ Mean / median absolute percentage error of peak memory.
 ## A new software stack
 
 The pooled fit is refitted without a setup; then its runs are predicted as they are (zero-shot), and after a fit of
-eight of them, drawn at random (mean over two draws). Percentage errors of step time; `fits/transfer.py`.
+eight of them, drawn at random (mean over two draws). Percentage errors of step time; `fits/transfer.py`, with the
+calibration of 2026-11-20.
 
 {transfer_table()}
 
 ## Negative controls
 
 Mean held-out error [%] of a table's own fit, and of the same fit with its step times shuffled or without one term of
-the model; `fits/controls.py`.
+the model; `fits/controls.py`, with the calibration of 2026-11-20.
 
 {controls_table()}
 
