@@ -101,15 +101,14 @@ def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, 
     Returns:
         Time [s]; zero for a single rank.
     """
-    time, slowest = launch_time(n, link), 0.0
-    share = volume * (1.0 - 1.0 / jnp.asarray(n))
+    time, slowest, rings = launch_time(n, link), 0.0, 1.0
     ranks = ranks_per_level(n, stride, link, temperature)
     for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
         time = time + latency * (rank - 1.0)
         # A level with one rank carries nothing; between one and two ranks what it carries grows linearly.
-        slowest = smooth_max(slowest, smooth_min(rank - 1.0, 1.0, temperature) * share / bandwidth, temperature)
-        share = share / rank
-    return jnp.asarray(time + slowest)
+        slowest = smooth_max(slowest, smooth_min(rank - 1.0, 1.0, temperature) / (rings * bandwidth), temperature)
+        rings = rings * rank
+    return jnp.asarray(time + volume * (1.0 - 1.0 / jnp.asarray(n)) * slowest)
 
 
 def all_to_all_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
