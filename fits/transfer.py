@@ -52,8 +52,8 @@ def without(everything: Measured, problem: Problem, effects: tuple[Effect, ...],
 def errors(measured: Measured, coefficients: Coefficients) -> np.ndarray:
     """Absolute percentage error of step time of each run [%]."""
     batch = jax.tree.map(jnp.asarray, measured.batch)
-    logs = np.asarray(predicted_logs(batch, jnp.asarray(base_of(measured, coefficients))))
-    return 100.0 * np.abs(np.expm1(logs[:, 0] - np.log(np.asarray(measured.step_time))))
+    log_time, _ = predicted_logs(batch, jnp.asarray(base_of(measured, coefficients)))
+    return 100.0 * np.abs(np.expm1(np.asarray(log_time) - np.log(np.asarray(measured.step_time))))
 
 
 def few_shot(measured: Measured, start: Coefficients) -> list[tuple[float, float]]:

@@ -7,6 +7,9 @@ $$ \sum_i w_i \frac{\nu + 1}{2} \ln\left(1 + \frac{r_i^2}{\nu \sigma^2}\right) +
 a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss-Newton.
 """
 
+import dataclasses
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,6 +20,7 @@ from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.batch import Measured, RunBatch
 from jaxscale.fit.parameters import Parametrisation, constrain
 from jaxscale.memory import memory
+from jaxscale.runs.defaults import default_for
 from jaxscale.step import step_time
 
 DEGREES_OF_FREEDOM = 3.0
@@ -36,7 +40,8 @@ class Problem(eqx.Module):
         members: which effects apply to which row [row, effect].
         weight: weight of each row; 0 leaves it out [row].
         parametrisation: map from parameters to coefficients.
-        scatter: sigma, relative scatter of a run's step time and of its memory [1], [2].
+        scatter: sigma, relative scatter of a run's step time [1], [row].
+        temperature: 0 for the model with its exact maxima, above 0 for their smooth forms [1].
     """
 
     batch: RunBatch
@@ -48,13 +53,14 @@ class Problem(eqx.Module):
     members: Float[Array, "row effect"]
     weight: Float[Array, " row"]
     parametrisation: Parametrisation
-    scatter: Float[Array, "2"]
+    scatter: Float[Array, " row"]
+    temperature: float = eqx.field(static=True, default=0.0)
 
 
-SCATTER = (0.03, 0.06)
-"""Relative scatter of step time and of peak memory between repeats of one run: 1.6 to 5 % on the shipped tables [1]."""
+MEMORY_SCATTER = 0.06
+"""Sigma of peak memory [1]."""
 
-ROW_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
+ROW_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
 """Rows are padded with copies of weight 0 to one of these counts, so that few shapes are compiled [1]."""
 
 
@@ -86,7 +92,14 @@ def make_problem(
     with_memory = jnp.asarray(np.concatenate([known, np.zeros(room - len(known))]).astype(int))
     has_memory = jnp.asarray((np.arange(room) < len(known)).astype(float))
     logs = (log_time, log_memory, with_memory, has_memory)
-    return Problem(batch, *logs, *fixed, parametrisation, jnp.asarray(SCATTER))
+    scatter = time_scatter(measured.levels["source"])[rows]
+    return Problem(batch, *logs, *fixed, parametrisation, jnp.asarray(scatter))
+
+
+def time_scatter(sources: Sequence[str]) -> np.ndarray:
+    """Sigma of the step time of runs of the given sources, from the defaults of their tables [1], [row]."""
+    by_source = {source: default_for("scatter", None, source.split("/")[0]) for source in set(sources)}
+    return np.asarray([by_source[source] for source in sources])
 
 
 def reweighted(problem: Problem, kept: np.ndarray) -> Problem:
@@ -96,54 +109,66 @@ def reweighted(problem: Problem, kept: np.ndarray) -> Problem:
     return eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(weight))
 
 
-def predicted_logs(batch: RunBatch, unconstrained: Float[Array, "row coefficient"]) -> Array:
-    """Natural logs of predicted step time [ln s] and peak memory [ln byte] of each row [row, 2]."""
+def smoothed(problem: Problem, temperature: float) -> Problem:
+    """The problem with maxima of the model smoothed at a temperature [1]."""
+    return dataclasses.replace(problem, temperature=temperature)
 
-    def one(run: RunBatch, row: Array) -> Array:
-        arguments = (run.model, run.plan, run.cluster, constrain(row))
-        return jnp.log(jnp.stack([step_time(*arguments).total, memory(*arguments).total]))
+
+def predicted_logs(
+    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: float = 0.0
+) -> tuple[Array, Array]:
+    """Natural logs of predicted step time [ln s] and peak memory [ln byte] of each row [row]."""
+
+    def one(run: RunBatch, row: Array) -> tuple[Array, Array]:
+        arguments = (run.model, run.plan, run.cluster, constrain(row), temperature)
+        return jnp.log(step_time(*arguments).total), jnp.log(memory(*arguments).total)
 
     return jax.vmap(one)(batch, unconstrained)
 
 
 @jax.custom_jvp
-def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """Predicted minus measured logs of step time and memory [row, 2].
+def log_errors(parameters: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:
+    """Predicted minus measured logs of step time [row] and of the peaks that were measured [memory row].
 
     Rows meet only in their coefficients, and linearly: the derivative is put together from one gradient per row.
     """
     rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
-    return predicted_logs(problem.batch, rows) - _measured_logs(problem)
+    return _less_measured(predicted_logs(problem.batch, rows, problem.temperature), problem)
 
 
-@log_residuals.defjvp
-def _log_residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Problem]) -> tuple[Array, Array]:
+@log_errors.defjvp
+def _log_errors_jvp(
+    primals: tuple[Array, Problem], tangents: tuple[Array, Problem]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     parameters, problem = primals
-    rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
+    mapping, known = problem.parametrisation, problem.with_memory
+    rows = mapping.rows(parameters, problem.base, problem.members)
     # Step time and memory have no coefficient in common: one backward pass of their sum holds both gradients.
-    logs, pullback = jax.vjp(lambda unconstrained: predicted_logs(problem.batch, unconstrained), rows)
-    (gradient,) = pullback(jnp.ones_like(logs))
+    logs, pullback = jax.vjp(lambda u: predicted_logs(problem.batch, u, problem.temperature), rows)
+    (gradient,) = pullback((jnp.ones_like(logs[0]), jnp.ones_like(logs[1])))
     is_memory = np.asarray([name in MEMORY_COEFFICIENTS for name in names()], dtype=float)
-    derivatives = [
-        problem.parametrisation.row_jacobian(gradient * mask, problem.members) @ tangents[0]
-        for mask in (1.0 - is_memory, is_memory)
-    ]
-    return logs - _measured_logs(problem), jnp.stack(derivatives, axis=1)
+    by_time = mapping.row_jacobian(gradient * (1.0 - is_memory), problem.members)
+    by_memory = mapping.row_jacobian(gradient[known] * is_memory, problem.members[known])
+    return _less_measured(logs, problem), (by_time @ tangents[0], by_memory @ tangents[0])
 
 
-def _measured_logs(problem: Problem) -> Array:
-    return jnp.stack([problem.log_time, problem.log_memory], axis=1)
+def _less_measured(logs: tuple[Array, Array], problem: Problem) -> tuple[Array, Array]:
+    time, memory = logs
+    return time - problem.log_time, (memory - problem.log_memory)[problem.with_memory]
+
+
+def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+    """Predicted minus measured logs of step time and memory, 0 where no peak was measured [row, 2]."""
+    time, memory = log_errors(parameters, problem)
+    everywhere = jnp.zeros_like(time).at[problem.with_memory].add(memory * problem.has_memory)
+    return jnp.stack([time, everywhere], axis=1)
 
 
 def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Pseudo-residuals whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
-    return _pseudo_residuals(log_residuals(parameters, problem), parameters, problem)
-
-
-def _pseudo_residuals(log_errors: Array, parameters: Array, problem: Problem) -> Array:
     weight = jnp.concatenate([problem.weight, problem.weight[problem.with_memory] * problem.has_memory])
-    time, memory = log_errors[:, 0] / problem.scatter[0], log_errors[problem.with_memory, 1] / problem.scatter[1]
-    scaled = jnp.concatenate([time, memory])
+    time, memory = log_errors(parameters, problem)
+    scaled = jnp.concatenate([time / problem.scatter, memory / MEMORY_SCATTER])
     nu = DEGREES_OF_FREEDOM
     # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
     square = scaled**2 / nu
@@ -155,9 +180,4 @@ def _pseudo_residuals(log_errors: Array, parameters: Array, problem: Problem) ->
 
 def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Negative log posterior, up to a constant [1]."""
-    return loss_of(log_residuals(parameters, problem), parameters, problem)
-
-
-def loss_of(log_errors: Float[Array, "row 2"], parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """Negative log posterior of given log residuals, up to a constant [1]."""
-    return 0.5 * jnp.sum(_pseudo_residuals(log_errors, parameters, problem) ** 2)
+    return 0.5 * jnp.sum(residuals(parameters, problem) ** 2)

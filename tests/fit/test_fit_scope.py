@@ -27,7 +27,7 @@ def slopes(measured: Measured) -> np.ndarray:
     """Derivative of the logs of step time and memory by each coefficient [row, coefficient]."""
     rows = jnp.asarray(base_of(measured, js.prior_medians()))
     batch = jax.tree.map(jnp.asarray, measured.batch)
-    return np.asarray(jax.jit(jax.grad(lambda u: jnp.sum(predicted_logs(batch, u))))(rows))
+    return np.asarray(jax.jit(jax.grad(lambda u: jnp.sum(jnp.stack(predicted_logs(batch, u)))))(rows))
 
 
 def test_coefficients_out_of_scope_move_nothing(measured: Measured, slopes: np.ndarray):
