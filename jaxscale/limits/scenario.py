@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 
-from jaxscale._types import Number, as_float
+from jaxscale._types import Number, as_arrays, as_float, stacked
 
 
 class Scenario(eqx.Module):
@@ -82,4 +80,4 @@ class Scenario(eqx.Module):
 
 def stack(scenarios: Sequence[Scenario]) -> Scenario:
     """Scenarios as one, every leaf an array [scenario]."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]), *scenarios)
+    return as_arrays(stacked(scenarios))
