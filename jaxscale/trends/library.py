@@ -14,7 +14,7 @@ from jaxscale.errors import InputError
 from jaxscale.fit.store import load_fit, resolve
 from jaxscale.trends.power import ChipPower
 from jaxscale.trends.prices import Price
-from jaxscale.trends.scenario import Scenario
+from jaxscale.trends.scenario import UNLIMITED, Scenario
 from jaxscale.workload import Transformer
 
 YEAR = 365.25 * 86400.0
@@ -108,7 +108,7 @@ def scenario(
     coefficients: Coefficients | None = None,
     levels: Mapping[str, str | None] | None = None,
     hardware: Hardware | None = None,
-    power_cap: float | int = 1e9,
+    power_cap: float | int = UNLIMITED,
     **changes: Any,
 ) -> Scenario:
     """A scenario of a catalogue model on catalogue chips, calibrated.
