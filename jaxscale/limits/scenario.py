@@ -1,8 +1,11 @@
 """Assumptions of the data-movement model: one float leaf each, so that scenarios stack, differentiate and sweep."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 import equinox as eqx
+import jax
+import numpy as np
 
 from jaxscale._types import Number, as_arrays, as_float, stacked
 
@@ -81,3 +84,17 @@ class Scenario(eqx.Module):
 def stack(scenarios: Sequence[Scenario]) -> Scenario:
     """Scenarios as one, every leaf an array [scenario]."""
     return as_arrays(stacked(scenarios))
+
+
+def repeated(scenario: Scenario, changes: Mapping[str, np.ndarray]) -> Scenario:
+    """A scenario as many that differ in some fields, every leaf an array [scenario].
+
+    Args:
+        scenario: where nothing is changed.
+        changes: values by field, all equally many [scenario].
+
+    Returns:
+        The scenarios.
+    """
+    count = len(next(iter(changes.values())))
+    return dataclasses.replace(jax.tree.map(lambda leaf: np.full(count, leaf), scenario), **changes)
