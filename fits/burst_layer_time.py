@@ -5,7 +5,6 @@ iteration; a weak prior on every coefficient. Five-fold cross-validation leaves 
 """
 
 import hashlib
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from jaxscale._resources import data_path
 from jaxscale.burst.layer_time import REGIMES, LayerTimeCoefficients, a100, axis_of, layer_times
 from jaxscale.burst.networks import KernelTable, kernel_table
 from jaxscale.burst.profiles import TABLES, read_layer_times
+from jaxscale.catalogue import read_toml
 
 RESULT = Path(__file__).parent / "results" / "burst_layer_time.toml"
 N_FOLDS = 5
@@ -71,8 +71,8 @@ def read_table() -> Table:
 
 def read_priors() -> dict[str, tuple[float, float]]:
     """Median and spread of each coefficient."""
-    with data_path("burst/layer_time.toml").open("rb") as file:
-        return {name: (p["median"], p["spread"]) for name, p in tomllib.load(file)["priors"].items()}
+    priors = read_toml(data_path("burst/layer_time.toml"))["priors"]
+    return {name: (prior["median"], prior["spread"]) for name, prior in priors.items()}
 
 
 def coefficients_of(deviation: LayerTimeCoefficients) -> LayerTimeCoefficients:

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from choose_study import draw
+from choose_study import as_markdown, draw
 from scipy.optimize import minimize
 
-from jaxscale.choose._host import number
-from jaxscale.choose.design_space import Family, families_for
 from jaxscale.choose.lagrangian import start_points
 from jaxscale.choose.plan_search import PlanProblem, relax_plans
 from jaxscale.choose.plan_space import PLAN_COORDINATES, PLAN_QUANTITIES, PlanSetting, plan_goals
 from jaxscale.choose.problems import stack
-from jaxscale.choose.score import bare
 
 SIZE, KEPT = len(PLAN_COORDINATES), [1, 2]
 """Coordinates of a plan; bounded quantities."""
@@ -32,14 +29,13 @@ ALLOWED = 1e-6
 
 def slsqp(problem: PlanProblem, n_starts: int) -> float:
     """Least log step time that SLSQP finds within the bounds; infinite where it finds none."""
-    families = families_for(number(problem.cluster.n_chips))
-    return min(_least(problem, family, start) for family in families for start in start_points(n_starts, SIZE, seed=1))
+    starts = start_points(n_starts, SIZE, seed=1)
+    return min(_least(problem, setting, start) for setting in problem.settings() for start in starts)
 
 
-def _least(problem: PlanProblem, family: Family, start: np.ndarray) -> float:
-    settings = stack([PlanSetting(problem.model, problem.cluster, bare(problem.coefficients), problem.batch, family)])
-    replicas = math.gcd(round(number(problem.cluster.n_chips)), round(problem.batch))
-    upper = plan_goals(np.asarray([problem.memory_limit]), np.asarray([float(replicas)])).upper[0]
+def _least(problem: PlanProblem, setting: PlanSetting, start: np.ndarray) -> float:
+    settings = stack([setting])
+    upper = plan_goals(np.asarray([problem.memory_limit]), np.asarray([problem.most_replicas])).upper[0]
     known: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
     def both(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -71,9 +67,8 @@ def summary(ours: np.ndarray, theirs: np.ndarray, certified: np.ndarray) -> str:
         ("SLSQP worse by more than 0.1 %, or without an answer", f"{(excess < -NEAR).sum()}"),
         ("SLSQP better by at most", f"{100.0 * max(float(excess.max()), 0.0):.2g} %"),
     ]
-    body = "\n".join(f"| {name} | {value} |" for name, value in lines)
     head = "Continuous optimum of a plan against scipy's SLSQP, two starts of every family (`fits/choose_oracle.py`)."
-    return f"{head}\n\n| | |\n|---|---|\n{body}\n"
+    return as_markdown(head, lines)
 
 
 def main() -> None:

@@ -120,8 +120,13 @@ def summary(rows: list[dict[str, Any]], search_seconds: float, work: float) -> s
         ),
         ("plans scored by the search, median", f"{np.median([row['scored'] for row in rows]):,.0f}"),
     ]
-    body = "\n".join(f"| {name} | {value} |" for name, value in lines)
     head = "Plans found by gradient and a window of whole numbers, against all valid plans (`fits/choose_study.py`)."
+    return as_markdown(head, lines)
+
+
+def as_markdown(head: str, lines: list[tuple[str, str]]) -> str:
+    """A sentence and a table of figures by name."""
+    body = "\n".join(f"| {name} | {value} |" for name, value in lines)
     return f"{head}\n\n| | |\n|---|---|\n{body}\n"
 
 

@@ -1,6 +1,7 @@
 """Array types shared by every module, and the conversion of arguments to float leaves."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
@@ -51,6 +52,11 @@ def as_float(value: Any) -> Any:
 def as_arrays(tree: Tree) -> Tree:
     """The same tree with arrays for leaves: plain numbers obey neither shapes nor `.dtype`."""
     return jax.tree.map(jnp.asarray, tree)
+
+
+def stacked(trees: Sequence[Tree]) -> Tree:
+    """Equal trees as one, on the host in double precision: their leaves along a new leading axis."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
 
 
 def smooth_max(first: ArrayLike, second: ArrayLike, temperature: float) -> Array:

@@ -5,7 +5,6 @@ physics. Here they are one flat module of float leaves, so that a step time diff
 """
 
 import functools
-import tomllib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import equinox as eqx
 from jaxscale._resources import data_path
 from jaxscale._types import Number, as_float
 from jaxscale.calibration import Calibration
+from jaxscale.catalogue import read_toml
 
 MEMORY_COEFFICIENTS = (
     "activation_factor",
@@ -109,8 +109,7 @@ class Prior(NamedTuple):
 @functools.cache
 def priors() -> dict[str, Prior]:
     """Prior of every coefficient, in the order of the fields of `Coefficients`."""
-    with data_path("coefficients.toml").open("rb") as file:
-        table = tomllib.load(file)["coefficients"]
+    table = read_toml(data_path("coefficients.toml"))["coefficients"]
     return {name: Prior(**{**table[name], "effects": tuple(table[name]["effects"])}) for name in names()}
 
 

@@ -14,7 +14,7 @@ from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import PARAMETER_BYTES, local_params
 from jaxscale.costs.elementwise import ACTIVATION_BYTES, sequence_split
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, expert_replicas, sharding, tokens_per_microbatch
+from jaxscale.plan import Plan, expert_replicas, pipelining, sharding, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, moe_layers
 
 Bytes = Float[Array, "*batch"]
@@ -111,8 +111,7 @@ def stage_boundary_bytes(model: Transformer, plan: Plan, coefficients: Coefficie
     Returns:
         Bytes; zero without a pipeline [byte].
     """
-    is_pipeline = jnp.minimum(plan.pp - 1.0, 1.0)
-    return is_pipeline * coefficients.boundary_bytes * tokens_per_microbatch(model, plan) * model.d_model
+    return pipelining(plan) * coefficients.boundary_bytes * tokens_per_microbatch(model, plan) * model.d_model
 
 
 def microbatches_in_flight(plan: Plan, temperature: float = 0.0) -> Array:
@@ -168,22 +167,13 @@ def memory(
     logits = smooth_max(last_stage, activations, temperature) - activations
     gathered = sharding(plan, 3) * 2.0 * PARAMETER_BYTES * (params.layers + params.experts) / layers
     trainable = model.trainable_share
-    terms = (
-        weight_bytes(model, plan) * held(3),
-        c.gradient_memory_bytes * trainable * held(2),
-        OPTIMIZER_BYTES * trainable * held(1),
-        activations,
-        logits,
-        gathered,
-    )
-    weights, gradients, optimizer, activations, logits, buffers = terms
     return Memory(
-        weights=weights,
-        gradients=gradients,
-        optimizer=optimizer,
+        weights=weight_bytes(model, plan) * held(3),
+        gradients=c.gradient_memory_bytes * trainable * held(2),
+        optimizer=OPTIMIZER_BYTES * trainable * held(1),
         activations=activations,
         logits=logits,
-        buffers=buffers,
+        buffers=gathered,
         framework=jnp.asarray(c.framework_bytes),
         capacity=jnp.asarray(cluster.chip.hbm_bytes),
     )

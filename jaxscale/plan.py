@@ -132,6 +132,11 @@ def sharding(plan: Plan, stage: int) -> Array:
     return jnp.clip(jnp.subtract(plan.zero_stage, stage - 1.0), 0.0, 1.0)
 
 
+def pipelining(plan: Plan) -> Array:
+    """Switch of a pipeline: 1 from two stages on, 0 without, linear between one stage and two [1]."""
+    return jnp.minimum(plan.pp - 1.0, 1.0)
+
+
 def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:
     """Tokens that one chip sees in one microbatch: b * S / cp [token]."""
     return plan.micro_batch_size * model.seq_len / plan.cp

@@ -1,7 +1,6 @@
 """Analytical layer time: a roofline per kernel plus launch latency, fitted to the measured A100 layers."""
 
 import functools
-import tomllib
 from pathlib import Path
 
 import equinox as eqx
@@ -15,6 +14,7 @@ from jaxscale._types import as_float
 from jaxscale.burst.layers import KERNEL_FAMILIES, KERNEL_KINDS, family_of
 from jaxscale.burst.measured import AbstractLayerTime
 from jaxscale.burst.networks import KernelTable, load_network
+from jaxscale.catalogue import read_toml
 from jaxscale.errors import InputError
 
 REGIMES = (
@@ -184,8 +184,7 @@ class AnalyticalLayerTime(AbstractLayerTime):
 @functools.cache
 def load_coefficients(path: Path | None = None) -> LayerTimeCoefficients:
     """Fitted coefficients from `fits/results/burst_layer_time.toml`."""
-    with (path or fit_path("burst_layer_time.toml")).open("rb") as file:
-        table = tomllib.load(file)["coefficients"]
+    table = read_toml(path or fit_path("burst_layer_time.toml"))["coefficients"]
     fields = {}
     for name in LayerTimeCoefficients.__dataclass_fields__:
         value = table[name]
@@ -196,8 +195,7 @@ def load_coefficients(path: Path | None = None) -> LayerTimeCoefficients:
 @functools.cache
 def a100() -> Device:
     """The chip of the profiles, with TF32 matrix units (`data/burst/layer_time.toml`)."""
-    with data_path("burst/layer_time.toml").open("rb") as file:
-        device = tomllib.load(file)["device"]
+    device = read_toml(data_path("burst/layer_time.toml"))["device"]
     return Device(device["peak_flops"], device["hbm_bandwidth"], device["wave_outputs"])
 
 

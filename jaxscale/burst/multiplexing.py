@@ -1,7 +1,6 @@
 """Filling the GPU time that bursts leave free: foreground job, background jobs, and what the cluster gains."""
 
 import functools
-import tomllib
 from typing import Any
 
 import equinox as eqx
@@ -12,13 +11,13 @@ from jaxscale._resources import data_path
 from jaxscale._types import as_float
 from jaxscale.burst.planner import BurstPlan
 from jaxscale.burst.step_costs import StepCosts
+from jaxscale.catalogue import read_toml
 
 
 @functools.cache
 def multiplexing_table() -> dict[str, Any]:
     """Published band, stated interference and job sizes of `data/burst/multiplexing.toml`."""
-    with data_path("burst/multiplexing.toml").open("rb") as file:
-        return tomllib.load(file)
+    return read_toml(data_path("burst/multiplexing.toml"))
 
 
 class Interference(eqx.Module):

@@ -5,7 +5,6 @@ layers in the order of the profile plus one empty row where a branch ends.
 """
 
 import functools
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from jaxscale._resources import data_path
 from jaxscale.burst.layers import KERNEL_KINDS, Kernel, elements
 from jaxscale.burst.parse import Step, read_steps
+from jaxscale.catalogue import read_toml
 from jaxscale.errors import InputError
 
 MAX_BRANCHES = 4
@@ -170,8 +170,7 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
 
 def read_networks(path: Path | None = None) -> dict[str, NetworkEntry]:
     """Names and aliases of the shipped networks, or of a file in the same form."""
-    with (path or data_path("burst/networks.toml")).open("rb") as file:
-        tables = tomllib.load(file)["networks"]
+    tables = read_toml(path or data_path("burst/networks.toml"))["networks"]
     found = {}
     for name, table in tables.items():
         entry = NetworkEntry(name, tuple(table.get("profiles", ())), table)

@@ -1,7 +1,6 @@
 """Partitioning degree of a distributed job: the best number of partitions, in closed form and by gradient."""
 
 import functools
-import tomllib
 from typing import Any
 
 import equinox as eqx
@@ -12,13 +11,13 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._resources import data_path
 from jaxscale._types import as_float
+from jaxscale.catalogue import read_toml
 
 
 @functools.cache
 def partitioning_table() -> dict[str, Any]:
     """Fabric and job stream of `data/burst/partitioning.toml`."""
-    with data_path("burst/partitioning.toml").open("rb") as file:
-        return tomllib.load(file)
+    return read_toml(data_path("burst/partitioning.toml"))
 
 
 class Job(eqx.Module):

@@ -1,7 +1,6 @@
 """Splitting one sample over GPUs: halo exchange of 3-D convolutional networks, with or without a split of the batch."""
 
 import functools
-import tomllib
 from typing import Any
 
 import equinox as eqx
@@ -15,14 +14,14 @@ from jaxscale.burst.gradient_sync import all_reduce_time
 from jaxscale.burst.layer_time import Device, LayerTimeCoefficients, kernel_times
 from jaxscale.burst.layers import FLOAT_BYTES, KERNEL_KINDS, elements
 from jaxscale.burst.networks import KernelTable, load_network, network_steps
+from jaxscale.catalogue import read_toml
 from jaxscale.errors import InputError
 
 
 @functools.cache
 def spatial_table() -> dict[str, Any]:
     """Machine of the published study (`data/burst/spatial.toml`)."""
-    with data_path("burst/spatial.toml").open("rb") as file:
-        return tomllib.load(file)
+    return read_toml(data_path("burst/spatial.toml"))
 
 
 class SpatialNetwork(eqx.Module):

@@ -103,20 +103,15 @@ def design_at(
     model = with_fields(model, {"d_ff": model.d_ff * ratio, "d_ff_expert": model.d_ff_expert * ratio})
     room = jnp.log(n_chips)
     split = splits(share, family, model, jnp.log(d_model / head_dim), room)
-    dp = room - split["tp"] - split["cp"] - split["pp"]
-    ep = share["ep"] * _least(jnp.log(model.n_experts), room - split["pp"])
-    replica_batch = share["batch"] * (jnp.log(LARGEST_BATCH / model.seq_len) - dp)
-    micro_batch = share["micro_batch_size"] * replica_batch
-    degrees = {**split, "dp": dp, "ep": ep, "shard_group": dp}
-    degrees |= {"micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
-    plan = plan_with({name: jnp.exp(degree) for name, degree in degrees.items()}, family)
+    replica_batch = share["batch"] * (jnp.log(LARGEST_BATCH / model.seq_len) - split["dp"])
+    plan = plan_with(share, split, replica_batch, family)
     return Design(model, plan, _between(share["tokens"], "tokens"))
 
 
 def splits(
     share: dict[str, Array], family: Family, model: Transformer, log_heads: ArrayLike, room: Array
 ) -> dict[str, Array]:
-    """Logs of the degrees tp, cp, pp and vpp, each a share of the room that the earlier ones leave."""
+    """Logs of the degrees tp, cp, pp, vpp and ep, each a share of the room that the earlier ones leave; and of dp."""
     fewest = jnp.log(family.smallest_pp)
     tp = share["tp"] * _least(room - fewest, log_heads)
     cp = share["cp"] * _least(room - fewest - tp, jnp.log(model.seq_len / 2.0))
@@ -124,12 +119,27 @@ def splits(
     stages = _least(_least(room - fewest - tp - cp, layers), jnp.log(family.largest_pp) - fewest)
     pp = fewest + share["pp"] * stages
     vpp = share["vpp"] * _least(jnp.log(model.n_layers) - pp, jnp.log(INTERLEAVING[-1] * 1.0))
-    return {"tp": tp, "cp": cp, "pp": pp, "vpp": vpp}
+    ep = share["ep"] * _least(jnp.log(model.n_experts), room - pp)
+    dp = room - tp - cp - pp
+    return {"tp": tp, "cp": cp, "pp": pp, "vpp": vpp, "ep": ep, "dp": dp, "shard_group": dp}
 
 
-def plan_with(degrees: dict[str, Array], family: Family) -> Plan:
-    """A plan of numbers: fused attention, 16-bit matmuls, sequence parallelism."""
-    changes = {**degrees, "zero_stage": family.zero_stage, "recompute_full": family.recompute_full}
+def plan_with(share: dict[str, Array], split: dict[str, Array], replica_batch: Array, family: Family) -> Plan:
+    """The plan of logs: fused attention, 16-bit matmuls, sequence parallelism.
+
+    Args:
+        share: of which the microbatch's is read [1].
+        split: as `splits` returned them [1].
+        replica_batch: log of the sequences of a step and replica [1].
+        family: sharding and recomputation.
+
+    Returns:
+        The plan, in numbers.
+    """
+    micro_batch = share["micro_batch_size"] * replica_batch
+    logs = {**split, "micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
+    changes = {name: jnp.exp(log) for name, log in logs.items()}
+    changes |= {"zero_stage": family.zero_stage, "recompute_full": family.recompute_full}
     plan = Plan(sequence_parallel=True)
     return eqx.tree_at(lambda p: [getattr(p, name) for name in changes], plan, list(changes.values()))
 

@@ -50,6 +50,16 @@ class PlanProblem(NamedTuple):
     coefficients: Coefficients
     memory_limit: float
 
+    def settings(self) -> list[PlanSetting]:
+        """What plans are judged in, one for each kind of sharding and recomputation."""
+        fixed = (self.model, self.cluster, bare(self.coefficients), self.batch)
+        return [PlanSetting(*fixed, family) for family in families_for(number(self.cluster.n_chips))]
+
+    @property
+    def most_replicas(self) -> float:
+        """Largest dp: whole replicas divide chips and batch [1]."""
+        return float(math.gcd(round(number(self.cluster.n_chips)), round(self.batch)))
+
 
 class RelaxedPlan(NamedTuple):
     """A continuous optimum, by the smooth model.
@@ -106,15 +116,11 @@ def relax_plans(
     Returns:
         For each problem its optima, the best first.
     """
-    settings, owner = [], []
-    for index, problem in enumerate(problems):
-        families = families_for(number(problem.cluster.n_chips))
-        fixed = (problem.model, problem.cluster, bare(problem.coefficients), problem.batch)
-        settings += [PlanSetting(*fixed, family) for family in families]
-        owner += [index] * len(families)
-    every, owner = stack(settings), np.asarray(owner)
+    families = [problem.settings() for problem in problems]
+    settings = [setting for mine in families for setting in mine]
+    every, owner = stack(settings), np.repeat(np.arange(len(problems)), [len(mine) for mine in families])
     limits = np.asarray([problem.memory_limit for problem in problems])
-    replicas = np.asarray([math.gcd(round(number(p.cluster.n_chips)), round(p.batch)) for p in problems], float)
+    replicas = np.asarray([problem.most_replicas for problem in problems])
     wanted = plan_goals(limits[owner], replicas[owner])
     rows = np.repeat(np.arange(len(settings)), n_starts)
     starts = np.tile(start_points(n_starts, len(PLAN_COORDINATES)), (len(settings), 1))

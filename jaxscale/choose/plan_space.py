@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._types import as_float, smooth_min
+from jaxscale._types import as_float
 from jaxscale.choose.constraints import UNBOUNDED, Goals
 from jaxscale.choose.design_space import Family, plan_with, splits
 from jaxscale.choose.shape import TEMPERATURE
@@ -49,14 +49,7 @@ class PlanSetting(eqx.Module):
         share = {name: point[index] for index, name in enumerate(PLAN_COORDINATES)}
         room = jnp.log(self.cluster.n_chips)
         split = splits(share, self.family, self.model, jnp.log(self.model.n_heads), room)
-        dp = room - split["tp"] - split["cp"] - split["pp"]
-        log_experts = jnp.log(self.model.n_experts)
-        replica_batch = jnp.log(self.batch) - dp
-        micro_batch = share["micro_batch_size"] * replica_batch
-        degrees = {**split, "dp": dp, "shard_group": dp, "micro_batch_size": micro_batch}
-        degrees["ep"] = share["ep"] * smooth_min(log_experts, room - split["pp"], TEMPERATURE)
-        degrees["n_microbatches"] = replica_batch - micro_batch
-        return plan_with({name: jnp.exp(degree) for name, degree in degrees.items()}, self.family)
+        return plan_with(share, split, jnp.log(self.batch) - split["dp"], self.family)
 
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
         """Logarithms of `PLAN_QUANTITIES` at a point of the unit cube, by the smooth model."""

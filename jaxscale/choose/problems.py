@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._types import stacked
 from jaxscale.choose._quick_compile import quick_jit
 
 BLOCK = 64
@@ -117,8 +118,7 @@ class Problems:
 
 def stack(problems: Sequence[Any]) -> Problems:
     """Problems of one kind as rows."""
-    tree = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *problems)
-    return Problems(*packed(tree, len(problems)))
+    return Problems(*packed(stacked(problems), len(problems)))
 
 
 @quick_jit

@@ -1,9 +1,11 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share, and the check of those that count."""
 
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+from jaxscale.errors import InputError
 
 HardwareFile = Annotated[
     Path | None,
@@ -20,3 +22,17 @@ FitName = Annotated[
 ]
 
 RunsFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUNS.csv", help="runs table")]
+
+LARGEST_COUNT = 10**10
+"""More than anything that is counted; whole numbers stay exact in arithmetic on floats [1]."""
+
+
+def checked_count(flag: str, value: int) -> int:
+    """A number of things as it was given.
+
+    Raises:
+        InputError: below one, or beyond anything there could be; names the flag.
+    """
+    if not 1 <= value <= LARGEST_COUNT:
+        raise InputError(f"{flag} = {value} is out of range; expected a whole number from 1 to {LARGEST_COUNT:,}")
+    return value

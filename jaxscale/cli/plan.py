@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
 from jaxscale.cli.console import emit_json, show
 from jaxscale.errors import InputError
 
@@ -40,8 +40,9 @@ class PlanSearch:
             InputError: an unknown model, chip or fit, a number out of range, or no plan that is valid and fits.
         """
         for name, value in (("--n-gpus", self.n_gpus), ("--global-batch", self.global_batch), ("--top", self.top)):
-            _check_count(name, value)
-        _check_count("--seq-len", self.seq_len if self.seq_len is not None else 1)
+            checked_count(name, value)
+        if self.seq_len is not None:
+            checked_count("--seq-len", self.seq_len)
         import jaxscale as js
         from jaxscale.choose.best_plan import best_plan
         from jaxscale.report.tables import plan_ranking
@@ -57,11 +58,6 @@ class PlanSearch:
             return
         show(plan_ranking(choice.to_json()))
         show("\n".join(["", *choice.binds, *choice.reasons]))
-
-
-def _check_count(name: str, value: int) -> None:
-    if not 1 <= value <= 10**10:
-        raise InputError(f"{name} = {value} is out of range; expected a whole number of at least 1")
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json
+from jaxscale.cli.arguments import HardwareFile, Json, checked_count
 from jaxscale.cli.console import emit_json, say, show
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Trends:
         from jaxscale.report.files import check_writable, write_whole
         from jaxscale.report.style import png
         from jaxscale.trends import library, report
+        from jaxscale.trends.scenario import UNLIMITED
 
         n = report.chip_range(self.lowest, self.highest)
         batch = report.batch_of(self.sequences_per_chip, self.global_batch)
@@ -69,13 +70,13 @@ class Trends:
             check_writable(self.plot)
         changes: dict[str, Any] = {}
         if self.seq_len is not None:
-            changes["seq_len"] = self._at_least_one("seq-len", self.seq_len)
+            changes["seq_len"] = checked_count("--seq-len", self.seq_len)
         setup = library.scenario(
             self.model,
             self.gpu,
             overlay=library.fitted() if self.latencies == "fitted" else library.unfitted(),
             hardware=js.load_hardware(self.hardware),
-            power_cap=1e9 if self.power_cap is None else self.power_cap,
+            power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
             **changes,
         )
         found = report.trend(setup, layout, batch, n, self.least_return)
@@ -89,19 +90,12 @@ class Trends:
         show(report.last_chip_line(found))
 
     def _layout(self) -> "Layout":
-        from jaxscale.trends.scenario import Layout
+        from jaxscale.trends.scenario import UNLIMITED, Layout
 
-        degrees = {name: self._at_least_one(name, getattr(self, name)) for name in ("tp", "pp", "cp")}
+        degrees = {name: checked_count(f"--{name}", getattr(self, name)) for name in ("tp", "pp", "cp")}
         return Layout(
             **degrees,
-            n_microbatches=self._at_least_one("microbatches", self.microbatches),
-            shard_group=1e9 if self.shard_group is None else self._at_least_one("shard-group", self.shard_group),
+            n_microbatches=checked_count("--microbatches", self.microbatches),
+            shard_group=UNLIMITED if self.shard_group is None else checked_count("--shard-group", self.shard_group),
             zero_stage=3 if self.pp == 1 else 1,
         )
-
-    def _at_least_one(self, name: str, value: int) -> int:
-        from jaxscale.errors import InputError
-
-        if value < 1:
-            raise InputError(f"--{name} {value} is out of range; expected a whole number of at least 1")
-        return value

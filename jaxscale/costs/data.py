@@ -9,13 +9,12 @@ References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 20
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import exposed, log2_above_one, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
-from jaxscale.plan import Plan, expert_replicas, expert_shard, sharding
+from jaxscale.plan import Plan, expert_replicas, expert_shard, pipelining, sharding
 from jaxscale.workload import (
     Transformer,
     attention_params,
@@ -61,9 +60,8 @@ def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> Lo
         + moe_layers(model) * model.n_shared_experts * expert
     )
     experts = moe_layers(model) * model.n_experts * expert
-    # One end stage holds one of the two matrices as soon as there is a pipeline; linear between one stage and two.
-    is_pipeline = jnp.minimum(plan.pp - 1.0, 1.0)
-    share = 1.0 - is_pipeline * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
+    # One end stage holds one of the two matrices as soon as there is a pipeline.
+    share = 1.0 - pipelining(plan) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
     embedding = share * embedding_params(model) / plan.tp
     return LocalParams(dense / (plan.tp * plan.pp), experts / (plan.pp * expert_shard(plan, temperature)), embedding)
 

@@ -1,13 +1,13 @@
 """Measured runs as arrays: one stacked model, plan and cluster, ready for one `vmap`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxscale._types import stacked
 from jaxscale.catalogue import Hardware
 from jaxscale.costs.data import GRADIENT_BYTES, PARAMETER_BYTES, local_params
 from jaxscale.hardware import Cluster
@@ -71,11 +71,6 @@ def concatenate(tables: Sequence[Measured]) -> Measured:
     return Measured(batch, times, memory, levels)
 
 
-def stack(modules: Sequence[Any]) -> Any:
-    """Stack equal modules leaf by leaf along a new leading axis."""
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, dtype=float) for leaf in leaves]), *modules)
-
-
 FSDP_FROM = 0.95
 """Share of the chip's memory above which weights, gradients and optimizer state count as not fitting [1]."""
 
@@ -91,7 +86,7 @@ def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunB
     models = [Transformer(**row.shape) for row in descriptions]
     clusters = [_cluster(row, hardware) for row in descriptions]
     plans = [_plan(*parts) for parts in zip(descriptions, models, clusters, strict=True)]
-    return RunBatch(stack(models), stack(plans), stack(clusters))
+    return RunBatch(stacked(models), stacked(plans), stacked(clusters))
 
 
 def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:

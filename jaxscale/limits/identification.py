@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from jaxscale.calibration import Z90
 from jaxscale.limits.relaxed_plan import survey, survey_logs
-from jaxscale.limits.scenario import Scenario, stack
+from jaxscale.limits.scenario import Scenario, repeated, stack
 from jaxscale.limits.scenario_library import tables
 from jaxscale.limits.thresholds import NAMES, Thresholds, slopes
 
@@ -115,11 +115,10 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: Scenario) -> tuple
         Lower and upper end [1], [size].
     """
     half = np.random.default_rng(0).standard_normal((N_DRAWS // 2, len(uncertainties())))
-    drawn = {name: np.full(N_DRAWS, getattr(scenario, name)) for name in Scenario.__dataclass_fields__}
     # Each draw comes with its opposite, so that the mean of the draws is that of the assumptions.
-    for (name, spread), column in zip(uncertainties().items(), np.concatenate([half, -half]).T, strict=True):
-        drawn[name] = drawn[name] * np.exp(spread * column)
-    found = np.asarray(survey(training_flop, Scenario(**drawn)).utilisation)
+    draws = zip(uncertainties().items(), np.concatenate([half, -half]).T, strict=True)
+    drawn = {name: getattr(scenario, name) * np.exp(spread * column) for (name, spread), column in draws}
+    found = np.asarray(survey(training_flop, repeated(scenario, drawn)).utilisation)
     low, high = np.quantile(found, [0.05, 0.95], axis=0)
     return low, high
 

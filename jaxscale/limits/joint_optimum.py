@@ -11,7 +11,6 @@ figure 5), its rise of the loss turned into compute by $L \propto T^{-c}$. What 
 utilisation $U^*/q$: flop of the fixed laws' run over what the chips could have done.
 """
 
-import dataclasses
 from dataclasses import dataclass
 
 import jax
@@ -21,7 +20,7 @@ import numpy as np
 from jaxscale.choose.loss import batch_law, compute_exponent, shape_law
 from jaxscale.limits.relaxed_plan import survey_logs
 from jaxscale.limits.scaling_laws import workload
-from jaxscale.limits.scenario import Scenario
+from jaxscale.limits.scenario import Scenario, repeated
 
 BATCH_RANGE = (np.log(0.02), np.log(200.0))
 DEPTH_RANGE = (np.log(0.02), np.log(5.0))
@@ -141,7 +140,6 @@ def _log_aspect(log_flop: np.ndarray, scenario: Scenario) -> np.ndarray:
 
 def _changed(scenario: Scenario, extra: np.ndarray, log_batch: np.ndarray, log_depth: np.ndarray) -> Scenario:
     """The scenario with other batches and depths at the same parameters, every leaf [case]."""
-    count = extra.size
     # Its law would let the batch grow with the extra tokens: the multiplier takes that back.
     multiplier = scenario.batch_multiplier * np.exp(log_batch - scenario.batch_exponent * extra)
     changes = {
@@ -149,5 +147,4 @@ def _changed(scenario: Scenario, extra: np.ndarray, log_batch: np.ndarray, log_d
         "batch_multiplier": multiplier,
         "reference_layers": scenario.reference_layers * np.exp(log_depth),
     }
-    fields = {field.name: np.full(count, getattr(scenario, field.name)) for field in dataclasses.fields(scenario)}
-    return Scenario(**{**fields, **{name: np.ravel(value) for name, value in changes.items()}})
+    return repeated(scenario, {name: np.ravel(value) for name, value in changes.items()})

@@ -171,14 +171,31 @@ def survey_logs(
     dtype = jnp.result_type(float)
     scenarios = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), scenarios)
     logs = jnp.asarray(log_flop, dtype)
-    n_scenarios, n_sizes = logs.shape
-    flat = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
-    cases = (logs.reshape(-1), flat, jnp.broadcast_to(jnp.asarray(speed), logs.shape).reshape(-1))
 
     def searched(sizes: Array, assumed: Scenario, kinds: Array, asked: Array) -> PlanResult:
         return _searched(sizes, assumed, kinds, asked, jnp.asarray(n_starts), jnp.asarray(n_steps))
 
-    found = in_chunks(searched, cases)
+    return at_sizes(searched, logs, scenarios, jnp.broadcast_to(jnp.asarray(speed), logs.shape))
+
+
+def at_sizes(
+    function: Callable[..., Any], log_flop: Float[Array, "scenario size"], scenarios: Scenario, *others: Any
+) -> Any:
+    """Results of a compiled function at every size of every scenario, in chunks.
+
+    Args:
+        function: takes log compute, scenario, the others, each [case], and which rows are cases.
+        log_flop: natural logarithms of training compute [flop].
+        scenarios: assumptions, every leaf [scenario].
+        others: trees, every leaf [scenario, size, ...].
+
+    Returns:
+        What the function returns, every leaf [scenario, size, ...].
+    """
+    n_scenarios, n_sizes = log_flop.shape
+    sizes, *parts = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (log_flop, *others))
+    repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
+    found = in_chunks(function, (sizes, repeated, *parts))
     return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
 
 

@@ -1,12 +1,13 @@
 """Assumptions of the data-movement model: one float leaf each, so that scenarios stack, differentiate and sweep."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from jaxscale._types import Number, as_float
+from jaxscale._types import Number, as_arrays, as_float, stacked
 
 
 class Scenario(eqx.Module):
@@ -82,4 +83,18 @@ class Scenario(eqx.Module):
 
 def stack(scenarios: Sequence[Scenario]) -> Scenario:
     """Scenarios as one, every leaf an array [scenario]."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]), *scenarios)
+    return as_arrays(stacked(scenarios))
+
+
+def repeated(scenario: Scenario, changes: Mapping[str, np.ndarray]) -> Scenario:
+    """A scenario as many that differ in some fields, every leaf an array [scenario].
+
+    Args:
+        scenario: where nothing is changed.
+        changes: values by field, all equally many [scenario].
+
+    Returns:
+        The scenarios.
+    """
+    count = len(next(iter(changes.values())))
+    return dataclasses.replace(jax.tree.map(lambda leaf: np.full(count, leaf), scenario), **changes)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from jaxscale._compile import filter_jit
 from jaxscale.limits.interior_point import Optimum
 from jaxscale.limits.problem import lagrangian, utilisation_problem
-from jaxscale.limits.relaxed_plan import SIZES, PlanResult, in_chunks, survey_logs
+from jaxscale.limits.relaxed_plan import SIZES, PlanResult, at_sizes, survey_logs
 from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.limits.scenario import Scenario, stack
 
@@ -87,11 +87,7 @@ def _slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array)
 
 def slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
     """Slopes of `log_value` in log compute and in every field, [scenario, size]."""
-    n_scenarios, n_sizes = log_flop.shape
-    repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
-    flat, ends, kinds = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (log_flop, optima, speed))
-    found = in_chunks(lambda *case: _slopes(*case[:-1]), (flat, repeated, ends, kinds))
-    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes), found)
+    return at_sizes(lambda *case: _slopes(*case[:-1]), log_flop, scenarios, optima, speed)
 
 
 @filter_jit

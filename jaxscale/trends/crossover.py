@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale._types import as_arrays
+from jaxscale._types import as_arrays, stacked
 from jaxscale.trends.batch import Batch
 from jaxscale.trends.outcome import outcome_at, strong_numbers
 from jaxscale.trends.returns import TEMPERATURE
@@ -161,11 +161,6 @@ def _speeds(
     return jax.vmap(lambda scenario: jax.vmap(lambda layout: one(scenario, layout))(layouts))(scenarios)
 
 
-def stacked(layouts: Mapping[str, Layout]) -> Layout:
-    """Layouts as one; every leaf [layout]."""
-    return jax.tree.map(lambda *leaves: jnp.asarray(leaves, float), *layouts.values())
-
-
 def layout_speeds(
     scenarios: Scenario,
     batch: Batch,
@@ -174,7 +169,8 @@ def layout_speeds(
     temperature: float = 0.0,
 ) -> np.ndarray:
     """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
-    arguments = strong_numbers((scenarios, stacked(layouts), batch, jnp.log(jnp.asarray(n_chips, float))))
+    every = stacked(list(layouts.values()))
+    arguments = strong_numbers((scenarios, every, batch, jnp.log(jnp.asarray(n_chips, float))))
     return np.asarray(_speeds(*arguments, temperature))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._compile import filter_jit
+from jaxscale._types import stacked
 from jaxscale.trends.batch import Batch
 from jaxscale.trends.library import Overlay, scenario
 from jaxscale.trends.outcome import Outcome, outcomes, strong_numbers
@@ -54,17 +55,12 @@ def generations(
     **changes: Any,
 ) -> Scenario:
     """The same model on several chips, each with its catalogue network; every leaf [chip]."""
-    return stack([scenario(model, gpu, overlay=overlay, **changes) for gpu in gpus])
+    return stacked([scenario(model, gpu, overlay=overlay, **changes) for gpu in gpus])
 
 
 def what_if(base: Scenario, changes: Mapping[str, Change] = CHANGES) -> Scenario:
     """A scenario under single improvements; every leaf [change]."""
-    return stack([change(base) for change in changes.values()])
-
-
-def stack(scenarios: Sequence[Scenario]) -> Scenario:
-    """Scenarios as one; every leaf has a leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf, float) for leaf in leaves])), *scenarios)
+    return stacked([change(base) for change in changes.values()])
 
 
 @filter_jit

@@ -1,7 +1,6 @@
 """Scenarios of catalogue models and chips, with latencies, powers and prices of `data/trends.toml` and its fit."""
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from jaxscale._resources import data_path, fit_path
-from jaxscale.catalogue import Hardware, cluster, model
+from jaxscale.catalogue import Hardware, cluster, model, read_toml
 from jaxscale.coefficients import Coefficients
 from jaxscale.errors import InputError
 from jaxscale.fit.store import load_fit, resolve
 from jaxscale.trends.power import ChipPower
 from jaxscale.trends.prices import Price
-from jaxscale.trends.scenario import Scenario
+from jaxscale.trends.scenario import UNLIMITED, Scenario
 from jaxscale.workload import Transformer
 
 YEAR = 365.25 * 86400.0
@@ -25,21 +24,19 @@ JOULES_PER_KWH = 3.6e6
 """Energy of a kilowatt-hour [J]."""
 
 FITTED = "hardware_trends.toml"
-"""Result of `fits/hardware_trends.py`: hop latencies and powers fitted to the published figures."""
+"""Result of `fits/hardware_trends.py`: two hop latencies and one power fitted to the published figures."""
 
 
 @functools.cache
 def table() -> dict[str, Any]:
     """`data/trends.toml`."""
-    with data_path("trends.toml").open("rb") as file:
-        return tomllib.load(file)
+    return read_toml(data_path("trends.toml"))
 
 
 @functools.cache
 def fitted_table() -> dict[str, Any]:
     """`fits/results/hardware_trends.toml`."""
-    with fit_path(FITTED).open("rb") as file:
-        return tomllib.load(file)
+    return read_toml(fit_path(FITTED))
 
 
 @dataclass(frozen=True)
@@ -57,19 +54,22 @@ class Overlay:
     power: Mapping[str, float]
 
 
+def _hop_latency(hops: Mapping[str, Any]) -> tuple[float, float]:
+    """Of one hop inside a domain and between domains, from a table in microseconds [s]."""
+    return hops["inside_us"] * 1e-6, hops["between_us"] * 1e-6
+
+
 def unfitted() -> Overlay:
     """Hop latencies of NCCL's own tables and powers of other publications: nothing of the figures compared with."""
     hops, power = table()["hop_latency"], {name: entry["value"] for name, entry in table()["power"].items()}
-    latency = (hops["inside_us"] * 1e-6, hops["between_us"] * 1e-6)
-    return Overlay(latency, (hops["spread"], hops["spread"]), power)
+    return Overlay(_hop_latency(hops), (hops["spread"], hops["spread"]), power)
 
 
 def fitted() -> Overlay:
-    """The two hop latencies and two powers that `fits/hardware_trends.py` found."""
+    """The two hop latencies and the power of exposed collectives that `fits/hardware_trends.py` found."""
     hops = fitted_table()["hop_latency"]
-    latency = (hops["inside_us"] * 1e-6, hops["between_us"] * 1e-6)
     spread = (hops["inside_spread"], hops["between_spread"])
-    return Overlay(latency, spread, {**unfitted().power, **fitted_table()["power"]})
+    return Overlay(_hop_latency(hops), spread, {**unfitted().power, **fitted_table()["power"]})
 
 
 def systems() -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def scenario(
     coefficients: Coefficients | None = None,
     levels: Mapping[str, str | None] | None = None,
     hardware: Hardware | None = None,
-    power_cap: float | int = 1e9,
+    power_cap: float | int = UNLIMITED,
     **changes: Any,
 ) -> Scenario:
     """A scenario of a catalogue model on catalogue chips, calibrated.

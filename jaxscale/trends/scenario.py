@@ -17,6 +17,9 @@ from jaxscale.trends.power import ChipPower, throttle
 from jaxscale.trends.prices import Price
 from jaxscale.workload import Transformer
 
+UNLIMITED = 1e9
+"""Above every chip's power and every number of chips: no power cap [W], one copy that all replicas share [1]."""
+
 
 class Scenario(eqx.Module):
     """A model, chips, and everything that decides speed, power and cost except how many chips there are.
@@ -37,7 +40,7 @@ class Scenario(eqx.Module):
     hop_latency: Float[ArrayLike, "*batch level"]
     power: ChipPower
     price: Price
-    power_cap: Number = eqx.field(converter=as_float, default=1e9)
+    power_cap: Number = eqx.field(converter=as_float, default=UNLIMITED)
 
 
 class Layout(eqx.Module):
@@ -55,7 +58,7 @@ class Layout(eqx.Module):
     tp: Number = eqx.field(converter=as_float, default=1.0)
     pp: Number = eqx.field(converter=as_float, default=1.0)
     cp: Number = eqx.field(converter=as_float, default=1.0)
-    shard_group: Number = eqx.field(converter=as_float, default=1e9)
+    shard_group: Number = eqx.field(converter=as_float, default=UNLIMITED)
     n_microbatches: Number = eqx.field(converter=as_float, default=1.0)
     zero_stage: Number = eqx.field(converter=as_float, default=3.0)
 

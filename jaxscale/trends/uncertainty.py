@@ -1,5 +1,7 @@
 """Scenarios drawn from what the fits leave open: coefficients within their intervals, hop latencies within theirs."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import numpy as np
 from jaxscale._resources import fit_path
 from jaxscale.calibration import Z90
 from jaxscale.catalogue import read_toml
-from jaxscale.coefficients import MEMORY_COEFFICIENTS, from_values, names, priors
+from jaxscale.coefficients import MEMORY_COEFFICIENTS, from_values, prior_medians
 from jaxscale.fit.parameters import constrain_values, unconstrain
 from jaxscale.trends.library import Overlay, fitted
 from jaxscale.trends.scenario import Scenario
@@ -17,18 +19,13 @@ from jaxscale.trends.scenario import Scenario
 def coefficient_spreads(fit: str = "default") -> np.ndarray:
     """Standard deviation of each unconstrained coefficient, from the 90 % intervals of a shipped fit [coefficient]."""
     entries = read_toml(fit_path(f"{fit}.toml"))["coefficients"]
-    return np.asarray([_spread(name, entries.get(name, {})) for name in names()])
+    known = {name: entry for name, entry in entries.items() if "lo" in entry and name not in MEMORY_COEFFICIENTS}
 
+    def end(which: str) -> np.ndarray:
+        """One end of every interval, unconstrained; the same for both ends where there is no interval."""
+        return unconstrain(dataclasses.replace(prior_medians(), **{name: e[which] for name, e in known.items()}))
 
-def _spread(name: str, entry: dict[str, float]) -> float:
-    if name in MEMORY_COEFFICIENTS or "lo" not in entry:
-        return 0.0
-    low, high = (_unconstrained(entry[end], priors()[name].kind) for end in ("lo", "hi"))
-    return (high - low) / (2.0 * Z90)
-
-
-def _unconstrained(value: float, kind: str) -> float:
-    return float(np.log(value / (1.0 - value))) if kind == "fraction" else float(np.log(value))
+    return (end("hi") - end("lo")) / (2.0 * Z90)
 
 
 def sample_scenarios(scenario: Scenario, n_samples: int, seed: int = 0, overlay: Overlay | None = None) -> Scenario:

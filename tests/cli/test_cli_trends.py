@@ -42,7 +42,7 @@ def test_strong_scaling_falls_faster(run, document):
         (("--model", "nothing"), "not in the catalogue"),
         (("--from", 100, "--to", 10), "expected 1 <= from < to"),
         (("--to", "nan"), "expected 1 <= from < to"),
-        (("--tp", 0), "--tp 0 is out of range"),
+        (("--tp", 0), "--tp = 0 is out of range"),
         (("--tp", 16), "exceeds the fewest chips"),
         (("--global-batch", 32), "a replica gets"),
         (("--global-batch", 32, "--sequences-per-chip", 2), "expected one"),

@@ -36,7 +36,6 @@ def test_a_fit_to_nothing_misses_more_slopes(series):
     assert summarise([s for s in flat if s is not None]).within < summarise(series).within - 0.1
 
 
-@pytest.mark.skipif(not RESIDUALS.is_file(), reason="residuals of the calibration are not installed")
 def test_held_out_slopes_are_close_too(series):
     with RESIDUALS.open(newline="") as file:
         residual = {(row["table"], int(row["row"])): float(row["five_fold"]) for row in csv.DictReader(file)}
