@@ -9,6 +9,8 @@ import csv
 import dataclasses
 import hashlib
 import sys
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import jax
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._resources import data_path
-from jaxscale.calibration import Calibration, Scatter
+from jaxscale.calibration import Calibration, Scatter, software_stack, table_of
 from jaxscale.fit.batch import Measured, concatenate
 from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.measured import fold_of, measured_runs
@@ -49,25 +51,20 @@ def digest(names: list[str]) -> str:
     return hashlib.sha256(contents).hexdigest()[:16]
 
 
-def stacks(setups: np.ndarray) -> np.ndarray:
-    """Software stack of each run: its source and framework, releases that are set apart included [row]."""
-    return np.asarray(["/".join(setup.split("/")[:2]) for setup in setups])
-
-
 def schemes(result: FitResult, everything: Measured) -> dict[str, np.ndarray]:
     """Fold of each run, by scheme; fold -1 is never left out [row]."""
     setups = np.asarray(result.levels["source"]).astype(str)
-    tables = np.asarray([setup.split("/")[0] for setup in setups])
+    tables = [table_of(setup) for setup in setups]
     batch = everything.batch
     shape = np.stack([np.asarray(batch.model.n_layers), np.asarray(batch.model.d_model)], axis=1)
     _, model = np.unique(shape, axis=0, return_inverse=True)
     chips = np.asarray(batch.cluster.n_chips)
     large = np.asarray([chips[i] > LARGE.get(table, np.inf) for i, table in enumerate(tables)])
-    _, setup = np.unique(stacks(setups), return_inverse=True)
+    _, stack = np.unique([software_stack(setup) for setup in setups], return_inverse=True)
     return {
         "model": fold_of(model.ravel(), N_MODEL_FOLDS),
         "larger": np.where(large, 0, -1),
-        "setup": setup,
+        "setup": stack,
     }
 
 
@@ -105,11 +102,12 @@ def _said(name: str, result: FitResult) -> str:
     return f"{name}: {result.n} runs, {result.mape_train:.2f} % in sample, {result.mape_cv:.2f} % held out"
 
 
-def fit_each(tables: dict[str, tuple[Measured, np.ndarray]]) -> np.ndarray:
+def fit_each() -> np.ndarray:
     """Fit every table on its own, save the fits; held-out log residuals of step time, table after table [row]."""
+    jax.config.update("jax_enable_x64", True)
     held_out = []
-    for name, (table, _) in tables.items():
-        result = fit_measured(table, n_starts=2, name=name, data_hash=digest([name]))
+    for name, (table, _) in load_tables().items():
+        result = fit_measured(table, n_starts=8, name=name, data_hash=digest([name]))
         result.save(FOLDER / "results" / f"{name}.toml")
         held_out.append(result.held_out)
         print(_said(name, result), flush=True)
@@ -117,11 +115,23 @@ def fit_each(tables: dict[str, tuple[Measured, np.ndarray]]) -> np.ndarray:
 
 
 def main() -> None:
-    """Fit all runs together, leave runs out, then fit every source on its own."""
+    """Fit all runs together and leave runs out; fit every source on its own beside it."""
     jax.config.update("jax_enable_x64", True)
+    # Fits of single tables compile most of the time, on one core; those of all tables multiply matrices.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as beside:
+        own = beside.submit(fit_each)
+        fit_together(own)
+
+
+def fit_together(own: Future[np.ndarray]) -> None:
+    """Fit all runs together, leave runs out, and write down the residuals.
+
+    Args:
+        own: held-out residuals of the fits of single tables, still to come [row].
+    """
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
-    pooled = fit_measured(everything, n_starts=1, name="default", data_hash=digest(sorted(tables)), progress=print)
+    pooled = fit_measured(everything, n_starts=8, name="default", data_hash=digest(sorted(tables)), progress=print)
     print(_said("default", pooled), flush=True)
     for setup, error in pooled.errors_by("source").items():
         print(f"  {setup}: {error['mape']:.2f} / {error['median_ape']:.2f} %", flush=True)
@@ -129,7 +139,6 @@ def main() -> None:
     residuals = {name: left_out(pooled, fold, name) for name, fold in folds.items()}
     pooled = with_unseen_scatter(pooled, residuals["setup"])
     pooled.save(FOLDER / "results" / "default.toml")
-    own = fit_each(tables)
     memory = np.where(np.asarray(pooled.problem.log_memory)[: pooled.n] > 0.0, 1.0, np.nan)
     in_sample = np.asarray(jnp.asarray(pooled.solution.log_residuals))[: pooled.n]
     write_residuals(
@@ -142,7 +151,7 @@ def main() -> None:
             "group": pooled.groups.tolist(),
             "in_sample": pooled.residuals.tolist(),
             "five_fold": pooled.held_out.tolist(),
-            "five_fold_own": own.tolist(),
+            "five_fold_own": own.result().tolist(),
             **{f"left_out_{name}": values[:, 0].tolist() for name, values in residuals.items()},
             "memory_in_sample": (in_sample[:, 1] * memory).tolist(),
             "memory_left_out_model": (residuals["model"][:, 1] * memory).tolist(),

@@ -64,7 +64,7 @@ def subsets(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             parts[table] = is_table
         else:
             parts[table] = is_table
-    return parts
+    return {**parts, "every run": np.ones(len(data["table"]), dtype=bool)}
 
 
 def error(residual: np.ndarray) -> str:

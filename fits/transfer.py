@@ -11,8 +11,9 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from calibrate import FOLDER, load_tables, stacks
+from calibrate import FOLDER, load_tables
 
+from jaxscale.calibration import software_stack
 from jaxscale.coefficients import Coefficients, prior_medians, priors
 from jaxscale.fit.batch import Measured, concatenate
 from jaxscale.fit.fitting import Attempt, calibration_record, fit_measured, moved
@@ -73,7 +74,7 @@ def main() -> None:
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
     problem, effects = fit_problem(everything, prior_medians())
-    setups = stacks(np.asarray(everything.levels["source"]))
+    setups = np.asarray([software_stack(source) for source in everything.levels["source"]])
     rows = []
     for setup in sorted(set(setups)):
         inside = setups == setup

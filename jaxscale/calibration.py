@@ -32,7 +32,17 @@ Z90 = 1.6448536269514722
 
 def is_apart(source: str) -> bool:
     """Whether a level of the source is one release that differs from the others (`source/framework/release`)."""
-    return source.count("/") > 1
+    return source != software_stack(source)
+
+
+def software_stack(source: str) -> str:
+    """Source and framework of a level of the source, without a release that is set apart."""
+    return "/".join(source.split("/")[:2])
+
+
+def table_of(source: str) -> str:
+    """Name of the table of measured runs that a level of the source belongs to."""
+    return source.split("/")[0]
 
 
 @dataclass(frozen=True)

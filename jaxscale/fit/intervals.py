@@ -33,20 +33,20 @@ def half_width(errors: np.ndarray, groups: np.ndarray) -> float:
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
     """Scatter of each source and framework, and of all runs, from residuals of time and memory [row, 2]."""
-    everywhere = np.ones(len(held_out), dtype=bool)
-    parts = [("known", "", everywhere)]
+    parts = [("known", "", np.ones(len(held_out), dtype=bool))]
     for kind in ("framework", "source"):
         column = np.asarray(measured.levels[kind], dtype=object)
         parts = [(kind, level, column == level) for level in sorted(set(column) - {""})] + parts
-    found = [_scatter(kind, level, measured.take(rows), held_out[rows]) for kind, level, rows in parts]
-    return tuple(scatter for scatter in found if scatter is not None)
+    time, groups = np.abs(held_out[:, 0]), groups_of(measured)
+    memory = np.where(np.isfinite(np.asarray(measured.peak_memory)), held_out[:, 1], np.nan)
+    enough = [part for part in parts if np.isfinite(time[part[2]]).sum() >= MIN_RUNS]
+    return tuple(
+        Scatter(kind, level, half_width(time[rows], groups[rows]), _memory_scatter(memory[rows]))
+        for kind, level, rows in enough
+    )
 
 
-def _scatter(kind: str, level: str, measured: Measured, held_out: np.ndarray) -> Scatter | None:
-    """Interval half-width that covers 90 % of the held-out runs, and scatter of their memory."""
-    time = np.abs(held_out[:, 0])
-    if np.isfinite(time).sum() < MIN_RUNS:
-        return None
-    memory = held_out[np.isfinite(np.asarray(measured.peak_memory)), 1]
-    scatter = float(np.sqrt(np.nanmean(memory**2))) if len(memory) >= MIN_RUNS else MEMORY_SCATTER
-    return Scatter(kind, level, half_width(time, groups_of(measured)), scatter)
+def _memory_scatter(errors: np.ndarray) -> float:
+    """Standard deviation of log peak memory, from held-out errors, nan where none was measured [row]."""
+    known = errors[np.isfinite(errors)]
+    return float(np.sqrt(np.mean(known**2))) if len(known) >= MIN_RUNS else MEMORY_SCATTER

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxscale.calibration import table_of
 from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.batch import Measured, RunBatch
 from jaxscale.fit.parameters import Parametrisation, constrain
@@ -98,7 +99,7 @@ def make_problem(
 
 def time_scatter(sources: Sequence[str]) -> np.ndarray:
     """Sigma of the step time of runs of the given sources, from the defaults of their tables [1], [row]."""
-    by_source = {source: default_for("scatter", None, source.split("/")[0]) for source in set(sources)}
+    by_source = {source: default_for("scatter", None, table_of(source)) for source in set(sources)}
     return np.asarray([by_source[source] for source in sources])
 
 

@@ -1,5 +1,6 @@
 """Minimisation: optax finds the valley from many starts, Levenberg-Marquardt of optimistix polishes the best."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,11 +17,23 @@ TEMPERATURE = 0.01
 """Smoothing of the model's maxima on the way to the optimum [1].
 
 Kinks of rows at a maximum stop a solver that only accepts descents; a smooth model lets it slide along them. The
-exact model's optimum is close by, and the search ends there.
+exact model's optimum is close by, and the search ends there. (Smooth stages also hold equal shares of the layers.)
 """
 
 SMOOTH_STEPS, EXACT_STEPS = 30, 20
 """Levenberg-Marquardt steps with smooth and with exact maxima [1]."""
+
+FINALISTS = 4
+"""Starts that the search follows to the end: kinks make many valleys, and the deepest is not always ahead early [1]."""
+
+FIRST_STEPS, LAST_STEPS = 10, 40
+"""Adam steps of every start, and those that the finalists take further [1]."""
+
+ROUNDS = 3
+"""Times that the best fit is polished again, as long as that helps [1]."""
+
+SETTLED = 0.1
+"""Fall of the negative log posterior below which polishing again is no help [1]."""
 
 START_SPREAD = 0.7
 """Standard deviation of the starting points, in units of the prior's [1]."""
@@ -33,7 +46,7 @@ class Solution(NamedTuple):
         parameters: standardised parameters at the optimum [parameter].
         loss: negative log posterior there [1].
         gradient_norm: largest component of its gradient [1].
-        start_losses: loss that each start reached [start].
+        start_losses: loss that each start reached, at the end or where it was given up [start].
         converged: whether the polish met its tolerance.
         log_residuals: predicted minus measured logs of step time and memory, padding included [row, 2].
     """
@@ -46,9 +59,10 @@ class Solution(NamedTuple):
     log_residuals: Float[Array, "row 2"]
 
 
-def descend(start: Float[Array, " parameter"], problem: Problem, n_steps: int) -> tuple[Array, Array]:
-    """Adam with a cosine schedule from one start: parameters [parameter] and their loss one step before the end [1]."""
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.1, n_steps), b2=0.99)
+def descend(
+    problem: Problem, begin: tuple[Array, optax.OptState], optimiser: optax.GradientTransformation, n_steps: int
+) -> tuple[tuple[Array, optax.OptState], Array]:
+    """Steps of an optimiser: parameters [parameter] and its state, and the loss one step before the end [1]."""
 
     def update(carry: tuple[Array, optax.OptState], _: None) -> tuple[tuple[Array, optax.OptState], Array]:
         parameters, state = carry
@@ -56,8 +70,8 @@ def descend(start: Float[Array, " parameter"], problem: Problem, n_steps: int) -
         updates, state = optimiser.update(gradient, state)
         return (optax.apply_updates(parameters, updates), state), value  # pyright: ignore[reportReturnType]
 
-    (parameters, _), history = jax.lax.scan(update, (start, optimiser.init(start)), length=n_steps)
-    return parameters, history[-1]
+    end, history = jax.lax.scan(update, begin, length=n_steps)
+    return end, history[-1]
 
 
 def levenberg_marquardt(rtol: float) -> optx.LevenbergMarquardt:
@@ -88,11 +102,23 @@ def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: Probl
 
 
 @filter_jit
-def search(problem: Problem, starts: Float[Array, "start parameter"], n_steps: int) -> tuple[Array, Array]:
-    """Descend from every start; the best end point [parameter] and the loss that each start reached [start]."""
-    ends, losses = jax.vmap(descend, in_axes=(0, None, None))(starts, problem, n_steps)
-    # A start that ran off into non-finite ground must never count as the best.
-    return ends[jnp.argmin(jnp.where(jnp.isfinite(losses), losses, jnp.inf))], losses
+def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[Array, Array]:
+    """Adam from every start, a few steps; then from where the best few are, many.
+
+    Args:
+        problem: what to fit.
+        starts: standardised starting points [start, parameter].
+
+    Returns:
+        Where the best few end [finalist, parameter], and the loss that each start reached [start].
+    """
+    optimiser = optax.adam(optax.cosine_decay_schedule(0.1, FIRST_STEPS + LAST_STEPS), b2=0.99)
+    go = jax.vmap(lambda begin, length: descend(problem, begin, optimiser, length), in_axes=(0, None))
+    reached, losses = go((starts, jax.vmap(optimiser.init)(starts)), FIRST_STEPS)
+    # A start that ran off into non-finite ground must never count as one of the best.
+    best = jnp.argsort(jnp.where(jnp.isfinite(losses), losses, jnp.inf))[:FINALISTS]
+    (ends, _), last = go(jax.tree.map(lambda leaf: leaf[best], reached), LAST_STEPS)
+    return ends, losses.at[best].set(last)
 
 
 @filter_jit
@@ -106,19 +132,33 @@ def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
     return Solution(parameters, value, jnp.max(jnp.abs(gradient)), value[None], converged, ended)
 
 
-def solve(problem: Problem, starts: Float[Array, "start parameter"], n_steps: int = 100) -> Solution:
+def solve(problem: Problem, starts: Float[Array, "start parameter"]) -> Solution:
     """Fit from several starts.
 
     Args:
         problem: what to fit.
         starts: standardised starting points; the first is usually the prior's centre [start, parameter].
-        n_steps: Adam steps of each start [1].
 
     Returns:
         The best fit.
     """
-    best, losses = search(problem, starts, n_steps)
-    return refine(problem, best)._replace(start_losses=losses)
+    ends, losses = search(problem, starts)
+    best = settled(problem, _lowest([refine(problem, end) for end in ends]))
+    return best._replace(start_losses=losses)
+
+
+def settled(problem: Problem, solution: Solution) -> Solution:
+    """A solution polished again for as long as that lowers its loss."""
+    for _ in range(ROUNDS):
+        again = _lowest([solution, refine(problem, solution.parameters)])
+        if not again.loss < solution.loss - SETTLED:
+            return again
+        solution = again
+    return solution
+
+
+def _lowest(solutions: Sequence[Solution]) -> Solution:
+    return min(solutions, key=lambda solution: float(jnp.nan_to_num(solution.loss, nan=jnp.inf)))
 
 
 def random_starts(key: PRNGKeyArray, n_starts: int, n_parameters: int) -> Array:

@@ -1,0 +1,50 @@
+"""The search for the best fit: one optimum from every start, descents only, scatter by table."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxscale as js
+from jaxscale.fit.objective import log_residuals, loss, smoothed, time_scatter
+from jaxscale.fit.solve import TEMPERATURE, random_starts, refine, settled, solve
+
+
+@pytest.fixture(scope="module")
+def starts(bloom_fit: js.FitResult) -> jax.Array:
+    """Points at random around the priors' centre [start, parameter]."""
+    return random_starts(jr.key(1), 3, bloom_fit.problem.parametrisation.n_parameters)
+
+
+def test_every_start_ends_in_the_same_optimum(bloom_fit: js.FitResult, starts: jax.Array):
+    ends = [float(refine(bloom_fit.problem, start).loss) for start in starts]
+    np.testing.assert_allclose(ends, float(bloom_fit.solution.loss), atol=1e-3)
+    # Negative control: the starts themselves are far from it.
+    assert min(float(loss(start, bloom_fit.problem)) for start in starts) > float(bloom_fit.solution.loss) + 10.0
+
+
+def test_the_best_fit_is_below_what_every_start_reached(bloom_fit: js.FitResult, starts: jax.Array):
+    found = solve(bloom_fit.problem, starts)
+    assert found.start_losses.shape == (len(starts),)
+    assert float(found.loss) <= float(jnp.min(found.start_losses))
+
+
+def test_polishing_again_never_raises_the_loss(bloom_fit: js.FitResult, starts: jax.Array):
+    best = bloom_fit.solution
+    assert float(settled(bloom_fit.problem, best).loss) <= float(best.loss)
+    worse = best._replace(parameters=starts[1], loss=loss(starts[1], bloom_fit.problem))
+    assert float(settled(bloom_fit.problem, worse).loss) < float(worse.loss) - 10.0
+
+
+def test_smooth_step_times_are_close_to_exact_ones(bloom_fit: js.FitResult):
+    """The way to the optimum leads through a model that differs a little, and does differ."""
+    at = bloom_fit.solution.parameters
+    exact, smooth = (log_residuals(at, smoothed(bloom_fit.problem, t))[:, 0] for t in (0.0, TEMPERATURE))
+    # Beside the smoothing, stages hold equal shares of the layers in place of whole layers.
+    assert 0.0 < np.median(np.abs(np.asarray(smooth - exact))) < 3.0 * TEMPERATURE
+
+
+def test_runs_scatter_as_their_table_says():
+    known, other = time_scatter(["mlperf_llm_training/mlperf", "a-table-of-my-own"])
+    assert known > other == pytest.approx(0.03)
