@@ -289,7 +289,7 @@ Mean / median absolute percentage error of peak memory.
 
 The pooled fit is refitted without a setup; then its runs are predicted as they are (zero-shot), and after a fit of
 eight of them, drawn at random (mean over two draws). Percentage errors of step time; `fits/transfer.py`, with the
-calibration of 2026-11-20.
+shipped calibration refitted by the present solver.
 
 {transfer_table()}
 
