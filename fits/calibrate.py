@@ -1,6 +1,6 @@
 """Calibrate the shipped coefficients: one fit per source and the pooled default; writes fits/results/*.toml.
 
-Run from the repository: `python fits/calibrate.py` (about 15 minutes on 2 cores), then `python fits/scoreboard.py`. The
+Run from the repository: `python fits/calibrate.py` (half an hour at most on 2 cores), then `fits/scoreboard.py`. The
 pooled fit has effects by source, chip, precision, kernel, release and local shape. Runs are then left out in several
 schemes, each answered by a fit that never saw them; fits/residuals.csv keeps every residual.
 """

@@ -241,7 +241,10 @@ def write_front_page(data: dict[str, np.ndarray]) -> None:
     path = FOLDER.parent / "README.md"
     before, rest = path.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    said = "Mean / median error of step time [%]; [fits/README.md](fits/README.md) has every scheme, memory and peers."
+    said = (
+        "Mean / median error of step time [%]; [fits/README.md](fits/README.md) has every scheme, memory and peers,\n"
+        "and says which of these held-out errors are optimistic, and by how much."
+    )
     path.write_text(f"{before}{BEGIN}\n{readme_table(data)}\n\n{said}\n{END}{after}", encoding="utf-8")
 
 

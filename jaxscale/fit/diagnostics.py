@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.objective import DEGREES_OF_FREEDOM, MEMORY_SCATTER, Problem, residuals
+from jaxscale.fit.objective import DEGREES_OF_FREEDOM, MEMORY_SIGMA, Problem, residuals
 from jaxscale.fit.solve import Solution
 
 _jacobian = filter_jit(jax.jacfwd(residuals))
@@ -76,7 +76,7 @@ def log_likelihood(problem: Problem, solution: Solution, n: int) -> float:
     errors = np.asarray(solution.log_residuals)
     with_memory = np.asarray(problem.with_memory)[np.asarray(problem.has_memory) > 0.0]
     total = 0.0
-    memory = (errors[with_memory, 1], np.full(len(with_memory), MEMORY_SCATTER))
+    memory = (errors[with_memory, 1], np.full(len(with_memory), MEMORY_SIGMA))
     for values, sigma in ((errors[:n, 0], np.asarray(problem.scatter)[:n]), memory):
         square = (values / sigma) ** 2 / nu
         total += float(np.sum(constant - np.log(sigma) - 0.5 * (nu + 1.0) * np.log1p(square)))

@@ -58,8 +58,8 @@ class Problem(eqx.Module):
     temperature: float = eqx.field(static=True, default=0.0)
 
 
-MEMORY_SCATTER = 0.06
-"""Sigma of peak memory [1]."""
+MEMORY_SIGMA = 0.06
+"""Sigma of the log peak memory in a fit; that of step time is the `scatter` of its table [1]."""
 
 ROW_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
 """Rows are padded with copies of weight 0 to one of these counts, so that few shapes are compiled [1]."""
@@ -169,7 +169,7 @@ def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array
     """Pseudo-residuals whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
     weight = jnp.concatenate([problem.weight, problem.weight[problem.with_memory] * problem.has_memory])
     time, memory = log_errors(parameters, problem)
-    scaled = jnp.concatenate([time / problem.scatter, memory / MEMORY_SCATTER])
+    scaled = jnp.concatenate([time / problem.scatter, memory / MEMORY_SIGMA])
     nu = DEGREES_OF_FREEDOM
     # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
     square = scaled**2 / nu
