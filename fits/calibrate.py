@@ -1,6 +1,6 @@
 """Calibrate the shipped coefficients: one fit per source and the pooled default; writes fits/results/*.toml.
 
-Run from the repository: `python fits/calibrate.py` (half an hour at most on 2 cores), then `fits/scoreboard.py`. The
+Run from the repository: `python fits/calibrate.py` (half an hour on 2 cores), then `fits/scoreboard.py`. The
 pooled fit has effects by source, chip, precision, kernel, release and local shape. Runs are then left out in several
 schemes, each answered by a fit that never saw them; fits/residuals.csv keeps every residual.
 """
@@ -18,16 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._resources import data_path
-from jaxscale.calibration import Calibration, Scatter, software_stack, table_of
+from jaxscale.calibration import Calibration, software_stack, table_of
 from jaxscale.fit.batch import Measured, concatenate
 from jaxscale.fit.fitting import fit_measured
+from jaxscale.fit.intervals import scatter_by, typical
 from jaxscale.fit.measured import fold_of, measured_runs
 from jaxscale.fit.objective import reweighted
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.solve import refine
+from jaxscale.fit.store import load_fit
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
+N_STARTS = 4
+"""Random starts of each search; the last calibration is one more, so that no new one is worse for want of luck [1]."""
+
 N_MODEL_FOLDS = 6
 
 LARGE = {
@@ -78,14 +83,16 @@ def left_out(result: FitResult, fold: np.ndarray, name: str) -> np.ndarray:
     return residuals
 
 
-def with_unseen_scatter(result: FitResult, residuals: np.ndarray) -> FitResult:
-    """Record the scatter of unseen frameworks: the mean over setups of each one's 90 % quantile, so none rules."""
-    setups = np.asarray(result.levels["source"]).astype(str)
-    has_memory = np.asarray(result.problem.log_memory)[: result.n] > 0.0
-    time = np.mean([np.quantile(np.abs(residuals[setups == s, 0]), 0.9) for s in sorted(set(setups))])
-    memory = np.sqrt(np.mean(residuals[has_memory, 1] ** 2))
+def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[str, np.ndarray]) -> FitResult:
+    """Record the scatter of what a fit never saw: models, larger clusters, whole setups; by source and typical."""
+    by_source = {
+        kind: scatter_by("source", kind, everything, residuals[scheme])
+        for kind, scheme in (("new_model", "model"), ("larger", "larger"), ("unseen", "setup"))
+    }
+    found = [entry for kind in ("new_model", "larger") for entry in by_source[kind]]
+    found += [typical(kind, entries) for kind, entries in by_source.items()]
     record = result.coefficients.calibration or Calibration("default")
-    record = dataclasses.replace(record, scatter=(*record.scatter, Scatter("unseen", "", float(time), float(memory))))
+    record = dataclasses.replace(record, scatter=(*record.scatter, *found))
     return dataclasses.replace(result, coefficients=dataclasses.replace(result.coefficients, calibration=record))
 
 
@@ -107,7 +114,7 @@ def fit_each() -> np.ndarray:
     jax.config.update("jax_enable_x64", True)
     held_out = []
     for name, (table, _) in load_tables().items():
-        result = fit_measured(table, n_starts=8, name=name, data_hash=digest([name]))
+        result = fit_measured(table, n_starts=N_STARTS, name=name, data_hash=digest([name]), resumed=load_fit(name))
         result.save(FOLDER / "results" / f"{name}.toml")
         held_out.append(result.held_out)
         print(_said(name, result), flush=True)
@@ -131,13 +138,16 @@ def fit_together(own: Future[np.ndarray]) -> None:
     """
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
-    pooled = fit_measured(everything, n_starts=8, name="default", data_hash=digest(sorted(tables)), progress=print)
+    said = digest(sorted(tables))
+    pooled = fit_measured(
+        everything, n_starts=N_STARTS, name="default", data_hash=said, resumed=load_fit("default"), progress=print
+    )
     print(_said("default", pooled), flush=True)
     for setup, error in pooled.errors_by("source").items():
         print(f"  {setup}: {error['mape']:.2f} / {error['median_ape']:.2f} %", flush=True)
     folds = schemes(pooled, everything)
     residuals = {name: left_out(pooled, fold, name) for name, fold in folds.items()}
-    pooled = with_unseen_scatter(pooled, residuals["setup"])
+    pooled = with_novel_scatter(pooled, everything, residuals)
     pooled.save(FOLDER / "results" / "default.toml")
     memory = np.where(np.asarray(pooled.problem.log_memory)[: pooled.n] > 0.0, 1.0, np.nan)
     in_sample = np.asarray(jnp.asarray(pooled.solution.log_residuals))[: pooled.n]

@@ -14,12 +14,12 @@ import numpy as np
 from calibrate import FOLDER, load_tables
 
 from jaxscale.calibration import software_stack
-from jaxscale.coefficients import Coefficients, prior_medians, priors
+from jaxscale.coefficients import Coefficients, prior_medians
 from jaxscale.fit.batch import Measured, concatenate
 from jaxscale.fit.fitting import Attempt, calibration_record, fit_measured, moved
 from jaxscale.fit.objective import Problem, predicted_logs, reweighted
-from jaxscale.fit.parameters import Effect, unconstrain
-from jaxscale.fit.prepare import base_of, fit_problem
+from jaxscale.fit.parameters import Effect
+from jaxscale.fit.prepare import base_of, fit_problem, parameters_of
 from jaxscale.fit.solve import refine
 from jaxscale.fit.store import load_fit
 
@@ -28,23 +28,9 @@ N_DRAWS = 2
 MIN_RUNS = 16
 
 
-def saved_parameters(effects: tuple[Effect, ...], problem: Problem) -> np.ndarray:
-    """Standardised parameters of the shipped pooled fit [parameter]."""
-    fitted = load_fit("default")
-    spread = np.asarray([prior.spread for prior in priors().values()])
-    pooled = (unconstrain(fitted) - unconstrain(prior_medians())) / spread
-    assert fitted.calibration is not None
-    shifts = {(e.kind, e.level): dict(e.shifts) for e in fitted.calibration.effects}
-    scale = np.asarray(problem.parametrisation.scale)
-    values = np.zeros(len(scale))
-    for index, effect in enumerate(effects):
-        values[index] = shifts.get((effect.kind, effect.level), {}).get(effect.coefficient, 0.0) / scale[index]
-    return np.concatenate([pooled, values])
-
-
 def without(everything: Measured, problem: Problem, effects: tuple[Effect, ...], kept: np.ndarray) -> Coefficients:
     """The pooled fit of the kept runs, starting from the shipped one."""
-    solution = refine(reweighted(problem, kept), jnp.asarray(saved_parameters(effects, problem)))
+    solution = refine(reweighted(problem, kept), jnp.asarray(parameters_of(load_fit(), problem, effects)))
     attempt = Attempt(problem, effects, solution, np.zeros((int(kept.sum()), 2)))
     record = calibration_record("without", everything.take(kept), prior_medians(), attempt, "")
     return moved(prior_medians(), problem.parametrisation.spread, solution.parameters, record)

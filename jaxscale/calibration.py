@@ -65,8 +65,9 @@ class Scatter:
     """Relative scatter of runs around the prediction, measured on runs that the fit did not see.
 
     Attributes:
-        kind: kind of level (`source`, `framework`), `known` for any known one, `unseen` for a new framework.
-        level: its name, empty for `known` and `unseen`.
+        kind: kind of level (`source`, `framework`), `known` for any known one, `unseen` for a new framework,
+            `new_model` and `larger` for runs of a source on a model, or on more chips, than the fit ever saw.
+        level: its name; the source of `new_model` and `larger`, empty for any source; empty for `known` and `unseen`.
         time: half-width of the central 90 % interval of log step time [1].
         memory: standard deviation of log peak memory [1].
     """
@@ -86,6 +87,7 @@ class Calibration:
         effects: by level; a level that is not listed has the pooled value.
         scatter: by level.
         known: kind and name of every level seen in the fit, also those without an effect.
+        largest: sources and the most chips of any of their runs in the fit [1].
         provenance: keys and values: data hash, versions, number of runs, held-out error.
     """
 
@@ -93,6 +95,7 @@ class Calibration:
     effects: tuple[LevelEffect, ...] = ()
     scatter: tuple[Scatter, ...] = ()
     known: tuple[tuple[str, str], ...] = ()
+    largest: tuple[tuple[str, float], ...] = ()
     provenance: tuple[tuple[str, str], ...] = ()
 
     @functools.cached_property
@@ -122,11 +125,22 @@ class Calibration:
         # The first entry of a level counts: a new fit puts its own before those of its start.
         return {(scatter.kind, scatter.level): scatter for scatter in reversed(self.scatter)}
 
-    def scatter_of(self, levels: Mapping[str, str | None]) -> Scatter:
+    def scatter_of(self, levels: Mapping[str, str | None], n_chips: float = 0.0) -> Scatter:
         """Scatter of a run of the given levels: its source's, its framework's, or that of an unseen framework.
 
-        A chip that the fit never saw widens the interval to at least that of an unseen framework.
+        What the fit never saw widens the interval: a chip to that of an unseen framework at least; a model, or more
+        chips than any run of the source had, to what such runs showed when they were left out.
+
+        Args:
+            levels: level of the run by kind.
+            n_chips: of the run [1].
+
+        Returns:
+            The widest scatter that applies.
         """
+        return max([self._usual_scatter(levels), *self._novel_scatter(levels, n_chips)], key=lambda found: found.time)
+
+    def _usual_scatter(self, levels: Mapping[str, str | None]) -> Scatter:
         by_level = self._scatter_by_level
         unseen = by_level.get(("unseen", ""), Scatter("unseen", "", math.log(1.5), 0.25))
         gpu = levels.get("gpu")
@@ -137,6 +151,19 @@ class Calibration:
                 return by_level[kind, str(levels[kind])]
         has_name = levels.get("framework") or levels.get("source")
         return unseen if has_name else by_level.get(("known", ""), unseen)
+
+    def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
+        source, model = levels.get("source") or "", levels.get("architecture")
+        largest = dict(self.largest)
+        is_novel = {
+            "new_model": bool(self.known and model) and ("architecture", model) not in self.known,
+            "larger": n_chips > largest.get(source, max(largest.values(), default=math.inf)),
+        }
+        found: list[Scatter] = []
+        for kind in (kind for kind, novel in is_novel.items() if novel):
+            entries = (self._scatter_by_level.get((kind, level)) for level in (source, ""))
+            found += [entry for entry in entries if entry is not None][:1]
+        return found
 
     def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
         """Levels of a run that the fit never saw, as `kind 'level'`."""

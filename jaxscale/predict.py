@@ -126,7 +126,8 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
             terms[name][index] = np.asarray(values)[:count]
         total = np.asarray(step.total)[:count]
         peak = np.asarray(peak)[:count]
-        scatter = [_scatter(coefficients, row) for row in levels]
+        chips = np.asarray(described.batch.cluster.n_chips)
+        scatter = [_scatter(coefficients, row, float(n)) for row, n in zip(levels, chips, strict=True)]
         half = np.asarray([entry.time for entry in scatter])
         spread = np.asarray([entry.memory for entry in scatter])
         capacity = np.asarray(described.batch.cluster.chip.hbm_bytes)
@@ -153,10 +154,10 @@ def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coeffic
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), (batch, coefficients))
 
 
-def _scatter(coefficients: Coefficients, levels: Mapping[str, str | None]) -> Scatter:
+def _scatter(coefficients: Coefficients, levels: Mapping[str, str | None], n_chips: float) -> Scatter:
     if coefficients.calibration is None:
         return Scatter("unseen", "", float(np.log(2.0)), 0.3)  # an uncalibrated model is right within a factor of two
-    return coefficients.calibration.scatter_of(levels)
+    return coefficients.calibration.scatter_of(levels, n_chips)
 
 
 def _with_unseen(note: str, coefficients: Coefficients, levels: Mapping[str, str | None]) -> str:

@@ -50,20 +50,27 @@ def show(figure, name):
 # %% [markdown]
 # ## The paper's figures, unfitted and fitted
 #
-# Coefficients come from the shipped fit, for the framework of it that trains by PyTorch FSDP. Unfitted: hop latencies
-# from NCCL's tuner (protocol LL128), power from other publications. Fitted: the two hop latencies, to the fall of
-# throughput and the gain by tensor parallelism; and the power of exposed collectives, to the level of 658 W and the
-# 30 W that tensor parallelism adds. The fall of power and every MFU are predictions. Two assumptions fill gaps in the
-# material at hand: A100 and H100 are compared on 256 chips, and the strong scaling has 32 sequences.
+# Coefficients come from the fit of MosaicML's table, the one that trains by PyTorch FSDP on the same chips. Its runs
+# hide nearly all of what FSDP moves, so that what hides where, and what tensor parallelism costs, stay at their priors.
+# Unfitted: hop latencies from NCCL's tuner (protocol LL128), power from other publications. Fitted: the two hop
+# latencies, to the fall of throughput and the gain by tensor parallelism; and the power of exposed collectives, to the
+# level of 658 W and the 30 W that tensor parallelism adds. The fall of power and every MFU are predictions. Two
+# assumptions fill gaps in the material at hand: A100 and H100 are compared on 256 chips, and the strong scaling has 32
+# sequences. With NCCL's latencies, prefetching hides the rings of 2,048 chips almost wholly. The pooled fit, in whose
+# other tables collectives of FSDP do show, foretells most of the fall with nothing fitted, but too little gain by
+# tensor parallelism.
 
 # %%
 before, after = (published.reproduce(overlay) for overlay in (library.unfitted(), library.fitted()))
+pooled = published.reproduce(library.unfitted(), js.load_fit())
 answers = {
-    name: (value, before.values[name], after.values[name]) for name, (value, _) in published.published_values().items()
+    name: (value, *(found.values[name] for found in (before, after, pooled)))
+    for name, (value, _) in published.published_values().items()
 }
-print(f"{'':26s}{'published':>10s}{'unfitted':>10s}{'fitted':>10s}")
+print(f"{'':26s}{'published':>10s}{'unfitted':>10s}{'fitted':>10s}{'pooled, unfitted':>18s}")
 for name, row in answers.items():
-    print(f"{name:26s}" + "".join(f"{value:10.3f}" if abs(value) < 1 else f"{value:10.0f}" for value in row))
+    said = [f"{value:.3f}" if abs(value) < 1 else f"{value:.0f}" for value in row]
+    print(f"{name:26s}{said[0]:>10s}{said[1]:>10s}{said[2]:>10s}{said[3]:>18s}")
 print(f"best tp at 128 and 2,048 chips: unfitted {before.best_degree}, fitted {after.best_degree}")
 for name, overlay in (("unfitted", library.unfitted()), ("fitted", library.fitted())):
     inside, between = (1e6 * hop for hop in overlay.hop_latency)
@@ -344,7 +351,8 @@ assert after.best_degree[0] == 1 and 2 <= after.best_degree[1] <= 4
 assert 0.3 <= after.values["tensor_parallel_gain"] <= 0.7
 assert abs(after.values["a100_mfu"] - 0.5967) <= 0.04 and abs(after.values["h100_mfu"] - 0.4077) <= 0.04
 assert abs(after.values["strong_scaling_mfu_few"] - 0.40) <= 0.04 and after.values["strong_scaling_mfu_many"] < 0.15
-assert abs(before.values["throughput_fall"] + 0.3722) < 0.10, "unfitted"
+assert abs(pooled.values["throughput_fall"] + 0.3722) < 0.10, "pooled fit, no latency fitted"
+assert abs(before.values["power_fall"] + 0.0587) <= 0.02 and -0.2 < before.values["throughput_fall"] < 0, "unfitted"
 assert best.degree[0, few] < 1.5 and 2 <= best.degree[0, many] <= 4
 assert overtakes["HSDP, groups of 64"] < overtakes["FSDP, tp 4"] < overtakes["pp 4"]
 assert in_sample.within >= 0.8

@@ -25,6 +25,10 @@ ZERO_BUBBLE_LEAVES = 1.0 / 3.0
 backward and weight gradient (Qi et al. 2023, table 2) [1]."""
 
 
+DIVISIBLE = 0.02
+"""Temperature from which on layers are shared as if they could be divided [1]."""
+
+
 class StageTimes(NamedTuple):
     """Time of one microbatch, forward and backward, by stage.
 
@@ -41,22 +45,23 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: float = 
     r"""Layers of the fullest stage: $\lceil L / p \rceil$, continuous between whole numbers.
 
     The exact form rises linearly over the width $1/p$ that separates $L$ from $L + 1$ layers, so that it meets the
-    ceiling at every whole L and p and is continuous; a single stage holds all layers. The smooth form is the plain
-    ratio, at most one layer below.
+    ceiling at every whole L and p and is continuous; a single stage holds all layers. Smooth forms rise over at least
+    $(T / T_1)^3$: the exact ceiling for up to $(T_1 / T)^3$ stages, the plain ratio from $T_1$ (`DIVISIBLE`) on.
 
     Args:
         n_layers: L [1].
         stages: p [1].
-        temperature: 0 exact, else smooth.
+        temperature: T, 0 for the exact form [1].
 
     Returns:
         Layers [1].
     """
     ratio = jnp.divide(n_layers, stages)
-    if temperature > 0.0:
+    if temperature >= DIVISIBLE:
         return ratio
     whole = jnp.floor(ratio)
-    return jnp.where(jnp.less_equal(stages, 1.0), ratio, whole + jnp.clip(stages * (ratio - whole), 0.0, 1.0))
+    width = jnp.maximum(jnp.divide(1.0, stages), (temperature / DIVISIBLE) ** 3)
+    return jnp.where(jnp.less_equal(stages, 1.0), ratio, whole + jnp.minimum((ratio - whole) / width, 1.0))
 
 
 def stage_times(

@@ -6,9 +6,10 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, is_apart
 from jaxscale.catalogue import Hardware
@@ -19,7 +20,7 @@ from jaxscale.fit.intervals import measured_scatter
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
-from jaxscale.fit.prepare import fit_problem, tightened
+from jaxscale.fit.prepare import fit_problem, parameters_of, tightened
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
 from jaxscale.fit.store import level_kinds, load_fit
@@ -91,9 +92,14 @@ def fit_measured(
     n_folds: int = 5,
     name: str = "fit",
     data_hash: str = "",
+    resumed: Coefficients | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> FitResult:
-    """Fit the coefficients to measured runs that are arrays already; see `fit`."""
+    """Fit the coefficients to measured runs that are arrays already; see `fit`.
+
+    Of two searches from the priors the second may be unlucky with its starts: `resumed`, a fit from the priors to about
+    the same runs, is one start more.
+    """
     say = progress or (lambda _: None)
     n = len(measured.batch)
     if n < MIN_ROWS:
@@ -101,10 +107,12 @@ def fit_measured(
     pooled = start if start is not None else prior_medians()
     candidates = (1.0,) if start is None else TIGHTNESS_OF_FEW_RUNS if n <= FEW_RUNS else (TIGHTNESS_FROM_START,)
     problem, effects = fit_problem(measured, pooled)
+    more = [] if resumed is None else [parameters_of(resumed, problem, effects)]
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
     problems = [tightened(problem, tightness) for tightness in candidates]
     attempts = [
-        attempt_fit(tight, effects, groups_to_leave_out(measured), n_starts, n_folds, say) for tight in problems
+        attempt_fit(tight, effects, groups_to_leave_out(measured), starts_of(tight, n_starts, more), n_folds, say)
+        for tight in problems
     ]
     best = simplest(attempts)
     record = calibration_record(name, measured, pooled, best, data_hash)
@@ -163,14 +171,19 @@ def attempt_fit(
     problem: Problem,
     effects: tuple[Effect, ...],
     groups: np.ndarray,
-    n_starts: int,
+    starts: Float[Array, "start parameter"],
     n_folds: int,
     say: Callable[[str], None],
 ) -> Attempt:
-    """Solve a problem, and cross-validate by groups of its runs [row]."""
-    starts = random_starts(jr.key(0), n_starts, problem.parametrisation.n_parameters)
+    """Solve a problem from some starts, and cross-validate by groups of its runs [row]."""
     solution = solve(problem, starts)
     return Attempt(problem, effects, solution, cross_validate(problem, solution, groups, n_folds, say))
+
+
+def starts_of(problem: Problem, n_starts: int, more: Sequence[np.ndarray]) -> Array:
+    """The prior's centre, random points around it, and some points more [start, parameter]."""
+    drawn = random_starts(jr.key(0), n_starts, problem.parametrisation.n_parameters)
+    return jnp.concatenate([drawn, *(jnp.asarray(point)[None] for point in more)])
 
 
 def groups_to_leave_out(measured: Measured) -> np.ndarray:
@@ -232,8 +245,17 @@ def calibration_record(
         effects=before.effects + effects + other_sources_effects(effects, rows),
         scatter=measured_scatter(measured, held_out) + before.scatter,
         known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
+        largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
     )
+
+
+def largest_clusters(before: Calibration, measured: Measured) -> tuple[tuple[str, float], ...]:
+    """Most chips of any run of each source, those of the start included [1]."""
+    largest = dict(before.largest)
+    for source, count in zip(measured.levels["source"], np.asarray(measured.batch.cluster.n_chips), strict=True):
+        largest[source] = max(largest.get(source, 0.0), float(count))
+    return tuple(sorted(largest.items()))
 
 
 def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelEffect, ...]:

@@ -1,5 +1,7 @@
 """Intervals from held-out runs: how far a run that the fit has not seen may be from its prediction."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from jaxscale.calibration import Scatter
@@ -33,17 +35,46 @@ def half_width(errors: np.ndarray, groups: np.ndarray) -> float:
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
     """Scatter of each source and framework, and of all runs, from residuals of time and memory [row, 2]."""
-    parts = [("known", "", np.ones(len(held_out), dtype=bool))]
-    for kind in ("framework", "source"):
-        column = np.asarray(measured.levels[kind], dtype=object)
-        parts = [(kind, level, column == level) for level in sorted(set(column) - {""})] + parts
-    time, groups = np.abs(held_out[:, 0]), groups_of(measured)
+    everything = level_scatter("known", "", np.ones(len(held_out), dtype=bool), measured, held_out)
+    named = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
+    return (*named[0], *named[1], *everything)
+
+
+def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
+    """Scatter of the runs of each level of a column that names one, as entries of a kind; see `level_scatter`."""
+    levels = np.asarray(measured.levels[column], dtype=object)
+    found = [level_scatter(kind, level, levels == level, measured, held_out) for level in sorted(set(levels) - {""})]
+    return tuple(entry for entries in found for entry in entries)
+
+
+def level_scatter(
+    kind: str, level: str, rows: np.ndarray, measured: Measured, held_out: np.ndarray
+) -> tuple[Scatter, ...]:
+    """Scatter of some runs.
+
+    Args:
+        kind: what the entry is called.
+        level: which one of these.
+        rows: whether a run belongs to it [row].
+        measured: the runs.
+        held_out: log residuals of time and memory, nan where a run was not left out [row, 2].
+
+    Returns:
+        The entry; none where fewer than `MIN_RUNS` were left out.
+    """
+    rows = rows & np.isfinite(held_out[:, 0])
+    if rows.sum() < MIN_RUNS:
+        return ()
     memory = np.where(np.isfinite(np.asarray(measured.peak_memory)), held_out[:, 1], np.nan)
-    enough = [part for part in parts if np.isfinite(time[part[2]]).sum() >= MIN_RUNS]
-    return tuple(
-        Scatter(kind, level, half_width(time[rows], groups[rows]), _memory_scatter(memory[rows]))
-        for kind, level, rows in enough
-    )
+    time = half_width(np.abs(held_out[rows, 0]), groups_of(measured)[rows])
+    return (Scatter(kind, level, time, _memory_scatter(memory[rows])),)
+
+
+def typical(kind: str, scatters: Sequence[Scatter]) -> Scatter:
+    """Scatter of a level that is not among those of some scatters: their mean, so that none rules."""
+    time = np.mean([scatter.time for scatter in scatters])
+    memory = np.sqrt(np.mean([scatter.memory**2 for scatter in scatters]))
+    return Scatter(kind, "", float(time), float(memory))
 
 
 def _memory_scatter(errors: np.ndarray) -> float:

@@ -1,12 +1,15 @@
 """From measured runs to a calibration problem: which effects there are, where each run's coefficients begin."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import numpy as np
 
-from jaxscale.coefficients import Coefficients
+from jaxscale.calibration import Calibration
+from jaxscale.coefficients import Coefficients, prior_medians
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.objective import Problem, make_problem
-from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
+from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.scope import scope
 from jaxscale.fit.store import unconstrained_rows
 
@@ -30,6 +33,28 @@ def fit_problem(measured: Measured, start: Coefficients) -> tuple[Problem, tuple
     effects = find_effects(measured.levels, scope(measured))
     members = membership(measured.levels, effects)
     return make_problem(measured, parametrisation(effects), base_of(measured, start), members), effects
+
+
+def parameters_of(coefficients: Coefficients, problem: Problem, effects: Sequence[Effect]) -> np.ndarray:
+    """Where a fit from the priors stands in a problem that begins there too, effects of other levels left out.
+
+    Args:
+        coefficients: the fit, with its record.
+        problem: a problem whose base is the priors' medians.
+        effects: its effects in parameter order.
+
+    Returns:
+        Standardised parameters [parameter].
+    """
+    mapping = problem.parametrisation
+    pooled = (unconstrain(coefficients) - unconstrain(prior_medians())) / np.asarray(mapping.spread)
+    record = coefficients.calibration or Calibration("none")
+    shifts = {(effect.kind, effect.level): dict(effect.shifts) for effect in record.effects}
+    scale = np.asarray(mapping.scale)
+    values = np.zeros(len(scale))
+    for index, effect in enumerate(effects):
+        values[index] = shifts.get((effect.kind, effect.level), {}).get(effect.coefficient, 0.0) / scale[index]
+    return np.concatenate([pooled, values])
 
 
 def tightened(problem: Problem, tightness: float) -> Problem:

@@ -63,8 +63,9 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
     )
     scatter = tuple(Scatter(**entry) for entry in table.get("scatter", []))
     known = tuple((kind, level) for kind, levels in table.get("known", {}).items() for level in levels)
+    largest = tuple((source, float(count)) for source, count in table.get("largest", {}).items())
     provenance = tuple((key, str(value)) for key, value in table.get("provenance", {}).items())
-    calibration = Calibration(str(table.get("name", path.stem)), effects, scatter, known, provenance)
+    calibration = Calibration(str(table.get("name", path.stem)), effects, scatter, known, largest, provenance)
     return from_values([values[name] for name in names()], calibration)
 
 
@@ -150,6 +151,8 @@ def to_toml(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, An
     for kind in sorted({kind for kind, _ in record.known}):
         levels = [_quoted(level) for known, level in record.known if known == kind]
         lines.append(f"{kind} = [{', '.join(levels)}]")
+    lines += ["", "[largest]"]
+    lines += [f"{_quoted(source)} = {count:g}" for source, count in record.largest]
     for effect in record.effects:
         shifts = ", ".join(f"{name} = {_number(shift)}" for name, shift in effect.shifts)
         lines += ["", "[[effects]]", f"kind = {_quoted(effect.kind)}", f"level = {_quoted(effect.level)}"]

@@ -33,12 +33,12 @@ def flat_ring(
     hop_latency: Float[ArrayLike, " level"],
     temperature: float = 0.0,
 ) -> Cluster:
-    """The cluster as the rings of a plan's sharding group see it: the network hop of the module's equation.
+    """The cluster as the rings of a plan's sharding group see it: the hops of the module's equation.
 
     Args:
         cluster: chips and network.
         plan: degrees; the group is `shard_group * cp` chips, `tp` apart.
-        coefficients: whose latency scale is divided out, so that `hop_latency` is what applies.
+        coefficients: whose latency scales are divided out, so that `hop_latency` is what applies.
         hop_latency: of one hop of the ring, inside a domain and between domains [s].
         temperature: smoothing of the placement [1].
 
@@ -49,8 +49,8 @@ def flat_ring(
     here = ranks_per_level(plan.shard_group * plan.cp, plan.tp, link, temperature)[0]
     inside, between = jnp.asarray(hop_latency)[0], jnp.asarray(hop_latency)[1]
     hop = (between + (here - 1.0) * inside) / coefficients.network_latency_scale
-    latency = jnp.asarray(cluster.network.latency)
-    return eqx.tree_at(lambda c: c.network.latency, cluster, jnp.stack([latency[0], hop, hop]))
+    within = inside / coefficients.link_latency_scale
+    return eqx.tree_at(lambda c: c.network.latency, cluster, jnp.stack([within, hop, hop]))
 
 
 class LayerGather(NamedTuple):

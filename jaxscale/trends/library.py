@@ -117,7 +117,7 @@ def scenario(
         name_or_model: catalogue name, or a model.
         gpu: catalogue id of a chip with an entry in `systems`.
         overlay: latencies and powers; the fitted ones where None.
-        coefficients: pooled coefficients; the shipped default where None.
+        coefficients: pooled coefficients; those of the paper's workload where None.
         levels: framework, precision and so on whose fitted effects apply; those of the paper's workload where None.
         hardware: catalogue of chips; the shipped one where None.
         power_cap: of each chip [W].
@@ -136,7 +136,7 @@ def scenario(
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
     said = {"framework": work["framework"], "precision": work["precision"]} if levels is None else levels
-    pooled = load_fit() if coefficients is None else coefficients
+    pooled = load_fit(work["fit"]) if coefficients is None else coefficients
     return Scenario(
         model=chosen,
         cluster=chips,

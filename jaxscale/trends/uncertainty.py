@@ -12,13 +12,13 @@ from jaxscale.calibration import Z90
 from jaxscale.catalogue import read_toml
 from jaxscale.coefficients import MEMORY_COEFFICIENTS, from_values, prior_medians
 from jaxscale.fit.parameters import constrain_values, unconstrain
-from jaxscale.trends.library import Overlay, fitted
+from jaxscale.trends.library import Overlay, fitted, table
 from jaxscale.trends.scenario import Scenario
 
 
-def coefficient_spreads(fit: str = "default") -> np.ndarray:
-    """Standard deviation of each unconstrained coefficient, from the 90 % intervals of a shipped fit [coefficient]."""
-    entries = read_toml(fit_path(f"{fit}.toml"))["coefficients"]
+def coefficient_spreads() -> np.ndarray:
+    """Standard deviation of each unconstrained coefficient, from 90 % intervals of the trends' fit [coefficient]."""
+    entries = read_toml(fit_path(f"{table()['workload']['fit']}.toml"))["coefficients"]
     known = {name: entry for name, entry in entries.items() if "lo" in entry and name not in MEMORY_COEFFICIENTS}
 
     def end(which: str) -> np.ndarray:
@@ -31,7 +31,7 @@ def coefficient_spreads(fit: str = "default") -> np.ndarray:
 def sample_scenarios(scenario: Scenario, n_samples: int, seed: int = 0, overlay: Overlay | None = None) -> Scenario:
     """Scenarios drawn at random; the first is the scenario itself.
 
-    Coefficients vary within the intervals of the shipped fit, as if independent, so that what their correlation would
+    Coefficients vary within the intervals of their fit, as if independent, so that what their correlation would
     cancel is counted in full; hop latencies vary by the spread of their own fit.
 
     Args:

@@ -19,7 +19,14 @@ from jaxscale.costs.expert import expert_exchange_forward
 from jaxscale.costs.matmul import dense_forward, expert_forward, matmul_time, seconds_per_flop
 from jaxscale.costs.optimizer import optimizer_time
 from jaxscale.costs.overhead import bookkeeping_time, host_exposed
-from jaxscale.costs.pipeline import bubble_time, busiest_layers, imbalance_time, stage_times, transfer_time
+from jaxscale.costs.pipeline import (
+    DIVISIBLE,
+    bubble_time,
+    busiest_layers,
+    imbalance_time,
+    stage_times,
+    transfer_time,
+)
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.costs.tensor import tensor_forward
 from jaxscale.plan import Plan
@@ -45,8 +52,16 @@ def ideal(**changes: float):
 @given(st.integers(1, 200), st.integers(1, 64))
 def test_busiest_layers_is_the_ceiling_on_whole_numbers(layers: int, stages: int):
     assert float(busiest_layers(float(layers), float(stages))) == pytest.approx(-(-layers // stages), abs=1e-9)
-    smooth = float(busiest_layers(float(layers), float(stages), 0.02))
-    assert smooth == pytest.approx(layers / stages) and -(-layers // stages) - 1.0 < smooth
+    divided = float(busiest_layers(float(layers), float(stages), DIVISIBLE))
+    assert divided == pytest.approx(layers / stages) and -(-layers // stages) - 1.0 < divided
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_slightly_smooth_layers_are_whole(layers: int, stages: int):
+    whole = -(-layers // stages)
+    assert float(busiest_layers(float(layers), float(stages), DIVISIBLE / 4.0)) == pytest.approx(whole, abs=1e-6)
+    between = float(busiest_layers(float(layers), float(stages), 0.7 * DIVISIBLE))
+    assert layers / stages - 1e-6 <= between <= whole + 1e-6
 
 
 @given(st.floats(1.0, 100.0), st.floats(1.0, 16.0))

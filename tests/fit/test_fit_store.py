@@ -3,6 +3,7 @@
 import pytest
 
 import jaxscale as js
+from jaxscale.calibration import Calibration, Scatter
 from jaxscale.coefficients import names
 
 
@@ -20,7 +21,35 @@ def test_default_records_where_it_comes_from():
     assert record is not None
     assert {"runs", "data_sha256", "jax", "held_out_mape_percent"} <= set(dict(record.provenance))
     kinds = {scatter.kind for scatter in record.scatter}
-    assert {"source", "framework", "known", "unseen"} <= kinds
+    assert {"source", "framework", "known", "unseen", "new_model", "larger"} <= kinds
+
+
+def test_what_no_fitted_run_had_widens_the_interval():
+    scatters = (
+        Scatter("source", "mine/f", 0.05, 0.1),
+        Scatter("new_model", "mine/f", 0.2, 0.1),
+        Scatter("larger", "", 0.3, 0.1),
+        Scatter("unseen", "", 0.6, 0.1),
+    )
+    known = (("architecture", "d64"), ("framework", "f"), ("source", "mine/f"))
+    record = Calibration("fit", scatter=scatters, known=known, largest=(("mine/f", 64.0),))
+    mine = {"source": "mine/f", "framework": "f", "architecture": "d64"}
+
+    def kind(n_chips: float, **changes: str) -> str:
+        return record.scatter_of({**mine, **changes}, n_chips).kind
+
+    assert kind(64.0) == "source"
+    assert kind(64.0, architecture="d128") == "new_model"
+    assert kind(65.0) == "larger" == kind(65.0, architecture="d128")
+    assert kind(65.0, source="yours", framework="g") == "unseen"
+
+
+def test_largest_clusters_are_kept_on_disk():
+    record = js.load_fit().calibration
+    assert record is not None
+    largest = dict(record.largest)
+    assert largest["vtrain_a100_ground_truth/megatron-deepspeed"] == 512.0
+    assert largest["mosaic_llm_foundry/llm-foundry"] < max(largest.values())
 
 
 def test_unseen_frameworks_get_wider_intervals():

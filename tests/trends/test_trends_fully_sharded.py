@@ -25,9 +25,7 @@ def test_the_latency_is_that_of_a_ring_through_every_chip(paper, n, tp):
     inside, between = np.asarray(paper.hop_latency)
     ranks, domains = n / tp, n / 8
     link = effective_link(paper.cluster.network, paper.coefficients)
-    # Hops of the first domain keep the calibrated latency of tensor-parallel collectives.
-    first = float(link.launch + link.latency[0] * (ranks / domains - 1.0))
-    expected = first + (ranks - ranks / domains - (domains - 1.0)) * inside + (domains - 1.0) * between
+    expected = float(link.launch) + (ranks - domains) * inside + (domains - 1.0) * between
     assert ring(paper, Layout(tp=tp), n)[0] == pytest.approx(expected, rel=1e-9)
 
 
