@@ -25,7 +25,7 @@ GONE, FREE = -30.0, 30.0
 """Unconstrained coordinates at which a cost vanishes, or a resource costs nothing."""
 
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
-    "loss of thin matrices": ("vtrain_a100_ground_truth", {"matmul_half_tokens": GONE, "matmul_half_width": GONE}),
+    "loss of thin matrices": ("mosaic_llm_foundry", {"matmul_half_tokens": GONE, "matmul_half_width": GONE}),
     "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
     "memory-bound kernels": ("vtrain_a100_ground_truth", {"residual_passes": GONE, "hidden_passes": GONE}),
     "kernel launches": ("vtrain_a100_ground_truth", {"kernel_time": GONE}),
@@ -42,7 +42,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
         "ultrascale_playbook_h100",
         {"dp_efficiency": FREE, "dp_buckets": GONE, "scale_out_efficiency": FREE},
     ),
-    "stragglers": ("nvidia_dgxc_benchmarking", {"straggler": GONE}),
+    "stragglers": ("mosaic_llm_foundry", {"straggler": GONE}),
     "mixture-of-experts overheads": (
         "nvidia_nemo_perf_summary",
         {"moe_layer_time": GONE, "moe_imbalance": GONE, "ep_efficiency": FREE},

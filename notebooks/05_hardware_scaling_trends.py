@@ -141,7 +141,7 @@ show(panels(parts), "trends_paper.png")
 # ## Why, and which layout overtakes which
 #
 # A layer's parameters travel through a ring of all chips. The bytes take the same time on 16 chips as on 16,000, the
-# hops do not: from some 300 chips on they outlast the compute that prefetching hides them behind. Halving the ring
+# hops do not: from some thousand chips on they outlast the compute that prefetching hides them behind. Halving the ring
 # (tp 2), or sharding within groups of 64 chips (HSDP), takes hops away. Throughput of each layout is drawn over pure
 # FSDP, the best tensor-parallel degree as a continuous function of the number of chips; bands: coefficients within the
 # intervals of the fit, hop latencies within theirs. Tensor and pipeline parallelism are told apart: a pipeline of two
@@ -197,7 +197,7 @@ show(panels(parts), "trends_crossover.png")
 # ## What one more chip, watt or dollar returns
 #
 # Derivatives of the model in the number of chips. An average hides how little the last chip adds: at 2,048 chips each
-# gives 59 % of what it gave at 8, the last one 32 %. Power capped to 500 W costs little where chips wait.
+# gives 61 % of what it gave at 8, the last one 21 %. Power capped to 500 W costs little where chips wait.
 
 # %%
 marginal = returns.marginal_returns(paper, js.trends.Layout(), weak, n)
@@ -282,7 +282,7 @@ show(panels(parts), "trends_generations.png")
 #
 # The hops of a ring do not depend on what it carries. A larger model meets them later, because the compute of a layer
 # grows with the square of its width; more sequences per chip push the fall out in proportion; longer ones at the same
-# number of tokens hardly, as only attention grows.
+# number of tokens a little, as only attention grows.
 
 # %%
 workloads = {
@@ -334,13 +334,13 @@ show(scaling_series(drawn), "trends_measured.png")
 # ## Questions that the paper leaves open
 #
 # - *An analytic model*: the ring through every chip, $t = (n - k)\,\alpha_{in} + (k - 1)\,\alpha_{out}$ beside the
-#   bytes; two latencies reproduce the measured fall, and NCCL's own come within six points of it.
+#   bytes; two latencies, somewhat above NCCL's own, reproduce the measured fall.
 # - *Strong scaling is known to fail*: it fails for another reason than weak scaling. There work per chip shrinks and
 #   bandwidth binds; here work per chip stays and the hops grow.
-# - *Hybrid sharding*: groups of 64 chips overtake pure FSDP near 300 chips and give at 2,048 more than the best tensor
+# - *Hybrid sharding*: groups of 64 chips overtake pure FSDP near 500 chips and give at 2,048 more than the best tensor
 #   parallelism; memory is the price.
-# - *Tensor or pipeline parallelism*: apart, tensor parallelism gains a third at 2,048 chips, pipelines of two and four
-#   stages still lose there and overtake only beyond.
+# - *Tensor or pipeline parallelism*: apart, tensor parallelism gains 45 % at 2,048 chips; a pipeline of two stages
+#   breaks even there, one of four overtakes only beyond.
 #
 # ## The figures that this notebook stands on
 
