@@ -13,19 +13,12 @@ import jax
 import numpy as np
 from scipy.optimize import least_squares
 
-from jaxscale.coefficients import Coefficients
-from jaxscale.fit.store import load_fit
-from jaxscale.trends.library import Overlay, table, unfitted
+from jaxscale.trends.library import Overlay, calibrated, table, unfitted
 from jaxscale.trends.published import FIGURES, Reproduction, published_values, reproduce
 
 RESULT = Path(__file__).parent / "results" / "hardware_trends.toml"
 LATENCY_FIGURES = ("throughput_fall", "tensor_parallel_gain")
 POWER_FIGURES = ("power_level", "tensor_parallel_power")
-
-
-def calibrated() -> Coefficients:
-    """Coefficients of the paper's workload."""
-    return load_fit(table()["workload"]["fit"])
 
 
 def at_latency(log_latency: np.ndarray, start: Overlay) -> Overlay:
@@ -41,7 +34,7 @@ def at_power(network: float, start: Overlay) -> Overlay:
 
 def fit_latencies(start: Overlay) -> tuple[Overlay, np.ndarray]:
     """Hop latencies, and the covariance of their logarithms."""
-    coefficients, wanted = calibrated(), published_values()
+    coefficients, wanted = calibrated(table()["workload"]["gpu"]), published_values()
     prior, spread = np.log(start.hop_latency), np.asarray(start.spread)
 
     def residuals(log_latency: np.ndarray) -> np.ndarray:
@@ -55,7 +48,8 @@ def fit_latencies(start: Overlay) -> tuple[Overlay, np.ndarray]:
 
 def fit_power(start: Overlay) -> Overlay:
     """Power of exposed collectives: least squares of the published level and difference, by their uncertainty."""
-    coefficients, wanted, entries = calibrated(), published_values(), table()["published"]
+    coefficients, wanted = calibrated(table()["workload"]["gpu"]), published_values()
+    entries = table()["published"]
 
     def misfit(share: np.ndarray) -> list[float]:
         found = reproduce(at_power(float(share[0]), start), coefficients).values
@@ -67,6 +61,7 @@ def fit_power(start: Overlay) -> Overlay:
 def to_toml(overlay: Overlay, covariance: np.ndarray, before: Reproduction, after: Reproduction) -> str:
     """The result as TOML text."""
     sigma = np.sqrt(np.diag(covariance))
+    provenance = dict(calibrated(table()["workload"]["gpu"]).calibration.provenance)
     lines = [
         "# Written by fits/hardware_trends.py: two hop latencies and one power fitted to arXiv 2411.13055.",
         "",
@@ -82,7 +77,7 @@ def to_toml(overlay: Overlay, covariance: np.ndarray, before: Reproduction, afte
         f"network = {overlay.power['network']:.4g}",
         "",
         "[provenance]",
-        f'fit = "{dict(calibrated().calibration.provenance)["data_sha256"]}"',
+        f'fit = "{provenance["data_sha256"]}"',
         f"power_fitted_to = {list(POWER_FIGURES)}".replace("'", '"'),
         "",
         "# Answers with the latencies of NCCL's tables and powers of other publications, then with these.",

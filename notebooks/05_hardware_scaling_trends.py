@@ -249,8 +249,9 @@ show(panels(parts), "trends_returns.png")
 # %% [markdown]
 # ## Generations, and single improvements
 #
-# The same two sequences per chip on every generation. Faster chips on the same network wait sooner: they start higher
-# in tokens per second and lower in MFU, and meet the ring earlier. Single improvements of the H100 cluster show what
+# The same two sequences per chip on every generation; chips without runs in MosaicML's table (V100, B200 and later)
+# have the coefficients of the pooled fit. Faster chips on the same network wait sooner: B200 and GB200 start higher in
+# tokens per second and lower in MFU, and meet the ring earlier. Single improvements of the H100 cluster show what
 # binds: arithmetic on 256 chips, hops on 2,048, where network bandwidth adds little.
 
 # %%

@@ -100,6 +100,13 @@ def price_of(gpu: str) -> Price:
     )
 
 
+def calibrated(gpu: str) -> Coefficients:
+    """Coefficients of the fit of the paper's workload where that fit has runs on the chip, else the pooled ones."""
+    fit = load_fit(table()["workload"]["fit"])
+    knows = fit.calibration is not None and ("gpu", gpu) in fit.calibration.known
+    return fit if knows else load_fit()
+
+
 def scenario(
     name_or_model: str | Transformer = "llama2-7b",
     gpu: str = "h100-80gb",
@@ -117,7 +124,7 @@ def scenario(
         name_or_model: catalogue name, or a model.
         gpu: catalogue id of a chip with an entry in `systems`.
         overlay: latencies and powers; the fitted ones where None.
-        coefficients: pooled coefficients; those of the paper's workload where None.
+        coefficients: pooled coefficients; those of `calibrated` where None.
         levels: framework, precision and so on whose fitted effects apply; those of the paper's workload where None.
         hardware: catalogue of chips; the shipped one where None.
         power_cap: of each chip [W].
@@ -136,7 +143,7 @@ def scenario(
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
     said = {"framework": work["framework"], "precision": work["precision"]} if levels is None else levels
-    pooled = load_fit(work["fit"]) if coefficients is None else coefficients
+    pooled = calibrated(gpu) if coefficients is None else coefficients
     return Scenario(
         model=chosen,
         cluster=chips,

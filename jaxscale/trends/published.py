@@ -43,7 +43,7 @@ def reproduce(overlay: Overlay, coefficients: Coefficients | None = None) -> Rep
 
     Args:
         overlay: hop latencies and powers.
-        coefficients: pooled coefficients; those of the paper's workload where None.
+        coefficients: pooled coefficients; those of the fit of the paper's workload where None.
 
     Returns:
         The answers.
