@@ -97,8 +97,8 @@ def fit_measured(
 ) -> FitResult:
     """Fit the coefficients to measured runs that are arrays already; see `fit`.
 
-    Of two searches from the priors the second may be unlucky with its starts: `resumed`, a fit from the priors to about
-    the same runs, is one start more.
+    A search from random points may miss a valley that an earlier one found: `resumed`, a fit from the priors to about
+    the same runs, adds its point to them.
     """
     say = progress or (lambda _: None)
     n = len(measured.batch)

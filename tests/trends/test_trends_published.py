@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxscale.trends.library import fitted, fitted_table, table, unfitted
+from jaxscale.fit.store import load_fit
+from jaxscale.trends.library import calibrated, fitted, fitted_table, table, unfitted
 from jaxscale.trends.published import FIGURES, published_values, reproduce
 
 
@@ -29,7 +30,17 @@ def test_strong_scaling_falls_from_about_forty_to_below_fifteen_per_cent(fitted_
 def test_the_best_tensor_parallel_degree_moves_from_one_to_two_or_four(fitted_answers, unfitted_answers):
     assert fitted_answers.best_degree[0] == unfitted_answers.best_degree[0] == 1.0
     assert 2.0 <= fitted_answers.best_degree[1] <= 4.0
-    assert 2.0 <= unfitted_answers.best_degree[1] <= 4.0
+
+
+def test_the_pooled_fit_foretells_the_fall_and_the_move_without_any_fitted_latency():
+    pooled = reproduce(unfitted(), load_fit())
+    assert pooled.values["throughput_fall"] == pytest.approx(published_values()["throughput_fall"][0], abs=0.1)
+    assert pooled.best_degree[0] == 1.0 and 2.0 <= pooled.best_degree[1] <= 4.0
+
+
+def test_chips_without_runs_in_the_workloads_table_have_pooled_coefficients():
+    assert calibrated("h100-80gb") == load_fit(table()["workload"]["fit"])
+    assert calibrated("b200") == load_fit() != calibrated("h100-80gb")
 
 
 def test_only_latencies_and_one_power_are_fitted():
