@@ -27,7 +27,7 @@ GONE, FREE = -30.0, 30.0
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "loss of thin matrices": ("mosaic_llm_foundry", {"matmul_half_tokens": GONE, "matmul_half_width": GONE}),
     "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
-    "memory-bound kernels": ("vtrain_a100_ground_truth", {"residual_passes": GONE, "hidden_passes": GONE}),
+    "memory-bound kernels": ("maxtext_tpu", {"residual_passes": GONE, "hidden_passes": GONE}),
     "kernel launches": ("vtrain_a100_ground_truth", {"kernel_time": GONE}),
     "host pace": (
         "ultrascale_playbook_h100",
@@ -44,7 +44,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     ),
     "stragglers": ("mosaic_llm_foundry", {"straggler": GONE}),
     "mixture-of-experts overheads": (
-        "nvidia_nemo_perf_summary",
+        "nvidia_dgxc_benchmarking",
         {"moe_layer_time": GONE, "moe_imbalance": GONE, "ep_efficiency": FREE},
     ),
 }
