@@ -138,9 +138,9 @@ def fit_together(own: Future[np.ndarray]) -> None:
     """
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
-    said = digest(sorted(tables))
+    data_hash, resumed = digest(sorted(tables)), load_fit("default")
     pooled = fit_measured(
-        everything, n_starts=N_STARTS, name="default", data_hash=said, resumed=load_fit("default"), progress=print
+        everything, n_starts=N_STARTS, name="default", data_hash=data_hash, resumed=resumed, progress=print
     )
     print(_said("default", pooled), flush=True)
     for setup, error in pooled.errors_by("source").items():

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from scipy.optimize import least_squares
 
+from jaxscale.coefficients import Coefficients
 from jaxscale.trends.library import Overlay, calibrated, table, unfitted
 from jaxscale.trends.published import FIGURES, Reproduction, published_values, reproduce
 
@@ -32,9 +33,9 @@ def at_power(network: float, start: Overlay) -> Overlay:
     return dataclasses.replace(start, power={**start.power, "network": network})
 
 
-def fit_latencies(start: Overlay) -> tuple[Overlay, np.ndarray]:
+def fit_latencies(start: Overlay, coefficients: Coefficients) -> tuple[Overlay, np.ndarray]:
     """Hop latencies, and the covariance of their logarithms."""
-    coefficients, wanted = calibrated(table()["workload"]["gpu"]), published_values()
+    wanted = published_values()
     prior, spread = np.log(start.hop_latency), np.asarray(start.spread)
 
     def residuals(log_latency: np.ndarray) -> np.ndarray:
@@ -46,10 +47,9 @@ def fit_latencies(start: Overlay) -> tuple[Overlay, np.ndarray]:
     return at_latency(best.x, start), np.linalg.inv(best.jac.T @ best.jac)
 
 
-def fit_power(start: Overlay) -> Overlay:
+def fit_power(start: Overlay, coefficients: Coefficients) -> Overlay:
     """Power of exposed collectives: least squares of the published level and difference, by their uncertainty."""
-    coefficients, wanted = calibrated(table()["workload"]["gpu"]), published_values()
-    entries = table()["published"]
+    wanted, entries = published_values(), table()["published"]
 
     def misfit(share: np.ndarray) -> list[float]:
         found = reproduce(at_power(float(share[0]), start), coefficients).values
@@ -58,10 +58,9 @@ def fit_power(start: Overlay) -> Overlay:
     return at_power(float(least_squares(misfit, [start.power["network"]], diff_step=1e-3).x[0]), start)
 
 
-def to_toml(overlay: Overlay, covariance: np.ndarray, before: Reproduction, after: Reproduction) -> str:
+def to_toml(overlay: Overlay, covariance: np.ndarray, data_hash: str, before: Reproduction, after: Reproduction) -> str:
     """The result as TOML text."""
     sigma = np.sqrt(np.diag(covariance))
-    provenance = dict(calibrated(table()["workload"]["gpu"]).calibration.provenance)
     lines = [
         "# Written by fits/hardware_trends.py: two hop latencies and one power fitted to arXiv 2411.13055.",
         "",
@@ -77,7 +76,7 @@ def to_toml(overlay: Overlay, covariance: np.ndarray, before: Reproduction, afte
         f"network = {overlay.power['network']:.4g}",
         "",
         "[provenance]",
-        f'fit = "{provenance["data_sha256"]}"',
+        f'fit = "{data_hash}"',
         f"power_fitted_to = {list(POWER_FIGURES)}".replace("'", '"'),
         "",
         "# Answers with the latencies of NCCL's tables and powers of other publications, then with these.",
@@ -95,11 +94,12 @@ def to_toml(overlay: Overlay, covariance: np.ndarray, before: Reproduction, afte
 def main() -> None:
     """Fit and write."""
     jax.config.update("jax_enable_x64", True)
-    start = unfitted()
-    latencies, covariance = fit_latencies(start)
-    overlay = fit_power(latencies)
-    before, after = reproduce(start), reproduce(overlay)
-    RESULT.write_text(to_toml(overlay, covariance, before, after), encoding="utf-8")
+    start, coefficients = unfitted(), calibrated(table()["workload"]["gpu"])
+    latencies, covariance = fit_latencies(start, coefficients)
+    overlay = fit_power(latencies, coefficients)
+    before, after = (reproduce(found, coefficients) for found in (start, overlay))
+    data_hash = dict(coefficients.calibration.provenance)["data_sha256"]
+    RESULT.write_text(to_toml(overlay, covariance, data_hash, before, after), encoding="utf-8")
     for name, (value, _) in published_values().items():
         print(
             f"{name:25s} published {value:8.4g}  unfitted {before.values[name]:8.4g}  fitted {after.values[name]:8.4g}"

@@ -111,7 +111,7 @@ class Calibration:
         The source's own effect is used where the source is known, else the mean of its framework's sources; effects
         of framework, chip, precision, kernel and release add to it.
         """
-        is_known = ("source", levels.get("source")) in self.known
+        is_known = ("source", levels.get("source")) in self._known
         source = ("source", levels.get("source")) if is_known else (OTHER_SOURCES, levels.get("framework"))
         total: dict[str, float] = {}
         for kind, level in (source, *((kind, levels.get(kind)) for kind in KINDS)):
@@ -119,6 +119,10 @@ class Calibration:
                 for name, shift in effect.shifts:
                     total[name] = total.get(name, 0.0) + shift
         return total
+
+    @functools.cached_property
+    def _known(self) -> frozenset[tuple[str, str]]:
+        return frozenset(self.known)
 
     @functools.cached_property
     def _scatter_by_level(self) -> dict[tuple[str, str], Scatter]:
@@ -144,7 +148,7 @@ class Calibration:
         by_level = self._scatter_by_level
         unseen = by_level.get(("unseen", ""), Scatter("unseen", "", math.log(1.5), 0.25))
         gpu = levels.get("gpu")
-        if self.known and gpu and ("gpu", gpu) not in self.known:
+        if self.known and gpu and ("gpu", gpu) not in self._known:
             return unseen
         for kind in ("source", "framework"):
             if (kind, levels.get(kind)) in by_level:
@@ -156,7 +160,7 @@ class Calibration:
         source, model = levels.get("source") or "", levels.get("architecture")
         largest = dict(self.largest)
         is_novel = {
-            "new_model": bool(self.known and model) and ("architecture", model) not in self.known,
+            "new_model": bool(self.known and model) and ("architecture", model) not in self._known,
             "larger": n_chips > largest.get(source, max(largest.values(), default=math.inf)),
         }
         found: list[Scatter] = []
@@ -168,4 +172,4 @@ class Calibration:
     def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
         """Levels of a run that the fit never saw, as `kind 'level'`."""
         named = {kind: levels.get(kind) for kind in ("framework", "gpu", "precision", "attention_kernel")}
-        return [f"{kind} {level!r}" for kind, level in named.items() if level and (kind, level) not in self.known]
+        return [f"{kind} {level!r}" for kind, level in named.items() if level and (kind, level) not in self._known]

@@ -107,11 +107,12 @@ def fit_measured(
     pooled = start if start is not None else prior_medians()
     candidates = (1.0,) if start is None else TIGHTNESS_OF_FEW_RUNS if n <= FEW_RUNS else (TIGHTNESS_FROM_START,)
     problem, effects = fit_problem(measured, pooled)
-    more = [] if resumed is None else [parameters_of(resumed, problem, effects)]
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
     problems = [tightened(problem, tightness) for tightness in candidates]
     attempts = [
-        attempt_fit(tight, effects, groups_to_leave_out(measured), starts_of(tight, n_starts, more), n_folds, say)
+        attempt_fit(
+            tight, effects, groups_to_leave_out(measured), starts_of(tight, effects, n_starts, resumed), n_folds, say
+        )
         for tight in problems
     ]
     best = simplest(attempts)
@@ -180,10 +181,10 @@ def attempt_fit(
     return Attempt(problem, effects, solution, cross_validate(problem, solution, groups, n_folds, say))
 
 
-def starts_of(problem: Problem, n_starts: int, more: Sequence[np.ndarray]) -> Array:
-    """The prior's centre, random points around it, and some points more [start, parameter]."""
+def starts_of(problem: Problem, effects: Sequence[Effect], n_starts: int, resumed: Coefficients | None) -> Array:
+    """The prior's centre, random points around it, and where an earlier fit ended, if any [start, parameter]."""
     drawn = random_starts(jr.key(0), n_starts, problem.parametrisation.n_parameters)
-    return jnp.concatenate([drawn, *(jnp.asarray(point)[None] for point in more)])
+    return drawn if resumed is None else jnp.vstack([drawn, parameters_of(resumed, problem, effects)])
 
 
 def groups_to_leave_out(measured: Measured) -> np.ndarray:

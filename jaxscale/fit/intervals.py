@@ -35,7 +35,7 @@ def half_width(errors: np.ndarray, groups: np.ndarray) -> float:
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
     """Scatter of each source and framework, and of all runs, from residuals of time and memory [row, 2]."""
-    everything = level_scatter("known", "", np.ones(len(held_out), dtype=bool), measured, held_out)
+    everything = level_scatter("known", "", measured, held_out)
     named = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
     return (*named[0], *named[1], *everything)
 
@@ -43,26 +43,24 @@ def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter,
 def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
     """Scatter of the runs of each level of a column that names one, as entries of a kind; see `level_scatter`."""
     levels = np.asarray(measured.levels[column], dtype=object)
-    found = [level_scatter(kind, level, levels == level, measured, held_out) for level in sorted(set(levels) - {""})]
+    rows = {level: levels == level for level in sorted(set(levels) - {""})}
+    found = [level_scatter(kind, level, measured.take(own), held_out[own]) for level, own in rows.items()]
     return tuple(entry for entries in found for entry in entries)
 
 
-def level_scatter(
-    kind: str, level: str, rows: np.ndarray, measured: Measured, held_out: np.ndarray
-) -> tuple[Scatter, ...]:
+def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
     """Scatter of some runs.
 
     Args:
         kind: what the entry is called.
         level: which one of these.
-        rows: whether a run belongs to it [row].
-        measured: the runs.
+        measured: its runs.
         held_out: log residuals of time and memory, nan where a run was not left out [row, 2].
 
     Returns:
         The entry; none where fewer than `MIN_RUNS` were left out.
     """
-    rows = rows & np.isfinite(held_out[:, 0])
+    rows = np.isfinite(held_out[:, 0])
     if rows.sum() < MIN_RUNS:
         return ()
     memory = np.where(np.isfinite(np.asarray(measured.peak_memory)), held_out[:, 1], np.nan)

@@ -44,7 +44,7 @@ def test_a_fit_gives_its_point_back_as_a_start(bloom_fit: js.FitResult):
     # Effects below a thousandth are dropped from a fit.
     np.testing.assert_allclose(found, bloom_fit.solution.parameters, atol=0.05)
     assert float(loss(found, bloom_fit.problem)) == pytest.approx(float(bloom_fit.solution.loss), abs=0.1)
-    starts = starts_of(bloom_fit.problem, 3, [np.asarray(found)])
+    starts = starts_of(bloom_fit.problem, bloom_fit.effects, 3, bloom_fit.coefficients)
     assert starts.shape == (4, bloom_fit.problem.parametrisation.n_parameters)
     np.testing.assert_array_equal(starts[-1], found)
 
