@@ -69,6 +69,7 @@ def random_rows(n: int, seed: int = 0) -> Arguments:
         shard_group=np.minimum(dp, 64.0),
         flash_attention=draw(0, 1),
         overlap_gradients=draw(0, 1),
+        balanced_stages=draw(0, 1),
     )
     machine = cluster("h100-80gb", 1)
     rows = (shape, plan, machine, prior_medians())

@@ -71,7 +71,6 @@ class Coefficients(eqx.Module):
     pp_slot_time: Number = _coefficient()
     pp_slot_node_time: Number = _coefficient()
     pp_slot_tp_time: Number = _coefficient()
-    head_balance: Number = _coefficient()
     optimizer_bytes: Number = _coefficient()
     microbatch_time: Number = _coefficient()
     step_time: Number = _coefficient()

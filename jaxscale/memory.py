@@ -13,6 +13,7 @@ from jaxscale._types import PRECISIONS, as_arrays, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import PARAMETER_BYTES, local_params
 from jaxscale.costs.elementwise import ACTIVATION_BYTES, sequence_split
+from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan, expert_replicas, pipelining, sharding, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, moe_layers
@@ -153,9 +154,7 @@ def memory(
         expert_shards = 1.0 + sharded * (expert_group - 1.0)
         return dense / shards + params.experts / expert_shards
 
-    # Frameworks give a stage that holds more than its layers fewer of them: the mean is closer to the peak than the
-    # largest number of layers.
-    layers = model.n_layers / plan.pp
+    layers = first_stage_layers(model, plan, temperature)
     whole = layer_activation_bytes(model, plan, c)
     boundary = stage_boundary_bytes(model, plan, c)
     checkpoint = ACTIVATION_BYTES * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
@@ -163,7 +162,8 @@ def memory(
     stored = (per_layer * layers + boundary) * microbatches_in_flight(plan, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
     logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
-    last_stage = per_layer * layers + boundary + plan.recompute_full * whole + logit_bytes
+    last_layers = last_stage_layers(model, plan, temperature)
+    last_stage = per_layer * last_layers + boundary + plan.recompute_full * whole + logit_bytes
     logits = smooth_max(last_stage, activations, temperature) - activations
     gathered = sharding(plan, 3) * 2.0 * PARAMETER_BYTES * (params.layers + params.experts) / layers
     trainable = model.trainable_share

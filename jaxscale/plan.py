@@ -39,6 +39,7 @@ class Plan(eqx.Module):
         zero_bubble: 1 for the zero-bubble schedule ZB-H1, whose weight gradients fill part of the bubble [1].
         flash_attention: 1 for fused attention, 0 for materialised scores [1].
         overlap_gradients: 1 where gradients are reduced while the last backward pass still runs, 0 after it [1].
+        balanced_stages: 1 where pipeline stages get layers by cost, the logits head included, 0 where evenly [1].
         precision: share of the weight matmuls done in each of `PRECISIONS` [1].
     """
 
@@ -59,6 +60,7 @@ class Plan(eqx.Module):
     zero_bubble: Number
     flash_attention: Number
     overlap_gradients: Number
+    balanced_stages: Number
     precision: PerPrecision
 
     def __init__(
@@ -80,6 +82,7 @@ class Plan(eqx.Module):
         precision: str = "bf16",
         flash_attention: Any = True,
         overlap_gradients: Any = True,
+        balanced_stages: Any = False,
     ):
         """Describe a plan in words and numbers.
 
@@ -100,6 +103,7 @@ class Plan(eqx.Module):
         self.zero_bubble = float(schedule == "zero-bubble")
         self.flash_attention = as_float(flash_attention)
         self.overlap_gradients = as_float(overlap_gradients)
+        self.balanced_stages = as_float(balanced_stages)
         self.precision = np.asarray([float(name == precision) for name in PRECISIONS])
 
     def __check_init__(self):

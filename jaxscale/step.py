@@ -158,7 +158,7 @@ def step_time(
     layers, host = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, host))
     logits = matmul.head_forward(model, plan, cluster, coefficients, temperature)
     head = 3.0 * (logits + elementwise.logits_forward(model, plan, cluster, coefficients))
-    stages = pipeline.stage_times(model, plan, coefficients, layers.total + host, head, temperature)
+    stages = pipeline.stage_times(model, plan, layers.total + host, head, temperature)
     forward = layers.forward / plan.pp
     backward = (layers.total + host) / plan.pp - forward
     replicas = data.data_parallel(model, plan, link, coefficients, forward, backward, temperature)

@@ -99,6 +99,7 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
         precision=choose(["bf16", "bf16", *PRECISIONS]),
         flash_attention=choose([False, True, True]),
         overlap_gradients=choose([False, True, True]),
+        balanced_stages=shape.vocab_size > 1e5,
     )
 
 

@@ -22,7 +22,7 @@ from jaxscale.workload import Transformer
 
 Columns = dict[str, np.ndarray]
 
-FIXED = ("precision", "flash_attention", "overlap_gradients")
+FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages")
 """Fields of a plan that all plans of a space share."""
 
 FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in FIXED)
@@ -50,6 +50,7 @@ class PlanSpace:
         whole_chunks: interleave only chunks of equally many layers, as Megatron-LM demands.
         flash_attention: fused attention in all plans.
         overlap_gradients: gradients reduced while the last backward pass still runs, in all plans.
+        balanced_stages: layers shared out by cost, the logits head included, in all plans.
         precision: of the weight matmuls, in all plans.
     """
 
@@ -67,6 +68,7 @@ class PlanSpace:
     whole_chunks: bool = True
     flash_attention: bool = True
     overlap_gradients: bool = True
+    balanced_stages: bool = False
     precision: str = "bf16"
 
     def __post_init__(self):

@@ -18,6 +18,7 @@ def plan_words(plan: Plan) -> dict[str, Any]:
     words["schedule"] = schedule_word(plan)
     words["flash_attention"] = bool(plan.flash_attention)
     words["overlap_gradients"] = bool(plan.overlap_gradients)
+    words["balanced_stages"] = bool(plan.balanced_stages)
     return words
 
 

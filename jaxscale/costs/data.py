@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import exposed, log2_above_one, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
+from jaxscale.costs.pipeline import first_stage_layers
 from jaxscale.plan import Plan, expert_replicas, expert_shard, pipelining, sharding
 from jaxscale.workload import (
     Transformer,
@@ -51,7 +52,7 @@ class LocalParams(NamedTuple):
 
 
 def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
-    """Weights per chip: layers over tp * pp, experts over ep * etp * pp, embeddings over tp and the two end stages."""
+    """Weights per chip: layers of a stage over tp, experts over ep * etp, embeddings over tp and the two end stages."""
     expert = mlp_params(model, model.d_ff_expert)
     dense = (
         model.n_attention_layers * attention_params(model)
@@ -63,7 +64,8 @@ def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> Lo
     # One end stage holds one of the two matrices as soon as there is a pipeline.
     share = 1.0 - pipelining(plan) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
     embedding = share * embedding_params(model) / plan.tp
-    return LocalParams(dense / (plan.tp * plan.pp), experts / (plan.pp * expert_shard(plan, temperature)), embedding)
+    stage = first_stage_layers(model, plan, temperature) / model.n_layers
+    return LocalParams(dense * stage / plan.tp, experts * stage / expert_shard(plan, temperature), embedding)
 
 
 class DataParallel(NamedTuple):
@@ -128,7 +130,7 @@ def data_parallel(
     between_copies = 2.0 * gather(reduce_bytes * dense / group, plan.dp / plan.shard_group, stride * plan.shard_group)
     # Every bucket pays the latency of its ring; FSDP has one bucket per layer and direction.
     latency = gather_time(0.0, group, plan.tp, link, temperature)
-    layers = model.n_layers / plan.pp
+    layers = first_stage_layers(model, plan, temperature)
     per_layer = (layers - 1.0) * latency
     buckets = 2.0 * c.dp_buckets * layers * latency
 

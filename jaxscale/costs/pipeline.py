@@ -13,12 +13,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import smooth_max
+from jaxscale._types import smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, send_time
 from jaxscale.costs.elementwise import ACTIVATION_BYTES
 from jaxscale.plan import Plan, tokens_per_microbatch
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, matmul_params_per_token
 
 ZERO_BUBBLE_LEAVES = 1.0 / 3.0
 """Bubble of the zero-bubble schedule with the memory of 1F1B (ZB-H1) over that of 1F1B, for equal times of forward,
@@ -27,6 +27,10 @@ backward and weight gradient (Qi et al. 2023, table 2) [1]."""
 
 DIVISIBLE = 0.02
 """Temperature from which on layers are shared as if they could be divided [1]."""
+
+
+HEAD_ROUNDING = 0.01
+"""Layers by which the head must exceed a whole number of them to count as one more [1]."""
 
 
 class StageTimes(NamedTuple):
@@ -64,23 +68,48 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: float = 
     return jnp.where(jnp.less_equal(stages, 1.0), ratio, whole + jnp.minimum((ratio - whole) / width, 1.0))
 
 
-def stage_times(
-    model: Transformer,
-    plan: Plan,
-    coefficients: Coefficients,
-    layers: ArrayLike,
-    head: ArrayLike,
-    temperature: float = 0.0,
-) -> StageTimes:
-    """Sum and maximum over the stages of the time of one microbatch.
+def head_in_layers(model: Transformer, temperature: float = 0.0) -> Array:
+    """Logits head counted in layers of as many matmul parameters, by which frameworks balance stages [1].
 
-    Frameworks that split layers evenly leave the logits on top of the last stage; those that balance by cost give that
-    stage fewer layers. `head_balance` blends the two.
+    Rounded up, as the stages before it hold whole layers, unless `DIVISIBLE`.
+    """
+    head = model.vocab_size * model.d_model
+    ratio = head * model.n_layers / (matmul_params_per_token(model) - head)
+    return ratio if temperature >= DIVISIBLE else jnp.ceil(ratio - HEAD_ROUNDING)
+
+
+def first_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0) -> Array:
+    r"""Layers of the first stage, which has the most.
+
+    $\lceil L / p \rceil$ where layers are split evenly; $\lceil (L + c_h) / p \rceil$ where stages are balanced by cost
+    and the logits head counts as $c_h$ layers, `head_in_layers`.
 
     Args:
         model: the transformer.
-        plan: pipeline degree.
-        coefficients: `head_balance`.
+        plan: pipeline degree, `balanced_stages`.
+        temperature: smoothing [1].
+
+    Returns:
+        Layers [1].
+    """
+    counted = model.n_layers + plan.balanced_stages * head_in_layers(model, temperature)
+    return smooth_min(busiest_layers(counted, plan.pp, temperature), model.n_layers, temperature)
+
+
+def last_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0) -> Array:
+    """Layers of the last stage beside the logits head: its share less what the head counts for, at least none [1]."""
+    head = plan.balanced_stages * head_in_layers(model, temperature)
+    return smooth_max((model.n_layers + head) / plan.pp, head, temperature) - head
+
+
+def stage_times(
+    model: Transformer, plan: Plan, layers: ArrayLike, head: ArrayLike, temperature: float = 0.0
+) -> StageTimes:
+    """Sum and maximum over the stages of the time of one microbatch.
+
+    Args:
+        model: the transformer.
+        plan: pipeline degree, how layers are shared out.
         layers: time of all layers [s].
         head: time of the logits head [s].
         temperature: smoothing [1].
@@ -88,16 +117,10 @@ def stage_times(
     Returns:
         Times [s].
     """
-    balance = coefficients.head_balance
     layer = layers / model.n_layers
-    fullest = busiest_layers(model.n_layers, plan.pp, temperature) * layer
-    last = layers / plan.pp + head
-    even = smooth_max(fullest, last, temperature)
-    # A balanced split still places whole layers: no stage below the ceiling of the mean load, none below the head.
-    head_layers = head / layer
-    load = busiest_layers(model.n_layers + head_layers, plan.pp, temperature) * layer
-    balanced = smooth_max(smooth_max(load, head, temperature), (layers + head) / plan.pp, temperature)
-    return StageTimes(jnp.asarray(layers + head), even + balance * (balanced - even))
+    fullest = first_stage_layers(model, plan, temperature) * layer
+    last = last_stage_layers(model, plan, temperature) * layer + head
+    return StageTimes(jnp.asarray(layers + head), smooth_max(fullest, last, temperature))
 
 
 def bubble_time(plan: Plan, stages: StageTimes) -> Array:

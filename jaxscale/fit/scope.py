@@ -65,7 +65,6 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "pp_slot_time": _is_pipelined,
     "pp_slot_node_time": _is_pipelined,
     "pp_slot_tp_time": lambda batch: _is_pipelined(batch) & _splits_tensors(batch),
-    "head_balance": _is_pipelined,
 }
 
 

@@ -152,6 +152,7 @@ def _choices(row: Row, tp: float) -> dict[str, Any]:
         "precision": translate("precisions", str(_filled(row, "precision"))),
         "flash_attention": kernel not in load_defaults()["kernels"]["materialised"],
         "overlap_gradients": bool(_default(row, "overlap_gradients")),
+        "balanced_stages": float(_default(row, "balanced_stages")),
     }
 
 

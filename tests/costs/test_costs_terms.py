@@ -23,7 +23,10 @@ from jaxscale.costs.pipeline import (
     DIVISIBLE,
     bubble_time,
     busiest_layers,
+    first_stage_layers,
+    head_in_layers,
     imbalance_time,
+    last_stage_layers,
     stage_times,
     transfer_time,
 )
@@ -226,15 +229,37 @@ def test_bookkeeping_counts_microbatches_and_steps():
 def test_head_on_the_last_stage_sets_the_pace_unless_balanced():
     shape = as_arrays(Transformer(32, 4096, 32, vocab_size=128256))
     four = plan(pp=4, n_microbatches=8)
-    even = stage_times(shape, four, IDEAL, jnp.asarray(32.0), jnp.asarray(4.0))
-    assert (float(even.total), float(even.busiest)) == (36.0, 12.0)
-    balanced = stage_times(shape, four, ideal(head_balance=1.0), jnp.asarray(32.0), jnp.asarray(4.0))
-    assert float(balanced.busiest) == 9.0
+    head = head_in_layers(shape)
+    even = stage_times(shape, four, jnp.asarray(32.0), head)
+    np.testing.assert_allclose([even.total, even.busiest], [32.0 + head, 8.0 + head])
+    balanced = stage_times(shape, plan(pp=4, balanced_stages=True), jnp.asarray(32.0), head)
+    np.testing.assert_allclose(balanced.busiest, 9.0)
+    even = stage_times(shape, four, jnp.asarray(32.0), jnp.asarray(4.0))
     np.testing.assert_allclose(bubble_time(four, even), 24.0)
     np.testing.assert_allclose(imbalance_time(four, even), 8 * 3.0)
     # A single stage has neither, whatever its layers and head.
-    one = stage_times(shape, plan(), ideal(head_balance=0.4), jnp.asarray(32.0), jnp.asarray(4.7))
+    one = stage_times(shape, plan(balanced_stages=True), jnp.asarray(32.0), jnp.asarray(4.7))
     np.testing.assert_allclose([bubble_time(plan(), one), imbalance_time(plan(), one)], 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("stages", "first", "last"), [(1, 16, 16), (2, 10, 6), (4, 5, 1), (8, 3, 0)])
+def test_stages_balanced_by_cost_count_the_head_as_layers_whatever_limits_their_pace(stages, first, last):
+    shape = as_arrays(Transformer(16, 2048, 32, d_ff=8192, gated_mlp=True, vocab_size=131072))
+    np.testing.assert_allclose(head_in_layers(shape), 4.0)
+    balanced = plan(pp=stages, balanced_stages=True)
+    np.testing.assert_allclose(first_stage_layers(shape, balanced), first)
+    np.testing.assert_allclose(last_stage_layers(shape, balanced), last)
+    # A head that takes no time, as where the host sets the pace of the layers, leaves them where they are.
+    slowest = stage_times(shape, balanced, jnp.asarray(16.0), jnp.asarray(0.0)).busiest
+    np.testing.assert_allclose(slowest, first)
+    np.testing.assert_allclose(first_stage_layers(shape, plan(pp=stages)), 16 / stages)
+
+
+def test_the_first_of_balanced_stages_holds_more_weights():
+    shape = as_arrays(Transformer(16, 2048, 32, d_ff=8192, gated_mlp=True, vocab_size=131072))
+    even, balanced = (local_params(shape, plan(pp=2, balanced_stages=by_cost)) for by_cost in (False, True))
+    np.testing.assert_allclose(balanced.layers, even.layers * 10.0 / 8.0)
+    np.testing.assert_allclose(balanced.embedding, even.embedding)
 
 
 def test_transfers_cross_each_boundary_both_ways():

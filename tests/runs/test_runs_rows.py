@@ -29,7 +29,7 @@ def test_complete_row(table):
     assert row.plan == {
         **{"dp": 4, "tp": 2, "pp": 2, "cp": 1, "vpp": 1, "ep": 1, "micro_batch_size": 2, "n_microbatches": 8},
         **{"zero_stage": 0, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"},
-        **{"precision": "bf16", "flash_attention": True, "overlap_gradients": True},
+        **{"precision": "bf16", "flash_attention": True, "overlap_gradients": True, "balanced_stages": False},
     }
     assert (row.gpu, row.n_gpus, row.gpus_per_node, row.remarks) == ("a100-80gb", 16, None, ())
     assert row.effects["framework"] is None and row.effects["precision"] == "bf16"
@@ -77,6 +77,7 @@ def test_catalogue_does_not_fill_another_shape(table):
         ({"framework": "nemo"}, {"zero_stage": 1, "sequence_parallel": True}),
         ({"framework": "nemo", "zero_stage": "0"}, {"zero_stage": 0}),
         ({"framework": "mlperf"}, {"precision": "fp8"}),
+        ({"framework": "nanotron"}, {"balanced_stages": True}),
         ({"framework": "megatron-deepspeed"}, {"flash_attention": False, "overlap_gradients": False}),
     ],
 )
