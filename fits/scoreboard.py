@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxscale.calibration import software_stack
 from jaxscale.fit.intervals import half_width
+from jaxscale.fit.siblings import contradicted
 
 FOLDER = Path(__file__).parent
 
@@ -28,9 +29,6 @@ COVERED = ("five_fold", "left_out_model", "left_out_larger")
 
 PROBABILITIES = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.01)
 """Edges of the classes of stated probability in the reliability table [1]."""
-
-SLOT_EXCESS = 0.5
-"""Time of a pipeline slot beyond its arithmetic from which a row counts as one of the old engine [s]."""
 
 PEERS = """| tool | Megatron A100 (8 runs) | vTrain multi-node | vTrain single-node | Ultra-Scale |
 |---|---|---|---|---|
@@ -140,35 +138,21 @@ def memory_table(data: dict[str, np.ndarray]) -> str:
     return "\n".join(lines)
 
 
-def old_engine(path: Path, rows: np.ndarray) -> np.ndarray:
-    """Which rows of the Ultra-Scale table look as if the pipeline engine from before its fix had run them.
-
-    With tensor parallelism inside a node, a pipeline slot takes more than `SLOT_EXCESS` above four times what its flops
-    take at the peak; the engine before the fix lost about a second per slot. The rule looks at the table alone.
-
-    Args:
-        path: the table.
-        rows: positions in the table [row].
-    """
+def suspect_rows(table: str, setup: str) -> np.ndarray:
+    """Positions in a table of the runs of a setup that contradict most of their siblings [row]."""
     from jaxscale.fit.measured import measured_runs
     from jaxscale.runs.reader import read_runs
-    from jaxscale.workload import model_flops
 
-    measured, index = measured_runs(read_runs(path))
-    batch = measured.batch
-    plan, model = batch.plan, batch.model
-    tokens = plan.micro_batch_size * model.seq_len
-    flops = np.asarray(model_flops(model)) * tokens / (plan.tp * plan.pp)
-    slot = np.asarray(measured.step_time) / (plan.n_microbatches + plan.pp - 1.0)
-    excess = slot - 4.0 * flops / np.asarray(batch.cluster.chip.peak("bf16"))
-    found = (excess > SLOT_EXCESS) & (plan.pp > 1.0) & (plan.tp <= batch.cluster.network.domain_size[:, 0])
-    return np.isin(rows, index[found])
+    measured, index = measured_runs(read_runs(FOLDER.parent / "data/runs" / f"{table}.csv"))
+    inside = np.flatnonzero(np.asarray(measured.levels["source"]) == setup)
+    return index[inside][contradicted(measured.take(inside))]
 
 
 def suspect_table(data: dict[str, np.ndarray]) -> str:
     """Errors of Ultra-Scale after the fix of its pipeline engine, with and without suspect rows, as Markdown."""
-    inside = subsets(data)["ultrascale_playbook_h100, after-pp-fix"]
-    suspect = old_engine(FOLDER.parent / "data/runs/ultrascale_playbook_h100.csv", data["row"]) & inside
+    table = "ultrascale_playbook_h100"
+    inside = subsets(data)[f"{table}, after-pp-fix"]
+    suspect = inside & np.isin(data["row"], suspect_rows(table, f"{table}/nanotron"))
     lines = ["| after-pp-fix | n | 5-fold | model | larger |", "|---|---|---|---|---|"]
     for name, rows in (("all rows", inside), ("without suspect rows", inside & ~suspect)):
         cells = [error(data[key][rows]) for key in ("five_fold", "left_out_model", "left_out_larger")]
@@ -295,9 +279,10 @@ the same scheme; those of stacks that were never fitted are the mean of the othe
 ## Suspect rows
 
 Some Ultra-Scale rows of the release after the fix of its pipeline engine carry the overhead from before it, about a
-second per pipeline slot. They stay in the fit, whose likelihood has heavy tails. The rule that finds them does not look
-at predictions: tensor parallelism inside a node, and a slot of more than {SLOT_EXCESS:g} s above four times its
-arithmetic.
+second per pipeline slot; some are several times faster than all runs like them. They stay in the fit, whose likelihood
+has heavy tails. The rule that finds them (`jaxscale/fit/siblings.py`) looks at measured times alone: more work in a
+slot must take longer, and not more than so many times longer; a row that breaks this with most of its siblings is
+suspect.
 
 {suspect_table(data)}
 

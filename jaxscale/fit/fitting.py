@@ -22,6 +22,7 @@ from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
 from jaxscale.fit.prepare import fit_problem, parameters_of, tightened
 from jaxscale.fit.result import FitResult
+from jaxscale.fit.siblings import contradicted
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
 from jaxscale.fit.store import level_kinds, load_fit
 from jaxscale.runs import Runs
@@ -36,6 +37,9 @@ FEW_RUNS = 60
 """Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
 
 MIN_ROWS = 3
+
+LINES_TOLD = 10
+"""Lines of suspect runs that are named one by one [1]."""
 
 MIN_GROUPS = 3
 """Groups of runs below which single runs are left out of the cross-validation instead [1]."""
@@ -70,7 +74,9 @@ def fit(
         InputError: too few measured rows.
     """
     with jax.enable_x64(True):
-        measured, _ = measured_runs(runs, hardware)
+        measured, index = measured_runs(runs, hardware)
+        if progress is not None:
+            tell_suspects(runs, index[contradicted(measured)], progress)
         data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
         coefficients = load_fit(start) if isinstance(start, str) else start
         return fit_measured(
@@ -81,6 +87,17 @@ def fit(
             name=name,
             data_hash=data_hash,
             progress=progress,
+        )
+
+
+def tell_suspects(runs: Runs, suspects: np.ndarray, say: Callable[[str], None]) -> None:
+    """Name the lines of a table whose step times contradict those of most runs like them [row]."""
+    if len(suspects):
+        lines = [str(runs.rows[position].line) for position in suspects[:LINES_TOLD]]
+        more = ", ..." if len(suspects) > LINES_TOLD else ""
+        say(
+            f"{runs.path}: {len(suspects)} runs contradict most of their siblings, with more work in less time or the "
+            f"reverse (lines {', '.join(lines)}{more}); they stay in the fit, which is robust to a few"
         )
 
 

@@ -93,7 +93,8 @@ def layer_gather(
     group, layers = plan.shard_group * plan.cp, first_stage_layers(model, plan, temperature)
     volume = PARAMETER_BYTES * local_params(model, plan, temperature).layers / layers / coefficients.dp_efficiency
     latency = gather_time(0.0, group, plan.tp, link, temperature)
-    return LayerGather(latency, gather_time(volume, group, plan.tp, link, temperature) - latency, forward / layers)
+    compute = forward * plan.pp / model.n_layers
+    return LayerGather(latency, gather_time(volume, group, plan.tp, link, temperature) - latency, compute)
 
 
 def sharding_group(chips: ArrayLike, replicas: ArrayLike, temperature: float = 0.0) -> Array:

@@ -157,3 +157,13 @@ def test_low_rank_adapters_train_no_weights(table):
     lora, dense = ({"source": "mlperf_llm_training", "model": name} for name in ("llama2-70b-lora", "llama2-70b"))
     assert described(table(lora)).shape["trainable_share"] == 0.0
     assert "trainable_share" not in described(table(dense)).shape
+
+
+@pytest.mark.parametrize(
+    ("notes", "model", "number_format", "balanced"),
+    [("02-25", "gpt-181B", "fp16", 0.0), ("", "gpt-200B", "fp16", 0.0), ("02-28", "gpt-176B", "bf16", 0.5)],
+)
+def test_formats_and_stages_of_bloom_follow_its_chronicles(table, notes, model, number_format, balanced):
+    change = {"source": "bigscience_bloom_a100", "framework": "megatron-deepspeed", "notes": notes, "model": model}
+    row = described(table({**change, "precision": ""}))
+    assert (row.effects["number_format"], row.plan["balanced_stages"]) == (number_format, balanced)

@@ -1,0 +1,72 @@
+"""Runs that contradict runs like them are found from measured times alone."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jaxscale as js
+from jaxscale._resources import data_path
+from jaxscale.fit.batch import Measured
+from jaxscale.fit.fitting import fit
+from jaxscale.fit.measured import measured_runs
+from jaxscale.fit.siblings import contradicted, families
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Measured:
+    """Plans of the Ultra-Scale sweep with step times that follow one rule."""
+    measured, _ = measured_runs(js.read_runs(data_path("runs") / "ultrascale_playbook_h100.csv"))
+    family = families(measured)
+    measured = measured.take(family == np.bincount(family).argmax())
+    plan = measured.batch.plan
+    slot = plan.micro_batch_size**0.7 / plan.pp**0.9
+    times = (plan.n_microbatches + plan.pp - 1.0) * slot
+    return Measured(measured.batch, times, measured.peak_memory, measured.levels)
+
+
+def _with_times(measured: Measured, times: np.ndarray) -> Measured:
+    return Measured(measured.batch, times, measured.peak_memory, measured.levels)
+
+
+def test_runs_that_follow_a_rule_contradict_nobody(sweep: Measured):
+    assert len(sweep.batch) > 20
+    assert not contradicted(sweep).any()
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_run_far_off_is_found_and_its_siblings_are_not(sweep: Measured, factor: float):
+    for row in range(0, len(sweep.batch), 5):
+        times = np.where(np.arange(len(sweep.batch)) == row, factor, 1.0) * sweep.step_time
+        found = np.flatnonzero(contradicted(_with_times(sweep, times)))
+        assert row in found and len(found) <= 2, (row, found)
+
+
+@given(st.floats(1e-3, 1e3))
+def test_the_unit_of_time_does_not_matter(scale: float):
+    measured, _ = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))
+    scaled = _with_times(measured, scale * np.asarray(measured.step_time))
+    np.testing.assert_array_equal(contradicted(scaled), contradicted(measured))
+
+
+def test_runs_of_other_software_are_no_siblings(sweep: Measured):
+    n = len(sweep.batch)
+    levels = {**sweep.levels, "release": tuple(str(row) for row in range(n))}
+    alone = Measured(sweep.batch, np.random.default_rng(0).lognormal(0.0, 3.0, n), sweep.peak_memory, levels)
+    assert not contradicted(alone).any()
+    together = _with_times(sweep, alone.step_time)
+    assert contradicted(together).sum() > n // 4
+
+
+def test_a_fit_names_the_lines():
+    table = data_path("runs") / "mlperf_llm_training.csv"
+    said: list[str] = []
+    with jax.enable_x64(True):
+        measured, index = measured_runs(js.read_runs(table))
+    suspects = index[contradicted(measured)]
+    fit(js.read_runs(table), n_starts=1, n_folds=2, progress=said.append)
+    (sentence,) = [line for line in said if "siblings" in line]
+    runs = js.read_runs(table)
+    assert f"{len(suspects)} runs" in sentence
+    assert all(str(runs.rows[position].line) in sentence for position in suspects)
