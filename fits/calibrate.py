@@ -58,23 +58,26 @@ def digest(names: list[str]) -> str:
 
 def schemes(result: FitResult, everything: Measured) -> dict[str, np.ndarray]:
     """Fold of each run, by scheme; fold -1 is never left out [row]."""
-    setups = np.asarray(result.levels["source"]).astype(str)
-    tables = [table_of(setup) for setup in setups]
+    setups = result.levels["source"]
     batch = everything.batch
     shape = np.stack([np.asarray(batch.model.n_layers), np.asarray(batch.model.d_model)], axis=1)
     _, model = np.unique(shape, axis=0, return_inverse=True)
-    chips = np.asarray(batch.cluster.n_chips)
-    large = np.asarray([chips[i] > LARGE.get(table, np.inf) for i, table in enumerate(tables)])
     _, stack = np.unique([software_stack(setup) for setup in setups], return_inverse=True)
     return {
         "model": fold_of(model.ravel(), N_MODEL_FOLDS),
-        "larger": np.where(large, 0, -1),
+        "larger": larger_fold(result, everything),
         "setup": stack,
     }
 
 
+def larger_fold(result: FitResult, measured: Measured) -> np.ndarray:
+    """Fold 0 for the larger clusters of each source, -1 for the runs that stay [row]."""
+    most = [LARGE.get(table_of(setup), np.inf) for setup in result.levels["source"]]
+    return np.where(np.asarray(measured.batch.cluster.n_chips) > np.asarray(most), 0, -1)
+
+
 def left_out(result: FitResult, fold: np.ndarray, name: str) -> np.ndarray:
-    """Log residuals of step time and memory of each run under the pooled fit that never saw its fold [row, 2]."""
+    """Log residuals of step time and memory of each run under the fit that never saw its fold [row, 2]."""
     residuals = np.full((result.n, 2), np.nan)
     for index in sorted(set(fold) - {-1}):
         print(f"leaving out {name} {index + 1} of {fold.max() + 1}", file=sys.stderr, flush=True)
@@ -110,15 +113,20 @@ def _said(name: str, result: FitResult) -> str:
 
 
 def fit_each() -> np.ndarray:
-    """Fit every table on its own, save the fits; held-out log residuals of step time, table after table [row]."""
+    """Fit every table on its own and save the fits.
+
+    Returns:
+        Log residuals of step time, of 5-fold and with larger clusters left out, table after table [row, 2].
+    """
     jax.config.update("jax_enable_x64", True)
-    held_out = []
+    residuals = []
     for name, (table, _) in load_tables().items():
         result = fit_measured(table, n_starts=N_STARTS, name=name, data_hash=digest([name]), resumed=load_fit(name))
         result.save(FOLDER / "results" / f"{name}.toml")
-        held_out.append(result.held_out)
+        larger = left_out(result, larger_fold(result, table), f"larger clusters of {name}")
+        residuals.append(np.stack([result.held_out, larger[:, 0]], axis=1))
         print(_said(name, result), flush=True)
-    return np.concatenate(held_out)
+    return np.concatenate(residuals)
 
 
 def main() -> None:
@@ -134,7 +142,7 @@ def fit_together(own: Future[np.ndarray]) -> None:
     """Fit all runs together, leave runs out, and write down the residuals.
 
     Args:
-        own: held-out residuals of the fits of single tables, still to come [row].
+        own: held-out residuals of the fits of single tables, still to come [row, 2].
     """
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
@@ -161,7 +169,8 @@ def fit_together(own: Future[np.ndarray]) -> None:
             "group": pooled.groups.tolist(),
             "in_sample": pooled.residuals.tolist(),
             "five_fold": pooled.held_out.tolist(),
-            "five_fold_own": own.result().tolist(),
+            "five_fold_own": own.result()[:, 0].tolist(),
+            "left_out_larger_own": own.result()[:, 1].tolist(),
             **{f"left_out_{name}": values[:, 0].tolist() for name, values in residuals.items()},
             "memory_in_sample": (in_sample[:, 1] * memory).tolist(),
             "memory_left_out_model": (residuals["model"][:, 1] * memory).tolist(),
