@@ -46,7 +46,7 @@ def contradicted(measured: Measured) -> np.ndarray:
     """
     kin = families(measured)
     found = np.zeros(len(kin), dtype=bool)
-    for family in range(kin.max() + 1):
+    for family in np.flatnonzero(np.bincount(kin) > 1):
         inside = np.flatnonzero(kin == family)
         found[inside] = contradicted_within(measured.take(inside))
     return found
