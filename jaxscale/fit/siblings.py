@@ -44,8 +44,10 @@ def contradicted(measured: Measured) -> np.ndarray:
     Returns:
         Whether each is suspect [row].
     """
+    found = np.zeros(len(measured.batch), dtype=bool)
+    if not len(found):
+        return found
     kin = families(measured)
-    found = np.zeros(len(kin), dtype=bool)
     for family in np.flatnonzero(np.bincount(kin) > 1):
         inside = np.flatnonzero(kin == family)
         found[inside] = contradicted_within(measured.take(inside))

@@ -70,3 +70,7 @@ def test_a_fit_names_the_lines():
     runs = js.read_runs(table)
     assert f"{len(suspects)} runs" in sentence
     assert all(str(runs.rows[position].line) in sentence for position in suspects)
+
+
+def test_an_empty_table_has_no_suspects(sweep: Measured):
+    assert len(contradicted(sweep.take(np.zeros(len(sweep.batch), dtype=bool)))) == 0
