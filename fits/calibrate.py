@@ -56,23 +56,22 @@ def digest(names: list[str]) -> str:
     return hashlib.sha256(contents).hexdigest()[:16]
 
 
-def schemes(result: FitResult, everything: Measured) -> dict[str, np.ndarray]:
+def schemes(everything: Measured) -> dict[str, np.ndarray]:
     """Fold of each run, by scheme; fold -1 is never left out [row]."""
-    setups = result.levels["source"]
     batch = everything.batch
     shape = np.stack([np.asarray(batch.model.n_layers), np.asarray(batch.model.d_model)], axis=1)
     _, model = np.unique(shape, axis=0, return_inverse=True)
-    _, stack = np.unique([software_stack(setup) for setup in setups], return_inverse=True)
+    _, stack = np.unique([software_stack(setup) for setup in everything.levels["source"]], return_inverse=True)
     return {
         "model": fold_of(model.ravel(), N_MODEL_FOLDS),
-        "larger": larger_fold(result, everything),
+        "larger": larger_fold(everything),
         "setup": stack,
     }
 
 
-def larger_fold(result: FitResult, measured: Measured) -> np.ndarray:
+def larger_fold(measured: Measured) -> np.ndarray:
     """Fold 0 for the larger clusters of each source, -1 for the runs that stay [row]."""
-    most = [LARGE.get(table_of(setup), np.inf) for setup in result.levels["source"]]
+    most = [LARGE.get(table_of(setup), np.inf) for setup in measured.levels["source"]]
     return np.where(np.asarray(measured.batch.cluster.n_chips) > np.asarray(most), 0, -1)
 
 
@@ -123,7 +122,7 @@ def fit_each() -> np.ndarray:
     for name, (table, _) in load_tables().items():
         result = fit_measured(table, n_starts=N_STARTS, name=name, data_hash=digest([name]), resumed=load_fit(name))
         result.save(FOLDER / "results" / f"{name}.toml")
-        larger = left_out(result, larger_fold(result, table), f"larger clusters of {name}")
+        larger = left_out(result, larger_fold(table), f"larger clusters of {name}")
         residuals.append(np.stack([result.held_out, larger[:, 0]], axis=1))
         print(_said(name, result), flush=True)
     return np.concatenate(residuals)
@@ -153,7 +152,7 @@ def fit_together(own: Future[np.ndarray]) -> None:
     print(_said("default", pooled), flush=True)
     for setup, error in pooled.errors_by("source").items():
         print(f"  {setup}: {error['mape']:.2f} / {error['median_ape']:.2f} %", flush=True)
-    folds = schemes(pooled, everything)
+    folds = schemes(everything)
     residuals = {name: left_out(pooled, fold, name) for name, fold in folds.items()}
     pooled = with_novel_scatter(pooled, everything, residuals)
     pooled.save(FOLDER / "results" / "default.toml")

@@ -11,7 +11,11 @@ import numpy as np
 
 from jaxscale.calibration import software_stack
 from jaxscale.fit.intervals import half_width
+from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.siblings import contradicted
+from jaxscale.fit.store import load_fit
+from jaxscale.predict import predict
+from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
 
@@ -139,9 +143,6 @@ def memory_table(data: dict[str, np.ndarray]) -> str:
 
 def suspect_rows(table: str, setup: str) -> np.ndarray:
     """Positions in a table of the runs of a setup that contradict most of their siblings [row]."""
-    from jaxscale.fit.measured import measured_runs
-    from jaxscale.runs.reader import read_runs
-
     measured, index = measured_runs(read_runs(FOLDER.parent / "data/runs" / f"{table}.csv"))
     inside = np.flatnonzero(np.asarray(measured.levels["source"]) == setup)
     return index[inside][contradicted(measured.take(inside))]
@@ -161,10 +162,6 @@ def suspect_table(data: dict[str, np.ndarray]) -> str:
 
 def memory_limit(path: Path) -> str:
     """How well running out of memory is foretold, in all and by stated probability, as Markdown."""
-    from jaxscale.fit.store import load_fit
-    from jaxscale.predict import predict
-    from jaxscale.runs.reader import read_runs
-
     prediction = predict(read_runs(path), load_fit())
     status = np.asarray([word or "" for word in prediction.status])
     known = np.isin(status, ("ok", "oom")) & np.isfinite(prediction.memory)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from registry import Configuration, changed, draw_with, leaf_numbers, random_configurations, row, stack
 
+from jaxscale.costs.pipeline import head_in_layers
 from jaxscale.memory import memory
 from jaxscale.step import step_time
 
@@ -159,13 +160,18 @@ def test_gradients_at_kinks_lie_between_the_one_sided_slopes(exact_slopes: Slope
     full = whole.plan.ep == whole.plan.dp * whole.plan.cp
     for name in (".plan.dp", ".plan.cp", ".plan.ep"):
         wrong[exact_slopes.names.index(name), full] = False
+    # At two stages whole layers meet the switch of a pipeline; a head may push just all layers into the first one.
+    stages, layers = whole.plan.pp, whole.model.n_layers
+    wrong[exact_slopes.names.index(".plan.pp"), stages == 2.0] = False
+    all_in_first = layers + np.asarray(head_in_layers(whole.model)) == layers * stages
+    for name in (".plan.pp", ".plan.balanced_stages"):
+        wrong[exact_slopes.names.index(name), all_in_first] = False
+    # A ring that fills its domain begins to leave it, and may change its slowest level, at the same degree.
+    filled = whole.plan.tp == whole.cluster.network.domain_size[:, 0]
+    for name in (".plan.tp", ".cluster.network.domain_size[0]"):
+        wrong[exact_slopes.names.index(name), filled] = False
     assert exact_slopes.kinked().sum() > 1000
-    # Whole layers of a stage set its time and its weights: two kinks meet at whole pp.
-    pp = exact_slopes.names.index(".plan.pp")
-    assert wrong[pp].mean() < 0.02, exact_slopes.describe(wrong)
-    wrong[pp] = False
-    # A ring that begins to leave its domain may change its slowest level at the same degree: two kinks meet.
-    assert wrong.mean() < 2.5 * RARE, exact_slopes.describe(wrong)
+    assert wrong.mean() < 2.0 * RARE, exact_slopes.describe(wrong)
 
 
 def test_two_way_ties_give_the_average_of_the_one_sided_slopes(exact_slopes: Slopes):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import smooth_max, smooth_min
+from jaxscale._types import smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, send_time
 from jaxscale.costs.elementwise import ACTIVATION_BYTES
@@ -27,7 +27,6 @@ backward and weight gradient (Qi et al. 2023, table 2) [1]."""
 
 DIVISIBLE = 0.02
 """Temperature from which on layers are shared as if they could be divided [1]."""
-
 
 HEAD_ROUNDING = 0.01
 """Layers by which the head must exceed a whole number of them to count as one more [1]."""
@@ -81,8 +80,8 @@ def head_in_layers(model: Transformer, temperature: float = 0.0) -> Array:
 def first_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0) -> Array:
     r"""Layers of the first stage, which has the most.
 
-    $\lceil L / p \rceil$ where layers are split evenly; $\lceil (L + c_h) / p \rceil$ where stages are balanced by cost
-    and the logits head counts as $c_h$ layers, `head_in_layers`.
+    $\lceil L / p \rceil$ where layers are split evenly; $\lceil (L + c_h) / p \rceil$, at most L, where stages are
+    balanced by cost and the logits head counts as $c_h$ layers, `head_in_layers`.
 
     Args:
         model: the transformer.
@@ -92,14 +91,19 @@ def first_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0)
     Returns:
         Layers [1].
     """
-    counted = model.n_layers + plan.balanced_stages * head_in_layers(model, temperature)
-    return smooth_min(busiest_layers(counted, plan.pp, temperature), model.n_layers, temperature)
+    even = busiest_layers(model.n_layers, plan.pp, temperature)
+    share = busiest_layers(model.n_layers + head_in_layers(model, temperature), plan.pp, temperature)
+    # What the other stages get: a difference, so that the smooth form of a single stage still holds all layers.
+    by_cost = model.n_layers - smooth_max(model.n_layers - share, 0.0, temperature)
+    return even + plan.balanced_stages * (by_cost - even)
 
 
 def last_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0) -> Array:
     """Layers of the last stage beside the logits head: its share less what the head counts for, at least none [1]."""
-    head = plan.balanced_stages * head_in_layers(model, temperature)
-    return smooth_max((model.n_layers + head) / plan.pp, head, temperature) - head
+    even = model.n_layers / plan.pp
+    head = head_in_layers(model, temperature)
+    by_cost = smooth_max((model.n_layers + head) / plan.pp, head, temperature) - head
+    return even + plan.balanced_stages * (by_cost - even)
 
 
 def stage_times(

@@ -1,6 +1,5 @@
 """Runs that contradict runs like them are found from measured times alone."""
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,14 +59,12 @@ def test_runs_of_other_software_are_no_siblings(sweep: Measured):
 
 
 def test_a_fit_names_the_lines():
-    table = data_path("runs") / "mlperf_llm_training.csv"
-    said: list[str] = []
-    with jax.enable_x64(True):
-        measured, index = measured_runs(js.read_runs(table))
+    runs = js.read_runs(data_path("runs") / "mlperf_llm_training.csv")
+    measured, index = measured_runs(runs)
     suspects = index[contradicted(measured)]
-    fit(js.read_runs(table), n_starts=1, n_folds=2, progress=said.append)
+    said: list[str] = []
+    fit(runs, n_starts=1, n_folds=2, progress=said.append)
     (sentence,) = [line for line in said if "siblings" in line]
-    runs = js.read_runs(table)
     assert f"{len(suspects)} runs" in sentence
     assert all(str(runs.rows[position].line) in sentence for position in suspects)
 

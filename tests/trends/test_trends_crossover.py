@@ -30,7 +30,7 @@ def speeds(samples, weak):
 
 def test_the_best_degree_moves_from_one_to_two_or_four(best):
     assert best.degree[0, 0] < 1.5
-    assert 1.5 < best.degree[0, 3] <= 4.0  # the nearest whole degree is 2 to 4
+    assert 2.0 <= best.degree[0, 3] <= 4.0
     assert np.all(np.diff(best.degree[0]) > 0.0)
     assert np.all(best.gain >= -1e-9)
 
