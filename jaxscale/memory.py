@@ -11,33 +11,30 @@ from jaxtyping import Array, Bool, Float
 
 from jaxscale._types import PRECISIONS, as_arrays, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
-from jaxscale.costs.data import PARAMETER_BYTES, local_params
-from jaxscale.costs.elementwise import ACTIVATION_BYTES, sequence_split
+from jaxscale.costs.data import local_params
+from jaxscale.costs.elementwise import sequence_split
 from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, expert_replicas, pipelining, sharding, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, expert_replicas, pipelining, sharding, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, moe_layers
 
 Bytes = Float[Array, "*batch"]
 
-OPTIMIZER_BYTES = 12.0
-"""Master weight and two moments of Adam, 32 bits each (Rajbhandari et al. 2020, section 3.1) [byte]."""
+MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
+"""Adam's 32-bit copy of a 16-bit weight, and its two moments (Rajbhandari et al. 2020, section 3.1) [byte]."""
 
-SCORE_MEMORY_BYTES = 5.0
-"""Stored bytes per materialised score: softmax, dropout mask and output (Korthikanti et al., equation 1) [byte]."""
+MASK_BYTES = 1.0
+"""Stored bytes per element of a dropout mask (Korthikanti et al., section 4.1) [byte]."""
 
 WEIGHT_WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 """Stored bytes per frozen weight, which nothing needs in more bits than the matmuls read [byte]."""
-
-RESIDUAL_MEMORY_BYTES = 10.0
-"""Stored bytes per residual element and layer: norms' inputs, dropout masks (Korthikanti et al., eq. 1) [byte]."""
 
 
 class Memory(eqx.Module):
     """Peak memory of one training step on the fullest chip; the terms add up to `total`.
 
     Attributes:
-        weights: 16-bit parameters, frozen ones in the width of the matmuls [byte].
+        weights: parameters in 16 bits, or 32 where matmuls read so many; frozen ones as wide as matmuls read [byte].
         gradients: gradients and their accumulation buffer [byte].
         optimizer: master weights and moments [byte].
         activations: stored for the backward pass, all microbatches in flight [byte].
@@ -75,33 +72,40 @@ class Memory(eqx.Module):
 def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coefficients) -> Array:
     r"""Stored activations of one layer and microbatch, nothing recomputed.
 
-    $t [10 d / q + (2 (2 H + 2 K) h + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes, q = tp with sequence
-    parallelism; the classic `s b h (10 + 24/t + 5 a s/(h t))` for f = 4 d (Korthikanti et al. 2022, equations 1 to 4).
+    $t [10 d / q + (2 (2 H + 2 K) h + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes in 16 bits, q = tp with
+    sequence parallelism; the classic `s b h (10 + 24/t + 5 a s/(h t))` for f = 4 d (Korthikanti et al. 2022, equations
+    1 to 4). 32-bit activations take twice as much, dropout masks do not.
 
     Returns:
         Bytes of the average layer [byte].
     """
+    element = element_bytes(plan)
     stored = 1.0 - plan.flash_attention * 1.0
     # Selective recomputation drops the scores as fused attention does.
     stored = stored * (1.0 - plan.recompute_selective)
-    heads = 2.0 * ACTIVATION_BYTES * (model.n_heads + model.n_kv_heads) * model.head_dim
-    scores = SCORE_MEMORY_BYTES * stored * model.n_heads * attended_keys(model)
+    heads = 2.0 * element * (model.n_heads + model.n_kv_heads) * model.head_dim
+    scores = (2.0 * element + MASK_BYTES) * stored * model.n_heads * attended_keys(model)
     attention = (heads + scores) * model.n_attention_layers
     expert_width = (model.moe_top_k + model.n_shared_experts) * model.d_ff_expert
     width = model.n_dense_layers * model.d_ff + moe_layers(model) * expert_width
-    mlp = 2.0 * ACTIVATION_BYTES * (1.0 + model.gated_mlp) * width
-    ssm = 3.0 * ACTIVATION_BYTES * model.n_ssm_layers * model.ssm_d_inner
+    mlp = 2.0 * element * (1.0 + model.gated_mlp) * width
+    ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
     split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers
-    residual = RESIDUAL_MEMORY_BYTES * model.d_model * blocks / sequence_split(plan)
+    residual = (4.0 * element + 2.0 * MASK_BYTES) * model.d_model * blocks / sequence_split(plan)
     return coefficients.activation_factor * tokens_per_microbatch(model, plan) * (residual + split)
 
 
 def weight_bytes(model: Transformer, plan: Plan) -> Array:
-    """Stored bytes per weight: 16 bits while it is trained, the width of the matmuls where it is frozen [byte]."""
+    """Stored bytes per weight: an element while it is trained, the width of the matmuls where it is frozen [byte]."""
     widths = jnp.asarray([WEIGHT_WIDTHS[name] for name in PRECISIONS])
     frozen = jnp.sum(jnp.asarray(plan.precision) * widths, axis=-1)
-    return frozen + model.trainable_share * (PARAMETER_BYTES - frozen)
+    return frozen + model.trainable_share * (element_bytes(plan) - frozen)
+
+
+def optimizer_bytes(plan: Plan) -> Array:
+    """Stored bytes of Adam per trained weight: two moments, and a 32-bit copy where the weight has 16 bits [byte]."""
+    return MOMENT_BYTES + MASTER_BYTES * (2.0 - 0.5 * element_bytes(plan))
 
 
 def stage_boundary_bytes(model: Transformer, plan: Plan, coefficients: Coefficients) -> Array:
@@ -157,7 +161,7 @@ def memory(
     layers = first_stage_layers(model, plan, temperature)
     whole = layer_activation_bytes(model, plan, c)
     boundary = stage_boundary_bytes(model, plan, c)
-    checkpoint = ACTIVATION_BYTES * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
+    checkpoint = element_bytes(plan) * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
     per_layer = whole + plan.recompute_full * (checkpoint - whole)
     stored = (per_layer * layers + boundary) * microbatches_in_flight(plan, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
@@ -165,12 +169,12 @@ def memory(
     last_layers = last_stage_layers(model, plan, temperature)
     last_stage = per_layer * last_layers + boundary + plan.recompute_full * whole + logit_bytes
     logits = smooth_max(last_stage, activations, temperature) - activations
-    gathered = sharding(plan, 3) * 2.0 * PARAMETER_BYTES * (params.layers + params.experts) / layers
+    gathered = sharding(plan, 3) * 2.0 * element_bytes(plan) * (params.layers + params.experts) / layers
     trainable = model.trainable_share
     return Memory(
         weights=weight_bytes(model, plan) * held(3),
         gradients=c.gradient_memory_bytes * trainable * held(2),
-        optimizer=OPTIMIZER_BYTES * trainable * held(1),
+        optimizer=optimizer_bytes(plan) * trainable * held(1),
         activations=activations,
         logits=logits,
         buffers=gathered,

@@ -146,6 +146,16 @@ def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:
     return plan.micro_batch_size * model.seq_len / plan.cp
 
 
+ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
+"""Bytes of a weight or activation outside the matmuls, by what these read: 8- and 4-bit inputs are cast from 16 bits
+(Micikevicius et al. 2022, arXiv 2209.05433, section 4), tf32 ones are 32-bit numbers (NVIDIA A100 whitepaper, 2020)."""
+
+
+def element_bytes(plan: Plan) -> Array:
+    """Stored bytes of a weight or activation: 2, or 4 where matmuls read 32-bit numbers [byte]."""
+    return jnp.sum(jnp.asarray(plan.precision) * jnp.asarray([ELEMENT_BYTES[name] for name in PRECISIONS]), axis=-1)
+
+
 def expert_tensor_degree(plan: Plan, temperature: float = 0.0) -> Array:
     """Ways that each expert's matrices are split: tp, or fewer where ep takes chips of the tensor-parallel groups.
 

@@ -4,26 +4,38 @@ Fused (flash): causal flops at an efficiency of their own. Materialised: full fl
 $S$ scores per token and head (Dao et al. 2022, arXiv 2205.14135; Korthikanti et al. 2022, arXiv 2205.05198, section 4).
 """
 
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxscale._types import PRECISIONS
 from jaxscale.coefficients import Coefficients
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.hardware import Chip, Cluster
+from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, attention_flops_per_token
 
 FLASH_BACKWARD = 2.5
 """Backward flops of fused attention over its forward ones: five matmuls against two (Dao 2023, arXiv 2307.08691)."""
 
 
+CORE_PRECISION = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp8": "bf16", "fp4": "bf16"}
+"""Format of the attention core by that of the weight matmuls: it stays in 16 bits where these use fewer
+(Micikevicius et al. 2022, arXiv 2209.05433, section 4)."""
+
+
+def core_seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
+    """Time of one flop of the attention core [s/flop]."""
+    peak, share = jnp.asarray(chip.peak_flops), jnp.asarray(plan.precision)
+    formats = [PRECISIONS.index(CORE_PRECISION[name]) for name in PRECISIONS]
+    return jnp.sum(share / peak[..., jnp.asarray(formats)], axis=-1) / coefficients.attention_efficiency
+
+
 def attention_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """Forward time of the attention core of all layers for one microbatch, as if on one stage [s]."""
     c = coefficients
     tokens = tokens_per_microbatch(model, plan) / plan.tp
-    peak = cluster.chip.peak_flops[..., PRECISIONS.index("bf16")] * c.attention_efficiency
-    fused = tokens * attention_flops_per_token(model, 1.0) / peak
+    fused = tokens * attention_flops_per_token(model, 1.0) * core_seconds_per_flop(cluster.chip, plan, c)
     scores = tokens * model.n_heads * attended_keys(model)
-    traffic = scores * c.score_bytes / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    traffic = scores * 0.5 * element_bytes(plan) * c.score_bytes / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
     materialised = 2.0 * fused + traffic
     return model.n_attention_layers * (materialised + plan.flash_attention * (fused - materialised))
 

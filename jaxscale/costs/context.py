@@ -8,8 +8,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import exposed
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
-from jaxscale.costs.elementwise import ACTIVATION_BYTES
-from jaxscale.plan import Plan
+from jaxscale.plan import Plan, element_bytes
 from jaxscale.workload import Transformer
 
 
@@ -35,7 +34,7 @@ def context_forward(
         Time [s]; zero for cp = 1.
     """
     width = model.n_kv_heads * (model.head_dim + model.v_head_dim) / plan.tp
-    volume = ACTIVATION_BYTES * plan.micro_batch_size * model.seq_len * width
+    volume = element_bytes(plan) * plan.micro_batch_size * model.seq_len * width
     ring = model.n_attention_layers * gather_time(volume, plan.cp, plan.tp, link, temperature)
     # Cover is scaled so that without a ring there is nothing to hide and nothing to expose.
     cover = coefficients.cp_overlap * attention * (1.0 - 1.0 / plan.cp)

@@ -15,7 +15,7 @@ from jaxscale._types import exposed, log2_above_one, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.costs.pipeline import first_stage_layers
-from jaxscale.plan import Plan, expert_replicas, expert_shard, pipelining, sharding
+from jaxscale.plan import Plan, element_bytes, expert_replicas, expert_shard, pipelining, sharding
 from jaxscale.workload import (
     Transformer,
     attention_params,
@@ -24,9 +24,6 @@ from jaxscale.workload import (
     moe_layers,
     ssm_params,
 )
-
-PARAMETER_BYTES = 2.0
-"""Bytes of a gathered 16-bit parameter [byte]."""
 
 GRADIENT_BYTES = 4.0
 """Bytes of a reduced gradient, accumulated in 32 bits [byte]."""
@@ -125,8 +122,8 @@ def data_parallel(
     reduce_bytes = GRADIENT_BYTES * trainable
     scatter = gather(reduce_bytes * dense, group, plan.tp)
     scatter = scatter + routed * gather(reduce_bytes * params.experts, expert_ranks, apart)
-    collect = gather(PARAMETER_BYTES * dense, group, plan.tp)
-    collect = collect + routed * gather(PARAMETER_BYTES * params.experts, expert_ranks, apart)
+    collect = gather(element_bytes(plan) * dense, group, plan.tp)
+    collect = collect + routed * gather(element_bytes(plan) * params.experts, expert_ranks, apart)
     between_copies = 2.0 * gather(reduce_bytes * dense / group, plan.dp / plan.shard_group, stride * plan.shard_group)
     # Every bucket pays the latency of its ring; FSDP has one bucket per layer and direction.
     latency = gather_time(0.0, group, plan.tp, link, temperature)

@@ -8,11 +8,8 @@ from jaxtyping import Array
 
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer, moe_layers
-
-ACTIVATION_BYTES = 2.0
-"""Bytes of a 16-bit activation [byte]."""
 
 
 def sequence_split(plan: Plan) -> Array:
@@ -32,7 +29,7 @@ def elementwise_forward(model: Transformer, plan: Plan, cluster: Cluster, coeffi
     heads = model.n_attention_layers * (model.n_heads + 2.0 * model.n_kv_heads) * model.head_dim
     state = model.n_ssm_layers * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
     hidden = c.hidden_passes * (inner + heads + state) / plan.tp
-    return tokens * ACTIVATION_BYTES * (residual + hidden) / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    return tokens * element_bytes(plan) * (residual + hidden) / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
 
 
 def logits_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:

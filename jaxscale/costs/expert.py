@@ -7,8 +7,7 @@ from jaxtyping import Array
 
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, all_to_all_time
-from jaxscale.costs.elementwise import ACTIVATION_BYTES
-from jaxscale.plan import Plan, expert_tensor_degree, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
 from jaxscale.workload import Transformer, moe_layers
 
 
@@ -23,6 +22,6 @@ def expert_exchange_forward(
         Time [s]; zero for ep = 1 or a dense model.
     """
     tokens = tokens_per_microbatch(model, plan) * model.moe_top_k / plan.tp
-    volume = ACTIVATION_BYTES * tokens * model.d_model / coefficients.ep_efficiency
+    volume = element_bytes(plan) * tokens * model.d_model / coefficients.ep_efficiency
     stride = expert_tensor_degree(plan, temperature)
     return 2.0 * moe_layers(model) * all_to_all_time(volume, plan.ep, stride, link, temperature)

@@ -14,11 +14,8 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import PRECISIONS, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
-from jaxscale.plan import Plan, expert_tensor_degree, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
 from jaxscale.workload import Transformer, attention_params, mlp_params, moe_layers, ssm_params
-
-WEIGHT_BYTES = 2.0
-"""Bytes of a 16-bit weight as the matmul reads it [byte]."""
 
 
 def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
@@ -61,7 +58,7 @@ def matmul_time(
     c = coefficients
     thin = 1.0 + c.matmul_half_width * (1.0 / model.d_model + 1.0 / width)
     compute = 2.0 * params * (tokens + c.matmul_half_tokens) * thin * seconds_per_flop(cluster.chip, plan, c)
-    memory = WEIGHT_BYTES * params / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    memory = element_bytes(plan) * params / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
     return smooth_max(compute, memory, temperature)
 
 

@@ -16,8 +16,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, send_time
-from jaxscale.costs.elementwise import ACTIVATION_BYTES
-from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer, matmul_params_per_token
 
 ZERO_BUBBLE_LEAVES = 1.0 / 3.0
@@ -149,7 +148,7 @@ def transfer_time(
     Returns:
         Time [s]; zero for pp = 1.
     """
-    volume = ACTIVATION_BYTES * tokens_per_microbatch(model, plan) * model.d_model / plan.tp
+    volume = element_bytes(plan) * tokens_per_microbatch(model, plan) * model.d_model / plan.tp
     hop = send_time(volume, plan.tp * plan.cp * plan.dp, plan.pp, link, temperature)
     crossings = 2.0 * (plan.n_microbatches * plan.vpp + plan.pp - 1.0) * (1.0 - 1.0 / plan.pp)
     return coefficients.pp_exposed * crossings * hop

@@ -7,8 +7,7 @@ from jaxtyping import Array
 
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
-from jaxscale.costs.elementwise import ACTIVATION_BYTES
-from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer
 
 
@@ -23,6 +22,6 @@ def tensor_forward(
     Returns:
         Time [s]; zero for tp = 1.
     """
-    volume = ACTIVATION_BYTES * tokens_per_microbatch(model, plan) * model.d_model
+    volume = element_bytes(plan) * tokens_per_microbatch(model, plan) * model.d_model
     blocks = model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers
     return 2.0 * blocks * coefficients.tp_exposed * gather_time(volume, plan.tp, 1.0, link, temperature)

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from jaxscale._types import stacked
 from jaxscale.catalogue import Hardware
-from jaxscale.costs.data import GRADIENT_BYTES, PARAMETER_BYTES, local_params
+from jaxscale.costs.data import GRADIENT_BYTES, local_params
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan
+from jaxscale.plan import Plan, element_bytes
 from jaxscale.runs import RowDescription
 from jaxscale.workload import Transformer
 
@@ -94,7 +94,7 @@ def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:
     if row.states_zero_stage or plan.pp > 1 or plan.dp == 1:
         return plan
     # Weights and gradients are what ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3).
-    per_param = PARAMETER_BYTES + GRADIENT_BYTES * float(model.trainable_share)
+    per_param = float(element_bytes(plan)) + GRADIENT_BYTES * float(model.trainable_share)
     state = per_param * float(local_params(model, plan).total)
     return Plan(**{**row.plan, "zero_stage": 3.0}) if state > FSDP_FROM * cluster.chip.hbm_bytes else plan
 

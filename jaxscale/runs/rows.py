@@ -76,7 +76,7 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
         return Incomplete(_reason(row, missing))
     plan = {**known, **batch, **_choices(row, known["tp"])}
     return RowDescription(
-        shape={**shape, "seq_len": row["seq_len"]},
+        shape={**shape, "seq_len": _seq_len(row)},
         plan=plan,
         gpu=row["gpu"],
         n_gpus=row["n_gpus"],
@@ -119,6 +119,11 @@ def _rescaled(entry: Mapping[str, Any], n_layers: float | None) -> dict[str, Any
     """A catalogue model at the depth of the row: benchmarks run proxies with fewer layers on small clusters."""
     share = n_layers / entry["n_layers"] if n_layers and entry else 1.0
     return {name: value * share if name in _LAYER_COUNTS else value for name, value in entry.items()}
+
+
+def _seq_len(row: Row) -> float:
+    """Tokens of a sequence: the mean, padding included, where a source says that its sequences vary in length."""
+    return _default(row, "mean_seq_len") or row["seq_len"]
 
 
 def _may_accumulate(row: Row, known: Mapping[str, float] | None) -> bool:
@@ -201,10 +206,12 @@ def _local_shape(row: Row, shape: Mapping[str, Any], plan: Mapping[str, Any]) ->
 
 
 def _remarks(row: Row, known: Mapping[str, float], batch: Mapping[str, float]) -> tuple[str, ...]:
-    count = row["n_microbatches"]
+    count, length = row["n_microbatches"], _seq_len(row)
     remarks = [f"{name} is empty: taken as {known[name]:g}" for name in ("tp", "pp") if row[name] is None]
     if row["micro_batch_size"] is None and count is None:
         remarks.append("n_microbatches is empty: taken as 1, as the framework accumulates no gradients")
+    if length != row["seq_len"]:
+        remarks.append(f"seq_len = {row['seq_len']:g} is the longest sequence: the mean of {length:g} used")
     if count is not None and is_flagged(row.values) and count != batch["n_microbatches"]:
         remarks.append(f"n_microbatches = {count:g} contradicts the batch: {batch['n_microbatches']:g} used")
     return tuple(remarks)

@@ -20,10 +20,10 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._types import smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import effective_link, gather_time, ranks_per_level
-from jaxscale.costs.data import PARAMETER_BYTES, local_params
+from jaxscale.costs.data import local_params
 from jaxscale.costs.pipeline import first_stage_layers
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan
+from jaxscale.plan import Plan, element_bytes
 from jaxscale.workload import Transformer
 
 
@@ -91,7 +91,7 @@ def layer_gather(
     """
     link = effective_link(cluster.network, coefficients)
     group, layers = plan.shard_group * plan.cp, first_stage_layers(model, plan, temperature)
-    volume = PARAMETER_BYTES * local_params(model, plan, temperature).layers / layers / coefficients.dp_efficiency
+    volume = element_bytes(plan) * local_params(model, plan, temperature).layers / layers / coefficients.dp_efficiency
     latency = gather_time(0.0, group, plan.tp, link, temperature)
     compute = forward * plan.pp / model.n_layers
     return LayerGather(latency, gather_time(volume, group, plan.tp, link, temperature) - latency, compute)

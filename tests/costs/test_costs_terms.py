@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from registry import ideal_coefficients
 
-from jaxscale._types import as_arrays
+from jaxscale._types import PRECISIONS, as_arrays
 from jaxscale.catalogue import cluster, model
 from jaxscale.costs.attention import attention_forward
 from jaxscale.costs.collectives import effective_link, gather_time
@@ -111,6 +111,22 @@ def test_materialised_attention_pays_for_its_scores():
     plain = attention_forward(LLAMA, plan(flash_attention=False), H100, coefficients)
     scores = 32.0 * 32.0 * 8192.0**2
     np.testing.assert_allclose(plain - 2.0 * fused, scores * 10.0 / 3.35e12, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("precision", "width", "core"), [("tf32", 2.0, "tf32"), ("fp32", 2.0, "fp32"), ("fp8", 1.0, "bf16")]
+)
+def test_only_32_bit_inputs_widen_what_is_outside_the_matmuls(precision, width, core):
+    wide, usual = plan(tp=2, precision=precision), plan(tp=2)
+    passes = ideal(residual_passes=10.0, hidden_passes=5.0)
+    traffic = [elementwise_forward(LLAMA, one, H100, passes) for one in (wide, usual)]
+    np.testing.assert_allclose(traffic[0] / traffic[1], width, rtol=1e-9)
+    sent = [tensor_forward(LLAMA, one, LINK, IDEAL) for one in (wide, plan(tp=2, micro_batch_size=width))]
+    np.testing.assert_allclose(*sent, rtol=1e-9)
+    peaks = np.asarray(H100.chip.peak_flops)
+    fused = [attention_forward(LLAMA, one, H100, IDEAL) for one in (wide, usual)]
+    expected = peaks[PRECISIONS.index("bf16")] / peaks[PRECISIONS.index(core)]
+    np.testing.assert_allclose(fused[0] / fused[1], expected, rtol=1e-9)
 
 
 def test_sequence_parallelism_splits_the_residual_stream_only():

@@ -153,6 +153,15 @@ def test_facts_match_words_as_patterns(table):
     assert fact_about({**cells, "gpu": "gb200", "source_row": "v5.0@abc:NVIDIA/x"}, "precision") is None
 
 
+def test_sequences_that_vary_in_length_count_with_their_mean(table):
+    bert = {"source": "dp_scaling_misc", "model": "bert-large"}
+    long, short = (described(table({**bert, "seq_len": length})) for length in ("512", "128"))
+    assert (long.shape["seq_len"], short.shape["seq_len"]) == (288.0, 128.0)
+    assert "mean of 288" in " ".join(long.remarks) and "mean" not in " ".join(short.remarks)
+    assert not (long.plan["flash_attention"] or short.plan["flash_attention"])
+    assert described(table({"source": "my_runs", "model": "bert-large", "seq_len": "512"})).shape["seq_len"] == 512.0
+
+
 def test_low_rank_adapters_train_no_weights(table):
     lora, dense = ({"source": "mlperf_llm_training", "model": name} for name in ("llama2-70b-lora", "llama2-70b"))
     assert described(table(lora)).shape["trainable_share"] == 0.0
