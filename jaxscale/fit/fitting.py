@@ -9,18 +9,19 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, is_apart
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
+from jaxscale.fit.diagnostics import log_evidence
 from jaxscale.fit.intervals import measured_scatter
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
-from jaxscale.fit.prepare import fit_problem, parameters_of, tightened
+from jaxscale.fit.prepare import between_stacks, fit_problem, parameters_of, tightened
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.siblings import contradicted
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
@@ -31,10 +32,15 @@ TIGHTNESS_FROM_START = 0.6
 """Prior spreads of a fit that starts from another one, over those of a fit from scratch [1]."""
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.2, 0.6, 1.5)
-"""The same where there are few runs; cross-validation chooses. The first one leaves the start as it is [1]."""
+"""The same where there are few runs, over the differences between known stacks; their evidence chooses.
+
+The first one leaves the start as it is [1]."""
 
 FEW_RUNS = 60
 """Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
+
+STRONG_EVIDENCE = 3.0
+"""Log Bayes factor from which evidence is strong (Kass and Raftery 1995, JASA 90, 773-795, section 3.2) [1]."""
 
 MIN_ROWS = 3
 
@@ -122,17 +128,13 @@ def fit_measured(
     if n < MIN_ROWS:
         raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
     pooled = start if start is not None else prior_medians()
-    candidates = (1.0,) if start is None else TIGHTNESS_OF_FEW_RUNS if n <= FEW_RUNS else (TIGHTNESS_FROM_START,)
     problem, effects = fit_problem(measured, pooled)
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
-    problems = [tightened(problem, tightness) for tightness in candidates]
-    attempts = [
-        attempt_fit(
-            tight, effects, groups_to_leave_out(measured), starts_of(tight, effects, n_starts, resumed), n_folds, say
-        )
-        for tight in problems
-    ]
-    best = simplest(attempts)
+    problems = candidates(problem, start, n)
+    solutions = [solve(tight, starts_of(tight, effects, n_starts, resumed)) for tight in problems]
+    problem, solution = tightest(problems, solutions)
+    held_out = cross_validate(problem, solution, groups_to_leave_out(measured), n_folds, say)
+    best = Attempt(problem, effects, solution, held_out)
     record = calibration_record(name, measured, pooled, best, data_hash)
     return FitResult(
         coefficients=moved(pooled, best.problem.parametrisation.spread, best.solution.parameters, record),
@@ -147,7 +149,7 @@ def fit_measured(
 
 
 class Attempt(NamedTuple):
-    """A fit with one tightness of the priors.
+    """A fit and what it says of runs that it did not see.
 
     Attributes:
         problem: what was fitted.
@@ -161,41 +163,22 @@ class Attempt(NamedTuple):
     solution: Solution
     held_out: np.ndarray
 
-    @property
-    def errors(self) -> np.ndarray:
-        """Absolute log error of step time of held-out runs; infinite without any [row]."""
-        return np.nan_to_num(np.abs(self.held_out[:, 0]), nan=np.inf)
+
+def candidates(problem: Problem, start: Coefficients | None, n: int) -> list[Problem]:
+    """Problems with priors of several widths, tightest first; one where no start is trusted or n runs decide."""
+    if start is None:
+        return [problem]
+    if n > FEW_RUNS:
+        return [tightened(problem, TIGHTNESS_FROM_START)]
+    between = between_stacks(start)
+    return [tightened(problem, tightness, between) for tightness in TIGHTNESS_OF_FEW_RUNS]
 
 
-def simplest(attempts: Sequence[Attempt]) -> Attempt:
-    """The first attempt, tightest first, that is not clearly worse on held-out runs than the best one.
-
-    Clearly: the mean of the differences, run by run, is more than its standard error. A bias that all runs share shows
-    in every difference and is corrected; a few runs that look better by chance are not enough to leave the start
-    (Breiman et al. 1984, Classification and Regression Trees, section 3.4.3).
-    """
-    best = min(attempts, key=lambda attempt: float(np.mean(attempt.errors)))
-    if not np.isfinite(best.errors).all():
-        return attempts[0]
-
-    def is_close(attempt: Attempt) -> bool:
-        excess = attempt.errors - best.errors
-        return bool(np.mean(excess) <= np.std(excess) / np.sqrt(len(excess)))
-
-    return next(attempt for attempt in attempts if is_close(attempt))
-
-
-def attempt_fit(
-    problem: Problem,
-    effects: tuple[Effect, ...],
-    groups: np.ndarray,
-    starts: Float[Array, "start parameter"],
-    n_folds: int,
-    say: Callable[[str], None],
-) -> Attempt:
-    """Solve a problem from some starts, and cross-validate by groups of its runs [row]."""
-    solution = solve(problem, starts)
-    return Attempt(problem, effects, solution, cross_validate(problem, solution, groups, n_folds, say))
+def tightest(problems: Sequence[Problem], solutions: Sequence[Solution]) -> tuple[Problem, Solution]:
+    """The first problem, tightest first, against which the runs hold no strong evidence."""
+    found = [log_evidence(*pair) for pair in zip(problems, solutions, strict=True)] if len(problems) > 1 else [0.0]
+    index = next(index for index, evidence in enumerate(found) if evidence >= max(found) - STRONG_EVIDENCE)
+    return problems[index], solutions[index]
 
 
 def starts_of(problem: Problem, effects: Sequence[Effect], n_starts: int, resumed: Coefficients | None) -> Array:
@@ -260,7 +243,7 @@ def calibration_record(
     }
     return Calibration(
         name=name,
-        effects=before.effects + effects + other_sources_effects(effects, rows),
+        effects=before.effects + inherited_effects(before, rows) + effects + other_sources_effects(effects, rows),
         scatter=measured_scatter(measured, held_out) + before.scatter,
         known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
         largest=largest_clusters(before, measured),
@@ -283,6 +266,17 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
         if abs(value) > 1e-3:
             shifts.setdefault((effect.kind, effect.level), {})[effect.coefficient] = float(value)
     return tuple(LevelEffect(kind, level, tuple(sorted(s.items()))) for (kind, level), s in shifts.items())
+
+
+def inherited_effects(before: Calibration, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
+    """Effects with which runs of sources that the start did not know began: the mean of their framework's sources."""
+    sources = {(row["source"], row["framework"]) for row in rows if row["source"]}
+    return tuple(
+        LevelEffect("source", source, effect.shifts)
+        for source, framework in sorted(sources)
+        for effect in before.effects
+        if ("source", source) not in before.known and (effect.kind, effect.level) == (OTHER_SOURCES, framework)
+    )
 
 
 def other_sources_effects(effects: Sequence[LevelEffect], rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:

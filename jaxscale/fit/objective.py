@@ -1,8 +1,9 @@
 r"""What a fit minimises: robust residuals of log step time, plus the priors.
 
-With $r_i = \ln \hat t_i - \ln t_i$ and Student's t of $\nu$ degrees and scale $\sigma$, the negative log posterior is
+With $r_i = \ln \hat t_i - \ln t_i$, scale $\sigma$, pooled parameters $z_p$, effects $e_j$, and minus the logarithm of
+Student's t of $\nu$ degrees $\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$, the negative log posterior is
 
-$$ \sum_i w_i \frac{\nu + 1}{2} \ln\left(1 + \frac{r_i^2}{\nu \sigma^2}\right) + \frac12 \sum_j \theta_j^2 , $$
+$$ \sum_i w_i \, \rho\left(\frac{r_i}{\sigma}\right) + \frac12 \sum_p z_p^2 + \sum_j \rho(e_j) , $$
 
 a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss-Newton.
 """
@@ -25,8 +26,9 @@ from jaxscale.runs.defaults import default_for
 from jaxscale.step import step_time
 
 DEGREES_OF_FREEDOM = 3.0
-"""Student's nu: heavy tails carry mislabelled rows without letting them steer (Lange et al. 1989, section 5) [1]."""
-
+"""Student's nu, of runs and of effects: heavy tails carry mislabelled rows without letting them steer (Lange et al. 1989,
+section 5), and stacks that differ much in one thing without pulling the pool there (Gelman et al. 2013, Bayesian Data
+Analysis, section 17.2) [1]."""
 
 class Problem(eqx.Module):
     """A calibration problem.
@@ -170,13 +172,19 @@ def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array
     weight = jnp.concatenate([problem.weight, problem.weight[problem.with_memory] * problem.has_memory])
     time, memory = log_errors(parameters, problem)
     scaled = jnp.concatenate([time / problem.scatter, memory / MEMORY_SIGMA])
-    nu = DEGREES_OF_FREEDOM
-    # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
-    square = scaled**2 / nu
-    ratio = jnp.where(square > 1e-8, jnp.log1p(square) / jnp.maximum(square, 1e-8), 1.0 - 0.5 * square)
     # The root of the weight is apart: a row of weight zero must not meet the infinite slope of sqrt(0).
-    robust = jnp.sqrt(weight) * scaled * jnp.sqrt((nu + 1.0) / nu * ratio)
-    return jnp.concatenate([robust, parameters])
+    measured = jnp.sqrt(weight) * robust(scaled)
+    n_pooled = problem.parametrisation.spread.shape[0]
+    return jnp.concatenate([measured, parameters[:n_pooled], robust(parameters[n_pooled:])])
+
+
+def robust(standardised: Array) -> Array:
+    r"""Numbers whose squares are $2 \rho$ of standardised residuals or effects [1]."""
+    nu = DEGREES_OF_FREEDOM
+    square = standardised**2 / nu
+    # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
+    ratio = jnp.where(square > 1e-8, jnp.log1p(square) / jnp.maximum(square, 1e-8), 1.0 - 0.5 * square)
+    return standardised * jnp.sqrt((nu + 1.0) / nu * ratio)
 
 
 def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:

@@ -6,7 +6,8 @@ belongs to some levels (its source, chip, precision, ...), has
 $$ u_{ip} = u^0_{ip} + s_p z_p + \sum_j M_{ij} \, [p = p_j] \, \tau_j e_j , $$
 
 $u^0$ what is known before the fit, $s_p$ the prior's spread, $z_p$ the pooled parameters, $e_j$ one effect of one level
-on one coefficient; z and e have standard normal priors, which shrinks effects towards the pooled value.
+on one coefficient. z has a standard normal prior, e one with the heavier tails of Student's t (`objective`), which
+shrinks effects towards the pooled value.
 """
 
 import functools

@@ -9,12 +9,16 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
+from jaxscale.calibration import Calibration, LevelEffect
+from jaxscale.coefficients import names, priors
 from jaxscale.fit.batch import Measured
-from jaxscale.fit.fitting import Attempt, fit_measured, simplest
+from jaxscale.fit.diagnostics import log_evidence
+from jaxscale.fit.fitting import TIGHTNESS_OF_FEW_RUNS, fit_measured, tightest
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import log_residuals, predicted_logs, residuals
 from jaxscale.fit.parameters import unconstrain
-from jaxscale.fit.prepare import base_of, fit_problem
+from jaxscale.fit.prepare import base_of, between_stacks, fit_problem, tightened
+from jaxscale.fit.solve import refine
 
 
 @pytest.fixture(scope="module")
@@ -122,20 +126,41 @@ def test_too_few_rows_are_refused(measured: Measured):
         fit_measured(measured.take(np.arange(2)))
 
 
-def _attempt(bloom_fit: js.FitResult, errors: list[float]) -> Attempt:
-    held_out = np.stack([np.asarray(errors), np.zeros(len(errors))], axis=1)
-    return Attempt(bloom_fit.problem, (), bloom_fit.solution, held_out)
+def test_few_runs_leave_the_start_only_on_strong_evidence(measured: Measured):
+    """Runs that take as long as the start says leave it as it is; the same runs, all slower, do not."""
+    said = _synthetic(measured, noise=0.0).take(np.arange(8))
+    slower = dataclasses.replace(said, step_time=1.4 * np.asarray(said.step_time))
+
+    def chosen(runs: Measured) -> int:
+        problem, _ = fit_problem(runs, _truth())
+        problems = [tightened(problem, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS]
+        centre = jnp.zeros(problem.parametrisation.n_parameters)
+        best, _ = tightest(problems, [refine(tight, centre) for tight in problems])
+        return next(index for index, tight in enumerate(problems) if tight is best)
+
+    assert chosen(said) == 0
+    assert chosen(slower) > 0
 
 
-def test_the_start_is_kept_unless_a_looser_fit_is_clearly_better(bloom_fit: js.FitResult):
-    start = _attempt(bloom_fit, [0.10, -0.12, 0.11, 0.09])
-    chance = _attempt(bloom_fit, [0.01, -0.20, 0.15, 0.01])  # better on average, by less than its standard error
-    better = _attempt(bloom_fit, [0.02, -0.03, 0.02, 0.02])
-    unknown = _attempt(bloom_fit, [np.nan] * 4)
-    assert simplest([start, chance]) is start
-    assert simplest([start, chance, better]) is better
-    assert simplest([unknown, unknown._replace()]) is not None
-    assert simplest([start]) is start
+def test_evidence_prefers_neither_a_wrong_start_nor_priors_that_fit_anything(measured: Measured):
+    """Runs of coefficients some way from the start: priors that forbid the way and priors that allow any lose."""
+    runs = _synthetic(measured, noise=0.01)
+    problem, _ = fit_problem(runs, js.prior_medians())
+    centre = jnp.zeros(problem.parametrisation.n_parameters)
+    problems = [tightened(problem, width) for width in (0.02, 1.0, 20.0)]
+    found = [log_evidence(tight, refine(tight, centre)) for tight in problems]
+    assert found[1] > max(found[0], found[2]) + 3.0
+
+
+def test_sources_that_differ_say_what_to_expect_of_another():
+    shifts = [0.6, -0.6, 0.6, -0.6]
+    effects = tuple(LevelEffect("source", f"s{i}", (("pp_slot_time", shift),)) for i, shift in enumerate(shifts))
+    start = dataclasses.replace(js.prior_medians(), calibration=Calibration("test", effects))
+    between = dict(zip(names(), between_stacks(start), strict=True))
+    assert between["pp_slot_time"] == pytest.approx(0.6 / priors()["pp_slot_time"].spread)
+    assert between["cp_overlap"] == 0.1
+    few = dataclasses.replace(start, calibration=Calibration("test", effects[:3]))
+    assert (between_stacks(few) == 1.0).all() and (between_stacks(js.prior_medians()) == 1.0).all()
 
 
 def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):

@@ -8,7 +8,7 @@ import pytest
 
 from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
 from jaxscale.coefficients import Coefficients, names, prior_medians, priors
-from jaxscale.fit.fitting import other_sources_effects
+from jaxscale.fit.fitting import inherited_effects, other_sources_effects
 from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.store import resolve
 
@@ -125,6 +125,16 @@ def _calibrated() -> Coefficients:
         known=(("framework", "f"), ("gpu", "h200"), ("source", "a")),
     )
     return dataclasses.replace(prior_medians(), calibration=record)
+
+
+def test_a_new_source_of_a_known_framework_keeps_the_effect_it_began_with():
+    before = _calibrated().calibration
+    new, known = ({"source": source, "framework": "f"} for source in ("new", "a"))
+    fitted = dataclasses.replace(before, known=(*before.known, ("source", "new")))
+    after = dataclasses.replace(fitted, effects=before.effects + inherited_effects(before, [new, known]))
+    assert after.shifts(new) == before.shifts(new) == {"matmul_efficiency": 0.3}
+    assert after.shifts(known) == before.shifts(known)
+    assert fitted.shifts(new) == {}  # what it would lose
 
 
 @pytest.mark.parametrize(
