@@ -21,7 +21,7 @@ from jaxscale.fit.intervals import measured_scatter
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
-from jaxscale.fit.prepare import between_stacks, fit_problem, parameters_of, tightened
+from jaxscale.fit.prepare import fit_problem, parameters_of, tightened
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.siblings import contradicted
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
@@ -32,9 +32,7 @@ TIGHTNESS_FROM_START = 0.6
 """Prior spreads of a fit that starts from another one, over those of a fit from scratch [1]."""
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.2, 0.6, 1.5)
-"""The same where there are few runs, over the differences between known stacks; their evidence chooses.
-
-The first one leaves the start as it is [1]."""
+"""The same where there are few runs; their evidence chooses. The first one leaves the start as it is [1]."""
 
 FEW_RUNS = 60
 """Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
@@ -170,8 +168,7 @@ def candidates(problem: Problem, start: Coefficients | None, n: int) -> list[Pro
         return [problem]
     if n > FEW_RUNS:
         return [tightened(problem, TIGHTNESS_FROM_START)]
-    between = between_stacks(start)
-    return [tightened(problem, tightness, between) for tightness in TIGHTNESS_OF_FEW_RUNS]
+    return [tightened(problem, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS]
 
 
 def tightest(problems: Sequence[Problem], solutions: Sequence[Solution]) -> tuple[Problem, Solution]:

@@ -26,9 +26,10 @@ from jaxscale.runs.defaults import default_for
 from jaxscale.step import step_time
 
 DEGREES_OF_FREEDOM = 3.0
-"""Student's nu, of runs and of effects: heavy tails carry mislabelled rows without letting them steer (Lange et al. 1989,
-section 5), and stacks that differ much in one thing without pulling the pool there (Gelman et al. 2013, Bayesian Data
-Analysis, section 17.2) [1]."""
+"""Student's nu, of runs and of effects: heavy tails carry mislabelled rows without letting them steer (Lange et al.
+1989, section 5), and stacks that differ much in one thing without pulling the pool there (Gelman et al. 2013, Bayesian
+Data Analysis, section 17.2) [1]."""
+
 
 class Problem(eqx.Module):
     """A calibration problem.

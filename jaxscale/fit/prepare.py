@@ -4,21 +4,14 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import ArrayLike
 
 from jaxscale.calibration import Calibration
-from jaxscale.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.coefficients import Coefficients, prior_medians
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.objective import Problem, make_problem
 from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.scope import scope
 from jaxscale.fit.store import unconstrained_rows
-
-MIN_SOURCES = 4
-"""Sources from which on their differences say what to expect of another one [1]."""
-
-LEAST_DIFFERENCE, MOST_DIFFERENCE = 0.1, 3.0
-"""Bounds of that expectation: shrunken effects of few sources understate it, one odd source overstates it [1]."""
 
 
 def base_of(measured: Measured, coefficients: Coefficients) -> np.ndarray:
@@ -64,25 +57,7 @@ def parameters_of(coefficients: Coefficients, problem: Problem, effects: Sequenc
     return np.concatenate([pooled, values])
 
 
-def between_stacks(start: Coefficients) -> np.ndarray:
-    """How much the sources of a fit differ in each coefficient: what a new one may be expected to.
-
-    The root mean square of their effects, in standard deviations of the coefficient's prior (empirical Bayes, Efron and
-    Morris 1975, JASA 70, 311-319), within `LEAST_DIFFERENCE` and `MOST_DIFFERENCE`.
-
-    Returns:
-        Differences; 1 where the start knows fewer than `MIN_SOURCES` [coefficient].
-    """
-    record = start.calibration or Calibration("none")
-    shifts = [dict(effect.shifts) for effect in record.effects if effect.kind == "source"]
-    if len(shifts) < MIN_SOURCES:
-        return np.ones(len(names()))
-    moved = np.asarray([[shift.get(name, 0.0) / priors()[name].spread for name in names()] for shift in shifts])
-    return np.clip(np.sqrt(np.mean(moved**2, axis=0)), LEAST_DIFFERENCE, MOST_DIFFERENCE)
-
-
-def tightened(problem: Problem, tightness: float, by_coefficient: ArrayLike = 1.0) -> Problem:
-    """The problem with all prior spreads times a factor, below 1 where the start is trusted, and one by coefficient."""
-    mapping = problem.parametrisation
-    spreads = (mapping.spread * tightness * by_coefficient, mapping.scale * tightness)
+def tightened(problem: Problem, tightness: float) -> Problem:
+    """The problem with all prior spreads times a factor, below 1 where the start is trusted [1]."""
+    spreads = (problem.parametrisation.spread * tightness, problem.parametrisation.scale * tightness)
     return eqx.tree_at(lambda p: (p.parametrisation.spread, p.parametrisation.scale), problem, spreads)

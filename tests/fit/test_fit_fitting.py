@@ -9,15 +9,13 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration import Calibration, LevelEffect
-from jaxscale.coefficients import names, priors
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.diagnostics import log_evidence
 from jaxscale.fit.fitting import TIGHTNESS_OF_FEW_RUNS, fit_measured, tightest
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import log_residuals, predicted_logs, residuals
 from jaxscale.fit.parameters import unconstrain
-from jaxscale.fit.prepare import base_of, between_stacks, fit_problem, tightened
+from jaxscale.fit.prepare import base_of, fit_problem, tightened
 from jaxscale.fit.solve import refine
 
 
@@ -150,17 +148,6 @@ def test_evidence_prefers_neither_a_wrong_start_nor_priors_that_fit_anything(mea
     problems = [tightened(problem, width) for width in (0.02, 1.0, 20.0)]
     found = [log_evidence(tight, refine(tight, centre)) for tight in problems]
     assert found[1] > max(found[0], found[2]) + 3.0
-
-
-def test_sources_that_differ_say_what_to_expect_of_another():
-    shifts = [0.6, -0.6, 0.6, -0.6]
-    effects = tuple(LevelEffect("source", f"s{i}", (("pp_slot_time", shift),)) for i, shift in enumerate(shifts))
-    start = dataclasses.replace(js.prior_medians(), calibration=Calibration("test", effects))
-    between = dict(zip(names(), between_stacks(start), strict=True))
-    assert between["pp_slot_time"] == pytest.approx(0.6 / priors()["pp_slot_time"].spread)
-    assert between["cp_overlap"] == 0.1
-    few = dataclasses.replace(start, calibration=Calibration("test", effects[:3]))
-    assert (between_stacks(few) == 1.0).all() and (between_stacks(js.prior_medians()) == 1.0).all()
 
 
 def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
