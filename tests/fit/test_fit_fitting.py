@@ -11,7 +11,7 @@ import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.diagnostics import log_evidence
-from jaxscale.fit.fitting import TIGHTNESS_OF_FEW_RUNS, fit_measured, tightest
+from jaxscale.fit.fitting import TIGHTNESS_OF_FEW_RUNS, Attempt, fit_measured, tightest
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import log_residuals, predicted_logs, residuals
 from jaxscale.fit.parameters import unconstrain
@@ -124,20 +124,26 @@ def test_too_few_rows_are_refused(measured: Measured):
         fit_measured(measured.take(np.arange(2)))
 
 
-def test_few_runs_leave_the_start_only_on_strong_evidence(measured: Measured):
+def test_few_runs_leave_the_start_only_on_evidence_that_left_out_runs_confirm(measured: Measured):
     """Runs that take as long as the start says leave it as it is; the same runs, all slower, do not."""
     said = _synthetic(measured, noise=0.0).take(np.arange(8))
     slower = dataclasses.replace(said, step_time=1.4 * np.asarray(said.step_time))
 
-    def chosen(runs: Measured) -> int:
-        problem, _ = fit_problem(runs, _truth())
+    def attempts(runs: Measured, *errors: float) -> list[Attempt]:
+        problem, effects = fit_problem(runs, _truth())
         problems = [tightened(problem, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS]
         centre = jnp.zeros(problem.parametrisation.n_parameters)
-        best, _ = tightest(problems, [refine(tight, centre) for tight in problems])
-        return next(index for index, tight in enumerate(problems) if tight is best)
+        held_out = [np.full((len(runs.batch), 2), error) for error in errors]
+        return [Attempt(p, effects, refine(p, centre), h) for p, h in zip(problems, held_out, strict=True)]
 
-    assert chosen(said) == 0
-    assert chosen(slower) > 0
+    as_said, biased = attempts(said, 0.1, 0.1, 0.1, 0.1), attempts(slower, 0.1, 0.1, 0.1, 0.1)
+    assert tightest(as_said) is as_said[0]
+    assert tightest(biased) is not biased[0]
+    # Whatever the evidence, an attempt that foretells left-out runs worse than the start is not taken.
+    misled = attempts(slower, 0.1, 0.2, 0.2, 0.2)
+    assert tightest(misled) is misled[0]
+    unknown = attempts(slower, np.nan, np.nan, np.nan, np.nan)
+    assert tightest(unknown) is not unknown[0] and tightest(unknown[:1]) is unknown[0]
 
 
 def test_evidence_prefers_neither_a_wrong_start_nor_priors_that_fit_anything(measured: Measured):
