@@ -9,13 +9,21 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxscale._types import PRECISIONS, as_arrays, smooth_max, smooth_min
+from jaxscale._types import as_arrays, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import local_params
 from jaxscale.costs.elementwise import sequence_split
 from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, element_bytes, expert_replicas, pipelining, sharding, tokens_per_microbatch
+from jaxscale.plan import (
+    Plan,
+    element_bytes,
+    expert_replicas,
+    mean_by_precision,
+    pipelining,
+    sharding,
+    tokens_per_microbatch,
+)
 from jaxscale.workload import Transformer, attended_keys, moe_layers
 
 Bytes = Float[Array, "*batch"]
@@ -98,8 +106,7 @@ def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coeffic
 
 def weight_bytes(model: Transformer, plan: Plan) -> Array:
     """Stored bytes per weight: an element while it is trained, the width of the matmuls where it is frozen [byte]."""
-    widths = jnp.asarray([WEIGHT_WIDTHS[name] for name in PRECISIONS])
-    frozen = jnp.sum(jnp.asarray(plan.precision) * widths, axis=-1)
+    frozen = mean_by_precision(plan, WEIGHT_WIDTHS)
     return frozen + model.trainable_share * (element_bytes(plan) - frozen)
 
 

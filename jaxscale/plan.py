@@ -4,6 +4,7 @@ Choices that are words to a person (`recompute="full"`) become switches between 
 stack, sweep under one `jax.vmap` and differentiate. At 0 and 1 a switch is exact; between, the costs blend linearly.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -153,7 +154,13 @@ ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
 
 def element_bytes(plan: Plan) -> Array:
     """Stored bytes of a weight or activation: 2, or 4 where matmuls read 32-bit numbers [byte]."""
-    return jnp.sum(jnp.asarray(plan.precision) * jnp.asarray([ELEMENT_BYTES[name] for name in PRECISIONS]), axis=-1)
+    return mean_by_precision(plan, ELEMENT_BYTES)
+
+
+def mean_by_precision(plan: Plan, numbers: Mapping[str, float]) -> Array:
+    """Mean of a number over the weight matmuls, by the format in which they are done."""
+    share = jnp.asarray(plan.precision)
+    return jnp.sum(share * jnp.asarray([numbers[name] for name in PRECISIONS], share.dtype), axis=-1)
 
 
 def expert_tensor_degree(plan: Plan, temperature: float = 0.0) -> Array:
