@@ -1,6 +1,6 @@
 """Transfer to a software stack that was never fitted, with none and with a few of its runs; writes fits/transfer.csv.
 
-Run from the repository after `python fits/calibrate.py`: `python fits/transfer.py` (about 8 minutes on 2 cores). For
+Run from the repository after `python fits/calibrate.py`: `python fits/transfer.py` (about 10 minutes on 2 cores). For
 each setup, the pooled fit is refitted without it. Its runs are predicted as they are (zero-shot), and again after a fit
 of eight of them, drawn at random, that starts from the refitted coefficients (few-shot).
 """

@@ -110,7 +110,7 @@ def weight_bytes(model: Transformer, plan: Plan) -> Array:
     return frozen + model.trainable_share * (element_bytes(plan) - frozen)
 
 
-def optimizer_bytes(plan: Plan) -> Array:
+def optimizer_state_bytes(plan: Plan) -> Array:
     """Stored bytes of Adam per trained weight: two moments, and a 32-bit copy where the weight has 16 bits [byte]."""
     return MOMENT_BYTES + MASTER_BYTES * (2.0 - 0.5 * element_bytes(plan))
 
@@ -181,7 +181,7 @@ def memory(
     return Memory(
         weights=weight_bytes(model, plan) * held(3),
         gradients=c.gradient_memory_bytes * trainable * held(2),
-        optimizer=optimizer_bytes(plan) * trainable * held(1),
+        optimizer=optimizer_state_bytes(plan) * trainable * held(1),
         activations=activations,
         logits=logits,
         buffers=gathered,

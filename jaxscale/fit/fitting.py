@@ -32,7 +32,7 @@ TIGHTNESS_FROM_START = 0.6
 """Prior spreads of a fit that starts from another one, over those of a fit from scratch [1]."""
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.2, 0.6, 1.5)
-"""The same where there are few runs; their evidence chooses. The first one leaves the start as it is [1]."""
+"""The same where there are few runs; `tightest` chooses. The first one leaves the start as it is [1]."""
 
 FEW_RUNS = 60
 """Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""

@@ -36,7 +36,7 @@ EFFECT_SPREAD: Mapping[str, float] = {
     "architecture": 1.0,
     "local_shape": 5.0,
 }
-"""Standard deviation of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""
+"""Scale of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""
 
 APART_SPREAD = 2.8
 """The same of a release that is set apart because something in it goes wrong: it must not pull the pool [1]."""
@@ -117,7 +117,7 @@ class Parametrisation(eqx.Module):
     Attributes:
         spread: prior spread of each coefficient [coefficient].
         column: coefficient that each effect moves [effect].
-        scale: prior standard deviation of each effect; 0 for padding [effect].
+        scale: of the prior of each effect; 0 for padding [effect].
     """
 
     spread: Float[Array, " coefficient"]
@@ -147,7 +147,7 @@ class Parametrisation(eqx.Module):
 
 
 def effect_spread(effect: Effect) -> float:
-    """Prior standard deviation of an effect, in units of its coefficient's own prior spread [1]."""
+    """Scale of the prior of an effect, in units of its coefficient's own prior spread [1]."""
     return APART_SPREAD if effect.kind == "source" and is_apart(effect.level) else EFFECT_SPREAD[effect.kind]
 
 

@@ -10,6 +10,8 @@ stages and replicas, by a factor of at most `REACH` in all. The time of a pipeli
 A run that breaks these bounds by `MARGIN` with more than half of its siblings is suspect.
 """
 
+import math
+
 import jax
 import numpy as np
 from jaxtyping import ArrayLike
@@ -44,10 +46,8 @@ def contradicted(measured: Measured) -> np.ndarray:
     Returns:
         Whether each is suspect [row].
     """
-    found = np.zeros(len(measured.batch), dtype=bool)
-    if not len(found):
-        return found
     kin = families(measured)
+    found = np.zeros(len(kin), dtype=bool)
     for family in np.flatnonzero(np.bincount(kin) > 1):
         inside = np.flatnonzero(kin == family)
         found[inside] = contradicted_within(measured.take(inside))
@@ -56,9 +56,10 @@ def contradicted(measured: Measured) -> np.ndarray:
 
 def families(measured: Measured) -> np.ndarray:
     """Number of the family of each run: model, chip, software and the rest of the plan are the same [row]."""
-    batch, n = measured.batch, len(measured.batch)
+    batch = measured.batch
     plan = [getattr(batch.plan, name) for name in batch.plan.__dataclass_fields__ if name not in VARIED]
-    numbers = [np.reshape(leaf, (n, -1)) for leaf in jax.tree.leaves((batch.model, batch.cluster.chip, plan))]
+    leaves = jax.tree.leaves((batch.model, batch.cluster.chip, plan))
+    numbers = [np.reshape(leaf, (len(leaf), math.prod(leaf.shape[1:]))) for leaf in leaves]
     words = [np.unique(measured.levels[name], return_inverse=True)[1][:, None] for name in LEVELS]
     return np.unique(np.hstack([*numbers, *words]), axis=0, return_inverse=True)[1].ravel()
 

@@ -61,7 +61,7 @@ def fact_about(row: Mapping[str, Any], name: str) -> Any:
 
     Args:
         row: cells by column.
-        name: a column, or `trainable_share`.
+        name: a column, `trainable_share` or `mean_seq_len`.
 
     Returns:
         The value of the first fact whose conditions the row meets; None without one.
