@@ -33,7 +33,7 @@ FOLDER = Path(__file__).parent
 N_STARTS = 4
 """Random starts of each search; the last calibration is one more, so that no new one is worse for want of luck [1]."""
 
-N_MODEL_FOLDS = 6
+N_MODEL_FOLDS = 12
 
 LARGE = {
     "vtrain_a100_ground_truth": 8,

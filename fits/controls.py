@@ -25,17 +25,16 @@ GONE, FREE = -30.0, 30.0
 """Unconstrained coordinates at which a cost vanishes, or a resource costs nothing."""
 
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
-    "loss of thin matrices": ("mosaic_llm_foundry", {"matmul_half_tokens": GONE, "matmul_half_width": GONE}),
+    "loss of thin matrices": ("mosaic_llm_foundry", {"matmul_half_area": GONE, "matmul_half_width": GONE}),
     "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
     "memory-bound kernels": ("maxtext_tpu", {"residual_passes": GONE, "hidden_passes": GONE}),
-    "kernel launches": ("vtrain_a100_ground_truth", {"kernel_time": GONE}),
     "host pace": (
         "ultrascale_playbook_h100",
-        {"host_time_layer": GONE, "host_time_tp": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
+        {"host_time_layer": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
     ),
     "handover between stages": (
         "ultrascale_playbook_h100",
-        {"pp_slot_time": GONE, "pp_slot_node_time": GONE, "pp_slot_tp_time": GONE},
+        {"pp_slot_time": GONE, "pp_slot_tp_time": GONE},
     ),
     "tensor-parallel collectives": ("vtrain_a100_ground_truth", {"tp_exposed": GONE}),
     "data-parallel collectives": (

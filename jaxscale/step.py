@@ -26,7 +26,7 @@ class StepTime(eqx.Module):
         memory_bound: norms, activations, residuals [s].
         head: logits and cross-entropy, matmul and traffic [s].
         recompute: forward work done again [s].
-        kernel_gaps: launches between kernels [s].
+        kernel_gaps: gaps between the small kernels of mixture layers [s].
         host: waiting for the host to launch [s].
         tensor_parallel: exposed collectives of tp [s].
         context_parallel: exposed key/value ring [s].
@@ -112,7 +112,7 @@ def microbatch_times(
     weights = matmul.dense_forward(*compute, temperature) + matmul.expert_forward(*compute, temperature)
     core = attention.attention_forward(*compute)
     streams = elementwise.elementwise_forward(*compute)
-    gaps = overhead.kernel_time_forward(model, coefficients)
+    gaps = overhead.kernel_gaps_forward(model, coefficients)
     tp = tensor.tensor_forward(*network, temperature)
     cp = context.context_forward(*network, core, temperature)
     ep = expert.expert_exchange_forward(*network, temperature)
@@ -179,7 +179,7 @@ def step_time(
         pipeline_imbalance=pipeline.imbalance_time(plan, stages),
         pipeline_transfer=pipeline.transfer_time(model, plan, link, coefficients, temperature),
         optimizer=optimizer.optimizer_time(model, plan, cluster, coefficients, temperature),
-        bookkeeping=overhead.bookkeeping_time(plan, cluster, coefficients),
+        bookkeeping=overhead.bookkeeping_time(plan, coefficients),
         straggler=layers.matmul * 0.0,
     )
     return eqx.tree_at(lambda t: t.straggler, terms, straggler_time(cluster, coefficients, terms.total, temperature))

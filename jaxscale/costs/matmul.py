@@ -2,10 +2,12 @@ r"""Weight matmuls: roofline with an efficiency that falls for small or thin loc
 
 One forward pass of a layer on one chip takes
 
-$$ t = \max\left( \frac{2 t_k P}{u\,C} \left(1 + \frac{t_{1/2}}{t_k}\right)
-   \left(1 + w_{1/2}\left(\frac1d + \frac{1}{w}\right)\right), \frac{2 P}{e W} \right) $$
+$$ t = \max\left( \frac{2 t_k P}{u\,C} \left(1 + \left(\frac1d + \frac1w\right)
+   \left(w_{1/2} + \frac{a_{1/2}}{2 t_k}\right)\right), \frac{2 P}{e W} \right) $$
 
-with $t_k$ tokens, P local parameters, w the local inner width (heads or MLP, divided by tp).
+with $t_k$ tokens, P local parameters, w the local inner width (heads or MLP, divided by tp). The output of one matmul
+has the area $t_k w$, that of its input's gradient $t_k d$. Tiles that fill the last wave of the chip's processors only
+in part lose a fixed area of it, $a_{1/2}$ (NVIDIA, Matrix Multiplication Background User's Guide, wave quantization).
 """
 
 import jax.numpy as jnp
@@ -49,15 +51,16 @@ def matmul_time(
         model: the transformer, for its width d.
         plan: precision of the matmuls.
         cluster: peak and memory bandwidth.
-        coefficients: efficiency and half-efficiency sizes.
+        coefficients: efficiency, half-efficiency width and area.
         temperature: smoothing of the roofline [1].
 
     Returns:
         Time [s].
     """
     c = coefficients
-    thin = 1.0 + c.matmul_half_width * (1.0 / model.d_model + 1.0 / width)
-    compute = 2.0 * params * (tokens + c.matmul_half_tokens) * thin * seconds_per_flop(cluster.chip, plan, c)
+    narrow = 1.0 / model.d_model + 1.0 / width
+    lost = narrow * (c.matmul_half_width * tokens + 0.5 * c.matmul_half_area)
+    compute = 2.0 * params * (tokens + lost) * seconds_per_flop(cluster.chip, plan, c)
     memory = element_bytes(plan) * params / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
     return smooth_max(compute, memory, temperature)
 

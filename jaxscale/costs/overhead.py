@@ -1,4 +1,4 @@
-"""Overheads that no datasheet names: kernel launches, the host's pace, microbatch and step bookkeeping.
+"""Overheads that no datasheet names: kernel launches, the host's pace, bookkeeping of handovers and steps.
 
 A layer cannot run faster than the host launches its kernels: where the chip is quicker, the difference is exposed.
 """
@@ -12,11 +12,13 @@ from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
 
 
-def kernel_time_forward(model: Transformer, coefficients: Coefficients) -> Array:
-    """Gaps between the kernels of one forward pass of all layers; mixture layers have more [s]."""
-    c = coefficients
-    experts = model.n_mlp_layers - model.n_dense_layers
-    return c.kernel_time * model.n_layers + c.moe_layer_time * experts
+def kernel_gaps_forward(model: Transformer, coefficients: Coefficients) -> Array:
+    """Gaps between the many small kernels of mixture layers in one forward pass of all layers [s].
+
+    Those of other layers are too short to be told from waves of tiles that are not full (`matmul`): both cost a matmul
+    a fixed time.
+    """
+    return coefficients.moe_layer_time * (model.n_mlp_layers - model.n_dense_layers)
 
 
 def host_exposed(
@@ -32,8 +34,8 @@ def host_exposed(
     Args:
         model: the transformer.
         plan: tp, whose collectives the host launches too.
-        cluster: how many chips share a node; the network of a job that spans nodes takes threads of the host, and a
-            group that does more.
+        cluster: how many chips share a node; the network of a job that spans nodes takes threads of the host from
+            every rank, and a group that does more.
         coefficients: host time per layer.
         device: time the chip needs for the same work [s].
         temperature: smoothing [1].
@@ -44,24 +46,23 @@ def host_exposed(
     c = coefficients
     node = cluster.network.domain_size[..., 0]
     spans_nodes = smooth_min(smooth_max(cluster.n_chips / node, 1.0, temperature) - 1.0, 1.0, temperature)
-    per_rank = c.host_time_tp + c.host_time_tp_network * spans_nodes
     nodes_of_group = smooth_max(plan.tp / node, 1.0, temperature)
+    per_rank = c.host_time_tp_network * spans_nodes
     per_layer = c.host_time_layer + per_rank * (plan.tp - 1.0) + c.host_time_tp_node * (nodes_of_group - 1.0)
     host = model.n_layers * per_layer
     return exposed(host, device, temperature)
 
 
-def bookkeeping_time(plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
-    """Host time per microbatch and per step.
+def bookkeeping_time(plan: Plan, coefficients: Coefficients) -> Array:
+    """Host time per handover between stages and per step.
 
-    Handing a microbatch from stage to stage takes longer with more nodes and more tensor-parallel ranks, whose
-    communicators are polled. Handovers of different stages overlap, so each microbatch pays for one.
+    Handing a microbatch from stage to stage takes longer with more tensor-parallel ranks, whose communicators are
+    polled. Handovers of different stages overlap, so each microbatch pays for one.
 
     Returns:
         Time [s].
     """
     c = coefficients
-    nodes = cluster.n_chips / cluster.network.domain_size[..., 0]
-    slot = c.pp_slot_time + c.pp_slot_node_time * nodes + c.pp_slot_tp_time * (plan.tp - 1.0)
+    slot = c.pp_slot_time + c.pp_slot_tp_time * (plan.tp - 1.0)
     handover = (1.0 - 1.0 / plan.pp) * slot
-    return (c.microbatch_time + handover) * plan.n_microbatches + c.step_time
+    return handover * plan.n_microbatches + c.step_time

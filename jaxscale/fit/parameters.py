@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxscale.calibration import is_apart
+from jaxscale.calibration import is_apart, table_of
 from jaxscale.coefficients import Coefficients, from_values, names, priors
+from jaxscale.runs.defaults import default_for
 
 EFFECT_SPREAD: Mapping[str, float] = {
     "source": 0.7,
@@ -37,9 +38,6 @@ EFFECT_SPREAD: Mapping[str, float] = {
     "local_shape": 5.0,
 }
 """Scale of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""
-
-APART_SPREAD = 2.8
-"""The same of a release that is set apart because something in it goes wrong: it must not pull the pool [1]."""
 
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
@@ -147,8 +145,15 @@ class Parametrisation(eqx.Module):
 
 
 def effect_spread(effect: Effect) -> float:
-    """Scale of the prior of an effect, in units of its coefficient's own prior spread [1]."""
-    return APART_SPREAD if effect.kind == "source" and is_apart(effect.level) else EFFECT_SPREAD[effect.kind]
+    """Scale of the prior of an effect, in units of its coefficient's own prior spread [1].
+
+    That of a release set apart is its table's own, if it states one: where something in it goes wrong it is wide, lest
+    the release pull the pool.
+    """
+    usual = EFFECT_SPREAD[effect.kind]
+    if effect.kind == "source" and is_apart(effect.level):
+        return default_for("apart_spread", None, table_of(effect.level)) or usual
+    return usual
 
 
 def parametrisation(effects: Sequence[Effect], tightness: float = 1.0) -> Parametrisation:

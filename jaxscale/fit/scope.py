@@ -45,7 +45,6 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "fp8_efficiency": lambda batch: _computes_in(batch, "fp8"),
     "fp4_efficiency": lambda batch: _computes_in(batch, "fp4"),
     "score_bytes": lambda batch: np.asarray(batch.plan.flash_attention) < 1.0,
-    "host_time_tp": _splits_tensors,
     "host_time_tp_network": lambda batch: _splits_tensors(batch) & _spans_nodes(batch),
     "host_time_tp_node": _splits_tensors,
     "tp_exposed": _splits_tensors,
@@ -63,7 +62,6 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "moe_layer_time": _has_experts,
     "pp_exposed": _is_pipelined,
     "pp_slot_time": _is_pipelined,
-    "pp_slot_node_time": _is_pipelined,
     "pp_slot_tp_time": lambda batch: _is_pipelined(batch) & _splits_tensors(batch),
 }
 

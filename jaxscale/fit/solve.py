@@ -20,7 +20,7 @@ Kinks of rows at a maximum stop a solver that only accepts descents; a smooth mo
 exact model's optimum is close by, and the search ends there. Stages hold whole layers up to a pp of 64 at it.
 """
 
-SMOOTH_STEPS, EXACT_STEPS = 30, 20
+SMOOTH_STEPS, EXACT_STEPS = 15, 10
 """Levenberg-Marquardt steps with smooth and with exact maxima [1]."""
 
 FINALISTS = 4
@@ -29,7 +29,7 @@ FINALISTS = 4
 FIRST_STEPS, LAST_STEPS = 10, 40
 """Adam steps of every start, and those that the finalists take further [1]."""
 
-ROUNDS = 3
+ROUNDS = 6
 """Times that the best fit is polished again, as long as that helps [1]."""
 
 SETTLED = 0.1

@@ -40,7 +40,7 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
     """What an empty cell means: by source, else by framework, else for an unnamed framework.
 
     Args:
-        name: a column, or `accumulates` or `scatter`.
+        name: a column, or `accumulates`, `scatter` or `apart_spread`.
         framework: the row's framework.
         source: the row's source.
 

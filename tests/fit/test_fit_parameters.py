@@ -5,12 +5,18 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from jaxscale._types import as_arrays
 from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
+from jaxscale.catalogue import cluster, model
 from jaxscale.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.costs.matmul import matmul_time
 from jaxscale.fit.fitting import inherited_effects, other_sources_effects
 from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.store import resolve
+from jaxscale.plan import Plan
 
 LEVELS = {
     "source": ("a", "a", "b", "b"),
@@ -27,6 +33,8 @@ LEVELS = {
 }
 
 
+H100 = as_arrays(cluster("h100-80gb", 8))
+LLAMA, PLAN = as_arrays((model("llama3-8b"), Plan()))
 EVERYWHERE = np.ones((4, len(names())), dtype=bool)
 
 
@@ -35,6 +43,13 @@ def test_constrain_inverts_unconstrain():
     again = constrain(jnp.asarray(unconstrain(medians)))
     for name in names():
         np.testing.assert_allclose(getattr(again, name), getattr(medians, name), rtol=1e-12)
+
+
+@given(st.lists(st.floats(-30.0, 30.0), min_size=len(names()), max_size=len(names())))
+def test_no_coordinates_make_a_matmul_faster_than_the_datasheet(coordinates: list[float]):
+    coefficients = constrain(jnp.asarray(coordinates))
+    time = matmul_time(4096.0, 1e8, 4096.0, LLAMA, PLAN, H100, coefficients)
+    assert float(time) >= (1.0 - 1e-6) * 2.0 * 4096.0 * 1e8 / float(H100.chip.peak("bf16"))
 
 
 def test_extreme_coordinates_stay_physical():
@@ -86,10 +101,11 @@ def test_rows_move_only_with_their_levels():
     assert not rows.any()
 
 
-def test_a_release_set_apart_pulls_the_pool_less():
-    apart, usual = Effect("source", "s/f/old", "pp_slot_time"), Effect("source", "s/f", "pp_slot_time")
-    scale = np.asarray(parametrisation([apart, usual]).scale)
-    assert scale[0] == pytest.approx(4.0 * scale[1])
+def test_a_release_with_a_fault_pulls_the_pool_less_than_one_that_is_only_older():
+    levels = ("ultrascale_playbook_h100/nanotron/before-pp-fix", "nvidia_nemo_perf_summary/nemo/old", "s/f")
+    faulty, older, usual = parametrisation([Effect("source", level, "pp_slot_time") for level in levels]).scale[:3]
+    assert float(faulty) == pytest.approx(4.0 * float(usual))
+    assert float(older) == float(usual)
 
 
 def test_only_usual_releases_stand_for_their_framework():
@@ -117,10 +133,10 @@ def _calibrated() -> Coefficients:
     record = Calibration(
         name="test",
         effects=(
-            LevelEffect("source", "a", (("matmul_efficiency", 0.1),)),
-            LevelEffect(OTHER_SOURCES, "f", (("matmul_efficiency", 0.3),)),
-            LevelEffect("release_gpu", "1/h200", (("matmul_efficiency", 0.02),)),
-            LevelEffect("gpu", "h200", (("matmul_efficiency", -0.05), ("fsdp_overlap", 1.0))),
+            LevelEffect("source", "a", (("attention_efficiency", 0.1),)),
+            LevelEffect(OTHER_SOURCES, "f", (("attention_efficiency", 0.3),)),
+            LevelEffect("release_gpu", "1/h200", (("attention_efficiency", 0.02),)),
+            LevelEffect("gpu", "h200", (("attention_efficiency", -0.05), ("fsdp_overlap", 1.0))),
         ),
         known=(("framework", "f"), ("gpu", "h200"), ("source", "a")),
     )
@@ -132,7 +148,7 @@ def test_a_new_source_of_a_known_framework_keeps_the_effect_it_began_with():
     new, known = ({"source": source, "framework": "f"} for source in ("new", "a"))
     fitted = dataclasses.replace(before, known=(*before.known, ("source", "new")))
     after = dataclasses.replace(fitted, effects=before.effects + inherited_effects(before, [new, known]))
-    assert after.shifts(new) == before.shifts(new) == {"matmul_efficiency": 0.3}
+    assert after.shifts(new) == before.shifts(new) == {"attention_efficiency": 0.3}
     assert after.shifts(known) == before.shifts(known)
     assert fitted.shifts(new) == {}  # what it would lose
 
@@ -155,7 +171,7 @@ def test_resolve_adds_effects_of_levels(levels: dict, shift: float):
     pooled = _calibrated()
     resolved = resolve(pooled, levels)
     assert resolved.calibration is None
-    np.testing.assert_allclose(resolved.matmul_efficiency, pooled.matmul_efficiency * np.exp(shift), rtol=1e-9)
+    np.testing.assert_allclose(resolved.attention_efficiency, pooled.attention_efficiency * np.exp(shift), rtol=1e-9)
 
 
 def test_effect_of_a_fraction_acts_on_its_odds():

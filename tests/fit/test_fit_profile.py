@@ -17,7 +17,7 @@ from jaxscale.fit.solve import refine
 def test_profile_ends_where_the_deviance_has_risen_by_its_quantile(bloom_fit: js.FitResult):
     least = 2.0 * float(loss(bloom_fit.solution.parameters, bloom_fit.problem))
     rise = eqx.filter_jit(lambda i, v: deviance(i, v, bloom_fit.solution.parameters, bloom_fit.problem)[0])
-    for name in ("matmul_efficiency", "matmul_half_tokens"):
+    for name in ("matmul_efficiency", "matmul_half_area"):
         index = names().index(name)
         for end in bloom_fit.intervals[index]:
             assert float(rise(jnp.asarray(index), jnp.asarray(end))) - least == pytest.approx(Z90**2, rel=0.05)
