@@ -353,7 +353,8 @@ assert 0.3 <= after.values["tensor_parallel_gain"] <= 0.7
 assert abs(after.values["a100_mfu"] - 0.5967) <= 0.04 and abs(after.values["h100_mfu"] - 0.4077) <= 0.04
 assert abs(after.values["strong_scaling_mfu_few"] - 0.40) <= 0.04 and after.values["strong_scaling_mfu_many"] < 0.15
 assert 1 / 2 < pooled.values["throughput_fall"] / -0.3722 < 3 / 2, "pooled fit, no latency fitted"
-assert abs(before.values["power_fall"] + 0.0587) <= 0.02 and -0.2 < before.values["throughput_fall"] < 0, "unfitted"
+assert after.values["power_fall"] < before.values["power_fall"] < 0, "unfitted, power falls less"
+assert -0.2 < before.values["throughput_fall"] < 0, "unfitted, rings hide"
 assert best.degree[0, few] < 1.5 and 2 <= best.degree[0, many] <= 4
 assert overtakes["HSDP, groups of 64"] < overtakes["FSDP, tp 4"] < overtakes["pp 4"]
 assert in_sample.within >= 0.8
