@@ -36,7 +36,7 @@ class StepTime(eqx.Module):
         pipeline_imbalance: waiting for the busiest stage [s].
         pipeline_transfer: exposed sends between stages [s].
         optimizer: parameter update [s].
-        bookkeeping: per microbatch and per step [s].
+        bookkeeping: per handover between stages and per step [s].
         straggler: waiting for the slowest node [s].
     """
 

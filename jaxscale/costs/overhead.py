@@ -9,7 +9,7 @@ from jaxscale._types import exposed, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, moe_layers
 
 
 def kernel_gaps_forward(model: Transformer, coefficients: Coefficients) -> Array:
@@ -18,7 +18,7 @@ def kernel_gaps_forward(model: Transformer, coefficients: Coefficients) -> Array
     Those of other layers are too short to be told from waves of tiles that are not full (`matmul`): both cost a matmul
     a fixed time.
     """
-    return coefficients.moe_layer_time * (model.n_mlp_layers - model.n_dense_layers)
+    return coefficients.moe_layer_time * moe_layers(model)
 
 
 def host_exposed(
