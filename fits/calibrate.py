@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxscale._resources import data_path
 from jaxscale.calibration import Calibration, software_stack, table_of
+from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import Measured, concatenate
 from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.intervals import scatter_by, typical
@@ -54,6 +55,11 @@ def digest(names: list[str]) -> str:
     """Hash of the tables that went into a fit."""
     contents = b"".join((data_path("runs") / f"{name}.csv").read_bytes() for name in names)
     return hashlib.sha256(contents).hexdigest()[:16]
+
+
+def last_fit(name: str) -> Coefficients | None:
+    """The fit that is shipped under a name; None for a table that has none yet."""
+    return load_fit(name) if (FOLDER / "results" / f"{name}.toml").is_file() else None
 
 
 def schemes(everything: Measured) -> dict[str, np.ndarray]:
@@ -120,7 +126,7 @@ def fit_each() -> np.ndarray:
     jax.config.update("jax_enable_x64", True)
     residuals = []
     for name, (table, _) in load_tables().items():
-        result = fit_measured(table, n_starts=N_STARTS, name=name, data_hash=digest([name]), resumed=load_fit(name))
+        result = fit_measured(table, n_starts=N_STARTS, name=name, data_hash=digest([name]), resumed=last_fit(name))
         result.save(FOLDER / "results" / f"{name}.toml")
         larger = left_out(result, larger_fold(table), f"larger clusters of {name}")
         residuals.append(np.stack([result.held_out, larger[:, 0]], axis=1))
@@ -145,7 +151,7 @@ def fit_together(own: Future[np.ndarray]) -> None:
     """
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
-    data_hash, resumed = digest(sorted(tables)), load_fit("default")
+    data_hash, resumed = digest(sorted(tables)), last_fit("default")
     pooled = fit_measured(
         everything, n_starts=N_STARTS, name="default", data_hash=data_hash, resumed=resumed, progress=print
     )

@@ -26,8 +26,9 @@ GONE, FREE = -30.0, 30.0
 
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "loss of thin matrices": ("mosaic_llm_foundry", {"matmul_half_area": GONE, "matmul_half_width": GONE}),
+    "casts and gradient accumulation": ("h100_one_chip", {"accumulation_bytes": GONE}),
     "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
-    "memory-bound kernels": ("maxtext_tpu", {"residual_passes": GONE, "hidden_passes": GONE}),
+    "memory-bound kernels": ("h100_one_chip", {"residual_passes": GONE, "hidden_passes": GONE}),
     "host pace": (
         "ultrascale_playbook_h100",
         {"host_time_layer": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
@@ -39,7 +40,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "tensor-parallel collectives": ("vtrain_a100_ground_truth", {"tp_exposed": GONE}),
     "data-parallel collectives": (
         "ultrascale_playbook_h100",
-        {"dp_efficiency": FREE, "dp_buckets": GONE, "scale_out_efficiency": FREE},
+        {"dp_overlap": FREE, "dp_buckets": GONE, "dp_congestion": GONE, "scale_out_efficiency": FREE},
     ),
     "stragglers": ("mosaic_llm_foundry", {"straggler": GONE}),
     "mixture-of-experts overheads": (

@@ -7,7 +7,19 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._types import as_arrays
 from jaxscale.coefficients import Coefficients
-from jaxscale.costs import attention, context, data, elementwise, expert, matmul, optimizer, overhead, pipeline, tensor
+from jaxscale.costs import (
+    accumulation,
+    attention,
+    context,
+    data,
+    elementwise,
+    expert,
+    matmul,
+    optimizer,
+    overhead,
+    pipeline,
+    tensor,
+)
 from jaxscale.costs.collectives import effective_link
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.hardware import Cluster
@@ -23,7 +35,7 @@ class StepTime(eqx.Module):
     Attributes:
         matmul: weight matmuls of layers, forward and backward [s].
         attention: attention core [s].
-        memory_bound: norms, activations, residuals [s].
+        memory_bound: norms, activations, residuals, casts and gradient accumulation [s].
         head: logits and cross-entropy, matmul and traffic [s].
         recompute: forward work done again [s].
         kernel_gaps: gaps between the small kernels of mixture layers [s].
@@ -121,7 +133,7 @@ def microbatch_times(
     return MicrobatchTimes(
         matmul=weights * (2.0 + model.trainable_share),
         attention=core * (1.0 + attention.attention_backward_factor(plan)),
-        memory_bound=streams * 3.0,
+        memory_bound=streams * 3.0 + accumulation.accumulation_time(*compute, temperature),
         recompute=again * (weights + core + streams + gaps) + selective * core,
         kernel_gaps=gaps * 3.0,
         tensor_parallel=tp * (2.0 + again),
@@ -158,6 +170,7 @@ def step_time(
     layers, host = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, host))
     logits = matmul.head_forward(model, plan, cluster, coefficients, temperature)
     head = 3.0 * (logits + elementwise.logits_forward(model, plan, cluster, coefficients))
+    head = head + accumulation.head_accumulation_time(model, plan, cluster, coefficients)
     stages = pipeline.stage_times(model, plan, layers.total + host, head, temperature)
     forward = layers.forward / plan.pp
     backward = (layers.total + host) / plan.pp - forward

@@ -48,8 +48,8 @@ class LocalParams(NamedTuple):
         return self.layers + self.experts + self.embedding
 
 
-def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
-    """Weights per chip: layers of a stage over tp, experts over ep * etp, embeddings over tp and the two end stages."""
+def layer_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
+    """Weights of all layers per chip, as if on one stage: over tp, experts over ep * etp; no embeddings."""
     expert = mlp_params(model, model.d_ff_expert)
     dense = (
         model.n_attention_layers * attention_params(model)
@@ -58,11 +58,17 @@ def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> Lo
         + moe_layers(model) * model.n_shared_experts * expert
     )
     experts = moe_layers(model) * model.n_experts * expert
+    return LocalParams(dense / plan.tp, experts / expert_shard(plan, temperature), dense * 0.0)
+
+
+def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
+    """Weights per chip: layers of a stage over tp, experts over ep * etp, embeddings over tp and the two end stages."""
+    whole = layer_params(model, plan, temperature)
     # One end stage holds one of the two matrices as soon as there is a pipeline.
     share = 1.0 - pipelining(plan) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
     embedding = share * embedding_params(model) / plan.tp
     stage = first_stage_layers(model, plan, temperature) / model.n_layers
-    return LocalParams(dense * stage / plan.tp, experts * stage / expert_shard(plan, temperature), embedding)
+    return LocalParams(whole.layers * stage, whole.experts * stage, embedding)
 
 
 class DataParallel(NamedTuple):
@@ -107,7 +113,7 @@ def data_parallel(
     replicas = plan.dp * plan.cp
     group = plan.shard_group * plan.cp
     doublings = log2_above_one(replicas * plan.tp / link.domain_size[0], temperature)
-    congestion = (1.0 + c.dp_congestion * doublings) / c.dp_efficiency
+    congestion = 1.0 + c.dp_congestion * doublings
     trainable = model.trainable_share
 
     def gather(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:

@@ -53,7 +53,6 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "straggler": _spans_nodes,
     "dp_overlap": lambda batch: _has_replicas(batch) & (np.asarray(batch.plan.overlap_gradients) > 0.0),
     "dp_congestion": _has_replicas,
-    "dp_efficiency": _has_replicas,
     "dp_buckets": _has_replicas,
     "fsdp_overlap": _gathers_weights,
     "cp_overlap": lambda batch: np.asarray(batch.plan.cp) > 1.0,

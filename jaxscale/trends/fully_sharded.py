@@ -91,7 +91,7 @@ def layer_gather(
     """
     link = effective_link(cluster.network, coefficients)
     group, layers = plan.shard_group * plan.cp, first_stage_layers(model, plan, temperature)
-    volume = element_bytes(plan) * local_params(model, plan, temperature).layers / layers / coefficients.dp_efficiency
+    volume = element_bytes(plan) * local_params(model, plan, temperature).layers / layers
     latency = gather_time(0.0, group, plan.tp, link, temperature)
     compute = forward * plan.pp / model.n_layers
     return LayerGather(latency, gather_time(volume, group, plan.tp, link, temperature) - latency, compute)

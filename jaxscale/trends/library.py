@@ -24,7 +24,7 @@ JOULES_PER_KWH = 3.6e6
 """Energy of a kilowatt-hour [J]."""
 
 FITTED = "hardware_trends.toml"
-"""Result of `fits/hardware_trends.py`: two hop latencies and one power fitted to the published figures."""
+"""Result of `fits/hardware_trends.py`: two hop latencies and two powers fitted to the published figures."""
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def unfitted() -> Overlay:
 
 
 def fitted() -> Overlay:
-    """The two hop latencies and the power of exposed collectives that `fits/hardware_trends.py` found."""
+    """The two hop latencies, and the powers of memory-bound kernels and collectives, of `fits/hardware_trends.py`."""
     hops = fitted_table()["hop_latency"]
     spread = (hops["inside_spread"], hops["between_spread"])
     return Overlay(_hop_latency(hops), spread, {**unfitted().power, **fitted_table()["power"]})

@@ -10,6 +10,7 @@ from registry import ideal_coefficients
 
 from jaxscale._types import PRECISIONS, as_arrays
 from jaxscale.catalogue import cluster, model
+from jaxscale.costs.accumulation import accumulation_time, head_accumulation_time
 from jaxscale.costs.attention import attention_forward
 from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.context import context_forward
@@ -33,6 +34,7 @@ from jaxscale.costs.pipeline import (
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.costs.tensor import tensor_forward
 from jaxscale.plan import Plan
+from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
 
 H100 = as_arrays(cluster("h100-80gb", 64))
@@ -182,9 +184,8 @@ def test_local_weights_add_up_to_the_model():
 
 def test_plain_data_parallelism_reduces_gradients_and_hides_behind_the_backward_pass():
     eight = plan(dp=8)
-    coefficients = ideal(dp_efficiency=1.0)
     link = effective_link(H100.network, ideal(link_latency_scale=0.0))
-    bare = data_parallel(LLAMA, eight, link, coefficients, jnp.asarray(0.0), jnp.asarray(0.0))
+    bare = data_parallel(LLAMA, eight, link, IDEAL, jnp.asarray(0.0), jnp.asarray(0.0))
     gathered = local_params(LLAMA, eight).total * 7.0 / 8.0 / 450e9
     np.testing.assert_allclose(bare.step, 6.0 * gathered, rtol=1e-6)
     assert bare.microbatch == 0.0
@@ -216,6 +217,29 @@ def test_hybrid_sharding_keeps_the_gathers_inside_the_group():
     hybrid = data_parallel(LLAMA, plan(dp=64, zero_stage=3, shard_group=8), link, IDEAL, nothing, nothing)
     assert hybrid.microbatch < 0.7 * full.microbatch
     assert hybrid.step > full.step
+
+
+def test_every_microbatch_streams_all_local_weights_whatever_its_size():
+    """20 bytes per weight at the memory's bandwidth; sharding of the state over replicas changes nothing."""
+    c, weights = ideal(accumulation_bytes=20.0), local_params(LLAMA, plan())
+    time = accumulation_time(LLAMA, plan(), H100, c)
+    np.testing.assert_allclose(time, 20.0 * weights.layers / H100.chip.hbm_bandwidth, rtol=1e-6)
+    head = LLAMA.vocab_size * LLAMA.d_model
+    np.testing.assert_allclose(head_accumulation_time(LLAMA, plan(), H100, c), time * head / weights.layers, rtol=1e-6)
+    np.testing.assert_allclose(accumulation_time(LLAMA, plan(micro_batch_size=8), H100, c), time, rtol=1e-9)
+    np.testing.assert_allclose(accumulation_time(LLAMA, plan(dp=8, zero_stage=3), H100, c), time, rtol=1e-9)
+    np.testing.assert_allclose(accumulation_time(LLAMA, plan(tp=4), H100, c), time / 4.0, rtol=1e-9)
+    frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
+    assert accumulation_time(frozen, plan(), H100, c) == 0.0
+    assert accumulation_time(LLAMA, plan(), H100, IDEAL) == 0.0
+
+
+def test_more_and_smaller_microbatches_accumulate_more_often():
+    c = ideal(accumulation_bytes=20.0, matmul_half_width=0.0)
+    one = step_time(LLAMA, plan(micro_batch_size=4), H100, c)
+    four = step_time(LLAMA, plan(micro_batch_size=1, n_microbatches=4), H100, c)
+    np.testing.assert_allclose(four.matmul, one.matmul, rtol=1e-6)
+    np.testing.assert_allclose(four.memory_bound, 4.0 * one.memory_bound, rtol=1e-6)
 
 
 def test_zero_splits_the_optimizer_step():

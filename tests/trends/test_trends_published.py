@@ -43,10 +43,13 @@ def test_chips_without_runs_in_the_workloads_table_have_pooled_coefficients():
     assert calibrated("b200") == load_fit() != calibrated("h100-80gb")
 
 
-def test_only_latencies_and_one_power_are_fitted():
+def test_only_latencies_and_two_powers_are_fitted():
     before, after = unfitted(), fitted()
     changed = {name for name in before.power if before.power[name] != after.power[name]}
-    assert changed == {"network"}
+    assert changed == {"memory", "network"}
+    for name in changed:
+        entry = table()["power"][name]
+        assert abs(after.power[name] - entry["value"]) < 2.0 * entry["spread"]
     assert set(fitted_table()["hop_latency"]["fitted_to"]) == {"throughput_fall", "tensor_parallel_gain"}
     assert set(fitted_table()["provenance"]["power_fitted_to"]) == {"power_level", "tensor_parallel_power"}
     ratio = np.log(np.asarray(after.hop_latency) / np.asarray(before.hop_latency))

@@ -1,0 +1,35 @@
+r"""Weights and gradients stream through memory for every microbatch, whatever its size: casts, gradient accumulation.
+
+A chip that holds P weights takes $b P / (e W)$ for each microbatch, b bytes per weight. A 32-bit weight is read and
+written as a 16-bit one for each pass, and a gradient accumulated in 32 bits is read and written; copies into and out of
+buckets come on top. Kernels that accumulate while they multiply need less. Microbatches of few tokens feel it most.
+Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1.
+"""
+
+from jaxtyping import Array
+
+from jaxscale.coefficients import Coefficients
+from jaxscale.costs.data import layer_params
+from jaxscale.hardware import Cluster
+from jaxscale.plan import Plan
+from jaxscale.workload import Transformer
+
+
+def seconds_per_weight(model: Transformer, cluster: Cluster, coefficients: Coefficients) -> Array:
+    """Time per weight and microbatch [s]; zero for frozen weights."""
+    c = coefficients
+    return c.accumulation_bytes * model.trainable_share / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+
+
+def accumulation_time(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+) -> Array:
+    """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
+    params = layer_params(model, plan, temperature)
+    return (params.layers + params.experts) * seconds_per_weight(model, cluster, coefficients)
+
+
+def head_accumulation_time(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
+    """The same for the logits head on the last stage [s]."""
+    params = model.vocab_size * model.d_model / plan.tp
+    return params * seconds_per_weight(model, cluster, coefficients)
