@@ -18,7 +18,7 @@ from jaxscale.fit.solve import levenberg_marquardt
 POLISH_STEPS = 10
 """Levenberg-Marquardt steps of the other parameters at each trial value [1]."""
 
-TRIALS = 4
+TRIALS = 6
 """Trial values on each side; the deviance is close to a parabola, so that its scale converges quickly [1]."""
 
 LARGEST_MOVE = 3.0
