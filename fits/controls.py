@@ -25,10 +25,14 @@ GONE, FREE = -30.0, 30.0
 """Unconstrained coordinates at which a cost vanishes, or a resource costs nothing."""
 
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
-    "loss of thin matrices": ("vtrain_a100_ground_truth", {"matmul_half_area": GONE, "matmul_half_width": GONE}),
-    "casts and gradient accumulation": ("mosaic_llm_foundry", {"accumulation_bytes": GONE}),
+    "loss of thin matrices": ("mosaic_llm_foundry", {"matmul_half_area": GONE, "matmul_half_width": GONE}),
+    "thin matrices, casts and accumulation": (
+        "mosaic_llm_foundry",
+        {"matmul_half_area": GONE, "matmul_half_width": GONE, "accumulation_bytes": GONE},
+    ),
+    "casts and gradient accumulation": ("h100_one_chip", {"accumulation_bytes": GONE}),
     "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
-    "memory-bound kernels": ("vtrain_a100_ground_truth", {"residual_passes": GONE, "hidden_passes": GONE}),
+    "memory-bound kernels": ("h100_one_chip", {"residual_passes": GONE, "hidden_passes": GONE}),
     "host pace": (
         "ultrascale_playbook_h100",
         {"host_time_layer": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
