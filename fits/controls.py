@@ -24,13 +24,13 @@ from jaxscale.fit.solve import random_starts, solve
 GONE, FREE = -30.0, 30.0
 """Unconstrained coordinates at which a cost vanishes, or a resource costs nothing."""
 
+THIN = {"matmul_half_area": GONE, "matmul_half_width": GONE}
+ACCUMULATION = {"accumulation_bytes": GONE}
+
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
-    "loss of thin matrices": ("mosaic_llm_foundry", {"matmul_half_area": GONE, "matmul_half_width": GONE}),
-    "thin matrices, casts and accumulation": (
-        "mosaic_llm_foundry",
-        {"matmul_half_area": GONE, "matmul_half_width": GONE, "accumulation_bytes": GONE},
-    ),
-    "casts and gradient accumulation": ("h100_one_chip", {"accumulation_bytes": GONE}),
+    "loss of thin matrices": ("mosaic_llm_foundry", THIN),
+    "thin matrices, casts and accumulation": ("mosaic_llm_foundry", {**THIN, **ACCUMULATION}),
+    "casts and gradient accumulation": ("h100_one_chip", ACCUMULATION),
     "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
     "memory-bound kernels": ("h100_one_chip", {"residual_passes": GONE, "hidden_passes": GONE}),
     "host pace": (

@@ -233,6 +233,11 @@ def embedding_params(model: Transformer) -> Number:
     return vocabulary + model.position_embeddings * model.d_model
 
 
+def head_params(model: Transformer) -> Number:
+    """Weights of the logits head: vocabulary times d [1]."""
+    return model.vocab_size * model.d_model
+
+
 def matmul_params_per_token(model: Transformer) -> Array:
     """Parameters that multiply one token: active layers and the logits head, not the embedding lookup [1]."""
     expert = mlp_params(model, model.d_ff_expert)
@@ -242,7 +247,7 @@ def matmul_params_per_token(model: Transformer) -> Array:
         + model.n_dense_layers * mlp_params(model, model.d_ff)
         + moe_layers(model) * moe
         + model.n_ssm_layers * ssm_params(model)
-        + model.vocab_size * model.d_model
+        + head_params(model)
     )
 
 

@@ -7,7 +7,6 @@ bfloat16 with float32 master weights, gradients and Adam moments, attention by c
 
 import functools
 import os
-import statistics
 from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from settings import Run, measure_all, step_times
+from settings import Run, measure_all, step_times, succeeded
 
 Weights = dict[str, jax.Array]
 
@@ -114,7 +113,7 @@ def measure(run: Run) -> dict[str, Any]:
         jax.clear_caches()
     used: Any = compiled.memory_analysis()
     peak = used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes - used.alias_size_in_bytes
-    return {"status": "ok", "step_time_s": f"{statistics.median(times):.6g}", "peak_mem_gb": f"{peak / 1e9:.4g}"}
+    return succeeded(times, peak)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import argparse
 import csv
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -106,6 +107,11 @@ def step_times(step: Callable[[], Any]) -> list[float]:
         step()
         times.append(time.perf_counter() - start)
     return times
+
+
+def succeeded(times: list[float], peak: float) -> dict[str, Any]:
+    """Columns of the runs table that say how it went: median of step times [s] and peak memory [byte]."""
+    return {"status": "ok", "step_time_s": f"{statistics.median(times):.6g}", "peak_mem_gb": f"{peak / 1e9:.4g}"}
 
 
 def measure_all(measure: Callable[[Run], dict[str, Any]], framework: str, release: str, doc: str | None) -> None:

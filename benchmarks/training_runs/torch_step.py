@@ -8,11 +8,10 @@ most that was allocated.
 # pyright: reportMissingImports=false
 
 import gc
-import statistics
 from typing import Any
 
 import torch
-from settings import Run, measure_all, step_times
+from settings import Run, measure_all, step_times, succeeded
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -95,8 +94,7 @@ def measure(run: Run) -> dict[str, Any]:
         times = step_times(step)
     except torch.cuda.OutOfMemoryError:
         return {"status": "oom"}
-    peak = torch.cuda.max_memory_allocated()
-    return {"status": "ok", "step_time_s": f"{statistics.median(times):.6g}", "peak_mem_gb": f"{peak / 1e9:.4g}"}
+    return succeeded(times, torch.cuda.max_memory_allocated())
 
 
 if __name__ == "__main__":

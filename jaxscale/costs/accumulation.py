@@ -12,7 +12,7 @@ from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import layer_params
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, head_params
 
 
 def seconds_per_weight(model: Transformer, cluster: Cluster, coefficients: Coefficients) -> Array:
@@ -25,11 +25,10 @@ def accumulation_time(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
 ) -> Array:
     """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
-    params = layer_params(model, plan, temperature)
-    return (params.layers + params.experts) * seconds_per_weight(model, cluster, coefficients)
+    dense, experts = layer_params(model, plan, temperature)
+    return (dense + experts) * seconds_per_weight(model, cluster, coefficients)
 
 
 def head_accumulation_time(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """The same for the logits head on the last stage [s]."""
-    params = model.vocab_size * model.d_model / plan.tp
-    return params * seconds_per_weight(model, cluster, coefficients)
+    return head_params(model) / plan.tp * seconds_per_weight(model, cluster, coefficients)

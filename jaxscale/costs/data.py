@@ -48,8 +48,8 @@ class LocalParams(NamedTuple):
         return self.layers + self.experts + self.embedding
 
 
-def layer_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
-    """Weights of all layers per chip, as if on one stage: over tp, experts over ep * etp; no embeddings."""
+def layer_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> tuple[Array, Array]:
+    """Dense weights of all layers per chip, as if on one stage, over tp; routed experts over ep * etp [1], [1]."""
     expert = mlp_params(model, model.d_ff_expert)
     dense = (
         model.n_attention_layers * attention_params(model)
@@ -58,17 +58,17 @@ def layer_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> Lo
         + moe_layers(model) * model.n_shared_experts * expert
     )
     experts = moe_layers(model) * model.n_experts * expert
-    return LocalParams(dense / plan.tp, experts / expert_shard(plan, temperature), dense * 0.0)
+    return dense / plan.tp, experts / expert_shard(plan, temperature)
 
 
 def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
     """Weights per chip: layers of a stage over tp, experts over ep * etp, embeddings over tp and the two end stages."""
-    whole = layer_params(model, plan, temperature)
+    dense, experts = layer_params(model, plan, temperature)
     # One end stage holds one of the two matrices as soon as there is a pipeline.
     share = 1.0 - pipelining(plan) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
     embedding = share * embedding_params(model) / plan.tp
     stage = first_stage_layers(model, plan, temperature) / model.n_layers
-    return LocalParams(whole.layers * stage, whole.experts * stage, embedding)
+    return LocalParams(dense * stage, experts * stage, embedding)
 
 
 class DataParallel(NamedTuple):

@@ -17,7 +17,7 @@ from jaxscale._types import PRECISIONS, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
 from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
-from jaxscale.workload import Transformer, attention_params, mlp_params, moe_layers, ssm_params
+from jaxscale.workload import Transformer, attention_params, head_params, mlp_params, moe_layers, ssm_params
 
 
 def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
@@ -106,6 +106,5 @@ def head_forward(
 ) -> Array:
     """Forward matmul time of the logits of one microbatch on the last stage [s]."""
     tokens = tokens_per_microbatch(model, plan)
-    params = model.vocab_size * model.d_model / plan.tp
     rest = (model, plan, cluster, coefficients, temperature)
-    return matmul_time(tokens, params, model.vocab_size / plan.tp, *rest)
+    return matmul_time(tokens, head_params(model) / plan.tp, model.vocab_size / plan.tp, *rest)

@@ -19,7 +19,7 @@ POLISH_STEPS = 10
 """Levenberg-Marquardt steps of the other parameters at each trial value [1]."""
 
 TRIALS = 6
-"""Trial values on each side; the deviance is close to a parabola, so that its scale converges quickly [1]."""
+"""Trial values on each side; one would do for a parabola, which the deviance of some coefficients is far from [1]."""
 
 LARGEST_MOVE = 3.0
 """Factor by which one trial may change the distance from the optimum [1]."""
