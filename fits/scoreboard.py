@@ -72,7 +72,7 @@ def subsets(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             parts[f"{table}, dense"] = is_table & (data["model_is_moe"] == 0)
             parts[f"{table}, mixture of experts"] = is_table & (data["model_is_moe"] == 1)
         elif table.startswith("ultrascale"):
-            is_before = np.char.endswith(data["setup"].astype(str), "before-pp-fix")
+            is_before = np.char.find(data["setup"].astype(str), "before-pp-fix") >= 0
             parts[f"{table}, after-pp-fix"] = is_table & ~is_before
             parts[f"{table}, before-pp-fix"] = is_table & is_before
         elif table.startswith("vtrain"):

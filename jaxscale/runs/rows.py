@@ -182,8 +182,7 @@ def _setup(row: Row) -> str | None:
     """Level of the source: one software stack on one system, named by source, framework and a release set apart."""
     if not row["source"]:
         return None
-    apart = load_defaults()["sources"].get(row["source"], {}).get("releases_apart", [])
-    parts = (row["source"], row["framework"], row["release"] if row["release"] in apart else None)
+    parts = (row["source"], row["framework"], fact_about(row.values, "apart"))
     return "/".join(part for part in parts if part)
 
 
