@@ -25,7 +25,7 @@ GONE, FREE = -30.0, 30.0
 """Unconstrained coordinates at which a cost vanishes, or a resource costs nothing."""
 
 THIN = {"matmul_half_area": GONE, "matmul_half_width": GONE}
-ACCUMULATION = {"accumulation_bytes": GONE}
+ACCUMULATION = {"accumulation_bytes": GONE, "fsdp_bytes": GONE}
 
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "loss of thin matrices": ("mosaic_llm_foundry", THIN),
@@ -41,7 +41,10 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
         "ultrascale_playbook_h100",
         {"pp_slot_time": GONE, "pp_slot_tp_time": GONE},
     ),
-    "tensor-parallel collectives": ("vtrain_a100_ground_truth", {"tp_exposed": GONE}),
+    "collectives within a node": (
+        "vtrain_a100_ground_truth",
+        {"scale_up_efficiency": FREE, "link_latency_scale": GONE, "collective_launch": GONE},
+    ),
     "data-parallel collectives": (
         "ultrascale_playbook_h100",
         {"dp_overlap": FREE, "dp_buckets": GONE, "dp_congestion": GONE, "scale_out_efficiency": FREE},
@@ -49,7 +52,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "stragglers": ("mosaic_llm_foundry", {"straggler": GONE}),
     "mixture-of-experts overheads": (
         "nvidia_dgxc_benchmarking",
-        {"moe_layer_time": GONE, "moe_imbalance": GONE, "ep_efficiency": FREE},
+        {"moe_layer_time": GONE, "moe_imbalance": GONE, "ep_overlap": FREE},
     ),
 }
 

@@ -16,6 +16,7 @@ from jaxscale._types import PRECISIONS, Number, PerPrecision, as_float, smooth_m
 from jaxscale.workload import Transformer
 
 RECOMPUTE = ("none", "selective", "full")
+ZERO_STAGES = (1, 2, 3)
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
@@ -133,8 +134,13 @@ def _check_word(field: str, word: str, valid: tuple[str, ...]) -> None:
 
 
 def sharding(plan: Plan, stage: int) -> Array:
-    """Switch of one ZeRO stage: 1 from that stage on, 0 below, linear between whole stages [1]."""
-    return jnp.clip(jnp.subtract(plan.zero_stage, stage - 1.0), 0.0, 1.0)
+    """Switch of one ZeRO stage: 1 from that stage on, 0 below, linear between whole stages [1].
+
+    Without bounds at the ends of the domain, stages 0 and 3, so that the slope there is that of the inside.
+    """
+    begun = jnp.subtract(plan.zero_stage, stage - 1.0)
+    begun = begun if stage == ZERO_STAGES[0] else jnp.maximum(begun, 0.0)
+    return begun if stage == ZERO_STAGES[-1] else jnp.minimum(begun, 1.0)
 
 
 def pipelining(plan: Plan) -> Array:

@@ -21,6 +21,7 @@ from jaxscale.costs import (
     tensor,
 )
 from jaxscale.costs.collectives import effective_link
+from jaxscale.costs.overlap import behind_matmuls
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
@@ -120,14 +121,16 @@ def microbatch_times(
     """
     model, plan, cluster, coefficients = compute = as_arrays((model, plan, cluster, coefficients))
     link = effective_link(cluster.network, coefficients)
-    network = (model, plan, link, coefficients)
-    weights = matmul.dense_forward(*compute, temperature) + matmul.expert_forward(*compute, temperature)
+    dense = matmul.dense_forward(*compute, temperature)
+    weights = dense + matmul.expert_forward(*compute, temperature)
     core = attention.attention_forward(*compute)
     streams = elementwise.elementwise_forward(*compute)
     gaps = overhead.kernel_gaps_forward(model, coefficients)
-    tp = tensor.tensor_forward(*network, temperature)
-    cp = context.context_forward(*network, core, temperature)
-    ep = expert.expert_exchange_forward(*network, temperature)
+    tensors = tensor.tensor_collectives(model, plan, link, temperature)
+    tp = behind_matmuls(model, tensors, dense, coefficients.tp_overlap, temperature)
+    tokens = expert.expert_exchange(model, plan, link, temperature)
+    ep = behind_matmuls(model, tokens, weights, coefficients.ep_overlap, temperature)
+    cp = context.context_forward(model, plan, link, coefficients, core, temperature)
     again = plan.recompute_full
     selective = plan.recompute_selective * (1.0 - plan.flash_attention)
     return MicrobatchTimes(
@@ -136,10 +139,10 @@ def microbatch_times(
         memory_bound=streams * 3.0 + accumulation.accumulation_time(*compute, temperature),
         recompute=again * (weights + core + streams + gaps) + selective * core,
         kernel_gaps=gaps * 3.0,
-        tensor_parallel=tp * (2.0 + again),
+        tensor_parallel=tp.forward * (1.0 + again) + tp.backward,
         context_parallel=cp * (3.0 + again),
-        expert_parallel=ep * (2.0 + again),
-        forward=weights + core + streams + gaps + tp + cp + ep,
+        expert_parallel=ep.forward * (1.0 + again) + ep.backward,
+        forward=weights + core + streams + gaps + tp.forward + cp + ep.forward,
     )
 
 

@@ -2,8 +2,10 @@ r"""Weights and gradients stream through memory for every microbatch, whatever i
 
 A chip that holds P weights takes $b P / (e W)$ for each microbatch, b bytes per weight. A 32-bit weight is read and
 written as a 16-bit one for each pass, and a gradient accumulated in 32 bits is read and written; copies into and out of
-buckets come on top. Kernels that accumulate while they multiply need less. Microbatches of few tokens feel it most.
-Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1.
+buckets come on top. Kernels that accumulate while they multiply need less. FSDP needs more: it gathers a layer into a
+buffer and copies it out for each pass, and copies its gradients into another buffer.
+Microbatches of few tokens feel it most.
+References: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1; Zhao et al. 2023, arXiv 2304.11277, section 3.2.1.
 """
 
 from jaxtyping import Array
@@ -11,14 +13,16 @@ from jaxtyping import Array
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import layer_params
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan
+from jaxscale.plan import Plan, sharding
 from jaxscale.workload import Transformer, head_params
 
 
-def seconds_per_weight(model: Transformer, cluster: Cluster, coefficients: Coefficients) -> Array:
+def seconds_per_weight(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """Time per weight and microbatch [s]; zero for frozen weights."""
     c = coefficients
-    return c.accumulation_bytes * model.trainable_share / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    gathered = sharding(plan, 3) * (1.0 - 1.0 / plan.shard_group)
+    traffic = (c.accumulation_bytes + gathered * c.fsdp_bytes) * model.trainable_share
+    return traffic / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
 
 
 def accumulation_time(
@@ -26,9 +30,9 @@ def accumulation_time(
 ) -> Array:
     """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
     dense, experts = layer_params(model, plan, temperature)
-    return (dense + experts) * seconds_per_weight(model, cluster, coefficients)
+    return (dense + experts) * seconds_per_weight(model, plan, cluster, coefficients)
 
 
 def head_accumulation_time(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """The same for the logits head on the last stage [s]."""
-    return head_params(model) / plan.tp * seconds_per_weight(model, cluster, coefficients)
+    return head_params(model) / plan.tp * seconds_per_weight(model, plan, cluster, coefficients)

@@ -64,7 +64,7 @@ def test_equals_finite_differences(elasticities):
     for pick in (
         lambda a: a[0].d_ff,
         lambda a: a[2].chip.hbm_bandwidth,
-        lambda a: a[3].tp_exposed,
+        lambda a: a[3].tp_overlap,
         lambda a: a[3].matmul_efficiency,
     ):
         up, down = (run(*eqx.tree_at(pick, arguments, replace_fn=lambda x, f=f: x * f)) for f in (1.001, 1 / 1.001))

@@ -16,10 +16,11 @@ from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.context import context_forward
 from jaxscale.costs.data import data_parallel, local_params
 from jaxscale.costs.elementwise import elementwise_forward, logits_forward, sequence_split
-from jaxscale.costs.expert import expert_exchange_forward
+from jaxscale.costs.expert import expert_exchange
 from jaxscale.costs.matmul import dense_forward, expert_forward, matmul_time, seconds_per_flop
 from jaxscale.costs.optimizer import optimizer_time
 from jaxscale.costs.overhead import bookkeeping_time, host_exposed
+from jaxscale.costs.overlap import Passes, behind_matmuls
 from jaxscale.costs.pipeline import (
     DIVISIBLE,
     bubble_time,
@@ -32,7 +33,7 @@ from jaxscale.costs.pipeline import (
     transfer_time,
 )
 from jaxscale.costs.straggler import straggler_time
-from jaxscale.costs.tensor import tensor_forward
+from jaxscale.costs.tensor import tensor_collectives
 from jaxscale.plan import Plan
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
@@ -125,7 +126,7 @@ def test_only_32_bit_inputs_widen_what_is_outside_the_matmuls(precision, width, 
     passes = ideal(residual_passes=10.0, hidden_passes=5.0)
     traffic = [elementwise_forward(LLAMA, one, H100, passes) for one in (wide, usual)]
     np.testing.assert_allclose(traffic[0] / traffic[1], width, rtol=1e-9)
-    sent = [tensor_forward(LLAMA, one, LINK, IDEAL) for one in (wide, plan(tp=2, micro_batch_size=width))]
+    sent = [tensor_collectives(LLAMA, one, LINK).forward for one in (wide, plan(tp=2, micro_batch_size=width))]
     np.testing.assert_allclose(*sent, rtol=1e-9)
     peaks = np.asarray(H100.chip.peak_flops)
     fused = [attention_forward(LLAMA, one, H100, IDEAL) for one in (wide, usual)]
@@ -151,9 +152,26 @@ def test_logits_are_a_tensor_of_tokens_by_vocabulary():
 
 def test_tensor_parallelism_pays_two_all_reduces_per_layer():
     expected = 32 * 2 * 2 * gather_time(2.0 * 8192 * 4096, 8.0, 1.0, LINK)
-    np.testing.assert_allclose(tensor_forward(LLAMA, plan(tp=8), LINK, IDEAL), expected, rtol=1e-9)
-    across = tensor_forward(LLAMA, plan(tp=16), LINK, IDEAL)
-    assert across > 1.1 * expected
+    np.testing.assert_allclose(tensor_collectives(LLAMA, plan(tp=8), LINK), (expected, expected), rtol=1e-9)
+    across = tensor_collectives(LLAMA, plan(tp=16), LINK)
+    assert across.forward > 1.1 * expected
+
+
+def test_sequence_parallelism_gathers_inputs_again_for_gradients_of_weights():
+    sharded, frozen = plan(tp=8, sequence_parallel=True), as_arrays(model("llama3-8b", trainable_share=0.0))
+    once, more = tensor_collectives(LLAMA, sharded, LINK)
+    np.testing.assert_allclose(more, 1.5 * once, rtol=1e-9)
+    np.testing.assert_allclose(tensor_collectives(frozen, sharded, LINK), (once, once), rtol=1e-9)
+
+
+def test_collectives_hide_behind_a_share_of_the_matmuls_of_their_pass():
+    """The backward pass has the matmuls of two forward passes; of one where weights are frozen."""
+    frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
+    costs = Passes(jnp.asarray(10.0), jnp.asarray(15.0))
+    for shape, overlap, expected in ((LLAMA, 0.0, (10, 15)), (LLAMA, 0.2, (8, 11)), (frozen, 0.2, (8, 13))):
+        np.testing.assert_allclose(behind_matmuls(shape, costs, 10.0, overlap), expected, rtol=1e-9)
+    assert tuple(behind_matmuls(LLAMA, costs, 100.0, 0.5)) == (0.0, 0.0)
+    assert tuple(behind_matmuls(LLAMA, Passes(jnp.asarray(0.0), jnp.asarray(0.0)), 0.0, 0.5)) == (0.0, 0.0)
 
 
 def test_the_key_value_ring_hides_behind_attention():
@@ -168,8 +186,8 @@ def test_the_key_value_ring_hides_behind_attention():
 def test_experts_exchange_tokens_twice_per_layer():
     volume = 2.0 * MIXTRAL.seq_len * 2 * 4096
     expected = 2 * 32 * 7.0 / 8.0 * volume / 450e9
-    np.testing.assert_allclose(expert_exchange_forward(MIXTRAL, plan(ep=8), LINK, IDEAL), expected, rtol=0.02)
-    assert expert_exchange_forward(LLAMA, plan(ep=8), LINK, IDEAL) == 0.0
+    np.testing.assert_allclose(expert_exchange(MIXTRAL, plan(ep=8), LINK), (expected, expected), rtol=0.02)
+    assert tuple(expert_exchange(LLAMA, plan(ep=8), LINK)) == (0.0, 0.0)
 
 
 def test_local_weights_add_up_to_the_model():
@@ -232,6 +250,15 @@ def test_every_microbatch_streams_all_local_weights_whatever_its_size():
     frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
     assert accumulation_time(frozen, plan(), H100, c) == 0.0
     assert accumulation_time(LLAMA, plan(), H100, IDEAL) == 0.0
+
+
+def test_fsdp_copies_what_it_gathers_and_scatters():
+    """22 further bytes per weight where a group of replicas shares them; nothing where each holds its own."""
+    c, weights = ideal(fsdp_bytes=22.0), local_params(LLAMA, plan()).layers
+    assert accumulation_time(LLAMA, plan(dp=8), H100, c) == 0.0
+    assert accumulation_time(LLAMA, plan(zero_stage=3), H100, c) == 0.0
+    shared = accumulation_time(LLAMA, plan(dp=8, zero_stage=3), H100, c)
+    np.testing.assert_allclose(shared, 22.0 * 7.0 / 8.0 * weights / H100.chip.hbm_bandwidth, rtol=1e-6)
 
 
 def test_more_and_smaller_microbatches_accumulate_more_often():

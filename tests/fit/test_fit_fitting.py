@@ -59,7 +59,7 @@ def test_intervals_contain_the_truth(result: js.FitResult):
     assert len(inside) >= 3
     assert np.mean(inside) >= 0.7
     assert result.parameters["matmul_efficiency"]["identified"]
-    assert not result.parameters["ep_efficiency"]["identified"]  # no mixture of experts among these runs
+    assert not result.parameters["ep_overlap"]["identified"]  # no mixture of experts among these runs
 
 
 def test_shuffled_times_cannot_be_predicted(measured: Measured, result: js.FitResult):
@@ -72,7 +72,7 @@ def test_shuffled_times_cannot_be_predicted(measured: Measured, result: js.FitRe
 
 def test_report_names_what_rests_on_priors(result: js.FitResult):
     text = result.summary()
-    assert "held out" in text and "ep_efficiency" in text
+    assert "held out" in text and "ep_overlap" in text
     assert any("prior" in message for message in result.messages)
     assert "<pre>" in result._repr_html_()
 

@@ -81,10 +81,10 @@ def test_levels_with_the_same_rows_get_one_effect():
 
 def test_effects_need_a_row_that_they_can_move():
     scope = EVERYWHERE.copy()
-    scope[:2, names().index("tp_exposed")] = False
+    scope[:2, names().index("tp_overlap")] = False
     effects = find_effects(LEVELS, scope)
-    assert not any(e.level == "a" and e.coefficient == "tp_exposed" for e in effects)
-    assert any(e.level == "b" and e.coefficient == "tp_exposed" for e in effects)
+    assert not any(e.level == "a" and e.coefficient == "tp_overlap" for e in effects)
+    assert any(e.level == "b" and e.coefficient == "tp_overlap" for e in effects)
 
 
 def test_rows_move_only_with_their_levels():

@@ -26,7 +26,7 @@ def test_draws_agree_with_the_profile(bloom_fit: js.FitResult, posterior: Poster
 
 
 def test_an_unused_coefficient_keeps_its_prior(posterior: Posterior):
-    draws = posterior.standardised[:, names().index("ep_efficiency")]
+    draws = posterior.standardised[:, names().index("ep_overlap")]
     assert draws.std() == pytest.approx(1.0, abs=0.2)
     assert np.quantile(draws, 0.95) == pytest.approx(Z90, abs=0.35)
 

@@ -25,8 +25,8 @@ def test_profile_ends_where_the_deviance_has_risen_by_its_quantile(bloom_fit: js
 
 def test_profile_of_an_unused_coefficient_is_its_prior(bloom_fit: js.FitResult):
     """No mixture of experts among these runs: the interval is that of the standard normal prior."""
-    np.testing.assert_allclose(bloom_fit.intervals[names().index("ep_efficiency")], [-Z90, Z90], rtol=1e-3)
-    assert not bloom_fit.parameters["ep_efficiency"]["identified"]
+    np.testing.assert_allclose(bloom_fit.intervals[names().index("ep_overlap")], [-Z90, Z90], rtol=1e-3)
+    assert not bloom_fit.parameters["ep_overlap"]["identified"]
 
 
 def test_profile_and_curvature_agree_roughly(bloom_fit: js.FitResult):
