@@ -31,12 +31,12 @@ Z90 = 1.6448536269514722
 
 
 def is_apart(source: str) -> bool:
-    """Whether a level of the source is one release that differs from the others (`source/framework/release`)."""
+    """Whether a level of the source is a part of its runs that differs from the others (`source/framework/part`)."""
     return source != software_stack(source)
 
 
 def software_stack(source: str) -> str:
-    """Source and framework of a level of the source, without a release that is set apart."""
+    """Source and framework of a level of the source, without a part that is set apart."""
     return "/".join(source.split("/")[:2])
 
 

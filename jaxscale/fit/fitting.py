@@ -306,7 +306,7 @@ def inherited_effects(before: Calibration, rows: Sequence[Mapping[str, str]]) ->
 def other_sources_effects(effects: Sequence[LevelEffect], rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
     """Mean effect of each framework's sources, for runs of a known framework from a new source.
 
-    Releases that are apart from their source's others stand for nothing but themselves.
+    Runs that are apart from their source's others stand for nothing but themselves.
     """
     by_source = {effect.level: dict(effect.shifts) for effect in effects if effect.kind == "source"}
     sources: dict[str, set[str]] = {}

@@ -147,8 +147,8 @@ class Parametrisation(eqx.Module):
 def effect_spread(effect: Effect) -> float:
     """Scale of the prior of an effect, in units of its coefficient's own prior spread [1].
 
-    That of a release set apart is its table's own, if it states one: where something in it goes wrong it is wide, lest
-    the release pull the pool.
+    That of runs set apart is their table's own, if it states one: where something in them goes wrong it is wide, lest
+    they pull the pool.
     """
     usual = EFFECT_SPREAD[effect.kind]
     if effect.kind == "source" and is_apart(effect.level):

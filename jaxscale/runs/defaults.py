@@ -61,7 +61,7 @@ def fact_about(row: Mapping[str, Any], name: str) -> Any:
 
     Args:
         row: cells by column.
-        name: a column, `trainable_share` or `mean_seq_len`.
+        name: a column, `trainable_share`, `mean_seq_len`, or `apart`: what sets runs apart from the source's others.
 
     Returns:
         The value of the first fact whose conditions the row meets; None without one.

@@ -179,7 +179,7 @@ def _level(row: Row, name: str) -> str | None:
 
 
 def _setup(row: Row) -> str | None:
-    """Level of the source: one software stack on one system, named by source, framework and a release set apart."""
+    """Level of the source: one software stack on one system, named by source, framework and what sets runs apart."""
     if not row["source"]:
         return None
     parts = (row["source"], row["framework"], fact_about(row.values, "apart"))

@@ -153,6 +153,20 @@ def test_facts_match_words_as_patterns(table):
     assert fact_about({**cells, "gpu": "gb200", "source_row": "v5.0@abc:NVIDIA/x"}, "precision") is None
 
 
+@pytest.mark.parametrize(
+    ("release", "tp", "pp", "apart"),
+    [
+        ("before-pp-fix", "1", "2", "/before-pp-fix"),
+        ("before-pp-fix", "2", "1", "/before-pp-fix, no pipeline"),
+        ("after-pp-fix", "1", "2", ""),
+    ],
+)
+def test_a_fault_of_the_pipeline_engine_sets_runs_with_a_pipeline_apart(table, release, tp, pp, apart):
+    change = {"source": "ultrascale_playbook_h100", "framework": "nanotron", "release": release, "tp": tp, "pp": pp}
+    assert described(table({**change, "n_gpus": "8"})).effects["source"] == f"ultrascale_playbook_h100/nanotron{apart}"
+    assert described(table({**change, "n_gpus": "8", "source": "mine"})).effects["source"] == "mine/nanotron"
+
+
 def test_sequences_that_vary_in_length_count_with_their_mean(table):
     bert = {"source": "dp_scaling_misc", "model": "bert-large"}
     long, short = (described(table({**bert, "seq_len": length})) for length in ("512", "128"))
