@@ -292,8 +292,7 @@ Mean / median absolute percentage error of peak memory.
 ## A new software stack
 
 The pooled fit is refitted without a setup; then its runs are predicted as they are (zero-shot), and after a fit of
-eight of them, drawn at random (mean over two draws). Percentage errors of step time; `fits/transfer.py`. The table is
-of an earlier calibration than the one above.
+eight of them, drawn at random (mean over two draws). Percentage errors of step time; `fits/transfer.py`.
 
 {transfer_table()}
 

@@ -51,14 +51,15 @@ def show(figure, name):
 # ## The paper's figures, unfitted and fitted
 #
 # Coefficients come from the fit of MosaicML's table, the one that trains by PyTorch FSDP on the same chips. Its runs
-# hide nearly all of what FSDP moves, so that what hides where, and what tensor parallelism costs, stay at their priors.
+# hide nearly all of what FSDP moves, so that what hides where stays at its prior. None has tensor parallelism, whose
+# collectives block in PyTorch unless its compiler splits them: nothing of them hides.
 # Unfitted: hop latencies from NCCL's tuner (protocol LL128), power from other publications. Fitted: the two hop
 # latencies, to the fall of throughput and the gain by tensor parallelism; and the powers of memory-bound kernels and of
 # exposed collectives, to the level of 658 W and the 30 W that tensor parallelism adds, with priors as wide as what is
 # published of them. The fall of power and every MFU are predictions. Two assumptions fill gaps in the material at hand:
 # A100 and H100 are compared on 256 chips, and the strong scaling has 32 sequences. With NCCL's latencies, prefetching
 # hides the rings of 2,048 chips almost wholly. The pooled fit, in whose other tables collectives of FSDP do show,
-# foretells most of the fall with nothing fitted, but too little gain by tensor parallelism.
+# foretells nearly half of the fall with nothing fitted, and too little gain by tensor parallelism.
 
 # %%
 before, after = (published.reproduce(overlay) for overlay in (library.unfitted(), library.fitted()))
@@ -352,7 +353,7 @@ assert after.best_degree[0] == 1 and 2 <= after.best_degree[1] <= 4
 assert 0.3 <= after.values["tensor_parallel_gain"] <= 0.7
 assert abs(after.values["a100_mfu"] - 0.5967) <= 0.04 and abs(after.values["h100_mfu"] - 0.4077) <= 0.04
 assert abs(after.values["strong_scaling_mfu_few"] - 0.40) <= 0.04 and after.values["strong_scaling_mfu_many"] < 0.15
-assert 1 / 2 < pooled.values["throughput_fall"] / -0.3722 < 3 / 2, "pooled fit, no latency fitted"
+assert 1 / 3 < pooled.values["throughput_fall"] / -0.3722 < 4 / 3, "pooled fit, no latency fitted"
 assert after.values["power_fall"] < before.values["power_fall"] < 0, "unfitted, power falls less"
 assert -0.2 < before.values["throughput_fall"] < 0, "unfitted, rings hide"
 assert best.degree[0, few] < 1.5 < best.degree[0, many] <= 4, "nearest whole degrees: 1, then 2 or 4"

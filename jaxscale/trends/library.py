@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 from jaxscale._resources import data_path, fit_path
@@ -125,7 +126,8 @@ def scenario(
         gpu: catalogue id of a chip with an entry in `systems`.
         overlay: latencies and powers; the fitted ones where None.
         coefficients: pooled coefficients; those of `calibrated` where None.
-        levels: framework, precision and so on whose fitted effects apply; those of the paper's workload where None.
+        levels: framework, precision and so on whose fitted effects apply; those of the paper's workload, whose
+            tensor-parallel collectives block, where None.
         hardware: catalogue of chips; the shipped one where None.
         power_cap: of each chip [W].
         changes: replace fields of a catalogue model, such as `seq_len`.
@@ -144,10 +146,13 @@ def scenario(
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
     said = {"framework": work["framework"], "precision": work["precision"]} if levels is None else levels
     pooled = calibrated(gpu) if coefficients is None else coefficients
+    resolved = resolve(pooled, {**said, "gpu": gpu})
+    if levels is None:
+        resolved = eqx.tree_at(lambda c: c.tp_overlap, resolved, work["tp_overlap"]["value"])
     return Scenario(
         model=chosen,
         cluster=chips,
-        coefficients=resolve(pooled, {**said, "gpu": gpu}),
+        coefficients=resolved,
         hop_latency=np.asarray(overlay.hop_latency),
         power=ChipPower(**overlay.power, host_power=system["host_power_w"]["value"]),
         price=price_of(gpu),
