@@ -5,7 +5,7 @@ physics. Here they are one flat module of float leaves, so that a step time diff
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -91,6 +91,8 @@ class Prior(NamedTuple):
         meaning: one sentence of physics.
         source: where median and spread come from.
         effects: kinds of level (framework, gpu, ...) by which the coefficient may differ.
+        spread_of_levels: unit of the scale of their effects; the spread itself unless single levels are known to differ
+            more than the pool is unsure of [1].
     """
 
     median: float
@@ -100,13 +102,18 @@ class Prior(NamedTuple):
     meaning: str
     source: str
     effects: tuple[str, ...]
+    spread_of_levels: float
 
 
 @functools.cache
 def priors() -> dict[str, Prior]:
     """Prior of every coefficient, in the order of the fields of `Coefficients`."""
     table = read_toml(data_path("coefficients.toml"))["coefficients"]
-    return {name: Prior(**{**table[name], "effects": tuple(table[name]["effects"])}) for name in names()}
+    return {name: _prior(table[name]) for name in names()}
+
+
+def _prior(entry: Mapping[str, Any]) -> Prior:
+    return Prior(**{"spread_of_levels": entry["spread"], **entry, "effects": tuple(entry["effects"])})
 
 
 def names() -> tuple[str, ...]:

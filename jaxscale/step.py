@@ -127,9 +127,10 @@ def microbatch_times(
     streams = elementwise.elementwise_forward(*compute)
     gaps = overhead.kernel_gaps_forward(model, coefficients)
     tensors = tensor.tensor_collectives(model, plan, link, temperature)
-    tp = behind_matmuls(model, tensors, dense, coefficients.tp_overlap, temperature)
+    beside = tensor.matmuls_beside(model, plan, link, dense, temperature)
+    tp = behind_matmuls(tensors, beside, coefficients.tp_overlap, temperature)
     tokens = expert.expert_exchange(model, plan, link, temperature)
-    ep = behind_matmuls(model, tokens, weights, coefficients.ep_overlap, temperature)
+    ep = behind_matmuls(tokens, expert.matmuls_beside(model, weights), coefficients.ep_overlap, temperature)
     cp = context.context_forward(model, plan, link, coefficients, core, temperature)
     again = plan.recompute_full
     selective = plan.recompute_selective * (1.0 - plan.flash_attention)
@@ -195,7 +196,7 @@ def step_time(
         pipeline_imbalance=pipeline.imbalance_time(plan, stages),
         pipeline_transfer=pipeline.transfer_time(model, plan, link, coefficients, temperature),
         optimizer=optimizer.optimizer_time(model, plan, cluster, coefficients, temperature),
-        bookkeeping=overhead.bookkeeping_time(plan, coefficients),
+        bookkeeping=overhead.bookkeeping_time(plan, coefficients, temperature),
         straggler=layers.matmul * 0.0,
     )
     return eqx.tree_at(lambda t: t.straggler, terms, straggler_time(cluster, coefficients, terms.total, temperature))

@@ -80,8 +80,7 @@ print(before.notes[0])
 # ## 3. Ten runs later
 #
 # `js.fit` starts from the coefficients given and shrinks towards them; with so few runs it goes only as far from
-# them as the evidence of the runs says, and only where left-out runs confirm it. On the command line: `jaxscale fit
-# my_runs.csv --start FIT --out my_fit.toml`.
+# them as left-out runs confirm. On the command line: `jaxscale fit my_runs.csv --start FIT --out my_fit.toml`.
 #
 # The interval comes from the runs that the cross-validation left out. Ten runs in eight groups place a 90 % quantile
 # only roughly: count on fewer of the later runs inside than stated, and fit again when there are more.

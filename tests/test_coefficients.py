@@ -13,7 +13,7 @@ def test_every_coefficient_has_a_prior_and_every_prior_a_meaning():
     for name, prior in priors().items():
         assert prior.meaning.endswith("."), name
         assert prior.kind in ("positive", "fraction"), name
-        assert prior.spread > 0.0, name
+        assert 0.0 < prior.spread <= prior.spread_of_levels, name
         assert prior.source and prior.unit, name
 
 

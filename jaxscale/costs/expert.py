@@ -4,6 +4,9 @@ Work on other tokens goes on meanwhile: see `overlap` for what stays exposed.
 Reference: Lepikhin et al. 2020, arXiv 2006.16668 (GShard), section 3.
 """
 
+import jax.numpy as jnp
+from jaxtyping import ArrayLike
+
 from jaxscale.costs.collectives import Link, all_to_all_time
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
@@ -23,3 +26,16 @@ def expert_exchange(model: Transformer, plan: Plan, link: Link, temperature: flo
     stride = expert_tensor_degree(plan, temperature)
     one = 2.0 * moe_layers(model) * all_to_all_time(volume, plan.ep, stride, link, temperature)
     return Passes(one, one)
+
+
+def matmuls_beside(model: Transformer, matmul: ArrayLike) -> Passes:
+    """Matmuls on other tokens, which can run beside the all-to-alls: a backward pass has those of two forward passes.
+
+    Args:
+        model: whose weights may be frozen, which leaves the backward pass without their gradients.
+        matmul: time of the matmuls of one forward pass, experts included [s].
+
+    Returns:
+        Times [s].
+    """
+    return Passes(jnp.asarray(matmul), (1.0 + model.trainable_share) * matmul)

@@ -53,16 +53,21 @@ def host_exposed(
     return exposed(host, device, temperature)
 
 
-def bookkeeping_time(plan: Plan, coefficients: Coefficients) -> Array:
+def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: float = 0.0) -> Array:
     """Host time per handover between stages and per step.
 
-    Handing a microbatch from stage to stage takes longer with more tensor-parallel ranks, whose communicators are
-    polled. Handovers of different stages overlap, so each microbatch pays for one.
+    Handing a microbatch over takes longer with more tensor-parallel ranks, whose communicators are polled. Stages work
+    side by side, so the step waits for the busiest one: it has two neighbours, or one where there are two stages.
+
+    Args:
+        plan: pp, tp, microbatches.
+        coefficients: host time per slot of a stage with two neighbours, and per step.
+        temperature: smoothing [1].
 
     Returns:
         Time [s].
     """
     c = coefficients
     slot = c.pp_slot_time + c.pp_slot_tp_time * (plan.tp - 1.0)
-    handover = (1.0 - 1.0 / plan.pp) * slot
-    return handover * plan.n_microbatches + c.step_time
+    neighbours = smooth_min(plan.pp - 1.0, 2.0, temperature)
+    return 0.5 * neighbours * slot * plan.n_microbatches + c.step_time

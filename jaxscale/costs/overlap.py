@@ -1,10 +1,9 @@
-r"""Collectives of a pass hide behind a share of its matmuls.
+r"""Collectives of a pass hide behind a share of the matmuls that can run beside them.
 
-What the collectives of a pass cost, $t_\text{collectives}$, hides behind a share o of the time of its matmuls,
+What the collectives of a pass cost, $t_\text{collectives}$, hides behind a share o of the time of those matmuls,
 
 $$ t = \max(0,\; t_\text{collectives} - o \, t_\text{matmul}). $$
 
-The backward pass has the matmuls of two forward passes, or of one where weights are frozen.
 Reference: Wang et al. 2023, doi 10.1145/3567955.3567959, section 3 (collectives and the matmuls that depend on them).
 """
 
@@ -13,7 +12,6 @@ from typing import NamedTuple
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import exposed
-from jaxscale.workload import Transformer
 
 
 class Passes(NamedTuple):
@@ -28,23 +26,19 @@ class Passes(NamedTuple):
     backward: Array
 
 
-def behind_matmuls(
-    model: Transformer, collectives: Passes, matmul: ArrayLike, overlap: ArrayLike, temperature: float = 0.0
-) -> Passes:
+def behind_matmuls(collectives: Passes, matmuls: Passes, overlap: ArrayLike, temperature: float = 0.0) -> Passes:
     """Collectives that matmuls do not hide.
 
     Args:
-        model: whose weights may be frozen.
         collectives: time of each pass [s].
-        matmul: time of the matmuls of one forward pass [s].
+        matmuls: time of the matmuls that can run beside them [s].
         overlap: o [1].
         temperature: smoothing [1].
 
     Returns:
         Times; zero where there are no collectives [s].
     """
-    cover = overlap * matmul
     return Passes(
-        exposed(collectives.forward, cover, temperature),
-        exposed(collectives.backward, (1.0 + model.trainable_share) * cover, temperature),
+        exposed(collectives.forward, overlap * matmuls.forward, temperature),
+        exposed(collectives.backward, overlap * matmuls.backward, temperature),
     )

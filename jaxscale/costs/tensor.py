@@ -1,10 +1,14 @@
 """Tensor-parallel collectives: two all-reduces per layer and pass, or as many gathers and scatters (Megatron-LM).
 
-Gradients of weights wait for no collective, and a matmul can start on the part of its input that has arrived: see
-`overlap` for what stays exposed.
-References: Shoeybi et al. 2019, arXiv 1909.08053, section 3; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2.
+Gradients of weights wait for no collective. With sequence parallelism a matmul of the forward pass can start on what
+has arrived of its input, and send off what is ready of its output. See `overlap` for what stays exposed.
+References: Shoeybi et al. 2019, arXiv 1909.08053, section 3; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2;
+Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 """
 
+from jaxtyping import ArrayLike
+
+from jaxscale._types import smooth_max
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
@@ -29,3 +33,25 @@ def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: 
     forward = 2.0 * blocks * gather_time(volume, plan.tp, 1.0, link, temperature)
     again = REGATHERED * plan.sequence_parallel * model.trainable_share
     return Passes(forward, (1.0 + again) * forward)
+
+
+def matmuls_beside(model: Transformer, plan: Plan, link: Link, matmul: ArrayLike, temperature: float = 0.0) -> Passes:
+    """Matmuls that can run beside the tensor-parallel collectives of their pass.
+
+    In the backward pass those of the gradients of weights, in bulk. In the forward pass, under sequence parallelism,
+    those that the collectives feed or drain, piece by piece: all of them within a node, the node's share of the group
+    beyond it, where most pieces come over the slower links.
+
+    Args:
+        model: whose weights may be frozen.
+        plan: tp, sequence parallelism.
+        link: the network.
+        matmul: time of the dense matmuls of one forward pass [s].
+        temperature: smoothing [1].
+
+    Returns:
+        Times [s].
+    """
+    nodes = smooth_max(plan.tp / link.domain_size[0], 1.0, temperature)
+    by_pieces = plan.sequence_parallel / nodes
+    return Passes(by_pieces * matmul, model.trainable_share * matmul)

@@ -69,16 +69,6 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
     return Diagnostics(covariance, leverage[:n], cook[:n], n_effective, aic, bic)
 
 
-def log_evidence(problem: Problem, solution: Solution) -> float:
-    r"""Log evidence of the runs for a problem's priors, by Laplace's method, up to a constant of the runs.
-
-    $-\mathcal L(\hat\theta) - \frac12 \ln \det J^T J$ (MacKay 1992, Neural Computation 4, 415-447, section 3) [1].
-    """
-    with jax.enable_x64(True):
-        jacobian = np.asarray(_jacobian(solution.parameters, problem))
-    return -float(solution.loss) - 0.5 * float(np.linalg.slogdet(jacobian.T @ jacobian)[1])
-
-
 def log_likelihood(problem: Problem, solution: Solution, n: int) -> float:
     """Log likelihood of the measured logs of time and memory under Student's t [1]."""
     nu = DEGREES_OF_FREEDOM

@@ -16,30 +16,27 @@ from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
-from jaxscale.fit.diagnostics import log_evidence
 from jaxscale.fit.intervals import measured_scatter
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
-from jaxscale.fit.prepare import fit_problem, parameters_of, tightened
+from jaxscale.fit.prepare import about_start, fit_problem, parameters_of, tightened
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.siblings import contradicted
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
 from jaxscale.fit.store import level_kinds, load_fit
 from jaxscale.runs import Runs
 
-TIGHTNESS_FROM_START = 0.6
-"""Prior spreads of a fit that starts from another one, over those of a fit from scratch [1]."""
-
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.2, 0.6, 1.5)
-"""The same where there are few runs; `tightest` chooses. The first one leaves the start as it is [1]."""
+"""Prior spreads of a fit of few runs, over those by which levels differ; `tightest` chooses. The first one leaves the
+start as it is [1]."""
 
 FEW_RUNS = 60
 """Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
 
-BARE_MENTION = 1.0
-"""Log Bayes factor up to which evidence is worth no more than a bare mention (Kass and Raftery 1995, JASA 90, 773-795,
-section 3.2) [1]."""
+NEAR_THE_BEST = 1.2
+"""Held-out error of an attempt, over that of the best, up to which it is taken for its tighter prior: the simplest of
+those nearly as good (Breiman et al. 1984, Classification and Regression Trees, section 3.4.3) [1]."""
 
 MIN_ROWS = 3
 
@@ -173,9 +170,10 @@ def candidates(problem: Problem, start: Coefficients | None, n: int) -> list[Pro
     """Problems with priors of several widths, tightest first; one where no start is trusted or n runs decide."""
     if start is None:
         return [problem]
+    around = about_start(problem)
     if n > FEW_RUNS:
-        return [tightened(problem, TIGHTNESS_FROM_START)]
-    return [tightened(problem, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS]
+        return [around]
+    return [tightened(around, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS]
 
 
 def attempt_fit(
@@ -192,17 +190,9 @@ def attempt_fit(
 
 
 def tightest(attempts: Sequence[Attempt]) -> Attempt:
-    """The first attempt, tightest first, against which the runs hold no evidence worth more than a bare mention.
-
-    Attempts that foretell left-out runs worse than the first one, which leaves the start as it is, do not count: runs
-    that differ among themselves may well speak for wide priors and yet say nothing of other runs.
-    """
-    least = attempts[0].error
-    trusted = [attempt for attempt in attempts if not attempt.error > least]
-    if len(trusted) == 1:
-        return trusted[0]
-    found = [log_evidence(attempt.problem, attempt.solution) for attempt in trusted]
-    return next(a for a, evidence in zip(trusted, found, strict=True) if evidence >= max(found) - BARE_MENTION)
+    """The first attempt, tightest first, that foretells left-out runs nearly as well as the best does."""
+    least = min(attempt.error for attempt in attempts)
+    return next(attempt for attempt in attempts if not attempt.error > NEAR_THE_BEST * least)
 
 
 def starts_of(problem: Problem, effects: Sequence[Effect], n_starts: int, resumed: Coefficients | None) -> Array:

@@ -37,7 +37,7 @@ EFFECT_SPREAD: Mapping[str, float] = {
     "architecture": 1.0,
     "local_shape": 5.0,
 }
-"""Scale of a level's effect, in units of the coefficient's own prior spread, by kind of level [1]."""
+"""Scale of a level's effect, in units of the coefficient's `spread_of_levels`, by kind of level [1]."""
 
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
@@ -145,7 +145,7 @@ class Parametrisation(eqx.Module):
 
 
 def effect_spread(effect: Effect) -> float:
-    """Scale of the prior of an effect, in units of its coefficient's own prior spread [1].
+    """Scale of the prior of an effect, in units of its coefficient's `spread_of_levels` [1].
 
     That of runs set apart is their table's own, if it states one: where something in them goes wrong it is wide, lest
     they pull the pool.
@@ -168,7 +168,7 @@ def parametrisation(effects: Sequence[Effect], tightness: float = 1.0) -> Parame
     """
     table, order = priors(), list(names())
     padding = [0] * (padded(len(effects)) - len(effects))
-    scale = [effect_spread(e) * table[e.coefficient].spread for e in effects]
+    scale = [effect_spread(e) * table[e.coefficient].spread_of_levels for e in effects]
     return Parametrisation(
         spread=tightness * jnp.asarray([prior.spread for prior in table.values()]),
         column=jnp.asarray([order.index(e.coefficient) for e in effects] + padding, dtype=int),

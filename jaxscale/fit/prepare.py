@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.calibration import Calibration
-from jaxscale.coefficients import Coefficients, prior_medians
+from jaxscale.coefficients import Coefficients, prior_medians, priors
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.objective import Problem, make_problem
 from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation, unconstrain
@@ -55,6 +56,12 @@ def parameters_of(coefficients: Coefficients, problem: Problem, effects: Sequenc
     for index, effect in enumerate(effects):
         values[index] = shifts.get((effect.kind, effect.level), {}).get(effect.coefficient, 0.0) / scale[index]
     return np.concatenate([pooled, values])
+
+
+def about_start(problem: Problem) -> Problem:
+    """The problem of a new source around a fit: its coefficients may lie as far from the pooled ones as levels do."""
+    spread = jnp.asarray([prior.spread_of_levels for prior in priors().values()])
+    return eqx.tree_at(lambda p: p.parametrisation.spread, problem, spread)
 
 
 def tightened(problem: Problem, tightness: float) -> Problem:

@@ -10,13 +10,13 @@ from registry import ideal_coefficients
 
 from jaxscale._types import PRECISIONS, as_arrays
 from jaxscale.catalogue import cluster, model
+from jaxscale.costs import expert, tensor
 from jaxscale.costs.accumulation import accumulation_time, head_accumulation_time
 from jaxscale.costs.attention import attention_forward
 from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.context import context_forward
 from jaxscale.costs.data import data_parallel, local_params
 from jaxscale.costs.elementwise import elementwise_forward, logits_forward, sequence_split
-from jaxscale.costs.expert import expert_exchange
 from jaxscale.costs.matmul import dense_forward, expert_forward, matmul_time, seconds_per_flop
 from jaxscale.costs.optimizer import optimizer_time
 from jaxscale.costs.overhead import bookkeeping_time, host_exposed
@@ -33,7 +33,6 @@ from jaxscale.costs.pipeline import (
     transfer_time,
 )
 from jaxscale.costs.straggler import straggler_time
-from jaxscale.costs.tensor import tensor_collectives
 from jaxscale.plan import Plan
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
@@ -126,7 +125,7 @@ def test_only_32_bit_inputs_widen_what_is_outside_the_matmuls(precision, width, 
     passes = ideal(residual_passes=10.0, hidden_passes=5.0)
     traffic = [elementwise_forward(LLAMA, one, H100, passes) for one in (wide, usual)]
     np.testing.assert_allclose(traffic[0] / traffic[1], width, rtol=1e-9)
-    sent = [tensor_collectives(LLAMA, one, LINK).forward for one in (wide, plan(tp=2, micro_batch_size=width))]
+    sent = [tensor.tensor_collectives(LLAMA, one, LINK).forward for one in (wide, plan(tp=2, micro_batch_size=width))]
     np.testing.assert_allclose(*sent, rtol=1e-9)
     peaks = np.asarray(H100.chip.peak_flops)
     fused = [attention_forward(LLAMA, one, H100, IDEAL) for one in (wide, usual)]
@@ -152,26 +151,45 @@ def test_logits_are_a_tensor_of_tokens_by_vocabulary():
 
 def test_tensor_parallelism_pays_two_all_reduces_per_layer():
     expected = 32 * 2 * 2 * gather_time(2.0 * 8192 * 4096, 8.0, 1.0, LINK)
-    np.testing.assert_allclose(tensor_collectives(LLAMA, plan(tp=8), LINK), (expected, expected), rtol=1e-9)
-    across = tensor_collectives(LLAMA, plan(tp=16), LINK)
+    np.testing.assert_allclose(tensor.tensor_collectives(LLAMA, plan(tp=8), LINK), (expected, expected), rtol=1e-9)
+    across = tensor.tensor_collectives(LLAMA, plan(tp=16), LINK)
     assert across.forward > 1.1 * expected
 
 
 def test_sequence_parallelism_gathers_inputs_again_for_gradients_of_weights():
     sharded, frozen = plan(tp=8, sequence_parallel=True), as_arrays(model("llama3-8b", trainable_share=0.0))
-    once, more = tensor_collectives(LLAMA, sharded, LINK)
+    once, more = tensor.tensor_collectives(LLAMA, sharded, LINK)
     np.testing.assert_allclose(more, 1.5 * once, rtol=1e-9)
-    np.testing.assert_allclose(tensor_collectives(frozen, sharded, LINK), (once, once), rtol=1e-9)
+    np.testing.assert_allclose(tensor.tensor_collectives(frozen, sharded, LINK), (once, once), rtol=1e-9)
 
 
-def test_collectives_hide_behind_a_share_of_the_matmuls_of_their_pass():
-    """The backward pass has the matmuls of two forward passes; of one where weights are frozen."""
+def test_collectives_hide_behind_a_share_of_the_matmuls_beside_them():
+    costs, nothing = Passes(jnp.asarray(10.0), jnp.asarray(15.0)), Passes(jnp.asarray(0.0), jnp.asarray(0.0))
+    beside = Passes(jnp.asarray(5.0), jnp.asarray(10.0))
+    for overlap, expected in ((0.0, (10, 15)), (0.2, (9, 13)), (1.0, (5, 5))):
+        np.testing.assert_allclose(behind_matmuls(costs, beside, overlap), expected, rtol=1e-9)
+    assert tuple(behind_matmuls(nothing, beside, 0.5)) == (0.0, 0.0)
+    assert tuple(behind_matmuls(costs, Passes(jnp.asarray(30.0), jnp.asarray(30.0)), 0.5)) == (0.0, 0.0)
+
+
+def test_tensor_parallel_collectives_run_beside_gradients_of_weights_and_matmuls_taken_piece_by_piece():
+    """A plain all-reduce of the forward pass has nothing to hide behind; gathers and scatters have, within a node."""
     frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
-    costs = Passes(jnp.asarray(10.0), jnp.asarray(15.0))
-    for shape, overlap, expected in ((LLAMA, 0.0, (10, 15)), (LLAMA, 0.2, (8, 11)), (frozen, 0.2, (8, 13))):
-        np.testing.assert_allclose(behind_matmuls(shape, costs, 10.0, overlap), expected, rtol=1e-9)
-    assert tuple(behind_matmuls(LLAMA, costs, 100.0, 0.5)) == (0.0, 0.0)
-    assert tuple(behind_matmuls(LLAMA, Passes(jnp.asarray(0.0), jnp.asarray(0.0)), 0.0, 0.5)) == (0.0, 0.0)
+    within, across = plan(tp=8, sequence_parallel=True), plan(tp=16, sequence_parallel=True)
+    for shape, layout, expected in (
+        (LLAMA, plan(tp=8), (0, 10)),
+        (frozen, plan(tp=8), (0, 0)),
+        (LLAMA, within, (10, 10)),
+        (frozen, within, (10, 0)),
+        (LLAMA, across, (5, 10)),
+    ):
+        np.testing.assert_allclose(tensor.matmuls_beside(shape, layout, LINK, 10.0), expected, rtol=1e-9)
+
+
+def test_all_to_alls_run_beside_the_matmuls_of_other_tokens():
+    frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
+    np.testing.assert_allclose(expert.matmuls_beside(LLAMA, 10.0), (10, 20))
+    np.testing.assert_allclose(expert.matmuls_beside(frozen, 10.0), (10, 10))
 
 
 def test_the_key_value_ring_hides_behind_attention():
@@ -186,8 +204,8 @@ def test_the_key_value_ring_hides_behind_attention():
 def test_experts_exchange_tokens_twice_per_layer():
     volume = 2.0 * MIXTRAL.seq_len * 2 * 4096
     expected = 2 * 32 * 7.0 / 8.0 * volume / 450e9
-    np.testing.assert_allclose(expert_exchange(MIXTRAL, plan(ep=8), LINK), (expected, expected), rtol=0.02)
-    assert tuple(expert_exchange(LLAMA, plan(ep=8), LINK)) == (0.0, 0.0)
+    np.testing.assert_allclose(expert.expert_exchange(MIXTRAL, plan(ep=8), LINK), (expected, expected), rtol=0.02)
+    assert tuple(expert.expert_exchange(LLAMA, plan(ep=8), LINK)) == (0.0, 0.0)
 
 
 def test_local_weights_add_up_to_the_model():
@@ -293,10 +311,11 @@ def test_the_host_serves_the_network_only_where_the_job_leaves_its_node():
 def test_bookkeeping_counts_handovers_and_steps():
     time = bookkeeping_time(plan(n_microbatches=5), ideal(pp_slot_time=0.5, step_time=1.0))
     np.testing.assert_allclose(time, 1.0, rtol=1e-9)
-    # Of two stages one hands over; ranks beyond the first are polled.
-    staged = plan(n_microbatches=8, pp=2, tp=3)
-    time = bookkeeping_time(staged, ideal(pp_slot_time=0.5, pp_slot_tp_time=0.25))
-    np.testing.assert_allclose(time, 8 * 0.5 * (0.5 + 2 * 0.25), rtol=1e-9)
+    # A stage of two has one neighbour, the busiest of more has two; ranks beyond the first are polled.
+    for stages, neighbours in ((2, 1), (3, 2), (16, 2)):
+        staged = plan(n_microbatches=8, pp=stages, tp=3)
+        time = bookkeeping_time(staged, ideal(pp_slot_time=0.5, pp_slot_tp_time=0.25))
+        np.testing.assert_allclose(time, 8 * neighbours / 2 * (0.5 + 2 * 0.25), rtol=1e-9)
 
 
 def test_head_on_the_last_stage_sets_the_pace_unless_balanced():

@@ -108,6 +108,15 @@ def test_a_release_with_a_fault_pulls_the_pool_less_than_one_that_is_only_older(
     assert float(older) == float(usual)
 
 
+def test_levels_may_differ_more_than_the_pool_is_unsure_of():
+    """What the host does for tensor-parallel ranks is a matter of frameworks; how fast a matmul runs is not."""
+    for name, ratio in (("host_time_tp_network", 5.0), ("matmul_efficiency", 1.0)):
+        mapping, prior = parametrisation([Effect("framework", "f", name)]), priors()[name]
+        assert prior.spread_of_levels == pytest.approx(ratio * prior.spread)
+        assert float(mapping.scale[0]) == pytest.approx(0.7 * prior.spread_of_levels)
+        assert float(mapping.spread[names().index(name)]) == pytest.approx(prior.spread)
+
+
 def test_only_usual_releases_stand_for_their_framework():
     shifts = (("pp_slot_time", 6.0),)
     effects = [LevelEffect("source", level, shifts) for level in ("s/f/old", "s/f", "t/g/old")]
