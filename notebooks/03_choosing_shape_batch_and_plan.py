@@ -135,9 +135,9 @@ Image(png(figure))
 reducible = front.quantities["excess_loss"]
 figure = figures.curves(
     days,
-    {"best loss": reducible + float(laws.loss.irreducible)},
+    {"best design": reducible},
     xlabel="time on 16,384 H100 [day]",
-    ylabel="loss [nat per token]",
+    ylabel="reducible loss [nat per token]",
     title="The least loss in a time",
 )
 for when, loss, price, params in zip(days, reducible, front.prices, front.quantities["params"], strict=True):
