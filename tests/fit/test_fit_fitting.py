@@ -9,12 +9,13 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
+from jaxscale.coefficients import names
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.fitting import Attempt, fit_measured, tightest
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import log_residuals, predicted_logs, residuals
 from jaxscale.fit.parameters import unconstrain
-from jaxscale.fit.prepare import base_of, fit_problem
+from jaxscale.fit.prepare import about_start, base_of, fit_problem
 from jaxscale.fit.solve import refine
 
 
@@ -134,6 +135,14 @@ def test_few_runs_leave_the_start_only_where_left_out_runs_confirm_it(measured: 
     for errors, chosen in (((0.10, 0.10, 0.085, 0.2), 0), ((0.2, 0.15, 0.1, 0.085), 2), ((0.2, 0.3, 0.3, 0.1), 3)):
         tried = attempts(*errors)
         assert tightest(tried) is tried[chosen]
+
+
+def test_a_new_source_may_lie_as_far_from_its_start_as_levels_do(measured: Measured):
+    problem, _ = fit_problem(measured.take(np.arange(8)), _truth())
+    wider = about_start(problem).parametrisation.spread / problem.parametrisation.spread
+    by_name = dict(zip(names(), np.asarray(wider), strict=True))
+    assert by_name["host_time_tp_network"] == pytest.approx(5.0)
+    assert by_name["matmul_efficiency"] == pytest.approx(1.0)
 
 
 def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
