@@ -190,9 +190,13 @@ def attempt_fit(
 
 
 def tightest(attempts: Sequence[Attempt]) -> Attempt:
-    """The first attempt, tightest first, that foretells left-out runs nearly as well as the best does."""
-    least = min(attempt.error for attempt in attempts)
-    return next(attempt for attempt in attempts if not attempt.error > NEAR_THE_BEST * least)
+    """The first attempt, tightest first, that foretells left-out runs nearly as well as the best does.
+
+    An attempt without a finite error, which ran off, does not count; where no run was left out, the first one stands.
+    """
+    errors = np.asarray([attempt.error for attempt in attempts])
+    least = np.min(errors, initial=np.inf, where=np.isfinite(errors))
+    return attempts[int(np.argmax(errors <= NEAR_THE_BEST * least))]
 
 
 def starts_of(problem: Problem, effects: Sequence[Effect], n_starts: int, resumed: Coefficients | None) -> Array:

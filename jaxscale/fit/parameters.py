@@ -156,12 +156,11 @@ def effect_spread(effect: Effect) -> float:
     return usual
 
 
-def parametrisation(effects: Sequence[Effect], tightness: float = 1.0) -> Parametrisation:
+def parametrisation(effects: Sequence[Effect]) -> Parametrisation:
     """Parametrisation of the pooled coefficients and some effects.
 
     Args:
         effects: levels that deviate.
-        tightness: factor on the priors' spreads, below 1 for a fit that starts from a trusted one [1].
 
     Returns:
         The linear map with its prior scales.
@@ -170,9 +169,9 @@ def parametrisation(effects: Sequence[Effect], tightness: float = 1.0) -> Parame
     padding = [0] * (padded(len(effects)) - len(effects))
     scale = [effect_spread(e) * table[e.coefficient].spread_of_levels for e in effects]
     return Parametrisation(
-        spread=tightness * jnp.asarray([prior.spread for prior in table.values()]),
+        spread=jnp.asarray([prior.spread for prior in table.values()]),
         column=jnp.asarray([order.index(e.coefficient) for e in effects] + padding, dtype=int),
-        scale=tightness * jnp.asarray(scale + [0.0] * len(padding)),
+        scale=jnp.asarray(scale + [0.0] * len(padding)),
     )
 
 

@@ -135,6 +135,9 @@ def test_few_runs_leave_the_start_only_where_left_out_runs_confirm_it(measured: 
     for errors, chosen in (((0.10, 0.10, 0.085, 0.2), 0), ((0.2, 0.15, 0.1, 0.085), 2), ((0.2, 0.3, 0.3, 0.1), 3)):
         tried = attempts(*errors)
         assert tightest(tried) is tried[chosen]
+    ran_off, unknown = attempts(0.2, np.nan, 0.1), attempts(np.nan, np.nan)
+    assert tightest(ran_off) is ran_off[2]
+    assert tightest(unknown) is unknown[0] and tightest(unknown[:1]) is unknown[0]
 
 
 def test_a_new_source_may_lie_as_far_from_its_start_as_levels_do(measured: Measured):
