@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 
 from jaxscale._resources import data_path
 from jaxscale._types import as_arrays
-from jaxscale.catalogue import cluster, model
+from jaxscale.catalogue import cluster
 from jaxscale.coefficients import Coefficients, prior_medians, priors
 from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.matmul import matmul_time
@@ -87,13 +87,11 @@ def fit_matmuls(gpu: str, catalogue_id: str) -> Fit:
     is_gradient = jnp.asarray([row["layout"] == "NT" for row in rows])
     tokens, width = jnp.where(is_gradient, k, m), jnp.where(is_gradient, m, k)
     machine, plan = as_arrays((cluster(catalogue_id, 1), Plan()))
-    shape = as_arrays(model("llama3-8b"))
     peak = machine.chip.peak("bf16")
 
     def log_error(coefficients: Coefficients) -> Array:
         def seconds(tokens: Array, inner: Array, outer: Array) -> Array:
-            local = eqx.tree_at(lambda s: s.d_model, shape, inner)
-            return matmul_time(tokens, inner * outer, outer, local, plan, machine, coefficients)
+            return matmul_time(tokens, inner * outer, outer, inner, plan, machine, coefficients)
 
         reached = 2.0 * m * n * k / (jax.vmap(seconds)(tokens, width, n) * peak)
         return jnp.log(reached / column(rows, "efficiency"))

@@ -28,6 +28,7 @@ NUMBERS = (
     *REQUIRED,
     *(f"peak_tflops_{precision}" for precision in ("bf16", "fp32", "tf32", "fp8", "fp4")),
     "domain_size",
+    "tray_size",
     "link_gb_per_s",
     "link_latency_us",
     "network_gb_per_s",
@@ -74,14 +75,15 @@ class ChipEntry:
         """The reference network in SI units.
 
         Args:
-            gpus_per_node: chips per scale-up domain, where it differs from the catalogue's [1].
+            gpus_per_node: chips per scale-up domain, where it differs from the catalogue's; the count of a tray, the
+                host of a rack-scale domain, means the whole of that [1].
             gbit_per_s: scale-out bandwidth per chip and direction, likewise [Gbit/s].
 
         Returns:
             The levels of the network.
         """
         n = self.numbers
-        domain = n["domain_size"] if gpus_per_node is None else float(gpus_per_node)
+        domain = n["domain_size"] if gpus_per_node in (None, n["tray_size"]) else float(gpus_per_node)
         scale_out = n["network_gb_per_s"] if gbit_per_s is None else gbit_per_s / 8.0
         spine = n["spine_gb_per_s"] * scale_out / n["network_gb_per_s"]
         return Network(
@@ -241,7 +243,7 @@ def cluster(
     Args:
         chip_id: catalogue id.
         n_chips: how many chips [1].
-        gpus_per_node: chips per scale-up domain; the catalogue's where None [1].
+        gpus_per_node: chips per scale-up domain; the catalogue's where None or the count of one of its trays [1].
         inter_node_gbit_per_s_per_gpu: scale-out bandwidth per chip; the catalogue's where None [Gbit/s].
         hardware: catalogue to look in; the shipped one where None.
 

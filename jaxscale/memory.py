@@ -24,7 +24,7 @@ from jaxscale.plan import (
     sharding,
     tokens_per_microbatch,
 )
-from jaxscale.workload import Transformer, attended_keys, moe_layers
+from jaxscale.workload import Transformer, attended_keys, expert_input, moe_layers
 
 Bytes = Float[Array, "*batch"]
 
@@ -96,7 +96,9 @@ def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coeffic
     attention = (heads + scores) * model.n_attention_layers
     expert_width = (model.moe_top_k + model.n_shared_experts) * model.d_ff_expert
     width = model.n_dense_layers * model.d_ff + moe_layers(model) * expert_width
-    mlp = 2.0 * element * (1.0 + model.gated_mlp) * width
+    # Tokens are copied for their experts, and the copies kept for the gradients of those.
+    copies = moe_layers(model) * model.moe_top_k * expert_input(model)
+    mlp = element * (2.0 * (1.0 + model.gated_mlp) * width + copies)
     ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
     split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers

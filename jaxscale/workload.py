@@ -35,6 +35,7 @@ class Transformer(eqx.Module):
         n_experts: E, experts per mixture layer; 1 is dense [1].
         moe_top_k: k, experts per token [1].
         d_ff_expert: MLP width of one expert [1].
+        moe_latent_size: width of the projection on which routed experts work; 0 where they work on d [1].
         n_shared_experts: experts that see every token [1].
         n_dense_layers: layers whose MLP is dense [1].
         n_attention_layers: layers with attention [1].
@@ -65,6 +66,7 @@ class Transformer(eqx.Module):
     n_experts: Number
     moe_top_k: Number
     d_ff_expert: Number
+    moe_latent_size: Number
     n_shared_experts: Number
     n_dense_layers: Number
     n_attention_layers: Number
@@ -97,6 +99,7 @@ class Transformer(eqx.Module):
         n_experts: Any = 1,
         moe_top_k: Any = 1,
         d_ff_expert: Any = None,
+        moe_latent_size: Any = 0,
         n_shared_experts: Any = 0,
         n_dense_layers: Any = 0,
         n_attention_layers: Any = None,
@@ -129,6 +132,7 @@ class Transformer(eqx.Module):
         self.tied_embeddings = as_float(tied_embeddings)
         self.n_experts, self.moe_top_k = as_float(n_experts), as_float(moe_top_k)
         self.d_ff_expert = _default(d_ff_expert, self.d_ff)
+        self.moe_latent_size = as_float(moe_latent_size)
         self.n_shared_experts = as_float(n_shared_experts)
         self.n_attention_layers = _default(n_attention_layers, n_layers)
         self.n_mlp_layers = _default(n_mlp_layers, n_layers)
@@ -193,6 +197,24 @@ def mlp_params(model: Transformer, width: ArrayLike) -> Number:
     return (2.0 + model.gated_mlp) * model.d_model * width
 
 
+def expert_input(model: Transformer) -> Array:
+    """Width of a token as routed experts see it, and as it is sent to them: d, or that of a projection of it [1]."""
+    return model.d_model + _indicator(model.moe_latent_size) * (model.moe_latent_size - model.d_model)
+
+
+def expert_params(model: Transformer) -> Array:
+    """Matmul parameters of one routed expert [1]."""
+    return (2.0 + model.gated_mlp) * expert_input(model) * model.d_ff_expert
+
+
+def shared_expert_params(model: Transformer) -> Number:
+    """Matmul parameters of a mixture layer that see every token: shared experts, and projections around routed ones.
+
+    The projections lead to the `moe_latent_size` on which routed experts work, and back [1].
+    """
+    return model.n_shared_experts * mlp_params(model, model.d_ff_expert) + 2.0 * model.d_model * model.moe_latent_size
+
+
 def ssm_params(model: Transformer) -> Number:
     r"""Matmul parameters of one Mamba-2 layer: $d (2 d_i + 2 n_s) + d_i d$ (arXiv 2405.21060, section 7) [1]."""
     return model.d_model * (3.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
@@ -205,23 +227,22 @@ def moe_layers(model: Transformer) -> Number:
 
 def n_params(model: Transformer) -> Array:
     """All parameters: attention, MLPs and experts, routers, norms, embeddings [1]."""
-    routed = model.n_experts * mlp_params(model, model.d_ff_expert) + model.n_experts * model.d_model
+    routed = model.n_experts * (expert_params(model) + model.d_model)
     return _layer_params(model, routed) + embedding_params(model)
 
 
 def n_active_params(model: Transformer) -> Array:
     """Parameters that one token passes through, embeddings included [1]."""
-    routed = model.moe_top_k * mlp_params(model, model.d_ff_expert) + model.n_experts * model.d_model
+    routed = model.moe_top_k * expert_params(model) + model.n_experts * model.d_model
     return _layer_params(model, routed) + embedding_params(model)
 
 
 def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
-    shared = model.n_shared_experts * mlp_params(model, model.d_ff_expert)
     norms = model.d_model * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers + 1.0)
     return (
         model.n_attention_layers * attention_params(model)
         + model.n_dense_layers * mlp_params(model, model.d_ff)
-        + moe_layers(model) * (routed + shared)
+        + moe_layers(model) * (routed + shared_expert_params(model))
         + model.n_ssm_layers * ssm_params(model)
         + norms
     )
@@ -240,12 +261,11 @@ def head_params(model: Transformer) -> Number:
 
 def matmul_params_per_token(model: Transformer) -> Array:
     """Parameters that multiply one token: active layers and the logits head, not the embedding lookup [1]."""
-    expert = mlp_params(model, model.d_ff_expert)
-    moe = (model.moe_top_k + model.n_shared_experts) * expert + model.n_experts * model.d_model
+    routed = model.moe_top_k * expert_params(model) + model.n_experts * model.d_model
     return (
         model.n_attention_layers * attention_params(model)
         + model.n_dense_layers * mlp_params(model, model.d_ff)
-        + moe_layers(model) * moe
+        + moe_layers(model) * (routed + shared_expert_params(model))
         + model.n_ssm_layers * ssm_params(model)
         + head_params(model)
     )

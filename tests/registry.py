@@ -57,6 +57,7 @@ def draw_model(choose: Choose) -> Transformer:
             "n_experts": choose([8, 64, 256]),
             "moe_top_k": choose([1, 2, 8]),
             "d_ff_expert": choose([1024, 2048, 2 * d_model]),
+            "moe_latent_size": choose([0, 0, 512]),
             "n_shared_experts": choose([0, 1]),
             "n_dense_layers": choose([0, 3]),
         },

@@ -59,6 +59,12 @@ def test_the_job_may_differ_from_the_reference_network():
     assert network.bandwidth[1] == 25e9
 
 
+def test_the_count_of_a_tray_means_the_whole_rack():
+    """Hosts of a GB200 NVL72 hold 4 chips each, and their links reach all 72; any other count is a smaller domain."""
+    sizes = [float(cluster("gb200", 512, gpus_per_node=count).network.domain_size[0]) for count in (None, 4, 36)]
+    assert sizes == [72.0, 72.0, 36.0]
+
+
 def test_a_file_adds_chips_and_replaces_shipped_ones(tmp_path: Path):
     mine = load_hardware(written(tmp_path, MINE))
     assert chip("mine", mine).peak("bf16") == 200e12

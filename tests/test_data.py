@@ -26,6 +26,7 @@ CHIP_RANGES = {
     "memory_gb": (1.0, 2e3),
     "memory_gb_per_s": (100.0, 5e4),
     "domain_size": (1.0, 1e5),
+    "tray_size": (1.0, 16.0),
     "link_gb_per_s": (1.0, 1e4),
     "link_latency_us": (0.1, 100.0),
     "network_gb_per_s": (0.1, 1e3),
@@ -39,9 +40,9 @@ CHIP_RANGES = {
 REQUIRED_OF_CHIP = {"memory_gb", "memory_gb_per_s", "domain_size", "link_gb_per_s", "network_gb_per_s", "max_power_w"}
 MODEL_FIELDS = {
     "n_layers", "d_model", "n_heads", "seq_len", "n_kv_heads", "head_dim", "d_ff", "gated_mlp", "vocab_size",
-    "tied_embeddings", "n_experts", "moe_top_k", "d_ff_expert", "n_shared_experts", "n_dense_layers",
-    "n_attention_layers", "n_mlp_layers", "n_ssm_layers", "ssm_d_inner", "ssm_state", "q_lora_rank", "kv_lora_rank",
-    "rope_head_dim", "v_head_dim", "window", "window_share", "position_embeddings", "trainable_share",
+    "tied_embeddings", "n_experts", "moe_top_k", "d_ff_expert", "moe_latent_size", "n_shared_experts",
+    "n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers", "ssm_d_inner", "ssm_state", "q_lora_rank",
+    "kv_lora_rank", "rope_head_dim", "v_head_dim", "window", "window_share", "position_embeddings", "trainable_share",
 }  # fmt: skip
 REQUIRED_OF_MODEL = {"source", "n_layers", "d_model", "n_heads", "d_ff", "gated_mlp", "vocab_size", "seq_len"}
 ABOUT_MODEL = {"aliases", "source", "published_params", "published_digits", "published_active_params", "note"}
@@ -263,10 +264,10 @@ def test_names_are_unique(entries):
 
 
 def expert_layers(model):
-    """Layers with experts, and parameters of one expert."""
+    """Layers with experts, and parameters of one expert for each channel of its input."""
     layers = model.get("n_mlp_layers", model["n_layers"]) - model.get("n_dense_layers", 0)
     width = model.get("d_ff_expert", model["d_ff"])
-    return layers if "n_experts" in model else 0, (2 + model["gated_mlp"]) * model["d_model"] * width
+    return layers if "n_experts" in model else 0, (2 + model["gated_mlp"]) * width
 
 
 def attention_params(model):
@@ -287,7 +288,9 @@ def params(model, n_routed):
     d, layers = model["d_model"], model["n_layers"]
     n_moe, expert = expert_layers(model)
     dense = (model.get("n_mlp_layers", layers) - n_moe) * (2 + model["gated_mlp"]) * d * model["d_ff"]
-    routed = n_moe * ((n_routed + model.get("n_shared_experts", 0)) * expert + model.get("n_experts", 0) * d)
+    latent = model.get("moe_latent_size", 0)
+    shared = model.get("n_shared_experts", 0) * d * expert + 2 * d * latent
+    routed = n_moe * (n_routed * (latent or d) * expert + shared + model.get("n_experts", 0) * d)
     state_space = model.get("n_ssm_layers", 0) * d * (3 * model.get("ssm_d_inner", 0) + 2 * model.get("ssm_state", 0))
     vocabulary = (2 - model.get("tied_embeddings", False)) * model["vocab_size"] * d
     positions = model.get("position_embeddings", 0) * d

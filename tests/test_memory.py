@@ -55,6 +55,13 @@ def test_activations_follow_korthikanti(tp: int, parallel: bool, scores: bool):
     assert got != pytest.approx(korthikanti(4.0 * 2048.0, 6144.0, 64.0, 2048.0, tp + 1.0, parallel, scores), rel=1e-3)
 
 
+def test_a_mixture_keeps_a_copy_of_its_tokens_for_every_expert():
+    dense = Transformer(48, 6144, 64, 2048, d_ff=8192)
+    mixture = Transformer(48, 6144, 64, 2048, d_ff_expert=4096, n_experts=8, moe_top_k=2)
+    held = [float(layer_activation_bytes(*arrays((shape, Plan(), ideal_coefficients())))) for shape in (dense, mixture)]
+    assert held[1] - held[0] == pytest.approx(2.0 * 2048.0 * 2.0 * 6144.0, rel=1e-9)
+
+
 def test_selective_recomputation_drops_the_scores():
     shape = Transformer(48, 6144, 64, 2048)
     plain = Plan(flash_attention=False, recompute="selective")

@@ -118,7 +118,8 @@ def _shapes(
         changes[name] = np.full_like(d_model, number(getattr(template, name)) * scale)
     for name in ("d_ff", "d_ff_expert"):
         changes[name] = _multiple(number(getattr(template, name)) * wider * ratio, tile)
-    changes["ssm_d_inner"] = tile * np.round(number(template.ssm_d_inner) * wider / tile)
+    for name in ("moe_latent_size", "ssm_d_inner"):
+        changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
     for name in ("n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers"):
         changes[name] = np.round(number(getattr(template, name)) * deeper)
     repeated = jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template)

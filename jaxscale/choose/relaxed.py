@@ -7,7 +7,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale.workload import Transformer, n_params
 
-WIDTH_FIELDS = ("d_ff", "d_ff_expert", "ssm_d_inner")
+WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
 """Grow with the width."""
 
 DEPTH_FIELDS = ("n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers")

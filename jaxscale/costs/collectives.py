@@ -111,14 +111,19 @@ def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, 
     return jnp.asarray(time + volume * (1.0 - 1.0 / jnp.asarray(n)) * slowest)
 
 
-def all_to_all_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
-    r"""Time of one all-to-all in which each rank sends `volume` bytes in all.
+def dispatch_time(
+    volume: ArrayLike, copies: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0
+) -> Array:
+    r"""Time of an all-to-all that sends every token to the ranks of k experts, drawn at random.
 
-    Level k carries the share of destinations that lie beyond level k - 1 and within k:
-    $t = \sum_k [\alpha_k (r_k - 1) + V (r_k - 1) \prod_{j<k} r_j / (n W_k)]$.
+    Of G places a token reaches $G (1 - (1 - 1/G)^k)$. It crosses the network once for each domain that it must reach
+    and is passed on within: with $G_j = \prod_{i \ge j} r_i$,
+    $t = \sum_j [\alpha_j (r_j - 1) + V G_j (1 - (1 - 1/G_j)^k) (1 - 1/r_j) / W_j]$. With k = 1 on one level that is the
+    all-to-all of V. Reference: DeepEP, github.com/deepseek-ai/DeepEP (2025-02), README.
 
     Args:
-        volume: bytes each rank sends, its own share included [byte].
+        volume: V, bytes of the tokens of one rank, each counted once [byte].
+        copies: k, experts of a token [1].
         n: ranks of the group [1].
         stride: chips between neighbouring ranks [1].
         link: the network.
@@ -127,12 +132,13 @@ def all_to_all_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Li
     Returns:
         Time [s]; zero for a single rank.
     """
-    time = launch_time(n, link)
-    inner = 1.0
+    time, places = launch_time(n, link), jnp.asarray(n)
     ranks = ranks_per_level(n, stride, link, temperature)
     for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
-        time = time + latency * (rank - 1.0) + volume * (rank - 1.0) * inner / (n * bandwidth)
-        inner = inner * rank
+        missed = jnp.power(jnp.maximum(1.0 - 1.0 / places, 0.0), copies)
+        carried = volume * places * (1.0 - missed) * (1.0 - 1.0 / rank)
+        time = time + latency * (rank - 1.0) + carried / bandwidth
+        places = places / rank
     return jnp.asarray(time)
 
 

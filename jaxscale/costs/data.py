@@ -20,8 +20,10 @@ from jaxscale.workload import (
     Transformer,
     attention_params,
     embedding_params,
+    expert_params,
     mlp_params,
     moe_layers,
+    shared_expert_params,
     ssm_params,
 )
 
@@ -50,14 +52,13 @@ class LocalParams(NamedTuple):
 
 def layer_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> tuple[Array, Array]:
     """Dense weights of all layers per chip, as if on one stage, over tp; routed experts over ep * etp [1], [1]."""
-    expert = mlp_params(model, model.d_ff_expert)
     dense = (
         model.n_attention_layers * attention_params(model)
         + model.n_dense_layers * mlp_params(model, model.d_ff)
         + model.n_ssm_layers * ssm_params(model)
-        + moe_layers(model) * model.n_shared_experts * expert
+        + moe_layers(model) * shared_expert_params(model)
     )
-    experts = moe_layers(model) * model.n_experts * expert
+    experts = moe_layers(model) * model.n_experts * expert_params(model)
     return dense / plan.tp, experts / expert_shard(plan, temperature)
 
 
@@ -135,7 +136,7 @@ def data_parallel(
     latency = gather_time(0.0, group, plan.tp, link, temperature)
     layers = first_stage_layers(model, plan, temperature)
     per_layer = (layers - 1.0) * latency
-    buckets = 2.0 * c.dp_buckets * layers * latency
+    buckets = 2.0 * trainable * c.dp_buckets * layers * latency
 
     once = (1.0 - fsdp) * (scatter + trainable * collect + buckets) + between_copies
     # What FSDP's own collectives hide behind is not free to hide the rest.

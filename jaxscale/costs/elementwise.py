@@ -9,7 +9,7 @@ from jaxtyping import Array
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
-from jaxscale.workload import Transformer, moe_layers
+from jaxscale.workload import Transformer, expert_input, moe_layers
 
 
 def sequence_split(plan: Plan) -> Array:
@@ -28,7 +28,9 @@ def elementwise_forward(model: Transformer, plan: Plan, cluster: Cluster, coeffi
     inner = gate * (model.n_dense_layers * model.d_ff + moe_layers(model) * expert_width)
     heads = model.n_attention_layers * (model.n_heads + 2.0 * model.n_kv_heads) * model.head_dim
     state = model.n_ssm_layers * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
-    hidden = c.hidden_passes * (inner + heads + state) / plan.tp
+    # A token is copied for each of its experts, and the copies are gathered again.
+    copies = moe_layers(model) * model.moe_top_k * expert_input(model)
+    hidden = c.hidden_passes * (inner + heads + state + copies) / plan.tp
     return tokens * element_bytes(plan) * (residual + hidden) / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
 
 

@@ -7,24 +7,23 @@ Reference: Lepikhin et al. 2020, arXiv 2006.16668 (GShard), section 3.
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from jaxscale.costs.collectives import Link, all_to_all_time
+from jaxscale.costs.collectives import Link, dispatch_time
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
-from jaxscale.workload import Transformer, moe_layers
+from jaxscale.workload import Transformer, expert_input, moe_layers
 
 
 def expert_exchange(model: Transformer, plan: Plan, link: Link, temperature: float = 0.0) -> Passes:
     """Dispatch and combine of all mixture layers, for one microbatch, hidden or not.
 
-    Each rank sends `t k d / tp` activations each way; ranks of a group are `etp` chips apart.
+    Each rank sends its `t / tp` tokens each way, as wide as experts see them; ranks of a group are `etp` chips apart.
 
     Returns:
         Times; zero for ep = 1 or a dense model [s].
     """
-    tokens = tokens_per_microbatch(model, plan) * model.moe_top_k / plan.tp
-    volume = element_bytes(plan) * tokens * model.d_model
+    volume = element_bytes(plan) * tokens_per_microbatch(model, plan) / plan.tp * expert_input(model)
     stride = expert_tensor_degree(plan, temperature)
-    one = 2.0 * moe_layers(model) * all_to_all_time(volume, plan.ep, stride, link, temperature)
+    one = 2.0 * moe_layers(model) * dispatch_time(volume, model.moe_top_k, plan.ep, stride, link, temperature)
     return Passes(one, one)
 
 

@@ -17,7 +17,17 @@ from jaxscale._types import PRECISIONS, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
 from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
-from jaxscale.workload import Transformer, attention_params, head_params, mlp_params, moe_layers, ssm_params
+from jaxscale.workload import (
+    Transformer,
+    attention_params,
+    expert_input,
+    expert_params,
+    head_params,
+    mlp_params,
+    moe_layers,
+    shared_expert_params,
+    ssm_params,
+)
 
 
 def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
@@ -36,7 +46,7 @@ def matmul_time(
     tokens: ArrayLike,
     params: ArrayLike,
     width: ArrayLike,
-    model: Transformer,
+    d: ArrayLike,
     plan: Plan,
     cluster: Cluster,
     coefficients: Coefficients,
@@ -48,7 +58,7 @@ def matmul_time(
         tokens: rows of the left matrix [token].
         params: local weights that multiply each row [1].
         width: local inner width, for the thin-matrix loss [1].
-        model: the transformer, for its width d.
+        d: width of a token, likewise [1].
         plan: precision of the matmuls.
         cluster: peak and memory bandwidth.
         coefficients: efficiency, half-efficiency width and area.
@@ -58,7 +68,7 @@ def matmul_time(
         Time [s].
     """
     c = coefficients
-    narrow = 1.0 / model.d_model + 1.0 / width
+    narrow = 1.0 / jnp.asarray(d) + 1.0 / width
     lost = narrow * (c.matmul_half_width * tokens + 0.5 * c.matmul_half_area)
     compute = 2.0 * params * (tokens + lost) * seconds_per_flop(cluster.chip, plan, c)
     memory = element_bytes(plan) * params / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
@@ -70,7 +80,7 @@ def dense_forward(
 ) -> Array:
     """Forward matmul time of all layers of a model for one microbatch, experts left out, as if on one stage [s]."""
     tokens = tokens_per_microbatch(model, plan)
-    rest = (model, plan, cluster, coefficients, temperature)
+    rest = (model.d_model, plan, cluster, coefficients, temperature)
     heads = model.n_heads * model.head_dim / plan.tp
     attention = matmul_time(tokens, attention_params(model) / plan.tp, heads, *rest)
     mlp = matmul_time(tokens, mlp_params(model, model.d_ff) / plan.tp, model.d_ff / plan.tp, *rest)
@@ -94,10 +104,10 @@ def expert_forward(
     width, split = model.d_ff_expert, expert_tensor_degree(plan, temperature)
     expert_tokens = tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp)
     local_experts = model.n_experts / plan.ep
-    expert = mlp_params(model, width)
-    rest = (model, plan, cluster, coefficients, temperature)
-    routed = local_experts * matmul_time(expert_tokens, expert / split, width / split, *rest)
-    shared = model.n_shared_experts * matmul_time(tokens, expert / plan.tp, width / plan.tp, *rest)
+    rest = (plan, cluster, c, temperature)
+    each = matmul_time(expert_tokens, expert_params(model) / split, width / split, expert_input(model), *rest)
+    routed = local_experts * each
+    shared = matmul_time(tokens, shared_expert_params(model) / plan.tp, width / plan.tp, model.d_model, *rest)
     return moe_layers(model) * (routed * (1.0 + c.moe_imbalance) + shared)
 
 
@@ -106,5 +116,5 @@ def head_forward(
 ) -> Array:
     """Forward matmul time of the logits of one microbatch on the last stage [s]."""
     tokens = tokens_per_microbatch(model, plan)
-    rest = (model, plan, cluster, coefficients, temperature)
+    rest = (model.d_model, plan, cluster, coefficients, temperature)
     return matmul_time(tokens, head_params(model) / plan.tp, model.vocab_size / plan.tp, *rest)

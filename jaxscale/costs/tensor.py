@@ -1,4 +1,4 @@
-"""Tensor-parallel collectives: two all-reduces per layer and pass, or as many gathers and scatters (Megatron-LM).
+"""Tensor-parallel collectives: an all-reduce per block and pass, or a gather and a scatter (Megatron-LM).
 
 Gradients of weights wait for no collective. With sequence parallelism a matmul of the forward pass can start on what
 has arrived of its input, and send off what is ready of its output. See `overlap` for what stays exposed.
@@ -8,11 +8,11 @@ Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 
 from jaxtyping import ArrayLike
 
-from jaxscale._types import smooth_max
+from jaxscale._types import smooth_max, smooth_min
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
-from jaxscale.workload import Transformer
+from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
+from jaxscale.workload import Transformer, expert_input, moe_layers
 
 REGATHERED = 0.5
 """Further share of a pass's collectives in the backward pass under sequence parallelism: inputs that are stored in
@@ -22,15 +22,21 @@ shards are gathered once more for the gradients of weights (Korthikanti et al. 2
 def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: float = 0.0) -> Passes:
     """Tensor-parallel collectives of one microbatch, hidden or not.
 
-    An all-reduce is a gather and a scatter of `b S d / cp` activations; one follows each attention, MLP or
-    state-space block.
+    An all-reduce is a gather and a scatter of `b S d / cp` activations; one follows each attention, dense MLP or
+    state-space block, and the shared experts of a mixture. Routed experts, split `etp` ways, gather and scatter the
+    tokens that were sent to them.
 
     Returns:
         Times; zero for tp = 1 [s].
     """
-    volume = element_bytes(plan) * tokens_per_microbatch(model, plan) * model.d_model
-    blocks = model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers
-    forward = 2.0 * blocks * gather_time(volume, plan.tp, 1.0, link, temperature)
+    tokens = element_bytes(plan) * tokens_per_microbatch(model, plan)
+    mixtures = moe_layers(model)
+    shared = mixtures * smooth_min(model.n_shared_experts, 1.0, temperature)
+    blocks = model.n_attention_layers + model.n_dense_layers + shared + model.n_ssm_layers
+    split = expert_tensor_degree(plan, temperature)
+    sent = tokens * expert_input(model) * model.moe_top_k * split / plan.tp
+    whole = blocks * gather_time(tokens * model.d_model, plan.tp, 1.0, link, temperature)
+    forward = 2.0 * (whole + mixtures * gather_time(sent, split, 1.0, link, temperature))
     again = REGATHERED * plan.sequence_parallel * model.trainable_share
     return Passes(forward, (1.0 + again) * forward)
 

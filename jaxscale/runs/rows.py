@@ -34,7 +34,7 @@ class RowDescription:
         plan: arguments of `Plan`.
         gpu: catalogue id of the chip.
         n_gpus: chips [1].
-        gpus_per_node: chips in a scale-up domain [1]; None for the catalogue's.
+        gpus_per_node: chips in a scale-up domain, or in a tray of one [1]; None for the catalogue's.
         inter_node_gbit_per_s_per_gpu: scale-out bandwidth [Gbit/s]; None for the catalogue's.
         effects: levels of the categorical effects as the row names them, None where it does not.
         states_zero_stage: whether the row names its ZeRO stage itself.

@@ -74,7 +74,7 @@ COLUMNS = (
     _count("seq_len", "sequence length [token]", maximum=1e9),
     Column("gpu", "text", "catalogue id of the chip", "", "the row is incomplete", True),
     _count("n_gpus", "chips in the run"),
-    _count("gpus_per_node", "chips in a scale-up domain", "of the chip"),
+    _count("gpus_per_node", "chips in a scale-up domain, or in a tray of one", "of the chip"),
     Column("inter_node_gbit_per_s_per_gpu", "number", "scale-out bandwidth", "Gbit/s", "of the chip", maximum=1e6),
     Column("precision", "word", "number format of the matmuls", default="of the framework", vocabulary="precisions"),
     _count("tp", "tensor-parallel degree"),

@@ -8,7 +8,7 @@ from registry import ideal_coefficients
 
 from jaxscale.costs.collectives import (
     Link,
-    all_to_all_time,
+    dispatch_time,
     effective_link,
     gather_time,
     ranks_per_level,
@@ -52,7 +52,7 @@ def test_smooth_ranks_multiply_to_the_group_and_stay_near(n: float, stride: floa
 def test_ring_latency_is_one_hop_per_further_rank(n: float):
     one_level = link(sizes=(1e12, 1e12, 1e12))
     assert float(gather_time(0.0, n, 1.0, one_level)) == pytest.approx((n - 1.0) * 1e-6, rel=1e-9)
-    assert float(all_to_all_time(0.0, n, 1.0, one_level)) == pytest.approx((n - 1.0) * 1e-6, rel=1e-9)
+    assert float(dispatch_time(0.0, 2.0, n, 1.0, one_level)) == pytest.approx((n - 1.0) * 1e-6, rel=1e-9)
 
 
 @given(n=powers)
@@ -60,7 +60,7 @@ def test_ring_bandwidth_moves_all_but_one_share(n: float):
     one_level = link(sizes=(1e12, 1e12, 1e12), latency=(0.0, 0.0, 0.0))
     expected = VOLUME * (n - 1.0) / n / 400e9
     assert float(gather_time(VOLUME, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
-    assert float(all_to_all_time(VOLUME, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
+    assert float(dispatch_time(VOLUME, 1.0, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
 
 
 @given(n=powers, stride=powers)
@@ -69,7 +69,6 @@ def test_levels_of_equal_bandwidth_are_one_flat_ring(n: float, stride: float):
     flat = link(bandwidth=(100e9, 100e9, 100e9), latency=(0.0, 0.0, 0.0))
     expected = VOLUME * (n - 1.0) / n / 100e9
     assert float(gather_time(VOLUME, n, stride, flat)) == pytest.approx(expected, rel=1e-9)
-    assert float(all_to_all_time(VOLUME, n, stride, flat)) == pytest.approx(expected, rel=1e-9)
     faster = link(bandwidth=(200e9, 200e9, 200e9), latency=(0.0, 0.0, 0.0))
     assert float(gather_time(VOLUME, n, stride, faster)) == pytest.approx(expected / 2.0, rel=1e-9)
 
@@ -81,8 +80,24 @@ def test_two_levels_by_hand():
     assert float(gather_time(VOLUME, 64.0, 1.0, slow)) == pytest.approx(expected, rel=1e-9)
     fast = link(bandwidth=(400e9, 100e9, 100e9))
     assert float(gather_time(VOLUME, 64.0, 1.0, fast)) == pytest.approx(42e-6 + 63.0 / 64.0 * VOLUME / 400e9, rel=1e-9)
-    inside, between = VOLUME * 7.0 / 64.0 / 400e9, VOLUME * 7.0 * 8.0 / 64.0 / 50e9
-    assert float(all_to_all_time(VOLUME, 64.0, 1.0, link())) == pytest.approx(42e-6 + inside + between, rel=1e-9)
+
+
+def test_tokens_cross_the_network_once_per_node_by_hand():
+    """Of 64 ranks in 8 nodes, a token with 8 experts reaches 64 (1 - (63/64)^8) ranks in 8 (1 - (7/8)^8) nodes."""
+    inside = VOLUME * 64.0 * (1.0 - (63.0 / 64.0) ** 8) * 7.0 / 8.0 / 400e9
+    between = VOLUME * 8.0 * (1.0 - (7.0 / 8.0) ** 8) * 7.0 / 8.0 / 50e9
+    time = float(dispatch_time(VOLUME, 8.0, 64.0, 1.0, link()))
+    assert time == pytest.approx(42e-6 + inside + between, rel=1e-9)
+    assert time < 8.0 * float(dispatch_time(VOLUME, 1.0, 64.0, 1.0, link()))
+
+
+@given(n=powers, copies=st.sampled_from([1.0, 2.0, 8.0]))
+def test_more_experts_per_token_cost_more_until_every_rank_is_reached(n: float, copies: float):
+    assume(n > 1.0)
+    flat = link(sizes=(1e12, 1e12, 1e12), latency=(0.0, 0.0, 0.0))
+    times = [float(dispatch_time(VOLUME, k, n, 1.0, flat)) for k in (copies, 2.0 * copies, 1e9)]
+    assert times[0] < times[1] or times[1] == pytest.approx(times[2])
+    assert times[2] == pytest.approx(VOLUME * (n - 1.0) / 400e9)
 
 
 def test_stride_pushes_ranks_out_of_the_domain():
@@ -90,8 +105,8 @@ def test_stride_pushes_ranks_out_of_the_domain():
     assert ranks == [[8, 1, 1], [4, 2, 1], [1, 8, 1], [1, 1, 8]]
 
 
-@pytest.mark.parametrize("collective", [gather_time, all_to_all_time])
 @pytest.mark.parametrize("temperature", [0.0, 0.02])
+@pytest.mark.parametrize("collective", [gather_time, lambda volume, *rest: dispatch_time(volume, 8.0, *rest)])
 def test_one_rank_costs_nothing(collective, temperature: float):
     assert float(collective(VOLUME, 1.0, 4.0, link(), temperature)) == pytest.approx(0.0, abs=1e-14)
     assert float(collective(VOLUME, 2.0, 4.0, link(), temperature)) > 0.0

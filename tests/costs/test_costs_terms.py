@@ -1,5 +1,6 @@
 """Single cost terms against hand calculations."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,13 +79,13 @@ def test_busiest_layers_is_continuous_and_at_least_the_mean(layers: float, stage
 
 
 def test_large_matmuls_run_at_the_peak_and_small_ones_below():
-    big = matmul_time(1e6, 1e8, 1e4, LLAMA, plan(), H100, IDEAL)
+    big = matmul_time(1e6, 1e8, 1e4, LLAMA.d_model, plan(), H100, IDEAL)
     np.testing.assert_allclose(big, 2.0 * 1e6 * 1e8 / H100.chip.peak("bf16"), rtol=1e-9)
     # As wide as deep: the area of its output, 1e3 rows by d columns, is where it reaches half its speed.
     width = float(LLAMA.d_model)
-    halved = matmul_time(1e3, 1e8, width, LLAMA, plan(), H100, ideal(matmul_half_area=1e3 * width))
+    halved = matmul_time(1e3, 1e8, width, LLAMA.d_model, plan(), H100, ideal(matmul_half_area=1e3 * width))
     np.testing.assert_allclose(halved, 2.0 * 2.0 * 1e3 * 1e8 / H100.chip.peak("bf16"), rtol=1e-9)
-    starved = matmul_time(1.0, 1e8, 1e4, LLAMA, plan(), H100, IDEAL)
+    starved = matmul_time(1.0, 1e8, 1e4, LLAMA.d_model, plan(), H100, IDEAL)
     np.testing.assert_allclose(starved, 2.0 * 1e8 / 3.35e12, rtol=1e-9)
 
 
@@ -202,10 +203,37 @@ def test_the_key_value_ring_hides_behind_attention():
 
 
 def test_experts_exchange_tokens_twice_per_layer():
-    volume = 2.0 * MIXTRAL.seq_len * 2 * 4096
+    ranks_reached = 8.0 * (1.0 - (7.0 / 8.0) ** 2)
+    volume = 2.0 * MIXTRAL.seq_len * ranks_reached * 4096
     expected = 2 * 32 * 7.0 / 8.0 * volume / 450e9
     np.testing.assert_allclose(expert.expert_exchange(MIXTRAL, plan(ep=8), LINK), (expected, expected), rtol=0.02)
     assert tuple(expert.expert_exchange(LLAMA, plan(ep=8), LINK)) == (0.0, 0.0)
+
+
+def test_only_split_experts_gather_the_tokens_sent_to_them():
+    """With ep over all ranks no expert is split and attention alone gathers; split in eight, k times the tokens do."""
+    shape = as_arrays(Transformer(32, 4096, 32, 131072, d_ff_expert=14336, n_experts=8, moe_top_k=2))
+    one = 2.0 * 32 * gather_time(2.0 * 131072 * 4096, 8.0, 1.0, LINK)
+    folded, split = (tensor.tensor_collectives(shape, plan(tp=8, ep=ep), LINK).forward for ep in (8, 1))
+    np.testing.assert_allclose((folded, split), (one, 3.0 * one), rtol=0.02)
+    shared = eqx.tree_at(lambda m: m.n_shared_experts, shape, 2.0)
+    np.testing.assert_allclose(tensor.tensor_collectives(shared, plan(tp=8, ep=8), LINK).forward, 2.0 * one, rtol=1e-6)
+
+
+def test_experts_on_a_projection_send_less_and_hold_less():
+    """A quarter of the width: a quarter of the traffic and of an expert's weights; projections see every token."""
+    fields = {"d_ff_expert": 14336, "n_experts": 8, "moe_top_k": 2, "gated_mlp": True}
+    full, latent = (as_arrays(Transformer(32, 4096, 32, 131072, **fields, moe_latent_size=size)) for size in (0, 1024))
+    sent = [expert.expert_exchange(shape, plan(ep=8), LINK).forward for shape in (full, latent)]
+    np.testing.assert_allclose(sent[0] / sent[1], 4.0, rtol=0.02)
+    gone = n_params(full) - n_params(latent)
+    np.testing.assert_allclose(gone, 32 * (8 * 3 * 3072 * 14336 - 2 * 4096 * 1024), rtol=1e-9)
+    held = [local_params(shape, plan(ep=8)) for shape in (full, latent)]
+    np.testing.assert_allclose(held[0].experts / held[1].experts, 4.0, rtol=1e-9)
+    np.testing.assert_allclose(held[1].layers - held[0].layers, 32 * 2 * 4096 * 1024, rtol=1e-9)
+    times = [expert_forward(shape, plan(), H100, IDEAL) for shape in (full, latent)]
+    flops = [2.0 * 3 * width * 14336 * 2 + 2.0 * extra for width, extra in ((4096, 0.0), (1024, 2 * 4096 * 1024))]
+    np.testing.assert_allclose(times[0] / times[1], flops[0] / flops[1], rtol=1e-6)
 
 
 def test_local_weights_add_up_to_the_model():

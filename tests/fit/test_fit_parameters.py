@@ -48,7 +48,7 @@ def test_constrain_inverts_unconstrain():
 @given(st.lists(st.floats(-30.0, 30.0), min_size=len(names()), max_size=len(names())))
 def test_no_coordinates_make_a_matmul_faster_than_the_datasheet(coordinates: list[float]):
     coefficients = constrain(jnp.asarray(coordinates))
-    time = matmul_time(4096.0, 1e8, 4096.0, LLAMA, PLAN, H100, coefficients)
+    time = matmul_time(4096.0, 1e8, 4096.0, LLAMA.d_model, PLAN, H100, coefficients)
     assert float(time) >= (1.0 - 1e-6) * 2.0 * 4096.0 * 1e8 / float(H100.chip.peak("bf16"))
 
 
