@@ -41,6 +41,7 @@ class Coefficients(eqx.Module):
     matmul_half_area: Number = _coefficient()
     matmul_half_width: Number = _coefficient()
     attention_efficiency: Number = _coefficient()
+    scan_efficiency: Number = _coefficient()
     score_bytes: Number = _coefficient()
     hbm_efficiency: Number = _coefficient()
     residual_passes: Number = _coefficient()

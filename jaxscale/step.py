@@ -18,6 +18,7 @@ from jaxscale.costs import (
     optimizer,
     overhead,
     pipeline,
+    state_space,
     tensor,
 )
 from jaxscale.costs.collectives import effective_link
@@ -35,7 +36,7 @@ class StepTime(eqx.Module):
 
     Attributes:
         matmul: weight matmuls of layers, forward and backward [s].
-        attention: attention core [s].
+        attention: attention core, and scans of state-space layers [s].
         memory_bound: norms, activations, residuals, casts and gradient accumulation [s].
         head: logits and cross-entropy, matmul and traffic [s].
         recompute: forward work done again [s].
@@ -124,6 +125,7 @@ def microbatch_times(
     dense = matmul.dense_forward(*compute, temperature)
     weights = dense + matmul.expert_forward(*compute, temperature)
     core = attention.attention_forward(*compute)
+    scan = state_space.scan_forward(*compute)
     streams = elementwise.elementwise_forward(*compute)
     gaps = overhead.kernel_gaps_forward(model, coefficients)
     tensors = tensor.tensor_collectives(model, plan, link, temperature)
@@ -136,14 +138,14 @@ def microbatch_times(
     selective = plan.recompute_selective * (1.0 - plan.flash_attention)
     return MicrobatchTimes(
         matmul=weights * (2.0 + model.trainable_share),
-        attention=core * (1.0 + attention.attention_backward_factor(plan)),
+        attention=core * (1.0 + attention.attention_backward_factor(plan)) + scan * (1.0 + state_space.SCAN_BACKWARD),
         memory_bound=streams * 3.0 + accumulation.accumulation_time(*compute, temperature),
-        recompute=again * (weights + core + streams + gaps) + selective * core,
+        recompute=again * (weights + core + scan + streams + gaps) + selective * core,
         kernel_gaps=gaps * 3.0,
         tensor_parallel=tp.forward * (1.0 + again) + tp.backward,
         context_parallel=cp * (3.0 + again),
         expert_parallel=ep.forward * (1.0 + again) + ep.backward,
-        forward=weights + core + streams + gaps + tp.forward + cp + ep.forward,
+        forward=weights + core + scan + streams + gaps + tp.forward + cp + ep.forward,
     )
 
 

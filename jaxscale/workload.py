@@ -43,6 +43,7 @@ class Transformer(eqx.Module):
         n_ssm_layers: state-space (Mamba-2) layers [1].
         ssm_d_inner: inner width of a state-space layer [1].
         ssm_state: groups times state size of a state-space layer [1].
+        ssm_groups: groups of channels that share their projections into and out of the state [1].
         q_lora_rank: rank of the query projection of latent attention; 0 for a full one [1].
         kv_lora_rank: rank of the key/value projection of latent attention; 0 for a full one [1].
         rope_head_dim: rotary part of a latent-attention head [1].
@@ -74,6 +75,7 @@ class Transformer(eqx.Module):
     n_ssm_layers: Number
     ssm_d_inner: Number
     ssm_state: Number
+    ssm_groups: Number
     q_lora_rank: Number
     kv_lora_rank: Number
     rope_head_dim: Number
@@ -107,6 +109,7 @@ class Transformer(eqx.Module):
         n_ssm_layers: Any = 0,
         ssm_d_inner: Any = 0,
         ssm_state: Any = 0,
+        ssm_groups: Any = 1,
         q_lora_rank: Any = 0,
         kv_lora_rank: Any = 0,
         rope_head_dim: Any = 0,
@@ -139,7 +142,7 @@ class Transformer(eqx.Module):
         is_dense = isinstance(self.n_experts, float) and self.n_experts == 1.0
         self.n_dense_layers = self.n_mlp_layers if is_dense else as_float(n_dense_layers)
         self.n_ssm_layers, self.ssm_d_inner = as_float(n_ssm_layers), as_float(ssm_d_inner)
-        self.ssm_state = as_float(ssm_state)
+        self.ssm_state, self.ssm_groups = as_float(ssm_state), as_float(ssm_groups)
         self.q_lora_rank, self.kv_lora_rank = as_float(q_lora_rank), as_float(kv_lora_rank)
         self.rope_head_dim = as_float(rope_head_dim)
         self.v_head_dim = _default(v_head_dim, self.head_dim)

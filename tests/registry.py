@@ -67,6 +67,7 @@ def draw_model(choose: Choose) -> Transformer:
             "n_ssm_layers": n_layers // 4,
             "ssm_d_inner": 2 * d_model,
             "ssm_state": 8 * choose([64, 128]),
+            "ssm_groups": choose([1, 8]),
         },
         "latent": {"q_lora_rank": choose([0, 1536]), "kv_lora_rank": 512, "rope_head_dim": 64, "v_head_dim": 128},
         "window": {"window": choose([128, 512]), "window_share": choose([0.5, 0.75])},

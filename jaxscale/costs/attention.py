@@ -22,18 +22,19 @@ CORE_PRECISION = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp8": "bf16",
 (Micikevicius et al. 2022, arXiv 2209.05433, section 4)."""
 
 
-def core_seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
-    """Time of one flop of the attention core [s/flop]."""
+def core_seconds_per_flop(chip: Chip, plan: Plan) -> Array:
+    """Time of one flop of the attention core, or of a scan, at its peak [s/flop]."""
     peak, share = jnp.asarray(chip.peak_flops), jnp.asarray(plan.precision)
     formats = [PRECISIONS.index(CORE_PRECISION[name]) for name in PRECISIONS]
-    return jnp.sum(share / peak[..., jnp.asarray(formats)], axis=-1) / coefficients.attention_efficiency
+    return jnp.sum(share / peak[..., jnp.asarray(formats)], axis=-1)
 
 
 def attention_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """Forward time of the attention core of all layers for one microbatch, as if on one stage [s]."""
     c = coefficients
     tokens = tokens_per_microbatch(model, plan) / plan.tp
-    fused = tokens * attention_flops_per_token(model, 1.0) * core_seconds_per_flop(cluster.chip, plan, c)
+    seconds = core_seconds_per_flop(cluster.chip, plan) / c.attention_efficiency
+    fused = tokens * attention_flops_per_token(model, 1.0) * seconds
     scores = tokens * model.n_heads * attended_keys(model)
     traffic = scores * 0.5 * element_bytes(plan) * c.score_bytes / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
     materialised = 2.0 * fused + traffic

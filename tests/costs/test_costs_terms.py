@@ -33,6 +33,7 @@ from jaxscale.costs.pipeline import (
     stage_times,
     transfer_time,
 )
+from jaxscale.costs.state_space import scan_forward
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.plan import Plan
 from jaxscale.step import step_time
@@ -108,6 +109,17 @@ def test_experts_work_as_a_dense_model_of_their_active_width():
     uneven = expert_forward(mixture, plan(), H100, ideal(moe_imbalance=0.2))
     np.testing.assert_allclose(uneven, 1.2 * mlp, rtol=1e-9)
     assert expert_forward(LLAMA, plan(), H100, IDEAL) == 0.0
+
+
+def test_a_scan_takes_six_flops_per_channel_and_state():
+    shape = as_arrays(model("nemotron-h-56b"))
+    flops = 6.0 * 256 * 16384 * 54 * float(shape.seq_len)
+    whole = scan_forward(shape, plan(), H100, IDEAL)
+    np.testing.assert_allclose(whole, flops / H100.chip.peak("bf16"), rtol=1e-9)
+    slow, narrow = ideal(scan_efficiency=0.1), plan(precision="fp8")
+    np.testing.assert_allclose(scan_forward(shape, narrow, H100, slow), 10.0 * whole, rtol=1e-9)
+    np.testing.assert_allclose(scan_forward(shape, plan(tp=8), H100, IDEAL), whole / 8.0, rtol=1e-9)
+    assert scan_forward(LLAMA, plan(), H100, slow) == 0.0
 
 
 def test_materialised_attention_pays_for_its_scores():
