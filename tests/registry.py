@@ -57,7 +57,6 @@ def draw_model(choose: Choose) -> Transformer:
             "n_experts": choose([8, 64, 256]),
             "moe_top_k": choose([1, 2, 8]),
             "d_ff_expert": choose([1024, 2048, 2 * d_model]),
-            "moe_latent_size": choose([0, 0, 512]),
             "n_shared_experts": choose([0, 1]),
             "n_dense_layers": choose([0, 3]),
         },
@@ -67,12 +66,13 @@ def draw_model(choose: Choose) -> Transformer:
             "n_ssm_layers": n_layers // 4,
             "ssm_d_inner": 2 * d_model,
             "ssm_state": 8 * choose([64, 128]),
-            "ssm_groups": choose([1, 8]),
+            "ssm_groups": 8,
         },
         "latent": {"q_lora_rank": choose([0, 1536]), "kv_lora_rank": 512, "rope_head_dim": 64, "v_head_dim": 128},
         "window": {"window": choose([128, 512]), "window_share": choose([0.5, 0.75])},
     }
     fields |= extras[choose(["dense", "dense", "mixture", "mixture", "hybrid", "latent", "window"])]
+    fields["moe_latent_size"] = 512 if fields.get("n_experts") == 256 else 0
     return Transformer(n_layers, d_model, n_heads, **fields)
 
 
