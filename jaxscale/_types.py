@@ -107,6 +107,16 @@ def positive_part(value: ArrayLike, temperature: float) -> Array:
     return 0.5 * jnp.add(value, jnp.sqrt(jnp.square(value) + 4.0 * temperature**2))
 
 
+def degree_within(room: ArrayLike, n: ArrayLike, temperature: float) -> Array:
+    """Ranks out of n for which there is room: at least one, at most n, exact or smooth [1]."""
+    if temperature > 0.0:
+        # In logarithms a single rank stays exactly one, however the clip is smoothed.
+        return jnp.exp(smooth_min(positive_part(jnp.log(room), temperature), jnp.log(n), temperature))
+    clipped = jnp.minimum(jnp.maximum(room, 1.0), n)
+    # Where room and ranks are both one, the room has no effect on either side and n only on one.
+    return jnp.where((room == 1.0) & (n == 1.0), 0.5 * (1.0 + n), clipped)
+
+
 def log2_above_one(ratio: ArrayLike, temperature: float) -> Array:
     """Doublings from one to a ratio, zero below one, exact or smooth by `positive_part` [1]."""
     if temperature == 0.0:

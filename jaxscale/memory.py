@@ -24,7 +24,7 @@ from jaxscale.plan import (
     sharding,
     tokens_per_microbatch,
 )
-from jaxscale.workload import Transformer, attended_keys, expert_input, moe_layers
+from jaxscale.workload import Transformer, attended_keys, copies_width, mlp_width
 
 Bytes = Float[Array, "*batch"]
 
@@ -94,11 +94,8 @@ def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coeffic
     heads = 2.0 * element * (model.n_heads + model.n_kv_heads) * model.head_dim
     scores = (2.0 * element + MASK_BYTES) * stored * model.n_heads * attended_keys(model)
     attention = (heads + scores) * model.n_attention_layers
-    expert_width = (model.moe_top_k + model.n_shared_experts) * model.d_ff_expert
-    width = model.n_dense_layers * model.d_ff + moe_layers(model) * expert_width
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
-    copies = moe_layers(model) * model.moe_top_k * expert_input(model)
-    mlp = element * (2.0 * (1.0 + model.gated_mlp) * width + copies)
+    mlp = element * (2.0 * (1.0 + model.gated_mlp) * mlp_width(model) + copies_width(model))
     ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
     split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers

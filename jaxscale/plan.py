@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._types import PRECISIONS, Number, PerPrecision, as_float, smooth_min
+from jaxscale._types import PRECISIONS, Number, PerPrecision, as_float, degree_within
 from jaxscale.workload import Transformer
 
 RECOMPUTE = ("none", "selective", "full")
@@ -182,8 +182,11 @@ def expert_tensor_degree(plan: Plan, temperature: float = 0.0) -> Array:
     Returns:
         Degree; 1 where ep takes all of dp * cp * tp [1].
     """
+    room = plan.dp * plan.cp / plan.ep
+    if temperature == 0.0:
+        return plan.tp * jnp.minimum(room, 1.0)
     # ep = dp * cp is a common choice: a sharper bend than elsewhere keeps one replica of each expert one.
-    return plan.tp * smooth_min(jnp.divide(plan.dp * plan.cp, plan.ep), 1.0, 0.3 * temperature)
+    return degree_within(room * plan.tp, plan.tp, 0.3 * temperature)
 
 
 def expert_shard(plan: Plan, temperature: float = 0.0) -> Array:

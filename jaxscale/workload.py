@@ -228,6 +228,17 @@ def moe_layers(model: Transformer) -> Number:
     return model.n_mlp_layers - model.n_dense_layers
 
 
+def mlp_width(model: Transformer) -> Number:
+    """Inner widths of all MLPs that a token passes through, dense ones, routed and shared experts, added up [1]."""
+    experts = (model.moe_top_k + model.n_shared_experts) * model.d_ff_expert
+    return model.n_dense_layers * model.d_ff + moe_layers(model) * experts
+
+
+def copies_width(model: Transformer) -> Array:
+    """Widths of the copies of a token that its routed experts take in, over all layers, added up [1]."""
+    return moe_layers(model) * model.moe_top_k * expert_input(model)
+
+
 def n_params(model: Transformer) -> Array:
     """All parameters: attention, MLPs and experts, routers, norms, embeddings [1]."""
     routed = model.n_experts * (expert_params(model) + model.d_model)

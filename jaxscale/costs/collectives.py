@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import N_LEVELS, positive_part, smooth_max, smooth_min
+from jaxscale._types import N_LEVELS, degree_within, positive_part, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Network
 
@@ -66,21 +66,10 @@ def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: fl
     ranks = []
     remaining, span = jnp.asarray(n), stride
     for size in link.domain_size[:-1]:
-        here = _ranks_within(size / span, remaining, temperature)
+        here = degree_within(size / span, remaining, temperature)
         ranks.append(here)
         remaining, span = remaining / here, span * here
     return (*ranks, remaining)
-
-
-def _ranks_within(reach: ArrayLike, n: ArrayLike, temperature: float) -> Array:
-    """Ranks out of n that a domain with room for `reach` holds: at least one, at most n [1]."""
-    if temperature > 0.0:
-        # In logarithms a single rank stays exactly one, however the clip is smoothed.
-        room = positive_part(jnp.log(reach), temperature)
-        return jnp.exp(smooth_min(room, jnp.log(n), temperature))
-    clipped = jnp.minimum(jnp.maximum(reach, 1.0), n)
-    # Where room and ranks are both one, the room has no effect on either side and n only on one.
-    return jnp.where((reach == 1.0) & (n == 1.0), 0.5 * (1.0 + n), clipped)
 
 
 def launch_time(n: ArrayLike, link: Link) -> Array:

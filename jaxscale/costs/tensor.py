@@ -34,11 +34,9 @@ def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: 
     shared = mixtures * smooth_min(model.n_shared_experts, 1.0, temperature)
     blocks = model.n_attention_layers + model.n_dense_layers + shared + model.n_ssm_layers
     split = expert_tensor_degree(plan, temperature)
-    # Exactly none for one rank, however the degree is smoothed, and all from two ranks on.
-    mixtures_split = mixtures * (1.0 - plan.tp**-20.0)
     sent = tokens * expert_input(model) * model.moe_top_k * split / plan.tp
     whole = blocks * gather_time(tokens * model.d_model, plan.tp, 1.0, link, temperature)
-    forward = 2.0 * (whole + mixtures_split * gather_time(sent, split, 1.0, link, temperature))
+    forward = 2.0 * (whole + mixtures * gather_time(sent, split, 1.0, link, temperature))
     again = REGATHERED * plan.sequence_parallel * model.trainable_share
     return Passes(forward, (1.0 + again) * forward)
 

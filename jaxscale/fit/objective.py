@@ -64,7 +64,7 @@ class Problem(eqx.Module):
 MEMORY_SIGMA = 0.06
 """Sigma of the log peak memory in a fit; that of step time is the `scatter` of its table [1]."""
 
-ROW_BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
+ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
 """Rows are padded with copies of weight 0 to one of these counts, so that few shapes are compiled [1]."""
 
 

@@ -42,8 +42,8 @@ EFFECT_SPREAD: Mapping[str, float] = {
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
 
-PADDING = 32
-"""Effects are padded to multiples of this, so that few shapes are compiled [1]."""
+FEW_EFFECTS, MANY_EFFECTS = 64, 320
+"""Effects are padded to the first of these, or to whole multiples of the second, so that few shapes are compiled [1]."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def membership(levels: Mapping[str, Sequence[str]], effects: Sequence[Effect]) -
 
 
 def padded(count: int) -> int:
-    """Count rounded up to a whole number of `PADDING`."""
-    return -(-count // PADDING) * PADDING
+    """Count of effects rounded up: to `FEW_EFFECTS`, or to a whole number of `MANY_EFFECTS`."""
+    return FEW_EFFECTS if count <= FEW_EFFECTS else -(-count // MANY_EFFECTS) * MANY_EFFECTS
 
 
 class Parametrisation(eqx.Module):
