@@ -20,7 +20,6 @@ from jaxscale.plan import (
     element_bytes,
     expert_replicas,
     mean_by_precision,
-    pipelining,
     sharding,
     tokens_per_microbatch,
 )
@@ -115,14 +114,15 @@ def optimizer_state_bytes(plan: Plan) -> Array:
 
 
 def stage_boundary_bytes(model: Transformer, plan: Plan, coefficients: Coefficients) -> Array:
-    """Activations that a pipeline stage keeps of each microbatch in flight besides its layers.
+    """Activations that a stage keeps of each microbatch in flight besides its layers.
 
-    What is received and sent, on every tensor-parallel rank whole: `boundary_bytes * t * d`.
+    What it receives and sends, and buffers that wait for the collectives on them, on every tensor-parallel rank whole:
+    `boundary_bytes * t * d`.
 
     Returns:
-        Bytes; zero without a pipeline [byte].
+        Bytes [byte].
     """
-    return pipelining(plan) * coefficients.boundary_bytes * tokens_per_microbatch(model, plan) * model.d_model
+    return coefficients.boundary_bytes * tokens_per_microbatch(model, plan) * model.d_model
 
 
 def microbatches_in_flight(plan: Plan, temperature: float = 0.0) -> Array:

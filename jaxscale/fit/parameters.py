@@ -43,7 +43,7 @@ MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
 
 FEW_EFFECTS, MANY_EFFECTS = 64, 320
-"""Effects are padded to the first of these, or to whole multiples of the second, so that few shapes are compiled [1]."""
+"""Effects are padded to the first, or to whole multiples of the second, so that few shapes are compiled [1]."""
 
 
 @dataclass(frozen=True)
