@@ -12,7 +12,7 @@ import numpy as np
 from jaxscale.choose._host import number
 from jaxscale.choose.design_space import INTERLEAVING
 from jaxscale.choose.enumerate import divisors
-from jaxscale.choose.relaxed import with_fields
+from jaxscale.choose.relaxed import DEPTH_FIELDS, with_fields
 from jaxscale.choose.shape_lattice import TILE
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
@@ -120,7 +120,7 @@ def _shapes(
         changes[name] = _multiple(number(getattr(template, name)) * wider * ratio, tile)
     for name in ("moe_latent_size", "ssm_d_inner"):
         changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
-    for name in ("n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers"):
+    for name in DEPTH_FIELDS:
         changes[name] = np.round(number(getattr(template, name)) * deeper)
     repeated = jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template)
     return with_fields(repeated, changes)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxscale._compile import filter_jit
 from jaxscale.choose._host import number
 from jaxscale.choose.enumerate import divisors
-from jaxscale.choose.relaxed import WIDTH_FIELDS, depth_of, with_fields
+from jaxscale.choose.relaxed import DEPTH_FIELDS, WIDTH_FIELDS, depth_of, with_fields
 from jaxscale.errors import InputError
 from jaxscale.memory import memory
 from jaxscale.step import step_time
@@ -103,7 +103,7 @@ def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, h
     }
     for name in WIDTH_FIELDS:
         changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
-    for name in ("n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers"):
+    for name in DEPTH_FIELDS:
         changes[name] = np.round(number(getattr(template, name)) * deeper)
     model = with_fields(jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template), changes)
     dtype = jnp.result_type(float)
