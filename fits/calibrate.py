@@ -25,6 +25,7 @@ from jaxscale.fit.batch import Measured, concatenate
 from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.intervals import scatter_by, typical
 from jaxscale.fit.measured import fold_of, measured_runs
+from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.objective import reweighted
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.solve import refine
@@ -105,6 +106,12 @@ def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[
     return dataclasses.replace(result, coefficients=dataclasses.replace(result.coefficients, calibration=record))
 
 
+def save(result: FitResult, name: str, tables: list[str]) -> None:
+    """Write a fit, with the limits of memory that its tables show."""
+    runs = [read_runs(data_path("runs") / f"{table}.csv") for table in tables]
+    with_memory_limits(result, runs).save(FOLDER / "results" / f"{name}.toml")
+
+
 def write_residuals(columns: dict[str, list]) -> None:
     """Write fits/residuals.csv."""
     with (FOLDER / "residuals.csv").open("w", newline="", encoding="utf-8") as file:
@@ -128,7 +135,7 @@ def fit_each() -> np.ndarray:
     residuals = []
     for name, (table, _) in load_tables().items():
         result = fit_measured(table, n_starts=N_STARTS, name=name, data_hash=digest([name]), resumed=last_fit(name))
-        result.save(FOLDER / "results" / f"{name}.toml")
+        save(result, name, [name])
         larger = left_out(result, larger_fold(table), f"larger clusters of {name}")
         residuals.append(np.stack([result.held_out, larger[:, 0]], axis=1))
         print(_said(name, result), flush=True)
@@ -162,7 +169,7 @@ def fit_together(own: Future[np.ndarray]) -> None:
     folds = schemes(everything)
     residuals = {name: left_out(pooled, fold, name) for name, fold in folds.items()}
     pooled = with_novel_scatter(pooled, everything, residuals)
-    pooled.save(FOLDER / "results" / "default.toml")
+    save(pooled, "default", sorted(tables))
     memory = np.where(np.asarray(pooled.problem.log_memory)[: pooled.n] > 0.0, 1.0, np.nan)
     in_sample = np.asarray(jnp.asarray(pooled.solution.log_residuals))[: pooled.n]
     write_residuals(

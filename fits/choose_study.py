@@ -20,11 +20,11 @@ from jaxscale.catalogue import cluster, model
 from jaxscale.choose._host import number
 from jaxscale.choose.enumerate import enumerate_plans
 from jaxscale.choose.integer_designs import Wish, pick, realise
-from jaxscale.choose.oom import memory_limit, memory_scatter
 from jaxscale.choose.plan_search import FoundPlans, PlanProblem, search_plans
 from jaxscale.choose.score import score_plans
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.store import load_fit, resolve
+from jaxscale.oom import limit_of, memory_limit
 from jaxscale.workload import Transformer, n_params
 
 FOLDER = Path(__file__).parent
@@ -64,7 +64,7 @@ def draw_problem(generator: np.random.Generator, coefficients: Coefficients) -> 
         n_chips = 3 * n_chips // 4
     batch = int(2 ** generator.integers(5, 14)) * int(generator.choice([1, 3]))
     machine, levels = cluster(gpu, n_chips), {"gpu": gpu, "precision": "bf16"}
-    limit = memory_limit(memory_bytes, memory_scatter(coefficients, levels), 0.1)
+    limit = memory_limit(memory_bytes, limit_of(coefficients, levels), 0.1)
     said = {"template": name, "params": f"{params:.4g}", "n_layers": round(number(shape.n_layers))}
     said |= {"d_model": round(number(shape.d_model)), "gpu": gpu, "n_gpus": n_chips, "batch": batch}
     return said, PlanProblem(shape, machine, batch, resolve(coefficients, levels), limit)

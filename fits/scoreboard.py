@@ -8,13 +8,12 @@ import csv
 from pathlib import Path
 
 import numpy as np
+from reliability import oom_table, reliability_figure, ultrascale_oom
 
 from jaxscale.calibration import software_stack
 from jaxscale.fit.intervals import half_width
 from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.siblings import contradicted
-from jaxscale.fit.store import load_fit
-from jaxscale.predict import predict
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
@@ -41,9 +40,6 @@ COLUMNS = {
 
 COVERED = ("five_fold", "left_out_model", "left_out_larger")
 """Schemes whose intervals have the half-width of like runs of the same table."""
-
-PROBABILITIES = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.01)
-"""Edges of the classes of stated probability in the reliability table [1]."""
 
 PEERS = """| tool | Megatron A100 (8 runs) | vTrain multi-node | vTrain single-node | Ultra-Scale |
 |---|---|---|---|---|
@@ -160,23 +156,6 @@ def suspect_table(data: dict[str, np.ndarray]) -> str:
     return "\n".join(lines)
 
 
-def memory_limit(path: Path) -> str:
-    """How well running out of memory is foretold, in all and by stated probability, as Markdown."""
-    prediction = predict(read_runs(path), load_fit())
-    status = np.asarray([word or "" for word in prediction.status])
-    known = np.isin(status, ("ok", "oom")) & np.isfinite(prediction.memory)
-    probability, ran_out = prediction.oom_probability[known], status[known] == "oom"
-    accuracy = 100.0 * np.mean((probability >= 0.5) == ran_out)
-    said = f"Of {known.sum()} Ultra-Scale runs that ended or ran out of memory, {accuracy:.1f} % are told apart."
-    lines = [said, "", "| stated probability of running out | runs | ran out |", "|---|---|---|"]
-    for low, high in zip(PROBABILITIES[:-1], PROBABILITIES[1:], strict=True):
-        inside = (probability >= low) & (probability < high)
-        if inside.any():
-            share = 100.0 * ran_out[inside].mean()
-            lines.append(f"| {100 * low:.0f} to {min(100 * high, 100):.0f} % | {inside.sum()} | {share:.0f} % |")
-    return "\n".join(lines)
-
-
 def rows_of(name: str) -> list[dict[str, str]]:
     """Rows of a table in this folder."""
     with (FOLDER / name).open(encoding="utf-8") as file:
@@ -251,6 +230,7 @@ def write_front_page(data: dict[str, np.ndarray]) -> None:
 def main() -> None:
     """Write the scoreboard."""
     data = read_residuals()
+    foretold = ultrascale_oom()
     legend = "\n".join(f"- {key.removeprefix('left_out_').replace('_', ' ')}: {text}." for key, text in SCHEMES.items())
     text = f"""# Scoreboard
 
@@ -287,7 +267,9 @@ Mean / median absolute percentage error of peak memory.
 
 {memory_table(data)}
 
-{memory_limit(FOLDER.parent / "data/runs/ultrascale_playbook_h100.csv")}
+{oom_table(*foretold)}
+
+![stated against observed](reliability.png)
 
 ## A new software stack
 
@@ -320,6 +302,7 @@ Mean absolute percentage error of step time, measured in November 2026 with each
 """
     (FOLDER / "README.md").write_text(text, encoding="utf-8")
     figure(data)
+    reliability_figure(*foretold)
     write_front_page(data)
 
 

@@ -79,6 +79,21 @@ class Scatter:
 
 
 @dataclass(frozen=True)
+class MemoryLimit:
+    """How much memory runs of a source may take before they run out of it.
+
+    Attributes:
+        source: whose runs; empty for those of any.
+        usable: predicted peak at which half of the runs run out, over the memory of the chip [1].
+        scatter: standard deviation of the log of the peak about it [1].
+    """
+
+    source: str
+    usable: float
+    scatter: float
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Record of a calibration.
 
@@ -89,6 +104,7 @@ class Calibration:
         known: kind and name of every level seen in the fit, also those without an effect.
         largest: sources and the most chips of any of their runs in the fit [1].
         provenance: keys and values: data hash, versions, number of runs, held-out error.
+        limits: of memory, of the sources that showed them.
     """
 
     name: str
@@ -97,6 +113,7 @@ class Calibration:
     known: tuple[tuple[str, str], ...] = ()
     largest: tuple[tuple[str, float], ...] = ()
     provenance: tuple[tuple[str, str], ...] = ()
+    limits: tuple[MemoryLimit, ...] = ()
 
     @functools.cached_property
     def _by_level(self) -> dict[tuple[str, str], list[LevelEffect]]:
@@ -168,6 +185,11 @@ class Calibration:
             entries = (self._scatter_by_level.get((kind, level)) for level in (source, ""))
             found += [entry for entry in entries if entry is not None][:1]
         return found
+
+    def memory_limit_of(self, levels: Mapping[str, str | None], n_chips: float = 0.0) -> MemoryLimit:
+        """Limit of memory of a run of the given levels: its source's, else all of it with the scatter of its peak."""
+        own = (limit for limit in self.limits if limit.source == levels.get("source"))
+        return next(own, MemoryLimit("", 1.0, self.scatter_of(levels, n_chips).memory))
 
     def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
         """Levels of a run that the fit never saw, as `kind 'level'`."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.measured import describe_runs, measured_times
 from jaxscale.fit.store import resolve_rows
 from jaxscale.memory import memory
+from jaxscale.oom import limit_of, probability_of_oom
 from jaxscale.runs import Runs
 from jaxscale.step import StepTime, step_time
 
@@ -129,12 +129,13 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
         chips = np.asarray(described.batch.cluster.n_chips)
         scatter = [_scatter(coefficients, row, float(n)) for row, n in zip(levels, chips, strict=True)]
         half = np.asarray([entry.time for entry in scatter])
-        spread = np.asarray([entry.memory for entry in scatter])
+        limits = [limit_of(coefficients, row, float(n)) for row, n in zip(levels, chips, strict=True)]
         capacity = np.asarray(described.batch.cluster.chip.hbm_bytes)
         columns["step_time"][index] = total
         columns["lo"][index], columns["hi"][index] = total * np.exp(-half), total * np.exp(half)
         columns["memory"][index] = peak
-        columns["oom_probability"][index] = _normal_cdf(np.log(peak / capacity) / spread)
+        uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
+        columns["oom_probability"][index] = [probability_of_oom(*use) for use in uses]
         for position, row in zip(index, levels, strict=True):
             notes[position] = _with_unseen(notes[position], coefficients, row)
     return Prediction(
@@ -165,8 +166,3 @@ def _with_unseen(note: str, coefficients: Coefficients, levels: Mapping[str, str
     unseen = record.unseen(levels) if record is not None else []
     said = f"not in the fit, pooled values used: {', '.join(unseen)}" if unseen else ""
     return "; ".join(text for text in (note, said) if text)
-
-
-def _normal_cdf(z: np.ndarray) -> np.ndarray:
-    normal = NormalDist()
-    return np.asarray([normal.cdf(float(value)) for value in z])

@@ -1,14 +1,12 @@
 """The best parallel plan: every valid one is scored, those that fit are ranked."""
 
-import math
 from collections.abc import Mapping
-from statistics import NormalDist
 
 import numpy as np
 
+from jaxscale.calibration import MemoryLimit
 from jaxscale.choose._host import number
 from jaxscale.choose.enumerate import PlanSpace, PlanTable, count_degrees, enumerate_plans
-from jaxscale.choose.oom import memory_limit, memory_scatter
 from jaxscale.choose.plan_search import PlanProblem, search_plans
 from jaxscale.choose.reasons import alternatives, binding, nothing_fits, nothing_valid
 from jaxscale.choose.result import PlanChoice, ScoredPlan
@@ -17,6 +15,7 @@ from jaxscale.coefficients import Coefficients
 from jaxscale.errors import InputError
 from jaxscale.fit.store import load_fit, resolve
 from jaxscale.hardware import Cluster
+from jaxscale.oom import limit_of, memory_limit, probability_of_oom
 from jaxscale.workload import Transformer
 
 ROOMY_BATCH = 2.0**40
@@ -59,11 +58,11 @@ def best_plan(
     """
     _check(global_batch_size_seqs, top, oom_probability)
     pooled = load_fit() if coefficients is None else coefficients
-    scatter = memory_scatter(pooled, levels)
+    usable = limit_of(pooled, levels)
     fitted = resolve(pooled, levels or {})
     n_chips = number(cluster.n_chips)
     capacity = number(cluster.chip.hbm_bytes)
-    limit = memory_limit(capacity, scatter, oom_probability)
+    limit = memory_limit(capacity, usable, oom_probability)
     if exhaustive is None:
         exhaustive = count_degrees(model, n_chips, global_batch_size_seqs, space) <= MOST_DEGREES
     relaxed = None
@@ -81,7 +80,7 @@ def best_plan(
         (detail,) = detail_plans(model, table, cluster, fitted, np.asarray([leanest]))
         raise nothing_fits(table, scores, leanest, detail.memory_terms, cluster, limit)
     order = rank(scores, fits)[:top]
-    ranked = _scored(model, table, scores, cluster, fitted, order, scatter)
+    ranked = _scored(model, table, scores, cluster, fitted, order, usable)
     best = int(order[0])
     return PlanChoice(
         best=ranked[0],
@@ -121,14 +120,14 @@ def _scored(
     cluster: Cluster,
     coefficients: Coefficients,
     rows: np.ndarray,
-    scatter: float,
+    limit: MemoryLimit,
 ) -> tuple[ScoredPlan, ...]:
     details = detail_plans(model, table, cluster, coefficients, rows)
     capacity = number(cluster.chip.hbm_bytes)
     ranked = []
     for row, detail in zip(rows, details, strict=True):
         seconds, used = float(scores.step_time[row]), float(scores.memory[row])
-        oom = 1.0 - NormalDist().cdf(math.log(capacity / used) / scatter)
+        oom = probability_of_oom(used, capacity, limit)
         ranked.append(
             ScoredPlan(table.plan(int(row)), seconds, detail.mfu, used, oom, detail.terms, detail.memory_terms)
         )

@@ -19,7 +19,6 @@ from jaxscale.choose.design_result import DesignChoice, RelaxedDesign
 from jaxscale.choose.design_space import N_COORDINATES, families_for
 from jaxscale.choose.interior_point import polish
 from jaxscale.choose.lagrangian import descend, start_points
-from jaxscale.choose.oom import memory_limit, memory_scatter
 from jaxscale.choose.prices import shadow_prices
 from jaxscale.choose.problems import stack
 from jaxscale.choose.quantities import Setting
@@ -30,6 +29,7 @@ from jaxscale.coefficients import Coefficients
 from jaxscale.errors import InputError
 from jaxscale.fit.store import load_fit, resolve
 from jaxscale.hardware import Cluster
+from jaxscale.oom import limit_of, memory_limit
 from jaxscale.workload import Transformer
 
 DAY = 86400.0
@@ -178,7 +178,7 @@ def optimize_shape(
     pooled = load_fit() if coefficients is None else coefficients
     base = model(template) if isinstance(template, str) else template
     rules = default_laws() if laws is None else laws
-    limit = memory_limit(number(cluster.chip.hbm_bytes), memory_scatter(pooled, levels), oom_probability)
+    limit = memory_limit(number(cluster.chip.hbm_bytes), limit_of(pooled, levels), oom_probability)
     wanted = budget_goals(budget, rules, limit, bounds, objective)
     fitted = bare(resolve(pooled, levels or {}))
     settings = [Setting(base, cluster, fitted, rules, family, head_dim) for family in families_for(n_chips)]

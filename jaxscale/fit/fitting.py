@@ -18,6 +18,7 @@ from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.intervals import measured_scatter
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
+from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
 from jaxscale.fit.prepare import about_start, fit_problem, parameters_of, tightened
@@ -81,7 +82,7 @@ def fit(
             tell_suspects(runs, index[contradicted(measured)], progress)
         data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
         coefficients = load_fit(start) if isinstance(start, str) else start
-        return fit_measured(
+        result = fit_measured(
             measured,
             start=coefficients,
             n_starts=n_starts,
@@ -90,6 +91,7 @@ def fit(
             data_hash=data_hash,
             progress=progress,
         )
+        return with_memory_limits(result, [runs], hardware)
 
 
 def tell_suspects(runs: Runs, suspects: np.ndarray, say: Callable[[str], None]) -> None:
@@ -266,6 +268,7 @@ def calibration_record(
         known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
+        limits=before.limits,
     )
 
 

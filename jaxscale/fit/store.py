@@ -1,4 +1,4 @@
-"""Fits on disk: TOML with values, intervals, effects, scatter and provenance."""
+"""Fits on disk: TOML with values, intervals, effects, scatter, limits of memory and provenance."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale._resources import fit_path
-from jaxscale.calibration import Calibration, LevelEffect, Scatter
+from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Scatter
 from jaxscale.catalogue import read_toml
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, priors
 from jaxscale.errors import InputError
@@ -65,7 +65,8 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
     known = tuple((kind, level) for kind, levels in table.get("known", {}).items() for level in levels)
     largest = tuple((source, float(count)) for source, count in table.get("largest", {}).items())
     provenance = tuple((key, str(value)) for key, value in table.get("provenance", {}).items())
-    calibration = Calibration(str(table.get("name", path.stem)), effects, scatter, known, largest, provenance)
+    limits = tuple(MemoryLimit(**entry) for entry in table.get("memory_limits", []))
+    calibration = Calibration(str(table.get("name", path.stem)), effects, scatter, known, largest, provenance, limits)
     return from_values([values[name] for name in names()], calibration)
 
 
@@ -160,6 +161,9 @@ def to_toml(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, An
     for scatter in record.scatter:
         lines += ["", "[[scatter]]", f"kind = {_quoted(scatter.kind)}", f"level = {_quoted(scatter.level)}"]
         lines += [f"time = {_number(scatter.time)}", f"memory = {_number(scatter.memory)}"]
+    for limit in record.limits:
+        lines += ["", "[[memory_limits]]", f"source = {_quoted(limit.source)}"]
+        lines += [f"usable = {_number(limit.usable)}", f"scatter = {_number(limit.scatter)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxscale.calibration import MemoryLimit
 from jaxscale.catalogue import Hardware, cluster
 from jaxscale.choose.enumerate import PlanSpace, enumerate_plans
-from jaxscale.choose.oom import memory_limit, memory_scatter
 from jaxscale.choose.score import score_plans
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.store import load_fit, resolve
@@ -28,6 +28,7 @@ from jaxscale.limits.scaling_laws import workload
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.scenario_library import scenario as named_scenario
 from jaxscale.limits.thresholds import SHARES
+from jaxscale.oom import limit_of, memory_limit
 from jaxscale.workload import Transformer
 
 HEAD = 128.0
@@ -175,20 +176,20 @@ def transformer_curve(
     laws = named_scenario() if laws is None else laws
     pooled = load_fit() if coefficients is None else coefficients
     levels = {"gpu": gpu, "precision": "bf16"}
-    fitted, scatter = resolve(pooled, levels), memory_scatter(pooled, levels)
-    best = [_best(flop, gpu, laws, fitted, scatter, hardware) for flop in training_flop]
+    fitted, usable = resolve(pooled, levels), limit_of(pooled, levels)
+    best = [_best(flop, gpu, laws, fitted, usable, hardware) for flop in training_flop]
     columns = np.asarray(best)
     return TransformerCurve(np.asarray(training_flop, float), columns[:, 0], columns[:, 1], columns[:, 2:])
 
 
 def _best(
-    training_flop: float, gpu: str, laws: Scenario, fitted: Coefficients, scatter: float, hardware: Hardware | None
+    training_flop: float, gpu: str, laws: Scenario, fitted: Coefficients, usable: MemoryLimit, hardware: Hardware | None
 ) -> tuple[float, ...]:
     """Utilisation, chips, tp, pp and dp of the best plan."""
     wanted = design(float(training_flop), laws)
     one = cluster(gpu, 1, hardware=hardware)
     peak = float(one.chip.peak("bf16"))
-    limit = memory_limit(float(one.chip.hbm_bytes), scatter, OOM)
+    limit = memory_limit(float(one.chip.hbm_bytes), usable, OOM)
     least = math.ceil(math.log2(max(wanted.flop / (peak * wanted.deadline), 1.0)))
     found = (0.0, math.nan, 0.0, 0.0, 0.0)
     for n_chips in (2.0 ** (least + k) for k in range(DOUBLINGS)):

@@ -11,12 +11,12 @@ import pytest
 from jaxscale.catalogue import cluster, model
 from jaxscale.choose.best_plan import best_plan
 from jaxscale.choose.design_space import FAMILIES
-from jaxscale.choose.oom import memory_limit, memory_scatter
 from jaxscale.choose.plan_search import PlanProblem, relax_plans, search_plans
 from jaxscale.choose.plan_space import PLAN_COORDINATES, PlanSetting
 from jaxscale.choose.problems import stack
 from jaxscale.coefficients import prior_medians
 from jaxscale.errors import InputError
+from jaxscale.oom import limit_of, memory_limit
 from jaxscale.plan import violations
 
 COEFFICIENTS = prior_medians()
@@ -30,7 +30,7 @@ CASES = (
 
 def problem(name: str, gpu: str, n_chips: int, batch: int) -> PlanProblem:
     machine = cluster(gpu, n_chips)
-    limit = memory_limit(float(machine.chip.hbm_bytes), memory_scatter(COEFFICIENTS), 0.1)
+    limit = memory_limit(float(machine.chip.hbm_bytes), limit_of(COEFFICIENTS), 0.1)
     return PlanProblem(model(name), machine, batch, COEFFICIENTS, limit)
 
 

@@ -1,0 +1,88 @@
+"""How well running out of memory is foretold: stated probability against what Ultra-Scale runs did.
+
+`fits/scoreboard.py` shows what is found here.
+"""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxscale.calibration import Z90, Calibration
+from jaxscale.errors import InputError
+from jaxscale.fit.memory_limits import Outcomes, memory_limits, outcomes
+from jaxscale.fit.store import load_fit
+from jaxscale.oom import probability_of_oom
+from jaxscale.runs.reader import read_runs
+
+FOLDER = Path(__file__).parent
+
+PROBABILITIES = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.01)
+"""Edges of the classes of stated probability in the reliability table [1]."""
+
+
+def stated_and_observed(runs: Outcomes, record: Calibration) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of running out by the limits of runs of other models, and whether a run ran out [row]."""
+    probability = np.empty(len(runs.ran_out))
+    for model in set(runs.models):
+        own = runs.models == model
+        limits = {limit.source: limit for limit in memory_limits(runs.take(~own), record)}
+        uses = zip(np.flatnonzero(own), np.exp(runs.log_use[own]).tolist(), runs.sources[own], strict=True)
+        for row, use, source in uses:
+            probability[row] = probability_of_oom(use, 1.0, limits[source])
+    return probability, runs.ran_out
+
+
+def ultrascale_oom() -> tuple[np.ndarray, np.ndarray]:
+    """Stated probability of running out of memory, and whether a run did, of the Ultra-Scale runs [row]."""
+    fitted = load_fit()
+    runs = outcomes(read_runs(FOLDER.parent / "data/runs/ultrascale_playbook_h100.csv"), fitted)
+    if runs is None or fitted.calibration is None:
+        raise InputError("no Ultra-Scale run ran out of memory, or the default fit has no record of its runs")
+    with jax.enable_x64(True):
+        return stated_and_observed(runs, fitted.calibration)
+
+
+def reliability(probability: np.ndarray, ran_out: np.ndarray) -> list[tuple[str, int, float, float]]:
+    """Class, runs, mean stated probability and share that ran out [%], by stated probability."""
+    lines = []
+    for low, high in zip(PROBABILITIES[:-1], PROBABILITIES[1:], strict=True):
+        inside = (probability >= low) & (probability < high)
+        if inside.any():
+            shares = (100.0 * float(values[inside].mean()) for values in (probability, ran_out))
+            lines.append((f"{100 * low:.0f} to {min(100 * high, 100):.0f} %", int(inside.sum()), *shares))
+    return lines
+
+
+def oom_table(probability: np.ndarray, ran_out: np.ndarray) -> str:
+    """How well running out of memory is foretold, in all and by stated probability, as Markdown."""
+    accuracy = 100.0 * np.mean((probability >= 0.5) == ran_out)
+    said = (
+        f"Of {len(ran_out)} Ultra-Scale runs that ended or ran out of memory, {accuracy:.1f} % are told apart, by the "
+        "memory that runs of other models could use:"
+    )
+    head = "| stated probability of running out | runs | mean of it [%] | ran out [%] |"
+    classes = reliability(probability, ran_out)
+    lines = [f"| {name} | {n} | {stated:.1f} | {seen:.1f} |" for name, n, stated, seen in classes]
+    return "\n".join([said, "", head, "|---|---|---|---|", *lines])
+
+
+def reliability_figure(probability: np.ndarray, ran_out: np.ndarray) -> None:
+    """Share of runs that ran out of memory against its stated probability, with 90 % intervals."""
+    from matplotlib import pyplot as plt
+
+    _, n, stated, seen = zip(*reliability(probability, ran_out), strict=True)
+    share, counts = np.asarray(seen) / 100.0, np.asarray(n)
+    # Wilson's interval of a share: it stays between 0 and 1 where all runs or none ran out.
+    centre = (share + Z90**2 / (2 * counts)) / (1 + Z90**2 / counts)
+    half = Z90 * np.sqrt(share * (1 - share) / counts + Z90**2 / (4 * counts**2)) / (1 + Z90**2 / counts)
+    axes = plt.figure(figsize=(4.8, 4.4), layout="constrained").subplots()
+    axes.plot([0, 100], [0, 100], color="0.6", linewidth=0.8)
+    ends = np.abs(np.stack([centre - half, centre + half]) - share) * 100.0
+    axes.errorbar(stated, seen, yerr=ends, fmt="o", capsize=3)
+    for x, y, count in zip(stated, seen, n, strict=True):
+        axes.annotate(f"{count}", (x, y), xytext=(6, -9), textcoords="offset points", fontsize=8, color="0.4")
+    axes.set_xlabel("stated probability of running out of memory [%]")
+    axes.set_ylabel("runs that ran out [%]")
+    axes.set_title("Runs of models left out of the limits, by class (number of runs)", fontsize=9)
+    axes.figure.savefig(FOLDER / "reliability.png", dpi=130)

@@ -1,0 +1,86 @@
+"""Limits of memory from runs that ended and runs that ran out of it."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jaxscale as js
+from jaxscale._resources import data_path
+from jaxscale.calibration import Calibration, MemoryLimit, Scatter
+from jaxscale.fit.memory_limits import Outcomes, fitted_limit, memory_limits, outcomes
+from jaxscale.fit.store import load_fit, to_toml
+from jaxscale.oom import limit_of, memory_limit, probability_of_oom
+
+PEAK_SCATTER = 0.1
+RECORD = Calibration("fit", scatter=(Scatter("source", "mine", 0.1, PEAK_SCATTER),))
+
+
+def runs_about(usable: float, scatter: float, n: int, sure: bool = False) -> Outcomes:
+    """Runs whose memory ends at a share of the chip's, give or take a scatter."""
+    rng = np.random.default_rng(0)
+    log_use = rng.uniform(-1.5, 1.5, n)
+    ran_out = log_use + scatter * rng.standard_normal(n) > np.log(usable)
+    sources = np.asarray(["mine"] * n, dtype=object)
+    return Outcomes(sources, sources, log_use, np.zeros(n, dtype=bool) if sure else ran_out)
+
+
+@pytest.mark.parametrize(("usable", "scatter"), [(0.7, 0.2), (1.1, 0.1)])
+def test_many_runs_tell_share_and_scatter(usable: float, scatter: float):
+    with jax.enable_x64(True):
+        (found,) = memory_limits(runs_about(usable, scatter, 2000), RECORD)
+    assert found.source == "mine"
+    assert found.usable == pytest.approx(usable, rel=0.06)
+    assert found.scatter == pytest.approx(scatter, rel=0.25)
+
+
+def test_few_runs_hardly_move_the_limit():
+    few, many = runs_about(0.6, 0.2, 12), runs_about(0.6, 0.2, 2000)
+    with jax.enable_x64(True):
+        near, far = (fitted_limit("mine", runs, PEAK_SCATTER) for runs in (few, many))
+    assert abs(np.log(near.usable)) < abs(np.log(far.usable))
+
+
+def test_runs_that_all_ended_tell_no_limit():
+    with jax.enable_x64(True):
+        assert memory_limits(runs_about(0.7, 0.2, 100, sure=True), RECORD) == ()
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.5, 1.2), st.floats(0.02, 0.5))
+def test_limit_is_the_peak_of_its_probability(probability: float, usable: float, scatter: float):
+    limit, capacity = MemoryLimit("mine", usable, scatter), 80e9
+    peak = memory_limit(capacity, limit, probability)
+    assert probability_of_oom(peak, capacity, limit) == pytest.approx(probability, rel=1e-6)
+    assert probability_of_oom(1.01 * peak, capacity, limit) > probability
+
+
+def test_limits_are_those_of_the_source_and_kept_on_disk(tmp_path):
+    coefficients = load_fit("default")
+    path = tmp_path / "again.toml"
+    path.write_text(to_toml(coefficients, {}, "a copy"), encoding="utf-8")
+    again = load_fit(path)
+    levels = {"source": "ultrascale_playbook_h100/nanotron", "framework": "nanotron", "gpu": "h100-80gb"}
+    assert limit_of(again, levels) == limit_of(coefficients, levels)
+    assert limit_of(again, levels).source == levels["source"]
+    elsewhere = limit_of(again, {"framework": "somebody's own"}, 8.0)
+    assert elsewhere.usable == 1.0 and elsewhere.source == ""
+
+
+def test_stated_probabilities_hold():
+    """Of runs in a class of stated probability as many ran out; all memory with the scatter of peaks says too few."""
+    coefficients = load_fit("default")
+    runs = outcomes(js.read_runs(data_path("runs") / "ultrascale_playbook_h100.csv"), coefficients)
+    assert runs is not None and coefficients.calibration is not None
+    uses = np.exp(runs.log_use).tolist()
+    plain = [MemoryLimit("", 1.0, coefficients.calibration.scatter_of({"source": s}).memory) for s in runs.sources]
+    fitted = [limit_of(coefficients, {"source": source}) for source in runs.sources]
+    classes = ((0.02, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 0.98))
+
+    def worst(limits: list[MemoryLimit]) -> float:
+        stated = np.asarray([probability_of_oom(use, 1.0, limit) for use, limit in zip(uses, limits, strict=True)])
+        inside = [(low <= stated) & (stated < high) for low, high in classes]
+        return max(abs(stated[rows].mean() - runs.ran_out[rows].mean()) for rows in inside)
+
+    assert worst(fitted) < 0.15
+    assert worst(plain) > 0.25
