@@ -82,6 +82,7 @@ def reliability_figure(probability: np.ndarray, ran_out: np.ndarray) -> None:
     axes.errorbar(stated, seen, yerr=ends, fmt="o", capsize=3)
     for x, y, count in zip(stated, seen, n, strict=True):
         axes.annotate(f"{count}", (x, y), xytext=(6, -9), textcoords="offset points", fontsize=8, color="0.4")
+    axes.set_xlim(-5.0, 110.0)
     axes.set_xlabel("stated probability of running out of memory [%]")
     axes.set_ylabel("runs that ran out [%]")
     axes.set_title("Runs of models left out of the limits, by class (number of runs)", fontsize=9)

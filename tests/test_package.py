@@ -18,7 +18,7 @@ LAYERS = (
     ("catalogue", "plan"),
     ("calibration", "coefficients"),
     ("costs",),
-    ("memory", "step"),
+    ("memory", "oom", "step"),
     ("runs",),
     ("fit",),
     ("predict",),

@@ -2,8 +2,8 @@
 
 A run has less than the chip's memory: allocators leave gaps, libraries and the driver take their part, and a model of
 peak memory, fitted to runs that ended, knows none of the peaks that did not fit. The share of runs that ran out rises
-with the predicted peak, as a normal distribution of its log (probit regression).
-Reference: Bliss 1934, Science 79, 38-39.
+with the predicted peak, as a normal distribution of its log: a probit regression (Bliss 1934, Science 79, 38-39) with
+lapses (Wichmann and Hill 2001, Perception & Psychophysics 63, 1293-1313).
 """
 
 import dataclasses
@@ -37,6 +37,9 @@ of 80 GB, gaps of the allocator as much again [1]."""
 
 SCATTER_SPREAD = 0.5
 """Prior standard deviation of the log of the scatter about that of measured peaks [1]."""
+
+LAPSE = 0.01
+"""Share of runs whose outcome has a cause that no peak tells: one of few such must not flatten the rise [1]."""
 
 
 class Outcomes(NamedTuple):
@@ -89,7 +92,8 @@ def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None =
 def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:
     r"""Usable share and scatter that make the outcomes most probable, with their priors.
 
-    Maximises $\sum_i \ln \Phi(\pm (x_i - \ln u) / \sigma)$, plus where a run i ran out, over the logs of u and sigma.
+    Maximises $\sum_i \ln [\epsilon / 2 + (1 - \epsilon) \Phi(\pm (x_i - \ln u) / \sigma)]$, plus where a run i ran
+    out, over the logs of u and sigma; epsilon is `LAPSE`.
 
     Args:
         source: whose runs they are.
@@ -104,7 +108,7 @@ def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:
     def cost(logs: Array, _: None) -> Array:
         far = sign * (log_use - logs[0]) / (scatter * jnp.exp(logs[1]))
         priors = (logs[0] / USABLE_SPREAD) ** 2 + (logs[1] / SCATTER_SPREAD) ** 2
-        return 0.5 * priors - jnp.sum(norm.logcdf(far))
+        return 0.5 * priors - jnp.sum(jnp.log(0.5 * LAPSE + (1.0 - LAPSE) * norm.cdf(far)))
 
     found = optx.minimise(cost, optx.BFGS(rtol=1e-5, atol=1e-5), jnp.zeros(2), throw=False)
     usable, wider = np.exp(np.asarray(found.value))
