@@ -9,6 +9,7 @@ a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -40,6 +41,7 @@ class Problem(eqx.Module):
         log_memory: natural log of measured peak memory [ln byte], 0 where none was measured [row].
         with_memory: positions of the rows with a measured peak, then padding [memory row].
         has_memory: 1 for those rows, 0 for the padding [memory row].
+        memory_members: their rows of `members`, at hand since gathering them is slow [memory row, effect].
         base: unconstrained coefficients before the fit [row, coefficient].
         members: which effects apply to which row [row, effect].
         weight: weight of each row; 0 leaves it out [row].
@@ -53,6 +55,7 @@ class Problem(eqx.Module):
     log_memory: Float[Array, " row"]
     with_memory: Int[Array, " memory_row"]
     has_memory: Float[Array, " memory_row"]
+    memory_members: Float[Array, "memory_row effect"]
     base: Float[Array, "row coefficient"]
     members: Float[Array, "row effect"]
     weight: Float[Array, " row"]
@@ -93,9 +96,10 @@ def make_problem(
     fixed = (jnp.asarray(base[rows]), jnp.asarray(members[rows]), jnp.asarray(weight))
     known = np.flatnonzero(np.isfinite(memory) & (weight > 0.0))
     room = next(bucket for bucket in ROW_BUCKETS if bucket >= max(len(known), 1))
-    with_memory = jnp.asarray(np.concatenate([known, np.zeros(room - len(known))]).astype(int))
+    with_memory = np.concatenate([known, np.zeros(room - len(known))]).astype(int)
     has_memory = jnp.asarray((np.arange(room) < len(known)).astype(float))
-    logs = (log_time, log_memory, with_memory, has_memory)
+    memory_members = jnp.asarray(members[rows][with_memory])
+    logs = (log_time, log_memory, jnp.asarray(with_memory), has_memory, memory_members)
     scatter = time_scatter(measured.levels["source"])[rows]
     return Problem(batch, *logs, *fixed, parametrisation, jnp.asarray(scatter))
 
@@ -118,6 +122,7 @@ def smoothed(problem: Problem, temperature: float) -> Problem:
     return dataclasses.replace(problem, temperature=temperature)
 
 
+@functools.partial(jax.jit, static_argnames="temperature")
 def predicted_logs(
     batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: float = 0.0
 ) -> tuple[Array, Array]:
@@ -130,53 +135,109 @@ def predicted_logs(
     return jax.vmap(one)(batch, unconstrained)
 
 
-@jax.custom_jvp
-def log_errors(parameters: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:
-    """Predicted minus measured logs of step time [row] and of the peaks that were measured [memory row].
+@functools.partial(jax.jit, static_argnames="temperature")
+def logs_with_gradient(
+    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: float
+) -> tuple[tuple[Array, Array], Array]:
+    """Predicted logs, and the gradient of their sum by the coefficients of each row [row, coefficient].
 
-    Rows meet only in their coefficients, and linearly: the derivative is put together from one gradient per row.
+    Its own `jit` lets every solver and problem of a shape share one trace of the model and its backward pass.
     """
-    rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
-    return _less_measured(predicted_logs(problem.batch, rows, problem.temperature), problem)
+    logs, pullback = jax.vjp(lambda u: predicted_logs(batch, u, temperature), unconstrained)
+    return logs, pullback((jnp.ones_like(logs[0]), jnp.ones_like(logs[1])))[0]
 
 
-@log_errors.defjvp
-def _log_errors_jvp(
+@jax.custom_jvp
+def row_errors(rows: Float[Array, "row coefficient"], problem: Problem) -> tuple[Array, Array]:
+    """Predicted minus measured logs of step time [row] and peak memory [row], by the coefficients of each row."""
+    time, memory = predicted_logs(problem.batch, rows, problem.temperature)
+    return time - problem.log_time, memory - problem.log_memory
+
+
+@row_errors.defjvp
+def _row_errors_jvp(
     primals: tuple[Array, Problem], tangents: tuple[Array, Problem]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    parameters, problem = primals
-    mapping, known = problem.parametrisation, problem.with_memory
-    rows = mapping.rows(parameters, problem.base, problem.members)
+    rows, problem = primals
+    (time, memory), by_time, by_memory = _errors_by_row(rows, problem)
+    return (time, memory), (jnp.sum(by_time * tangents[0], axis=1), jnp.sum(by_memory * tangents[0], axis=1))
+
+
+def _errors_by_row(rows: Float[Array, "row coefficient"], problem: Problem) -> tuple[tuple[Array, Array], Array, Array]:
+    """Errors of each row [row], and the derivative of each by its coefficients [row, coefficient]."""
+    (time, memory), gradient = logs_with_gradient(problem.batch, rows, problem.temperature)
     # Step time and memory have no coefficient in common: one backward pass of their sum holds both gradients.
-    logs, pullback = jax.vjp(lambda u: predicted_logs(problem.batch, u, problem.temperature), rows)
-    (gradient,) = pullback((jnp.ones_like(logs[0]), jnp.ones_like(logs[1])))
     is_memory = np.asarray([name in MEMORY_COEFFICIENTS for name in names()], dtype=float)
-    by_time = mapping.row_jacobian(gradient * (1.0 - is_memory), problem.members)
-    by_memory = mapping.row_jacobian(gradient[known] * is_memory, problem.members[known])
-    return _less_measured(logs, problem), (by_time @ tangents[0], by_memory @ tangents[0])
-
-
-def _less_measured(logs: tuple[Array, Array], problem: Problem) -> tuple[Array, Array]:
-    time, memory = logs
-    return time - problem.log_time, (memory - problem.log_memory)[problem.with_memory]
+    errors = (time - problem.log_time, memory - problem.log_memory)
+    return errors, gradient * (1.0 - is_memory), gradient * is_memory
 
 
 def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Predicted minus measured logs of step time and memory, 0 where no peak was measured [row, 2]."""
-    time, memory = log_errors(parameters, problem)
-    everywhere = jnp.zeros_like(time).at[problem.with_memory].add(memory * problem.has_memory)
-    return jnp.stack([time, everywhere], axis=1)
+    rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
+    time, memory = row_errors(rows, problem)
+    measured = jnp.zeros_like(time).at[problem.with_memory].add(problem.has_memory)
+    return jnp.stack([time, memory * measured], axis=1)
 
 
-def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """Pseudo-residuals whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
-    weight = jnp.concatenate([problem.weight, problem.weight[problem.with_memory] * problem.has_memory])
-    time, memory = log_errors(parameters, problem)
-    scaled = jnp.concatenate([time / problem.scatter, memory / MEMORY_SIGMA])
-    # The root of the weight is apart: a row of weight zero must not meet the infinite slope of sqrt(0).
-    measured = jnp.sqrt(weight) * robust(scaled)
+def pseudo_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+    """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
+    rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
+    time, memory = _standardised(*row_errors(rows, problem), problem)
+    count_time, count_memory = _root_weights(problem)
     n_pooled = problem.parametrisation.spread.shape[0]
-    return jnp.concatenate([measured, parameters[:n_pooled], robust(parameters[n_pooled:])])
+    priors = (parameters[:n_pooled], robust(parameters[n_pooled:]))
+    return jnp.concatenate([count_time * robust(time), count_memory * robust(memory), *priors])
+
+
+@jax.custom_jvp
+def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+    """The same as `pseudo_residuals` for solvers that ask for the whole Jacobian.
+
+    Rows meet only in their coefficients, and linearly: it is put together from one gradient per row. A gradient of the
+    loss alone needs no such matrix.
+    """
+    return pseudo_residuals(parameters, problem)
+
+
+@residuals.defjvp
+def _residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Problem]) -> tuple[Array, Array]:
+    (parameters, problem), mapping = primals, primals[1].parametrisation
+    known, n_pooled = problem.with_memory, mapping.spread.shape[0]
+    rows = mapping.rows(parameters, problem.base, problem.members)
+    errors, by_time, by_memory = _errors_by_row(rows, problem)
+    (time, memory), counts = _standardised(*errors, problem), _root_weights(problem)
+    (time, of_time), (memory, of_memory) = (_with_slope(values) for values in (time, memory))
+    effects, of_effects = _with_slope(parameters[n_pooled:])
+    by_time = by_time * (counts[0] * of_time / problem.scatter)[:, None]
+    by_memory = by_memory[known] * (counts[1] * of_memory / MEMORY_SIGMA)[:, None]
+    tangent = tangents[0]
+    changes = (
+        mapping.row_jacobian(by_time, problem.members) @ tangent,
+        mapping.row_jacobian(by_memory, problem.memory_members) @ tangent,
+        tangent[:n_pooled],
+        of_effects * tangent[n_pooled:],
+    )
+    values = (counts[0] * time, counts[1] * memory, parameters[:n_pooled], effects)
+    return jnp.concatenate(values), jnp.concatenate(changes)
+
+
+def _standardised(time: Array, memory: Array, problem: Problem) -> tuple[Array, Array]:
+    """Errors of step time [row] and of the peaks that were measured [memory row], over their scatter [1]."""
+    return time / problem.scatter, memory[problem.with_memory] / MEMORY_SIGMA
+
+
+def _root_weights(problem: Problem) -> tuple[Array, Array]:
+    """Roots of the weights of step times [row] and of the peaks that were measured [memory row].
+
+    They are apart from what they weigh: a row of weight zero must not meet the infinite slope of sqrt(0).
+    """
+    return jnp.sqrt(problem.weight), jnp.sqrt(problem.weight[problem.with_memory] * problem.has_memory)
+
+
+def _with_slope(standardised: Array) -> tuple[Array, Array]:
+    """`robust` of some numbers, and its slope at each."""
+    return jax.jvp(robust, (standardised,), (jnp.ones_like(standardised),))
 
 
 def robust(standardised: Array) -> Array:
@@ -190,4 +251,4 @@ def robust(standardised: Array) -> Array:
 
 def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Negative log posterior, up to a constant [1]."""
-    return 0.5 * jnp.sum(residuals(parameters, problem) ** 2)
+    return 0.5 * jnp.sum(pseudo_residuals(parameters, problem) ** 2)

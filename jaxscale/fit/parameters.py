@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -127,6 +128,11 @@ class Parametrisation(eqx.Module):
         """Pooled parameters and effects, padding included [1]."""
         return self.spread.shape[0] + self.scale.shape[0]
 
+    @property
+    def _moves(self) -> Float[Array, "coefficient effect"]:
+        """Scale of an effect where it moves a coefficient, else 0."""
+        return self.scale * jax.nn.one_hot(self.column, self.spread.shape[0], dtype=self.scale.dtype, axis=0)
+
     def rows(
         self,
         parameters: Float[Array, " parameter"],
@@ -135,12 +141,12 @@ class Parametrisation(eqx.Module):
     ) -> Array:
         """Unconstrained coefficients of each row [row, coefficient]."""
         n = self.spread.shape[0]
-        moved = members * (self.scale * parameters[n:])
-        return (base + self.spread * parameters[:n]).at[:, self.column].add(moved)
+        # Products with matrices of zeros and ones are many times faster on a CPU than scatters and gathers.
+        return base + self.spread * parameters[:n] + members @ (self._moves * parameters[n:]).T
 
     def row_jacobian(self, gradient: Float[Array, "row coefficient"], members: Float[Array, "row effect"]) -> Array:
         """Chain rule: derivative of each row's value by each parameter, given that by its coefficients."""
-        by_effect = gradient[:, self.column] * members * self.scale
+        by_effect = (gradient @ self._moves) * members
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 
 

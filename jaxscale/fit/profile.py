@@ -19,7 +19,11 @@ POLISH_STEPS = 10
 """Levenberg-Marquardt steps of the other parameters at each trial value [1]."""
 
 TRIALS = 6
-"""Trial values on each side; one would do for a parabola, which the deviance of some coefficients is far from [1]."""
+"""Most trial values on each side; one would do for a parabola, but the deviance of some coefficients is far from one
+[1]."""
+
+NEAR_ENOUGH = 0.005
+"""Change of the distance from the optimum by a trial at which no further one is made [1]."""
 
 LARGEST_MOVE = 3.0
 """Factor by which one trial may change the distance from the optimum [1]."""
@@ -74,13 +78,20 @@ def profile_intervals(
         ridge = covariance[index] / covariance[index, index]
         scale = jnp.sqrt(covariance[index, index])
 
-        def trial(_: Array, distance: Array) -> Array:
+        def trial(last: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            distance, _, count = last
             step = side * distance * scale
             rise, _ = deviance(index, optimum[index] + step, optimum + step * ridge, problem)
             factor = Z90 / jnp.sqrt(jnp.maximum(rise - least, 1e-6))
-            return distance * jnp.clip(factor, 1.0 / LARGEST_MOVE, LARGEST_MOVE)
+            factor = jnp.clip(factor, 1.0 / LARGEST_MOVE, LARGEST_MOVE)
+            return distance * factor, factor, count + 1
 
-        distance = jax.lax.fori_loop(0, TRIALS, trial, jnp.asarray(Z90))
+        def is_far(last: tuple[Array, Array, Array]) -> Array:
+            _, factor, count = last
+            return (count < TRIALS) & (jnp.abs(factor - 1.0) > NEAR_ENOUGH)
+
+        begin = (jnp.asarray(Z90), jnp.asarray(0.0), jnp.asarray(0))
+        distance, _, _ = jax.lax.while_loop(is_far, trial, begin)
         return optimum[index] + side * distance * scale
 
     sides = jnp.asarray([-1.0, 1.0])

@@ -14,7 +14,7 @@ import numpy as np
 from jaxscale.calibration import Z90
 from jaxscale.coefficients import Coefficients, names, priors
 from jaxscale.fit.diagnostics import Diagnostics, diagnose
-from jaxscale.fit.objective import Problem
+from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
 from jaxscale.fit.profile import profile_intervals
 from jaxscale.fit.solve import Solution
@@ -164,9 +164,8 @@ class FitResult:
         """What a careful reader should know: failed convergence, coefficients that the data leave at their prior."""
         found = []
         if not self.valid:
-            found.append(
-                f"the optimiser stopped before its tolerance; largest gradient {self.solution.gradient_norm:.2g}"
-            )
+            slope = jax.grad(loss)(self.solution.parameters, self.problem)
+            found.append(f"the optimiser stopped before its tolerance; largest gradient {jnp.max(jnp.abs(slope)):.2g}")
         loose = [name for name, entry in self.parameters.items() if not entry["identified"]]
         if loose:
             found.append(f"{len(loose)} coefficients rest on their prior: {', '.join(loose)}")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import lineax as lx
 import optax
 import optimistix as optx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxscale._compile import filter_jit
 from jaxscale.fit.objective import Problem, log_residuals, loss, residuals, smoothed
@@ -45,7 +45,6 @@ class Solution(NamedTuple):
     Attributes:
         parameters: standardised parameters at the optimum [parameter].
         loss: negative log posterior there [1].
-        gradient_norm: largest component of its gradient [1].
         start_losses: loss that each start reached, at the end or where it was given up [start].
         converged: whether the polish met its tolerance.
         log_residuals: predicted minus measured logs of step time and memory, padding included [row, 2].
@@ -53,25 +52,9 @@ class Solution(NamedTuple):
 
     parameters: Float[Array, " parameter"]
     loss: Float[Array, ""]
-    gradient_norm: Float[Array, ""]
     start_losses: Float[Array, " start"]
     converged: Array
     log_residuals: Float[Array, "row 2"]
-
-
-def descend(
-    problem: Problem, begin: tuple[Array, optax.OptState], optimiser: optax.GradientTransformation, n_steps: int
-) -> tuple[tuple[Array, optax.OptState], Array]:
-    """Steps of an optimiser: parameters [parameter] and its state, and the loss one step before the end [1]."""
-
-    def update(carry: tuple[Array, optax.OptState], _: None) -> tuple[tuple[Array, optax.OptState], Array]:
-        parameters, state = carry
-        value, gradient = jax.value_and_grad(loss)(parameters, problem)
-        updates, state = optimiser.update(gradient, state)
-        return (optax.apply_updates(parameters, updates), state), value  # pyright: ignore[reportReturnType]
-
-    end, history = jax.lax.scan(update, begin, length=n_steps)
-    return end, history[-1]
 
 
 def levenberg_marquardt(rtol: float) -> optx.LevenbergMarquardt:
@@ -101,9 +84,46 @@ def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: Probl
     return parameters.at[n:].multiply(has_runs)
 
 
+class Descent(NamedTuple):
+    """Some starts on their way downhill, side by side.
+
+    Attributes:
+        parameters: where each is [start, parameter].
+        state: of the optimiser [start].
+        losses: of each one step before [start].
+    """
+
+    parameters: Float[Array, "start parameter"]
+    state: optax.OptState
+    losses: Float[Array, " start"]
+
+
+def adam() -> optax.GradientTransformation:
+    """The optimiser of the search."""
+    return optax.adam(optax.cosine_decay_schedule(0.1, FIRST_STEPS + LAST_STEPS), b2=0.99)
+
+
+def begin(starts: Float[Array, "start parameter"]) -> Descent:
+    """Descents that have yet to move."""
+    return Descent(starts, jax.vmap(adam().init)(starts), jnp.zeros(len(starts)))
+
+
 @filter_jit
+def descend(problem: Problem, begun: Descent, n_steps: Int[Array, ""]) -> Descent:
+    """Steps of Adam from where some starts are."""
+
+    def update(_: Array, now: Descent) -> Descent:
+        losses, gradients = jax.vmap(jax.value_and_grad(loss), in_axes=(0, None))(now.parameters, problem)
+        updates, state = jax.vmap(adam().update)(gradients, now.state)
+        return Descent(now.parameters + updates, state, losses)
+
+    return jax.lax.fori_loop(0, n_steps, update, begun)
+
+
 def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[Array, Array]:
     """Adam from every start, a few steps; then from where the best few are, many.
+
+    As many starts as there are finalists go at a time, so that one compiled descent serves any number of starts.
 
     Args:
         problem: what to fit.
@@ -112,13 +132,16 @@ def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[A
     Returns:
         Where the best few end [finalist, parameter], and the loss that each start reached [start].
     """
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.1, FIRST_STEPS + LAST_STEPS), b2=0.99)
-    go = jax.vmap(lambda begin, length: descend(problem, begin, optimiser, length), in_axes=(0, None))
-    reached, losses = go((starts, jax.vmap(optimiser.init)(starts)), FIRST_STEPS)
-    # A start that ran off into non-finite ground must never count as one of the best.
-    best = jnp.argsort(jnp.where(jnp.isfinite(losses), losses, jnp.inf))[:FINALISTS]
-    (ends, _), last = go(jax.tree.map(lambda leaf: leaf[best], reached), LAST_STEPS)
-    return ends, losses.at[best].set(last)
+    n = len(starts)
+    filled = starts[jnp.minimum(jnp.arange(-(-n // FINALISTS) * FINALISTS), n - 1)]
+    blocks = [begin(block) for block in jnp.split(filled, len(filled) // FINALISTS)]
+    reached = [descend(problem, block, jnp.asarray(FIRST_STEPS)) for block in blocks]
+    everyone = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *reached)
+    # A start that ran off into non-finite ground must never count as one of the best; nor does one count twice.
+    usable = jnp.isfinite(everyone.losses) & (jnp.arange(len(filled)) < n)
+    best = jnp.argsort(jnp.where(usable, everyone.losses, jnp.inf))[:FINALISTS]
+    last = descend(problem, jax.tree.map(lambda leaf: leaf[best], everyone), jnp.asarray(LAST_STEPS))
+    return last.parameters[:n], everyone.losses.at[best].set(last.losses)[:n]
 
 
 @filter_jit
@@ -127,9 +150,8 @@ def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
     start = at_prior_without_runs(start, problem)
     near, _ = polish(start, smoothed(problem, TEMPERATURE), SMOOTH_STEPS)
     parameters, converged = polish(near, problem, EXACT_STEPS)
-    value, gradient = jax.value_and_grad(loss)(parameters, problem)
-    ended = log_residuals(parameters, problem)
-    return Solution(parameters, value, jnp.max(jnp.abs(gradient)), value[None], converged, ended)
+    value, ended = loss(parameters, problem), log_residuals(parameters, problem)
+    return Solution(parameters, value, value[None], converged, ended)
 
 
 def solve(problem: Problem, starts: Float[Array, "start parameter"]) -> Solution:

@@ -1,11 +1,13 @@
 """Fits on synthetic runs: the truth is known, so what a fit finds can be judged."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array
 
 import jaxscale as js
 from jaxscale._resources import data_path
@@ -13,7 +15,7 @@ from jaxscale.coefficients import names
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.fitting import Attempt, fit_measured, tightest
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
-from jaxscale.fit.objective import log_residuals, predicted_logs, residuals
+from jaxscale.fit.objective import Problem, log_residuals, predicted_logs, pseudo_residuals, residuals
 from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import about_start, base_of, fit_problem
 from jaxscale.fit.solve import refine
@@ -99,6 +101,19 @@ def test_derivative_of_residuals_matches_differences(measured: Measured):
     difference = (function(at + step * direction) - function(at - step * direction)) / (2.0 * step)
     np.testing.assert_allclose(slope, difference, rtol=1e-4, atol=1e-6)
     assert np.abs(np.asarray(difference)).max() > 0.1
+
+
+def test_assembled_jacobian_is_that_of_the_residuals(bloom_fit: js.FitResult):
+    """Put together from one gradient per row, with weights and heavy tails; one of another point is not the same."""
+    problem, at = bloom_fit.problem, bloom_fit.solution.parameters
+    direction = jnp.asarray(np.random.default_rng(3).normal(size=at.shape))
+
+    def slope(function: Callable[[Array, Problem], Array], point: Array) -> np.ndarray:
+        return np.asarray(jax.jit(lambda p: jax.jvp(lambda q: function(q, problem), (p,), (direction,))[1])(point))
+
+    plain = slope(pseudo_residuals, at)
+    np.testing.assert_allclose(slope(residuals, at), plain, rtol=1e-9, atol=1e-9)
+    assert np.abs(slope(residuals, at + 0.3) - plain).max() > 1e-2
 
 
 def test_padding_rows_count_for_nothing(measured: Measured):
