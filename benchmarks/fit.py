@@ -1,0 +1,42 @@
+"""How long a fit of a table from 32 starts takes: the first, which compiles, and one more.
+
+Run `python benchmarks/fit.py [TABLE]`. Prints one line for each: seconds until the best fit is found, with the
+cross-validation, and for the intervals by profile likelihood. No cache of compiled code is used.
+"""
+
+import sys
+import time
+
+import jaxscale as js
+from jaxscale._resources import data_path
+
+STARTS = 32
+"""Starting points of the search [1]."""
+
+TABLE = "vtrain_a100_ground_truth"
+
+
+def main() -> None:
+    name = sys.argv[1] if len(sys.argv) > 1 else TABLE
+    runs = js.read_runs(data_path("runs") / f"{name}.csv")
+    for when in ("first fit", "one more"):
+        start = time.perf_counter()
+        found: list[float] = []
+
+        def note(text: str, start: float = start, found: list[float] = found) -> None:
+            if "fold 1 " in text:
+                found.append(time.perf_counter() - start)
+
+        result = js.fit(runs, start=None, n_starts=STARTS, progress=note)
+        validated = time.perf_counter() - start
+        _ = result.intervals
+        profiled = time.perf_counter() - start - validated
+        print(
+            f"{when} of {result.n} runs with {len(result.effects)} effects: best of {STARTS} starts after "
+            f"{found[0]:.1f} s, cross-validated after {validated:.1f} s; intervals in {profiled:.1f} s more",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
