@@ -115,7 +115,7 @@ def descend(problem: Problem, begun: Descent, n_steps: Int[Array, ""]) -> Descen
     def update(_: Array, now: Descent) -> Descent:
         losses, gradients = jax.vmap(jax.value_and_grad(loss), in_axes=(0, None))(now.parameters, problem)
         updates, state = jax.vmap(adam().update)(gradients, now.state)
-        return Descent(now.parameters + updates, state, losses)
+        return Descent(jnp.asarray(optax.apply_updates(now.parameters, updates)), state, losses)
 
     return jax.lax.fori_loop(0, n_steps, update, begun)
 
