@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._compile import filter_jit
-from jaxscale.calibration import Scatter
+from jaxscale.calibration import Z90, Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import RunBatch
@@ -23,6 +23,9 @@ from jaxscale.step import StepTime, step_time
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
 
+NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability")
+"""What is predicted of every row, besides the terms of its step."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -33,6 +36,8 @@ class Prediction:
         lo: lower end of the central 90 % interval [s], [row].
         hi: upper end [s], [row].
         memory: predicted peak memory [byte], [row].
+        memory_lo: lower end of its central 90 % interval [byte], [row].
+        memory_hi: upper end [byte], [row].
         oom_probability: probability that the peak exceeds the chip's memory [1], [row].
         terms: cost terms of the step by name [s], [row].
         notes: why a row has no prediction, or what was assumed; empty if nothing [row].
@@ -45,6 +50,8 @@ class Prediction:
     lo: np.ndarray
     hi: np.ndarray
     memory: np.ndarray
+    memory_lo: np.ndarray
+    memory_hi: np.ndarray
     oom_probability: np.ndarray
     terms: Mapping[str, np.ndarray]
     notes: tuple[str, ...]
@@ -113,7 +120,7 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
     """
     described = describe_runs(runs, hardware)
     n = len(runs)
-    columns = {name: np.full(n, np.nan) for name in ("step_time", "lo", "hi", "memory", "oom_probability")}
+    columns = {name: np.full(n, np.nan) for name in NUMBERS}
     terms = {name: np.full(n, np.nan) for name in StepTime.__dataclass_fields__}
     notes = list(described.notes)
     if described.batch is not None:
@@ -129,11 +136,16 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
         chips = np.asarray(described.batch.cluster.n_chips)
         scatter = [_scatter(coefficients, row, float(n)) for row, n in zip(levels, chips, strict=True)]
         half = np.asarray([entry.time for entry in scatter])
+        memory_half = Z90 * np.asarray([entry.memory for entry in scatter])
         limits = [limit_of(coefficients, row, float(n)) for row, n in zip(levels, chips, strict=True)]
         capacity = np.asarray(described.batch.cluster.chip.hbm_bytes)
         columns["step_time"][index] = total
-        columns["lo"][index], columns["hi"][index] = total * np.exp(-half), total * np.exp(half)
+        columns["lo"][index], columns["hi"][index] = _ends(total, half)
         columns["memory"][index] = peak
+        columns["memory_lo"][index], columns["memory_hi"][index] = (
+            peak * np.exp(-memory_half),
+            peak * np.exp(memory_half),
+        )
         uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
         columns["oom_probability"][index] = [probability_of_oom(*use) for use in uses]
         for position, row in zip(index, levels, strict=True):
@@ -153,6 +165,11 @@ def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coeffic
     n = len(batch)
     rows = np.minimum(np.arange(1 << (n - 1).bit_length()), n - 1)
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), (batch, coefficients))
+
+
+def _ends(middle: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of an interval of logarithms about a middle."""
+    return middle * np.exp(-half), middle * np.exp(half)
 
 
 def _scatter(coefficients: Coefficients, levels: Mapping[str, str | None], n_chips: float) -> Scatter:

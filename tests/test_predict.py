@@ -29,6 +29,7 @@ def test_terms_add_up_and_interval_brackets(tmp_path, default: js.Coefficients):
     prediction = js.predict(_table(tmp_path, {}, {"tp": "8"}), default)
     np.testing.assert_allclose(sum(prediction.terms.values()), prediction.step_time, rtol=1e-6)
     assert (prediction.lo < prediction.step_time).all() and (prediction.step_time < prediction.hi).all()
+    assert (prediction.memory_lo < prediction.memory).all() and (prediction.memory < prediction.memory_hi).all()
 
 
 def test_measured_columns_are_never_read(tmp_path, default: js.Coefficients):

@@ -16,6 +16,8 @@ FIXED_COLUMNS = (
     "predicted_step_time_lo_s",
     "predicted_step_time_hi_s",
     "predicted_memory_gb",
+    "predicted_memory_lo_gb",
+    "predicted_memory_hi_gb",
     "predicted_fits",
     "predicted_oom_probability",
     "predicted_note",
@@ -44,7 +46,8 @@ def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
 
 def _cells(prediction: Prediction) -> Iterator[list[str]]:
     answered = np.isfinite(prediction.step_time)
-    numbers = (prediction.step_time, prediction.lo, prediction.hi, prediction.memory / 1e9)
+    peaks = (values / 1e9 for values in (prediction.memory, prediction.memory_lo, prediction.memory_hi))
+    numbers = (prediction.step_time, prediction.lo, prediction.hi, *peaks)
     for index in range(len(prediction.step_time)):
         fits = str(bool(prediction.fits[index])).lower() if answered[index] else ""
         yield [

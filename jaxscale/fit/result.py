@@ -1,5 +1,6 @@
 """`FitResult`: what a fit found and how far to trust it."""
 
+import dataclasses
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.calibration import Z90
+from jaxscale.calibration import Z90, Calibration, MemoryLimit
 from jaxscale.coefficients import Coefficients, names, priors
 from jaxscale.fit.diagnostics import Diagnostics, diagnose
 from jaxscale.fit.objective import Problem, loss
@@ -173,6 +174,13 @@ class FitResult:
             found.append("too few groups of runs for a cross-validation: the scatter is that of the starting fit")
         return tuple(found)
 
+    @property
+    def memory_limits(self) -> tuple[MemoryLimit, ...]:
+        """Memory that runs of the fitted sources could use, of those sources of which enough ran out."""
+        record = self.coefficients.calibration or Calibration("fit")
+        found = (record.memory_limit_of({"source": source}) for source in sorted(set(self.levels["source"])))
+        return tuple(limit for limit in found if limit.source)
+
     def summary(self) -> str:
         """Report in plain text: errors, parameter table, messages."""
         lines = [
@@ -189,7 +197,12 @@ class FitResult:
             interval = f"[{entry['lo']:.3g}, {entry['hi']:.3g}]"
             mark = "yes" if entry["identified"] else "prior"
             lines.append(f"{name:<24}{entry['value']:>11.3g}{interval:>26}  {entry['unit']:<6} {mark}")
-        return "\n".join([*lines, "", *self.messages])
+        limits = [
+            f"half of the runs of {limit.source} run out of memory where {limit.usable:.0%} of a chip's is predicted, "
+            f"with a scatter of {limit.scatter:.0%}"
+            for limit in self.memory_limits
+        ]
+        return "\n".join([*lines, "", *limits, *self.messages])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.summary())}</pre>"
@@ -209,6 +222,7 @@ class FitResult:
             "influential_runs": [{"run": row, "cooks_distance": distance} for row, distance in self.influence],
             "by": {kind: self.errors_by(kind) for kind in ("source", "framework", "gpu", "precision")},
             "parameters": self.parameters,
+            "memory_limits": [dataclasses.asdict(limit) for limit in self.memory_limits],
             "effects": [
                 {"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)}
                 for e in (self.coefficients.calibration.effects if self.coefficients.calibration else ())

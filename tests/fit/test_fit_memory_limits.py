@@ -1,5 +1,7 @@
 """Limits of memory from runs that ended and runs that ran out of it."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.calibration import Calibration, MemoryLimit, Scatter
-from jaxscale.fit.memory_limits import Outcomes, fitted_limit, memory_limits, outcomes
+from jaxscale.fit.memory_limits import Outcomes, fitted_limit, memory_limits, outcomes, with_memory_limits
 from jaxscale.fit.store import load_fit, to_toml
 from jaxscale.oom import limit_of, memory_limit, probability_of_oom
 
@@ -84,3 +86,14 @@ def test_stated_probabilities_hold():
 
     assert worst(fitted) < 0.15
     assert worst(plain) > 0.25
+
+
+def test_report_names_the_limit_that_a_table_shows(bloom_fit: js.FitResult):
+    """BLOOM's table has five runs that ran out; a fit of its runs alone, which have a step time, knows none."""
+    runs = js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv")
+    with jax.enable_x64(True):
+        found = with_memory_limits(bloom_fit, [runs])
+    (limit,) = found.memory_limits
+    assert 0.8 < limit.usable < 1.2
+    assert "run out of memory" in found.summary() and "run out of memory" not in bloom_fit.summary()
+    assert found.to_json()["memory_limits"] == [dataclasses.asdict(limit)]
