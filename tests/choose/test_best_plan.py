@@ -6,15 +6,17 @@ import math
 import numpy as np
 import pytest
 
+from jaxscale.calibration import MemoryLimit
 from jaxscale.catalogue import cluster, model
 from jaxscale.choose import score
-from jaxscale.choose.best_plan import best_plan, memory_limit, rank
+from jaxscale.choose.best_plan import best_plan, rank
 from jaxscale.choose.enumerate import PlanSpace, enumerate_plans
 from jaxscale.choose.result import plan_words
 from jaxscale.choose.score import Scores, score_plans
 from jaxscale.coefficients import prior_medians
 from jaxscale.errors import InputError
 from jaxscale.memory import memory
+from jaxscale.oom import memory_limit
 from jaxscale.plan import Plan, violations
 from jaxscale.step import step_time
 
@@ -116,12 +118,13 @@ def test_a_smaller_space_is_never_faster(choice):
 
 def test_memory_limit_is_the_quantile_of_a_lognormal():
     random = np.random.default_rng(0)
-    limit = memory_limit(80e9, 0.1, 0.1)
+    usable = MemoryLimit("mine", 0.9, 0.1)
+    limit = memory_limit(80e9, usable, 0.1)
     peaks = limit * np.exp(0.1 * random.standard_normal(200000))
-    assert np.mean(peaks > 80e9) == pytest.approx(0.1, abs=0.003)
-    assert memory_limit(80e9, 0.1, 0.5) == pytest.approx(80e9)
-    assert memory_limit(80e9, 0.1, 0.05) < limit
-    assert math.isclose(memory_limit(80e9, 0.0, 0.01), 80e9)
+    assert np.mean(peaks > 0.9 * 80e9) == pytest.approx(0.1, abs=0.003)
+    assert memory_limit(80e9, usable, 0.5) == pytest.approx(0.9 * 80e9)
+    assert memory_limit(80e9, usable, 0.05) < limit
+    assert math.isclose(memory_limit(80e9, MemoryLimit("mine", 1.0, 0.0), 0.01), 80e9)
 
 
 def test_nothing_fits_names_term_and_remedy():
