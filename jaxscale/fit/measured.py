@@ -85,6 +85,9 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
 
     Returns:
         The measured rows, and their positions in the table.
+
+    Raises:
+        InputError: no row has both what the model needs and a step time.
     """
     described = describe_runs(runs, hardware)
     rows = [runs.rows[i] for i in described.index]
@@ -97,6 +100,15 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
     if described.batch is None:
         raise InputError(f"{runs.path}: no row can be answered; first reason: {described.notes[0]}")
     kept = np.flatnonzero(np.isfinite(times))
+    if not len(kept):
+        incomplete = sorted(set(range(len(runs))) - set(described.index.tolist()))
+        first = (
+            f"line {runs.rows[incomplete[0]].line}: {described.notes[incomplete[0]]}" if incomplete else "none has one"
+        )
+        raise InputError(
+            f"{runs.path}: no row can be fitted; expected a step time, or a throughput, in rows that have every column "
+            f"the model needs ({first})"
+        )
     return Measured(described.batch, times, memory, levels).take(kept), described.index[kept]
 
 

@@ -139,6 +139,19 @@ def test_too_few_rows_are_refused(measured: Measured):
         fit_measured(measured.take(np.arange(2)))
 
 
+def test_a_table_without_step_times_says_what_is_missing(tmp_path):
+    columns = "n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,step_time_s"
+    planned = "32,4096,32,4096,h100-80gb,64,4,1,1,256,"
+    path = tmp_path / "runs.csv"
+    for rows, said in (
+        ([planned] * 2, "none has one"),
+        ([planned, "32,4096,32,,h100-80gb,64,4,1,1,256,9"], "line 3: .*seq_len"),
+    ):
+        path.write_text("\n".join([columns, *rows]) + "\n", encoding="utf-8")
+        with pytest.raises(js.InputError, match=f"no row can be fitted.*{said}"):
+            measured_runs(js.read_runs(path))
+
+
 def test_few_runs_leave_the_start_only_where_left_out_runs_confirm_it(measured: Measured):
     """The tightest prior whose held-out error is near the best: wider ones must earn their freedom."""
     problem, effects = fit_problem(measured.take(np.arange(8)), _truth())
