@@ -142,10 +142,7 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
         columns["step_time"][index] = total
         columns["lo"][index], columns["hi"][index] = _ends(total, half)
         columns["memory"][index] = peak
-        columns["memory_lo"][index], columns["memory_hi"][index] = (
-            peak * np.exp(-memory_half),
-            peak * np.exp(memory_half),
-        )
+        columns["memory_lo"][index], columns["memory_hi"][index] = _ends(peak, memory_half)
         uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
         columns["oom_probability"][index] = [probability_of_oom(*use) for use in uses]
         for position, row in zip(index, levels, strict=True):
