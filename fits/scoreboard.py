@@ -124,6 +124,10 @@ def coverage_table(data: dict[str, np.ndarray]) -> str:
     for name, rows in subsets(data).items():
         cells = [coverage(data[key][rows], data["group"][rows]) for key in COVERED]
         lines.append(f"| {name} | {' | '.join(cells)} | {100.0 * unseen[rows].mean():.0f} |")
+    # A new stack is one draw among stacks, whatever the number of its runs.
+    stacks = np.asarray([software_stack(setup) for setup in data["setup"]])
+    alike = np.mean([unseen[stacks == stack].mean() for stack in sorted(set(stacks))])
+    lines.append(f"| mean of the stacks | - | - | - | {100.0 * alike:.0f} |")
     return "\n".join(lines)
 
 
