@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from reliability import oom_table, reliability_figure, ultrascale_oom
 
-from jaxscale.calibration import Z90, Calibration, software_stack, table_of
+from jaxscale.calibration import Z90, Calibration, software_stack
 from jaxscale.fit.intervals import half_width
 from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.siblings import contradicted
@@ -108,10 +108,15 @@ def coverage(residual: np.ndarray, groups: np.ndarray) -> str:
     return f"{100.0 * np.mean(inside):.0f}"
 
 
+def stacks_of(data: dict[str, np.ndarray]) -> np.ndarray:
+    """Software stack of each run [row]."""
+    return np.asarray([software_stack(setup) for setup in data["setup"]])
+
+
 def unseen_coverage(data: dict[str, np.ndarray]) -> np.ndarray:
     """Whether each run of a stack never fitted is within the mean half-width of the other stacks, unseen too [row]."""
     residual = np.abs(data["left_out_setup"])
-    stacks = np.asarray([software_stack(setup) for setup in data["setup"]])
+    stacks = stacks_of(data)
     widths = {stack: half_width(residual[stacks == stack], data["group"][stacks == stack]) for stack in set(stacks)}
     others = {stack: np.mean([width for name, width in widths.items() if name != stack]) for stack in widths}
     return residual <= np.asarray([others[stack] for stack in stacks])
@@ -125,7 +130,7 @@ def coverage_table(data: dict[str, np.ndarray]) -> str:
         cells = [coverage(data[key][rows], data["group"][rows]) for key in COVERED]
         lines.append(f"| {name} | {' | '.join(cells)} | {100.0 * unseen[rows].mean():.0f} |")
     # A new stack is one draw among stacks, whatever the number of its runs.
-    stacks = np.asarray([software_stack(setup) for setup in data["setup"]])
+    stacks = stacks_of(data)
     alike = np.mean([unseen[stacks == stack].mean() for stack in sorted(set(stacks))])
     lines.append(f"| mean of the stacks | - | - | - | {100.0 * alike:.0f} |")
     return "\n".join(lines)
@@ -161,18 +166,16 @@ def memory_table(data: dict[str, np.ndarray]) -> str:
     return "\n".join(lines)
 
 
-def suspect_rows(table: str, setup: str) -> np.ndarray:
-    """Positions in a table of the runs of a setup that contradict most of their siblings [row]."""
-    measured, index = measured_runs(read_runs(FOLDER.parent / "data/runs" / f"{table}.csv"))
-    inside = np.flatnonzero(np.asarray(measured.levels["source"]) == setup)
-    return index[inside][contradicted(measured.take(inside))]
-
-
 def suspects(data: dict[str, np.ndarray]) -> np.ndarray:
     """Whether a run contradicts most of its siblings, runs of the same setup [row]."""
     found = np.zeros(len(data["row"]), dtype=bool)
-    for setup in sorted(set(data["setup"])):
-        found |= (data["setup"] == setup) & np.isin(data["row"], suspect_rows(table_of(setup), setup))
+    for table in sorted(set(data["table"])):
+        measured, index = measured_runs(read_runs(FOLDER.parent / "data/runs" / f"{table}.csv"))
+        setups = np.asarray(measured.levels["source"])
+        for setup in sorted(set(setups)):
+            inside = np.flatnonzero(setups == setup)
+            suspect = index[inside][contradicted(measured.take(inside))]
+            found |= (data["table"] == table) & np.isin(data["row"], suspect)
     return found
 
 

@@ -186,10 +186,14 @@ class Calibration:
             found += [entry for entry in entries if entry is not None][:1]
         return found
 
-    def memory_limit_of(self, levels: Mapping[str, str | None], n_chips: float = 0.0) -> MemoryLimit:
+    @functools.cached_property
+    def limit_by_source(self) -> dict[str, MemoryLimit]:
+        """Limits of memory by source; the first entry of a source counts, as for the scatter."""
+        return {limit.source: limit for limit in reversed(self.limits)}
+
+    def memory_limit_of(self, levels: Mapping[str, str | None], scatter: float) -> MemoryLimit:
         """Limit of memory of a run of the given levels: its source's, else all of it with the scatter of its peak."""
-        own = (limit for limit in self.limits if limit.source == levels.get("source"))
-        return next(own, MemoryLimit("", 1.0, self.scatter_of(levels, n_chips).memory))
+        return self.limit_by_source.get(levels.get("source") or "", MemoryLimit("", 1.0, scatter))
 
     def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
         """Levels of a run that the fit never saw, as `kind 'level'`."""

@@ -8,12 +8,10 @@ from jaxscale.calibration import Calibration, MemoryLimit
 from jaxscale.coefficients import Coefficients
 
 
-def limit_of(
-    coefficients: Coefficients, levels: Mapping[str, str | None] | None = None, n_chips: float = 0.0
-) -> MemoryLimit:
+def limit_of(coefficients: Coefficients, levels: Mapping[str, str | None] | None = None) -> MemoryLimit:
     """How much memory runs of the given levels may take: as their source's did, else all of it."""
     record = coefficients.calibration or Calibration("none")
-    return record.memory_limit_of(levels or {}, n_chips)
+    return record.memory_limit_of(levels or {}, record.scatter_of(levels or {}).memory)
 
 
 def probability_of_oom(peak: float, capacity: float, limit: MemoryLimit) -> float:

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._compile import filter_jit
-from jaxscale.calibration import Z90, Scatter
+from jaxscale.calibration import Z90, Calibration, Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.measured import describe_runs, measured_times
 from jaxscale.fit.store import resolve_rows
 from jaxscale.memory import memory
-from jaxscale.oom import limit_of, probability_of_oom
+from jaxscale.oom import probability_of_oom
 from jaxscale.runs import Runs
 from jaxscale.step import StepTime, step_time
 
@@ -137,7 +137,8 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
         scatter = [_scatter(coefficients, row, float(n)) for row, n in zip(levels, chips, strict=True)]
         half = np.asarray([entry.time for entry in scatter])
         memory_half = Z90 * np.asarray([entry.memory for entry in scatter])
-        limits = [limit_of(coefficients, row, float(n)) for row, n in zip(levels, chips, strict=True)]
+        record = coefficients.calibration or Calibration("none")
+        limits = [record.memory_limit_of(row, entry.memory) for row, entry in zip(levels, scatter, strict=True)]
         capacity = np.asarray(described.batch.cluster.chip.hbm_bytes)
         columns["step_time"][index] = total
         columns["lo"][index], columns["hi"][index] = _ends(total, half)

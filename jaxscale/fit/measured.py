@@ -97,14 +97,11 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
         kind: tuple(str(row.effects[kind] or "") for row in described.descriptions)
         for kind in (described.descriptions[0].effects if described.descriptions else ())
     }
-    if described.batch is None:
-        raise InputError(f"{runs.path}: no row can be answered; first reason: {described.notes[0]}")
     kept = np.flatnonzero(np.isfinite(times))
-    if not len(kept):
-        incomplete = sorted(set(range(len(runs))) - set(described.index.tolist()))
-        first = (
-            f"line {runs.rows[incomplete[0]].line}: {described.notes[incomplete[0]]}" if incomplete else "none has one"
-        )
+    if described.batch is None or not len(kept):
+        incomplete = np.setdiff1d(np.arange(len(runs)), described.index)[:1]
+        reasons = [f"line {runs.rows[row].line}: {described.notes[row]}" for row in incomplete]
+        first = reasons[0] if reasons else "none has one"
         raise InputError(
             f"{runs.path}: no row can be fitted; expected a step time, or a throughput, in rows that have every column "
             f"the model needs ({first})"

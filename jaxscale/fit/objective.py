@@ -63,6 +63,10 @@ class Problem(eqx.Module):
     scatter: Float[Array, " row"]
     temperature: float = eqx.field(static=True, default=0.0)
 
+    def rows(self, parameters: Float[Array, " parameter"]) -> Array:
+        """Unconstrained coefficients of each row [row, coefficient]."""
+        return self.parametrisation.rows(parameters, self.base, self.members)
+
 
 MEMORY_SIGMA = 0.06
 """Sigma of the log peak memory in a fit; that of step time is the `scatter` of its table [1]."""
@@ -174,16 +178,14 @@ def _errors_by_row(rows: Float[Array, "row coefficient"], problem: Problem) -> t
 
 def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Predicted minus measured logs of step time and memory, 0 where no peak was measured [row, 2]."""
-    rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
-    time, memory = row_errors(rows, problem)
+    time, memory = row_errors(problem.rows(parameters), problem)
     measured = jnp.zeros_like(time).at[problem.with_memory].add(problem.has_memory)
     return jnp.stack([time, memory * measured], axis=1)
 
 
 def pseudo_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
-    rows = problem.parametrisation.rows(parameters, problem.base, problem.members)
-    time, memory = _standardised(*row_errors(rows, problem), problem)
+    time, memory = _standardised(*row_errors(problem.rows(parameters), problem), problem)
     count_time, count_memory = _root_weights(problem)
     n_pooled = problem.parametrisation.spread.shape[0]
     priors = (parameters[:n_pooled], robust(parameters[n_pooled:]))
@@ -204,8 +206,7 @@ def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array
 def _residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Problem]) -> tuple[Array, Array]:
     (parameters, problem), mapping = primals, primals[1].parametrisation
     known, n_pooled = problem.with_memory, mapping.spread.shape[0]
-    rows = mapping.rows(parameters, problem.base, problem.members)
-    errors, by_time, by_memory = _errors_by_row(rows, problem)
+    errors, by_time, by_memory = _errors_by_row(problem.rows(parameters), problem)
     (time, memory), counts = _standardised(*errors, problem), _root_weights(problem)
     (time, of_time), (memory, of_memory) = (_with_slope(values) for values in (time, memory))
     effects, of_effects = _with_slope(parameters[n_pooled:])

@@ -1,9 +1,8 @@
 """`FitResult`: what a fit found and how far to trust it."""
 
-import dataclasses
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -178,8 +177,8 @@ class FitResult:
     def memory_limits(self) -> tuple[MemoryLimit, ...]:
         """Memory that runs of the fitted sources could use, of those sources of which enough ran out."""
         record = self.coefficients.calibration or Calibration("fit")
-        found = (record.memory_limit_of({"source": source}) for source in sorted(set(self.levels["source"])))
-        return tuple(limit for limit in found if limit.source)
+        fitted = sorted(set(self.levels["source"]) & set(record.limit_by_source))
+        return tuple(record.limit_by_source[source] for source in fitted)
 
     def summary(self) -> str:
         """Report in plain text: errors, parameter table, messages."""
@@ -222,7 +221,7 @@ class FitResult:
             "influential_runs": [{"run": row, "cooks_distance": distance} for row, distance in self.influence],
             "by": {kind: self.errors_by(kind) for kind in ("source", "framework", "gpu", "precision")},
             "parameters": self.parameters,
-            "memory_limits": [dataclasses.asdict(limit) for limit in self.memory_limits],
+            "memory_limits": [asdict(limit) for limit in self.memory_limits],
             "effects": [
                 {"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)}
                 for e in (self.coefficients.calibration.effects if self.coefficients.calibration else ())

@@ -65,7 +65,7 @@ def test_limits_are_those_of_the_source_and_kept_on_disk(tmp_path):
     levels = {"source": "ultrascale_playbook_h100/nanotron", "framework": "nanotron", "gpu": "h100-80gb"}
     assert limit_of(again, levels) == limit_of(coefficients, levels)
     assert limit_of(again, levels).source == levels["source"]
-    elsewhere = limit_of(again, {"framework": "somebody's own"}, 8.0)
+    elsewhere = limit_of(again, {"framework": "somebody's own"})
     assert elsewhere.usable == 1.0 and elsewhere.source == ""
 
 
