@@ -42,6 +42,7 @@ class Plan(eqx.Module):
         flash_attention: 1 for fused attention, 0 for materialised scores [1].
         overlap_gradients: 1 where gradients are reduced while the last backward pass still runs, 0 after it [1].
         balanced_stages: 1 where pipeline stages get layers by cost, the logits head included, 0 where evenly [1].
+        gradient_bytes: of a gradient while replicas reduce it: 4 in 32 bits, 2 in 16 [byte].
         precision: share of the weight matmuls done in each of `PRECISIONS` [1].
     """
 
@@ -63,6 +64,7 @@ class Plan(eqx.Module):
     flash_attention: Number
     overlap_gradients: Number
     balanced_stages: Number
+    gradient_bytes: Number
     precision: PerPrecision
 
     def __init__(
@@ -85,6 +87,7 @@ class Plan(eqx.Module):
         flash_attention: Any = True,
         overlap_gradients: Any = True,
         balanced_stages: Any = False,
+        gradient_bytes: Any = 4,
     ):
         """Describe a plan in words and numbers.
 
@@ -106,6 +109,7 @@ class Plan(eqx.Module):
         self.flash_attention = as_float(flash_attention)
         self.overlap_gradients = as_float(overlap_gradients)
         self.balanced_stages = as_float(balanced_stages)
+        self.gradient_bytes = as_float(gradient_bytes)
         self.precision = np.asarray([float(name == precision) for name in PRECISIONS])
 
     def __check_init__(self):
@@ -114,6 +118,8 @@ class Plan(eqx.Module):
             value = getattr(self, name)
             if isinstance(value, float) and not 1 <= value < float("inf"):
                 raise ValueError(f"Plan.{name} = {value:g} is out of range; expected a number of at least 1")
+        if isinstance(self.gradient_bytes, float) and not 0 < self.gradient_bytes < float("inf"):
+            raise ValueError(f"Plan.gradient_bytes = {self.gradient_bytes:g} is out of range; expected 2 or 4, above 0")
         if isinstance(self.zero_stage, float) and not 0 <= self.zero_stage <= 3:
             raise ValueError(f"Plan.zero_stage = {self.zero_stage:g} is out of range; expected 0, 1, 2 or 3")
 
@@ -161,6 +167,16 @@ ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
 def element_bytes(plan: Plan) -> Array:
     """Stored bytes of a weight or activation: 2, or 4 where matmuls read 32-bit numbers [byte]."""
     return mean_by_precision(plan, ELEMENT_BYTES)
+
+
+GATHERED_BYTES = {**ELEMENT_BYTES, "fp8": 1.0, "fp4": 1.0}
+"""Bytes of an activation gathered as the input of matmuls, by what these read: 8-bit inputs are quantised before they
+are sent; blocks of 4-bit ones bring scales along (Transformer Engine, userbuffers, 2025) [byte]."""
+
+
+def gathered_bytes(plan: Plan) -> Array:
+    """Bytes of an activation that is gathered to be the input of matmuls [byte]."""
+    return mean_by_precision(plan, GATHERED_BYTES)
 
 
 def mean_by_precision(plan: Plan, numbers: Mapping[str, float]) -> Array:

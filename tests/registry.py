@@ -102,6 +102,7 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
         flash_attention=choose([False, True, True]),
         overlap_gradients=choose([False, True, True]),
         balanced_stages=shape.vocab_size > 1e5,
+        gradient_bytes=choose([2.0, 4.0]),
     )
 
 

@@ -44,6 +44,12 @@ def test_zero_stages_beyond_three_are_refused():
         Plan(zero_stage=4)
 
 
+@pytest.mark.parametrize("value", [0, -2, float("nan"), float("inf")])
+def test_gradients_without_bytes_are_refused(value: float):
+    with pytest.raises(ValueError, match="Plan.gradient_bytes = .* is out of range; expected 2 or 4, above 0"):
+        Plan(gradient_bytes=value)
+
+
 def test_degrees_multiply_to_chips_and_batch():
     assert GOOD.n_chips == 256.0
     assert GOOD.global_batch_size_seqs == 32.0

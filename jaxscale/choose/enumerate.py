@@ -22,7 +22,7 @@ from jaxscale.workload import Transformer
 
 Columns = dict[str, np.ndarray]
 
-FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages")
+FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages", "gradient_bytes")
 """Fields of a plan that all plans of a space share."""
 
 FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in FIXED)
@@ -51,6 +51,7 @@ class PlanSpace:
         flash_attention: fused attention in all plans.
         overlap_gradients: gradients reduced while the last backward pass still runs, in all plans.
         balanced_stages: layers shared out by cost, the logits head included, in all plans.
+        gradient_bytes: of a gradient while replicas reduce it, in all plans [byte].
         precision: of the weight matmuls, in all plans.
     """
 
@@ -69,6 +70,7 @@ class PlanSpace:
     flash_attention: bool = True
     overlap_gradients: bool = True
     balanced_stages: bool = False
+    gradient_bytes: float = 4.0
     precision: str = "bf16"
 
     def __post_init__(self):

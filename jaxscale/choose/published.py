@@ -86,6 +86,7 @@ def compare_design(name: str, coefficients: Coefficients | None = None) -> Compa
         flash_attention=bool(plan.flash_attention),
         overlap_gradients=bool(plan.overlap_gradients),
         balanced_stages=bool(plan.balanced_stages),
+        gradient_bytes=float(plan.gradient_bytes),
     )
     batch = design["global_batch_size_seqs"]
     choice = best_plan(shape, machine, batch, coefficients=pooled, levels=levels, space=space)

@@ -19,6 +19,7 @@ def plan_words(plan: Plan) -> dict[str, Any]:
     words["flash_attention"] = bool(plan.flash_attention)
     words["overlap_gradients"] = bool(plan.overlap_gradients)
     words["balanced_stages"] = bool(plan.balanced_stages)
+    words["gradient_bytes"] = number(plan.gradient_bytes)
     return words
 
 

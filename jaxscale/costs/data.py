@@ -27,9 +27,6 @@ from jaxscale.workload import (
     ssm_params,
 )
 
-GRADIENT_BYTES = 4.0
-"""Bytes of a reduced gradient, accumulated in 32 bits [byte]."""
-
 
 class LocalParams(NamedTuple):
     """Parameters that one chip of the busiest stage holds, before any ZeRO sharding.
@@ -126,7 +123,7 @@ def data_parallel(
     expert_ranks = expert_replicas(plan, temperature)
     # A dense model has no collective of experts, so it pays no latency for one either.
     routed = smooth_min(model.n_experts - 1.0, 1.0, temperature)
-    reduce_bytes = GRADIENT_BYTES * trainable
+    reduce_bytes = plan.gradient_bytes * trainable
     scatter = gather(reduce_bytes * dense, group, plan.tp)
     scatter = scatter + routed * gather(reduce_bytes * params.experts, expert_ranks, apart)
     collect = gather(element_bytes(plan) * dense, group, plan.tp)

@@ -6,17 +6,13 @@ References: Shoeybi et al. 2019, arXiv 1909.08053, section 3; Korthikanti et al.
 Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 """
 
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import smooth_max, smooth_min
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, gathered_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer, expert_input, moe_layers
-
-REGATHERED = 0.5
-"""Further share of a pass's collectives in the backward pass under sequence parallelism: inputs that are stored in
-shards are gathered once more for the gradients of weights (Korthikanti et al. 2022, section 4.2.2) [1]."""
 
 
 def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: float = 0.0) -> Passes:
@@ -24,21 +20,27 @@ def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: 
 
     An all-reduce is a gather and a scatter of `b S d / cp` activations; one follows each attention, dense MLP or
     state-space block, and the shared experts of a mixture. Routed experts, split `etp` ways, gather and scatter the
-    tokens that were sent to them.
+    tokens that were sent to them. Under sequence parallelism inputs are gathered in the format that matmuls read, and
+    once more in the backward pass: they are stored in shards, and the gradients of weights need them whole.
 
     Returns:
         Times; zero for tp = 1 [s].
     """
-    tokens = element_bytes(plan) * tokens_per_microbatch(model, plan)
+    tokens = tokens_per_microbatch(model, plan)
     mixtures = moe_layers(model)
     shared = mixtures * smooth_min(model.n_shared_experts, 1.0, temperature)
     blocks = model.n_attention_layers + model.n_dense_layers + shared + model.n_ssm_layers
     split = expert_tensor_degree(plan, temperature)
     sent = tokens * expert_input(model) * model.moe_top_k * split / plan.tp
-    whole = blocks * gather_time(tokens * model.d_model, plan.tp, 1.0, link, temperature)
-    forward = 2.0 * (whole + mixtures * gather_time(sent, split, 1.0, link, temperature))
-    again = REGATHERED * plan.sequence_parallel * model.trainable_share
-    return Passes(forward, (1.0 + again) * forward)
+
+    def moved(element: ArrayLike) -> Array:
+        whole = blocks * gather_time(element * tokens * model.d_model, plan.tp, 1.0, link, temperature)
+        return whole + mixtures * gather_time(element * sent, split, 1.0, link, temperature)
+
+    stored = element_bytes(plan)
+    scatter, gather = moved(stored), moved(stored + plan.sequence_parallel * (gathered_bytes(plan) - stored))
+    again = plan.sequence_parallel * model.trainable_share * gather
+    return Passes(gather + scatter, gather + scatter + again)
 
 
 def matmuls_beside(model: Transformer, plan: Plan, link: Link, matmul: ArrayLike, temperature: float = 0.0) -> Passes:

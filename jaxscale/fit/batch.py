@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxscale._types import stacked
 from jaxscale.catalogue import Hardware
-from jaxscale.costs.data import GRADIENT_BYTES, local_params
+from jaxscale.costs.data import local_params
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan, element_bytes
 from jaxscale.runs import RowDescription
@@ -45,30 +45,31 @@ class Measured(eqx.Module):
         batch: what ran [row].
         step_time: measured [s], [row].
         peak_memory: measured [byte], nan where it was not [row].
+        parts: how many timings are behind all runs of a setup, where steps are composed of them [1], [row].
         levels: level names of each row, by kind; static, never traced.
     """
 
     batch: RunBatch
     step_time: Float[np.ndarray, " row"] | Float[Array, " row"]
     peak_memory: Float[np.ndarray, " row"] | Float[Array, " row"]
+    parts: Float[np.ndarray, " row"] | Float[Array, " row"]
     levels: Mapping[str, tuple[str, ...]] = eqx.field(static=True)
 
     def take(self, rows: np.ndarray) -> "Measured":
         """The given rows, by index or mask."""
         index = np.arange(len(self.batch))[rows]
         levels = {kind: tuple(values[i] for i in index) for kind, values in self.levels.items()}
-        measured = (np.asarray(self.step_time)[index], np.asarray(self.peak_memory)[index])
+        measured = (np.asarray(column)[index] for column in (self.step_time, self.peak_memory, self.parts))
         return Measured(self.batch.take(index), *measured, levels)
 
 
 def concatenate(tables: Sequence[Measured]) -> Measured:
     """Several tables of measured runs as one."""
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[table.batch for table in tables])
-    times = np.concatenate([np.asarray(table.step_time) for table in tables])
-    memory = np.concatenate([np.asarray(table.peak_memory) for table in tables])
     kinds = tables[0].levels
     levels = {kind: tuple(level for table in tables for level in table.levels[kind]) for kind in kinds}
-    return Measured(batch, times, memory, levels)
+    columns = [(table.step_time, table.peak_memory, table.parts) for table in tables]
+    return Measured(batch, *[np.concatenate(column) for column in zip(*columns, strict=True)], levels)
 
 
 FSDP_FROM = 0.95
@@ -94,7 +95,7 @@ def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:
     if row.states_zero_stage or plan.pp > 1 or plan.dp == 1:
         return plan
     # Weights and gradients are what ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3).
-    per_param = float(element_bytes(plan)) + GRADIENT_BYTES * float(model.trainable_share)
+    per_param = float(element_bytes(plan)) + float(plan.gradient_bytes) * float(model.trainable_share)
     state = per_param * float(local_params(model, plan).total)
     return Plan(**{**row.plan, "zero_stage": 3.0}) if state > FSDP_FROM * cluster.chip.hbm_bytes else plan
 

@@ -62,7 +62,7 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
     leverage, cook = leverages[:size].copy(), moved[:size].copy()
     has_memory = np.asarray(problem.has_memory) > 0.0
     np.add.at(cook, memory[has_memory], moved[size : size + len(memory)][has_memory])
-    n_data = int(n + has_memory.sum())
+    n_data = sum(float(weight.sum()) for weight in _weights(problem, n))
     n_effective = float(leverages[: size + len(memory)].sum())
     deviance = -2.0 * log_likelihood(problem, solution, n)
     aic, bic = deviance + 2.0 * n_effective, deviance + math.log(n_data) * n_effective
@@ -76,8 +76,15 @@ def log_likelihood(problem: Problem, solution: Solution, n: int) -> float:
     errors = np.asarray(solution.log_residuals)
     with_memory = np.asarray(problem.with_memory)[np.asarray(problem.has_memory) > 0.0]
     total = 0.0
+    time = (errors[:n, 0], np.asarray(problem.scatter)[:n])
     memory = (errors[with_memory, 1], np.full(len(with_memory), MEMORY_SIGMA))
-    for values, sigma in ((errors[:n, 0], np.asarray(problem.scatter)[:n]), memory):
+    for (values, sigma), weight in zip((time, memory), _weights(problem, n), strict=True):
         square = (values / sigma) ** 2 / nu
-        total += float(np.sum(constant - np.log(sigma) - 0.5 * (nu + 1.0) * np.log1p(square)))
+        total += float(np.sum(weight * (constant - np.log(sigma) - 0.5 * (nu + 1.0) * np.log1p(square))))
     return total
+
+
+def _weights(problem: Problem, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """What measured step times [row] and measured peaks [memory row] count in a fit [1]."""
+    weight, with_memory = np.asarray(problem.weight), np.asarray(problem.with_memory)
+    return weight[:n], weight[with_memory[np.asarray(problem.has_memory) > 0.0]]

@@ -93,6 +93,7 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
     rows = [runs.rows[i] for i in described.index]
     times = measured_times(runs, described)[described.index]
     memory = np.asarray([1e9 * (row["peak_mem_gb"] or float("nan")) for row in rows])
+    parts = np.asarray([row.measured_parts for row in described.descriptions])
     levels = {
         kind: tuple(str(row.effects[kind] or "") for row in described.descriptions)
         for kind in (described.descriptions[0].effects if described.descriptions else ())
@@ -106,7 +107,7 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
             f"{runs.path}: no row can be fitted; expected a step time, or a throughput, in rows that have every column "
             f"the model needs ({first})"
         )
-    return Measured(described.batch, times, memory, levels).take(kept), described.index[kept]
+    return Measured(described.batch, times, memory, parts, levels).take(kept), described.index[kept]
 
 
 def groups_of(measured: Measured) -> np.ndarray:

@@ -78,7 +78,7 @@ ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 
 def make_problem(
     measured: Measured, parametrisation: Parametrisation, base: np.ndarray, members: np.ndarray
 ) -> Problem:
-    """A problem in which every row counts once, padded to a bucket of rows.
+    """A problem of all measured rows, padded to a bucket of rows.
 
     Args:
         measured: the runs.
@@ -92,7 +92,7 @@ def make_problem(
     n = len(measured.batch)
     size = next(bucket for bucket in ROW_BUCKETS if bucket >= n)
     rows = np.concatenate([np.arange(n), np.zeros(size - n, dtype=int)])
-    weight = (np.arange(size) < n).astype(float)
+    weight = np.concatenate([information(measured), np.zeros(size - n)])
     batch = jax.tree.map(jnp.asarray, measured.batch.take(rows))
     memory = np.asarray(measured.peak_memory)[rows]
     log_memory = jnp.asarray(np.log(np.where(np.isfinite(memory), memory, 1.0)))
@@ -108,6 +108,15 @@ def make_problem(
     return Problem(batch, *logs, *fixed, parametrisation, jnp.asarray(scatter))
 
 
+def information(measured: Measured) -> np.ndarray:
+    """What each run counts in a fit, `min(1, parts / runs of its setup)` [1], [row].
+
+    Steps that are composed of a few timed parts repeat what these say, however many there are.
+    """
+    _, setup, runs = np.unique(measured.levels["source"], return_inverse=True, return_counts=True)
+    return np.minimum(1.0, np.asarray(measured.parts) / runs[setup])
+
+
 def time_scatter(sources: Sequence[str]) -> np.ndarray:
     """Sigma of the step time of runs of the given sources, from the defaults of their tables [1], [row]."""
     by_source = {source: default_for("scatter", None, table_of(source)) for source in set(sources)}
@@ -115,10 +124,10 @@ def time_scatter(sources: Sequence[str]) -> np.ndarray:
 
 
 def reweighted(problem: Problem, kept: np.ndarray) -> Problem:
-    """The problem with only the kept rows counted [row of the measured ones]."""
-    weight = np.zeros(problem.weight.shape)
-    weight[: len(kept)] = kept
-    return eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(weight))
+    """The problem with only the kept rows counted, each by its weight [row of the measured ones]."""
+    share = np.zeros(problem.weight.shape)
+    share[: len(kept)] = kept
+    return eqx.tree_at(lambda p: p.weight, problem, problem.weight * jnp.asarray(share))
 
 
 def smoothed(problem: Problem, temperature: float) -> Problem:

@@ -40,7 +40,7 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
     """What an empty cell means: by source, else by framework, else for an unnamed framework.
 
     Args:
-        name: a column, or `accumulates`, `scatter` or `apart_spread`.
+        name: a column, or one of the further keys that `defaults.toml` explains.
         framework: the row's framework.
         source: the row's source.
 
@@ -61,7 +61,8 @@ def fact_about(row: Mapping[str, Any], name: str) -> Any:
 
     Args:
         row: cells by column.
-        name: a column, `trainable_share`, `mean_seq_len`, or `apart`: what sets runs apart from the source's others.
+        name: a column, `trainable_share`, `mean_seq_len`, `measured_parts`, or `apart`: what sets runs
+            apart from the source's others.
 
     Returns:
         The value of the first fact whose conditions the row meets; None without one.

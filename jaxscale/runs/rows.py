@@ -1,5 +1,6 @@
 """From a row of a runs table to the arguments of the model, with defaults filled in and named."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ class RowDescription:
         inter_node_gbit_per_s_per_gpu: scale-out bandwidth [Gbit/s]; None for the catalogue's.
         effects: levels of the categorical effects as the row names them, None where it does not.
         states_zero_stage: whether the row names its ZeRO stage itself.
+        measured_parts: how many timings are behind all rows like it, where steps are composed of them [1].
         remarks: what was assumed beyond the documented defaults.
     """
 
@@ -49,6 +51,7 @@ class RowDescription:
     inter_node_gbit_per_s_per_gpu: float | None
     effects: Mapping[str, str | None]
     states_zero_stage: bool = True
+    measured_parts: float = math.inf
     remarks: tuple[str, ...] = ()
 
 
@@ -91,6 +94,7 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
             "local_shape": _local_shape(row, shape, plan),
         },
         states_zero_stage=row["zero_stage"] is not None,
+        measured_parts=float(_default(row, "measured_parts")),
         remarks=_remarks(row, known, batch),
     )
 
@@ -158,6 +162,7 @@ def _choices(row: Row, tp: float) -> dict[str, Any]:
         "flash_attention": kernel not in load_defaults()["kernels"]["materialised"],
         "overlap_gradients": bool(_default(row, "overlap_gradients")),
         "balanced_stages": float(_default(row, "balanced_stages")),
+        "gradient_bytes": float(_default(row, "gradient_bytes")),
     }
 
 

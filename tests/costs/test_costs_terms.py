@@ -176,6 +176,16 @@ def test_sequence_parallelism_gathers_inputs_again_for_gradients_of_weights():
     np.testing.assert_allclose(tensor.tensor_collectives(frozen, sharded, LINK), (once, once), rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("sequence_parallel", "forward", "backward"), [(True, 3.0 / 4.0, 4.0 / 6.0), (False, 1.0, 1.0)]
+)
+def test_eight_bit_matmuls_gather_half_as_many_bytes_and_scatter_as_many(sequence_parallel, forward, backward):
+    link = effective_link(H100.network, ideal(link_latency_scale=0.0))
+    narrow, usual = (plan(tp=8, sequence_parallel=sequence_parallel, precision=word) for word in ("fp8", "bf16"))
+    times = [np.asarray(tensor.tensor_collectives(LLAMA, one, link)) for one in (narrow, usual)]
+    np.testing.assert_allclose(times[0] / times[1], (forward, backward), rtol=1e-6)
+
+
 def test_collectives_hide_behind_a_share_of_the_matmuls_beside_them():
     costs, nothing = Passes(jnp.asarray(10.0), jnp.asarray(15.0)), Passes(jnp.asarray(0.0), jnp.asarray(0.0))
     beside = Passes(jnp.asarray(5.0), jnp.asarray(10.0))
@@ -267,6 +277,8 @@ def test_plain_data_parallelism_reduces_gradients_and_hides_behind_the_backward_
     assert bare.microbatch == 0.0
     hidden = data_parallel(LLAMA, eight, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
     assert abs(hidden.step) < 1e-9
+    halved = data_parallel(LLAMA, plan(dp=8, gradient_bytes=2), link, IDEAL, jnp.asarray(0.0), jnp.asarray(0.0))
+    np.testing.assert_allclose(halved.step, 4.0 * gathered, rtol=1e-6)
     late = plan(dp=8, overlap_gradients=False)
     after = data_parallel(LLAMA, late, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
     np.testing.assert_allclose(after.step, bare.step, rtol=1e-9)
@@ -343,8 +355,8 @@ def test_the_host_is_waited_for_only_where_it_is_slower():
 
 def test_the_host_serves_the_network_only_where_the_job_leaves_its_node():
     coefficients = ideal(host_time_layer=1e-3, host_time_tp_network=1e-4)
-    for n_chips, per_layer in ((8, 1e-3), (16, 1.3e-3), (1024, 1.3e-3)):
-        time = host_exposed(LLAMA, plan(tp=4), as_arrays(cluster("h100-80gb", n_chips)), coefficients, 0.0)
+    for n_chips, tp, per_layer in ((8, 4, 1e-3), (16, 4, 1.4e-3), (1024, 2, 1.2e-3), (1024, 1, 1e-3)):
+        time = host_exposed(LLAMA, plan(tp=tp), as_arrays(cluster("h100-80gb", n_chips)), coefficients, 0.0)
         np.testing.assert_allclose(time, 32 * per_layer, rtol=1e-9)
 
 

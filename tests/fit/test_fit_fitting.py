@@ -12,10 +12,18 @@ from jaxtyping import Array
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.coefficients import names
-from jaxscale.fit.batch import Measured
+from jaxscale.fit.batch import Measured, concatenate
 from jaxscale.fit.fitting import Attempt, fit_measured, tightest
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
-from jaxscale.fit.objective import Problem, log_residuals, predicted_logs, pseudo_residuals, residuals
+from jaxscale.fit.objective import (
+    Problem,
+    log_residuals,
+    loss,
+    predicted_logs,
+    pseudo_residuals,
+    residuals,
+    reweighted,
+)
 from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import about_start, base_of, fit_problem
 from jaxscale.fit.solve import refine
@@ -37,7 +45,7 @@ def _synthetic(measured: Measured, noise: float) -> Measured:
     logs = np.stack(jax.jit(predicted_logs)(jax.tree.map(jnp.asarray, measured.batch), rows), axis=1)
     scatter = noise * np.random.default_rng(0).normal(size=logs.shape)
     times, memory = np.exp(logs + scatter).T
-    return Measured(measured.batch, times, memory, measured.levels)
+    return dataclasses.replace(measured, step_time=times, peak_memory=memory)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +75,7 @@ def test_intervals_contain_the_truth(result: js.FitResult):
 def test_shuffled_times_cannot_be_predicted(measured: Measured, result: js.FitResult):
     synthetic = _synthetic(measured, noise=0.01)
     order = np.random.default_rng(1).permutation(len(measured.batch))
-    shuffled = Measured(synthetic.batch, np.asarray(synthetic.step_time)[order], synthetic.peak_memory, measured.levels)
+    shuffled = dataclasses.replace(synthetic, step_time=np.asarray(synthetic.step_time)[order])
     control = fit_measured(shuffled, n_starts=2, n_folds=3)
     assert control.mape_cv > 5.0 * result.mape_cv
 
@@ -126,6 +134,19 @@ def test_padding_rows_count_for_nothing(measured: Measured):
     assert values[:n].any()
 
 
+def test_runs_composed_of_few_timings_count_as_these(measured: Measured):
+    """Every run twice says no more than once if all are composed of as many timings, and more if each was timed."""
+    n, twice = len(measured.batch), concatenate([measured, measured])
+    composed = dataclasses.replace(twice, parts=np.full(2 * n, float(n)))
+    problems = [fit_problem(runs, js.prior_medians())[0] for runs in (measured, composed, twice)]
+    at = 0.1 * jnp.ones(problems[0].parametrisation.n_parameters)
+    once, same, more = (float(loss(at, problem)) for problem in problems)
+    np.testing.assert_allclose(same, once, rtol=1e-9)
+    assert more > 1.5 * once
+    fewer = reweighted(problems[1], np.arange(2 * n) < n)
+    np.testing.assert_array_equal(np.asarray(fewer.weight)[: 2 * n], 0.5 * (np.arange(2 * n) < n))
+
+
 def test_folds_keep_groups_whole(measured: Measured):
     groups = groups_of(measured)
     fold = fold_of(groups, 5)
@@ -181,7 +202,7 @@ def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
     start = _truth()
     synthetic = _synthetic(measured, noise=0.01)
     times = 1.4 * np.asarray(synthetic.step_time)
-    slower = Measured(synthetic.batch, times, np.full(len(times), np.nan), measured.levels)
+    slower = dataclasses.replace(synthetic, step_time=times, peak_memory=np.full(len(times), np.nan))
     order = np.random.default_rng(3).permutation(len(times))
     shots, others = slower.take(np.sort(order[:8])), slower.take(np.sort(order[8:]))
     fitted = fit_measured(shots, start=start, n_starts=1).coefficients

@@ -1,5 +1,7 @@
 """Runs that contradict runs like them are found from measured times alone."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,12 +23,11 @@ def sweep() -> Measured:
     measured = measured.take(family == np.bincount(family).argmax())
     plan = measured.batch.plan
     slot = plan.micro_batch_size**0.7 / plan.pp**0.9
-    times = (plan.n_microbatches + plan.pp - 1.0) * slot
-    return Measured(measured.batch, times, measured.peak_memory, measured.levels)
+    return _with_times(measured, (plan.n_microbatches + plan.pp - 1.0) * slot)
 
 
 def _with_times(measured: Measured, times: np.ndarray) -> Measured:
-    return Measured(measured.batch, times, measured.peak_memory, measured.levels)
+    return dataclasses.replace(measured, step_time=times)
 
 
 def test_runs_that_follow_a_rule_contradict_nobody(sweep: Measured):
@@ -52,7 +53,7 @@ def test_the_unit_of_time_does_not_matter(scale: float):
 def test_runs_of_other_software_are_no_siblings(sweep: Measured):
     n = len(sweep.batch)
     levels = {**sweep.levels, "release": tuple(str(row) for row in range(n))}
-    alone = Measured(sweep.batch, np.random.default_rng(0).lognormal(0.0, 3.0, n), sweep.peak_memory, levels)
+    alone = dataclasses.replace(sweep, step_time=np.random.default_rng(0).lognormal(0.0, 3.0, n), levels=levels)
     assert not contradicted(alone).any()
     together = _with_times(sweep, alone.step_time)
     assert contradicted(together).sum() > n // 4

@@ -1,5 +1,7 @@
 """Rows become arguments of the model, defaults included, or say what they lack."""
 
+import math
+
 import pytest
 from run_tables import MODELS, read
 
@@ -30,6 +32,7 @@ def test_complete_row(table):
         **{"dp": 4, "tp": 2, "pp": 2, "cp": 1, "vpp": 1, "ep": 1, "micro_batch_size": 2, "n_microbatches": 8},
         **{"zero_stage": 0, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"},
         **{"precision": "bf16", "flash_attention": True, "overlap_gradients": True, "balanced_stages": False},
+        "gradient_bytes": 4,
     }
     assert (row.gpu, row.n_gpus, row.gpus_per_node, row.remarks) == ("a100-80gb", 16, None, ())
     assert row.effects["framework"] is None and row.effects["precision"] == "bf16"
@@ -74,7 +77,7 @@ def test_catalogue_does_not_fill_another_shape(table):
         ({"activation_recompute": "minimal"}, {"recompute": "selective"}),
         ({"attention_kernel": "torch"}, {"flash_attention": False}),
         ({"vpp": "3"}, {"schedule": "interleaved"}),
-        ({"framework": "nemo"}, {"zero_stage": 1, "sequence_parallel": True}),
+        ({"framework": "nemo"}, {"zero_stage": 1, "sequence_parallel": True, "gradient_bytes": 2}),
         ({"framework": "nemo", "zero_stage": "0"}, {"zero_stage": 0}),
         ({"framework": "mlperf"}, {"precision": "fp8"}),
         ({"framework": "nanotron"}, {"balanced_stages": True}),
@@ -154,6 +157,20 @@ def test_facts_match_words_as_patterns(table):
 
 
 @pytest.mark.parametrize(
+    ("place", "gpu", "release"),
+    [
+        ("c6cfb4284:README.md:75", "a100-80gb", "2023-07"),
+        ("495218376:README.md:75", "a100-80gb", "2024-04"),
+        ("495218376:README.md:75", "a100-40gb", None),
+    ],
+)
+def test_two_states_of_a_table_are_two_releases(table, place, gpu, release):
+    change = {"source_row": place, "gpu": gpu}
+    assert described(table({"source": "mosaic_llm_foundry", **change})).effects["release"] == release
+    assert described(table({"source": "my_runs", **change})).effects["release"] is None
+
+
+@pytest.mark.parametrize(
     ("release", "tp", "pp", "apart"),
     [
         ("before-pp-fix", "1", "2", "/before-pp-fix"),
@@ -176,6 +193,14 @@ def test_sequences_that_vary_in_length_count_with_their_mean(table):
     assert described(table({"source": "my_runs", "model": "bert-large", "seq_len": "512"})).shape["seq_len"] == 512.0
 
 
+@pytest.mark.parametrize(("file", "parts", "apart"), [("single", 96.0, ["composed"]), ("multi", math.inf, [])])
+def test_composed_step_times_are_few_parts_and_a_stack_of_their_own(table, file, parts, apart):
+    row = {"source": "vtrain_a100_ground_truth", "source_row": f"data/ground_truth_{file}.csv:3"}
+    vtrain, mine = (described(table(change)) for change in (row, {**row, "source": "my_runs"}))
+    assert (vtrain.measured_parts, mine.measured_parts) == (parts, math.inf)
+    assert [str(one.effects["source"]).split("/")[1:] for one in (vtrain, mine)] == [apart, []]
+
+
 def test_low_rank_adapters_train_no_weights(table):
     lora, dense = ({"source": "mlperf_llm_training", "model": name} for name in ("llama2-70b-lora", "llama2-70b"))
     assert described(table(lora)).shape["trainable_share"] == 0.0
@@ -183,10 +208,13 @@ def test_low_rank_adapters_train_no_weights(table):
 
 
 @pytest.mark.parametrize(
-    ("notes", "model", "number_format", "balanced"),
-    [("02-25", "gpt-181B", "fp16", 0.0), ("", "gpt-200B", "fp16", 0.0), ("02-28", "gpt-176B", "bf16", 0.5)],
+    ("notes", "model", "number_format", "gradient_bytes", "balanced"),
+    [("02-25", "gpt-181B", "fp16", 2, 0.0), ("", "gpt-200B", "fp16", 2, 0.0), ("02-28", "gpt-176B", "bf16", 4, 0.5)],
 )
-def test_formats_and_stages_of_bloom_follow_its_chronicles(table, notes, model, number_format, balanced):
+def test_formats_and_stages_of_bloom_follow_its_chronicles(
+    table, notes, model, number_format, gradient_bytes, balanced
+):
     change = {"source": "bigscience_bloom_a100", "framework": "megatron-deepspeed", "notes": notes, "model": model}
     row = described(table({**change, "precision": ""}))
     assert (row.effects["number_format"], row.plan["balanced_stages"]) == (number_format, balanced)
+    assert row.plan["gradient_bytes"] == gradient_bytes
