@@ -59,8 +59,8 @@ class Measured(eqx.Module):
         """The given rows, by index or mask."""
         index = np.arange(len(self.batch))[rows]
         levels = {kind: tuple(values[i] for i in index) for kind, values in self.levels.items()}
-        measured = (np.asarray(column)[index] for column in (self.step_time, self.peak_memory, self.parts))
-        return Measured(self.batch.take(index), *measured, levels)
+        time, memory, parts = (np.asarray(column)[index] for column in (self.step_time, self.peak_memory, self.parts))
+        return Measured(self.batch.take(index), time, memory, parts, levels)
 
 
 def concatenate(tables: Sequence[Measured]) -> Measured:
@@ -68,8 +68,9 @@ def concatenate(tables: Sequence[Measured]) -> Measured:
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[table.batch for table in tables])
     kinds = tables[0].levels
     levels = {kind: tuple(level for table in tables for level in table.levels[kind]) for kind in kinds}
-    columns = [(table.step_time, table.peak_memory, table.parts) for table in tables]
-    return Measured(batch, *[np.concatenate(column) for column in zip(*columns, strict=True)], levels)
+    columns = zip(*((table.step_time, table.peak_memory, table.parts) for table in tables), strict=True)
+    times, memory, parts = (np.concatenate(column) for column in columns)
+    return Measured(batch, times, memory, parts, levels)
 
 
 FSDP_FROM = 0.95

@@ -161,7 +161,7 @@ def test_facts_match_words_as_patterns(table):
     [
         ("c6cfb4284:README.md:75", "a100-80gb", "2023-07"),
         ("495218376:README.md:75", "a100-80gb", "2024-04"),
-        ("495218376:README.md:75", "a100-40gb", None),
+        ("495218376:README.md:75", "h100-80gb", None),
     ],
 )
 def test_two_states_of_a_table_are_two_releases(table, place, gpu, release):
