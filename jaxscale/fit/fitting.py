@@ -29,15 +29,15 @@ from jaxscale.fit.store import level_kinds, load_fit
 from jaxscale.runs import Runs
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.2, 0.6, 1.5)
-"""Prior spreads of a fit of few runs, over those by which levels differ; `tightest` chooses. The first one leaves the
+"""Prior spreads of a fit of few runs, over those by which levels differ; `middle` chooses. The first one leaves the
 start as it is [1]."""
 
 FEW_RUNS = 60
 """Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
 
 NEAR_THE_BEST = 1.2
-"""Held-out error of an attempt, over that of the best, up to which it is taken for its tighter prior: the simplest of
-those nearly as good (Breiman et al. 1984, Classification and Regression Trees, section 3.4.3) [1]."""
+"""Held-out error of an attempt, over that of the best, up to which left-out runs do not tell them apart (about one
+standard error of ten runs; Breiman et al. 1984, Classification and Regression Trees, section 3.4.3) [1]."""
 
 MIN_ROWS = 3
 
@@ -133,7 +133,7 @@ def fit_measured(
         attempt_fit(tight, effects, groups, starts_of(tight, effects, n_starts, resumed), n_folds, say)
         for tight in candidates(problem, start, n)
     ]
-    best = tightest(attempts)
+    best = middle(attempts)
     record = calibration_record(name, measured, pooled, best, data_hash)
     return FitResult(
         coefficients=moved(pooled, best.problem.parametrisation.spread, best.solution.parameters, record),
@@ -191,14 +191,15 @@ def attempt_fit(
     return Attempt(problem, effects, solution, cross_validate(problem, solution, groups, n_folds, say))
 
 
-def tightest(attempts: Sequence[Attempt]) -> Attempt:
-    """The first attempt, tightest first, that foretells left-out runs nearly as well as the best does.
+def middle(attempts: Sequence[Attempt]) -> Attempt:
+    """The middle one, by tightness, of the attempts that foretell left-out runs nearly as well as the best does.
 
-    An attempt without a finite error, which ran off, does not count; where no run was left out, the first one stands.
+    Few left-out runs cannot tell these apart; the tighter of two middle ones is taken. An attempt without a finite
+    error, which ran off, does not count; where no run was left out, the first one stands.
     """
     errors = np.asarray([attempt.error for attempt in attempts])
-    least = np.min(errors, initial=np.inf, where=np.isfinite(errors))
-    return attempts[int(np.argmax(errors <= NEAR_THE_BEST * least))]
+    near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))
+    return attempts[near[(len(near) - 1) // 2] if len(near) else 0]
 
 
 def starts_of(problem: Problem, effects: Sequence[Effect], n_starts: int, resumed: Coefficients | None) -> Array:
