@@ -79,7 +79,7 @@ print(before.notes[0])
 # %% [markdown]
 # ## 3. Ten runs later
 #
-# `js.fit` starts from the coefficients given and shrinks towards them; with so few runs it goes only as far from
+# `js.fit` starts from the coefficients given and shrinks towards them; with so few runs it goes about as far from
 # them as left-out runs confirm. On the command line: `jaxscale fit my_runs.csv --start FIT --out my_fit.toml`.
 #
 # The interval comes from the runs that the cross-validation left out. Ten runs in eight groups place a 90 % quantile

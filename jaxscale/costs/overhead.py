@@ -47,7 +47,7 @@ def host_exposed(
     node = cluster.network.domain_size[..., 0]
     spans_nodes = smooth_min(smooth_max(cluster.n_chips / node, 1.0, temperature) - 1.0, 1.0, temperature)
     nodes_of_group = smooth_max(plan.tp / node, 1.0, temperature)
-    ranks = plan.tp * smooth_min(plan.tp - 1.0, 1.0, temperature)  # of a group that has anything to say
+    ranks = plan.tp * smooth_min(plan.tp - 1.0, 1.0, temperature)  # none where tp = 1
     network = c.host_time_tp_network * spans_nodes * ranks
     per_layer = c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0)
     host = model.n_layers * per_layer

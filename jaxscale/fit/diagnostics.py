@@ -11,10 +11,11 @@ import math
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.objective import DEGREES_OF_FREEDOM, MEMORY_SIGMA, Problem, residuals
+from jaxscale.fit.objective import DEGREES_OF_FREEDOM, MEMORY_SIGMA, Problem, residuals, standardised_errors, weights
 from jaxscale.fit.solve import Solution
 
 _jacobian = filter_jit(jax.jacfwd(residuals))
@@ -54,6 +55,7 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
     with jax.enable_x64(True):
         jacobian = np.asarray(_jacobian(solution.parameters, problem))
         pseudo = np.asarray(residuals(solution.parameters, problem))
+        n_data = sum(float(weight.sum()) for weight in weights(problem))
     covariance = np.linalg.inv(jacobian.T @ jacobian)
     size = problem.log_time.shape[0]
     memory = np.asarray(problem.with_memory)
@@ -62,29 +64,21 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
     leverage, cook = leverages[:size].copy(), moved[:size].copy()
     has_memory = np.asarray(problem.has_memory) > 0.0
     np.add.at(cook, memory[has_memory], moved[size : size + len(memory)][has_memory])
-    n_data = sum(float(weight.sum()) for weight in _weights(problem, n))
     n_effective = float(leverages[: size + len(memory)].sum())
-    deviance = -2.0 * log_likelihood(problem, solution, n)
+    deviance = -2.0 * log_likelihood(problem, solution)
     aic, bic = deviance + 2.0 * n_effective, deviance + math.log(n_data) * n_effective
     return Diagnostics(covariance, leverage[:n], cook[:n], n_effective, aic, bic)
 
 
-def log_likelihood(problem: Problem, solution: Solution, n: int) -> float:
+def log_likelihood(problem: Problem, solution: Solution) -> float:
     """Log likelihood of the measured logs of time and memory under Student's t [1]."""
     nu = DEGREES_OF_FREEDOM
     constant = math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu) - 0.5 * math.log(nu * math.pi)
-    errors = np.asarray(solution.log_residuals)
-    with_memory = np.asarray(problem.with_memory)[np.asarray(problem.has_memory) > 0.0]
     total = 0.0
-    time = (errors[:n, 0], np.asarray(problem.scatter)[:n])
-    memory = (errors[with_memory, 1], np.full(len(with_memory), MEMORY_SIGMA))
-    for (values, sigma), weight in zip((time, memory), _weights(problem, n), strict=True):
-        square = (values / sigma) ** 2 / nu
-        total += float(np.sum(weight * (constant - np.log(sigma) - 0.5 * (nu + 1.0) * np.log1p(square))))
+    with jax.enable_x64(True):
+        logs = jnp.asarray(solution.log_residuals)
+        errors = standardised_errors(logs[:, 0], logs[:, 1], problem)
+        for values, sigma, weight in zip(errors, (problem.scatter, MEMORY_SIGMA), weights(problem), strict=True):
+            density = constant - jnp.log(sigma) - 0.5 * (nu + 1.0) * jnp.log1p(values**2 / nu)
+            total += float(jnp.sum(weight * density))
     return total
-
-
-def _weights(problem: Problem, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """What measured step times [row] and measured peaks [memory row] count in a fit [1]."""
-    weight, with_memory = np.asarray(problem.weight), np.asarray(problem.with_memory)
-    return weight[:n], weight[with_memory[np.asarray(problem.has_memory) > 0.0]]

@@ -194,7 +194,7 @@ def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> A
 
 def pseudo_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
-    time, memory = _standardised(*row_errors(problem.rows(parameters), problem), problem)
+    time, memory = standardised_errors(*row_errors(problem.rows(parameters), problem), problem)
     count_time, count_memory = _root_weights(problem)
     n_pooled = problem.parametrisation.spread.shape[0]
     priors = (parameters[:n_pooled], robust(parameters[n_pooled:]))
@@ -216,7 +216,7 @@ def _residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Proble
     (parameters, problem), mapping = primals, primals[1].parametrisation
     known, n_pooled = problem.with_memory, mapping.spread.shape[0]
     errors, by_time, by_memory = _errors_by_row(problem.rows(parameters), problem)
-    (time, memory), counts = _standardised(*errors, problem), _root_weights(problem)
+    (time, memory), counts = standardised_errors(*errors, problem), _root_weights(problem)
     (time, of_time), (memory, of_memory) = (_with_slope(values) for values in (time, memory))
     effects, of_effects = _with_slope(parameters[n_pooled:])
     by_time = by_time * (counts[0] * of_time / problem.scatter)[:, None]
@@ -232,9 +232,14 @@ def _residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Proble
     return jnp.concatenate(values), jnp.concatenate(changes)
 
 
-def _standardised(time: Array, memory: Array, problem: Problem) -> tuple[Array, Array]:
+def standardised_errors(time: Array, memory: Array, problem: Problem) -> tuple[Array, Array]:
     """Errors of step time [row] and of the peaks that were measured [memory row], over their scatter [1]."""
     return time / problem.scatter, memory[problem.with_memory] / MEMORY_SIGMA
+
+
+def weights(problem: Problem) -> tuple[Array, Array]:
+    """What step times [row] and the peaks that were measured [memory row] count, padding nothing [1]."""
+    return problem.weight, problem.weight[problem.with_memory] * problem.has_memory
 
 
 def _root_weights(problem: Problem) -> tuple[Array, Array]:
@@ -242,7 +247,8 @@ def _root_weights(problem: Problem) -> tuple[Array, Array]:
 
     They are apart from what they weigh: a row of weight zero must not meet the infinite slope of sqrt(0).
     """
-    return jnp.sqrt(problem.weight), jnp.sqrt(problem.weight[problem.with_memory] * problem.has_memory)
+    time, memory = weights(problem)
+    return jnp.sqrt(time), jnp.sqrt(memory)
 
 
 def _with_slope(standardised: Array) -> tuple[Array, Array]:

@@ -1,6 +1,5 @@
 """From a row of a runs table to the arguments of the model, with defaults filled in and named."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +37,8 @@ class RowDescription:
         gpus_per_node: chips in a scale-up domain, or in a tray of one [1]; None for the catalogue's.
         inter_node_gbit_per_s_per_gpu: scale-out bandwidth [Gbit/s]; None for the catalogue's.
         effects: levels of the categorical effects as the row names them, None where it does not.
+        measured_parts: how many timings are behind all rows of its setup, where steps are composed of them [1].
         states_zero_stage: whether the row names its ZeRO stage itself.
-        measured_parts: how many timings are behind all rows like it, where steps are composed of them [1].
         remarks: what was assumed beyond the documented defaults.
     """
 
@@ -50,8 +49,8 @@ class RowDescription:
     gpus_per_node: float | None
     inter_node_gbit_per_s_per_gpu: float | None
     effects: Mapping[str, str | None]
+    measured_parts: float
     states_zero_stage: bool = True
-    measured_parts: float = math.inf
     remarks: tuple[str, ...] = ()
 
 
@@ -93,8 +92,8 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
             "architecture": _architecture(shape),
             "local_shape": _local_shape(row, shape, plan),
         },
-        states_zero_stage=row["zero_stage"] is not None,
         measured_parts=float(_default(row, "measured_parts")),
+        states_zero_stage=row["zero_stage"] is not None,
         remarks=_remarks(row, known, batch),
     )
 

@@ -65,9 +65,7 @@ def test_criteria_prefer_the_better_fit(bloom_fit: js.FitResult):
     """Negative control: away from the optimum the likelihood is lower and both criteria are higher."""
     moved = bloom_fit.solution._replace(log_residuals=bloom_fit.solution.log_residuals + 0.1)
     found, worse = (diagnose(bloom_fit.problem, solution, bloom_fit.n) for solution in (bloom_fit.solution, moved))
-    assert log_likelihood(bloom_fit.problem, moved, bloom_fit.n) < log_likelihood(
-        bloom_fit.problem, bloom_fit.solution, bloom_fit.n
-    )
+    assert log_likelihood(bloom_fit.problem, moved) < log_likelihood(bloom_fit.problem, bloom_fit.solution)
     assert worse.aic > found.aic and worse.bic > found.bic
     assert found.bic > found.aic
 
