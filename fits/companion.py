@@ -26,7 +26,7 @@ from jaxscale.costs.matmul import matmul_time
 from jaxscale.plan import Plan
 
 FOLDER = Path(__file__).parent
-MATMUL = ("matmul_efficiency", "matmul_half_area", "matmul_half_width")
+MATMUL = ("matmul_efficiency", "matmul_half_area", "matmul_exposed_bytes")
 SCALE_UP = ("scale_up_efficiency", "collective_launch", "link_latency_scale")
 SCALE_OUT = ("scale_up_efficiency", "scale_out_efficiency", "collective_launch", "network_latency_scale")
 OUTLIER = 0.05

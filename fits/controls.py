@@ -25,7 +25,7 @@ from jaxscale.fit.solve import random_starts, solve
 GONE, FREE = -30.0, 30.0
 """Unconstrained coordinates at which a cost vanishes, or a resource costs nothing."""
 
-THIN = {"matmul_half_area": GONE, "matmul_half_width": GONE}
+THIN = {"matmul_half_area": GONE, "matmul_exposed_bytes": GONE}
 ACCUMULATION = {"accumulation_bytes": GONE, "fsdp_bytes": GONE}
 
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
@@ -38,10 +38,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
         "ultrascale_playbook_h100",
         {"host_time_layer": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
     ),
-    "handover between stages": (
-        "ultrascale_playbook_h100",
-        {"pp_slot_time": GONE, "pp_slot_tp_time": GONE},
-    ),
+    "handover between stages": ("ultrascale_playbook_h100", {"pp_slot_time": GONE}),
     "collectives within a node": (
         "vtrain_a100_ground_truth",
         {"scale_up_efficiency": FREE, "link_latency_scale": GONE, "collective_launch": GONE},

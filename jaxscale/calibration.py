@@ -126,8 +126,10 @@ class Calibration:
         """Total shift of each coefficient for a run of the given levels, by coefficient name [1].
 
         The source's own effect is used where the source is known, else the mean of its framework's sources; effects
-        of framework, chip, precision, kernel and release add to it.
+        of framework, chip, precision, kernel and release add to it. A precision is the number format of its name where
+        no other is given, as fp8 where it is not mxfp8.
         """
+        levels = {**levels, "number_format": levels.get("number_format") or levels.get("precision")}
         is_known = ("source", levels.get("source")) in self._known
         source = ("source", levels.get("source")) if is_known else (OTHER_SOURCES, levels.get("framework"))
         total: dict[str, float] = {}

@@ -119,7 +119,9 @@ class Plan(eqx.Module):
             if isinstance(value, float) and not 1 <= value < float("inf"):
                 raise ValueError(f"Plan.{name} = {value:g} is out of range; expected a number of at least 1")
         if isinstance(self.gradient_bytes, float) and not 0 < self.gradient_bytes < float("inf"):
-            raise ValueError(f"Plan.gradient_bytes = {self.gradient_bytes:g} is out of range; expected 2 or 4, above 0")
+            raise ValueError(
+                f"Plan.gradient_bytes = {self.gradient_bytes:g} is out of range; expected bytes above 0, as 2"
+            )
         if isinstance(self.zero_stage, float) and not 0 <= self.zero_stage <= 3:
             raise ValueError(f"Plan.zero_stage = {self.zero_stage:g} is out of range; expected 0, 1, 2 or 3")
 

@@ -197,7 +197,7 @@ def many_steps(configurations: Configuration, temperature: float = 0.0) -> StepT
 
 def ideal_coefficients(**changes: float) -> Coefficients:
     """Coefficients of a machine without losses: efficiencies and exposures 1, everything else 0."""
-    ones = ("efficiency", "latency_scale", "exposed", "factor")
+    ones = ("efficiency", "latency_scale", "pp_exposed", "factor")
     values = {name: float(any(word in name for word in ones)) for name in names()}
     return Coefficients(**(values | changes))
 

@@ -12,6 +12,7 @@ from jaxscale.cli.console import emit_json, show
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
+    from jaxscale.coefficients import Coefficients
     from jaxscale.workload import Transformer
 
 
@@ -28,6 +29,10 @@ class PlanSearch:
     seq_len: Annotated[
         int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
     ] = None
+    precision: Annotated[str, tyro.conf.arg(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
+    framework: Annotated[
+        str | None, tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`; pooled speed if left out")
+    ] = None
     fit: FitName = "default"
     top: Annotated[int, tyro.conf.arg(metavar="K", help="plans to list")] = 10
     hardware: HardwareFile = None
@@ -37,7 +42,8 @@ class PlanSearch:
         """Run the command.
 
         Raises:
-            InputError: an unknown model, chip or fit, a number out of range, or no plan that is valid and fits.
+            InputError: an unknown model, chip, framework, precision or fit, a number out of range, or no plan that is
+                valid and fits.
         """
         for name, value in (("--n-gpus", self.n_gpus), ("--global-batch", self.global_batch), ("--top", self.top)):
             checked_count(name, value)
@@ -45,19 +51,48 @@ class PlanSearch:
             checked_count("--seq-len", self.seq_len)
         import jaxscale as js
         from jaxscale.choose.best_plan import best_plan
+        from jaxscale.choose.framework_space import framework_space
         from jaxscale.report.tables import plan_ranking
 
         hardware = js.load_hardware(self.hardware)
         cluster = js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         model = load_model(self.model, self.seq_len)
-        levels = {"gpu": hardware[self.gpu].id, "precision": "bf16"}
-        coefficients = js.load_fit(self.fit)
-        choice = best_plan(model, cluster, self.global_batch, coefficients=coefficients, levels=levels, top=self.top)
+        fitted = js.load_fit(self.fit)
+        framework = checked_framework(self.framework, fitted)
+        levels = {"gpu": hardware[self.gpu].id, "precision": self.precision, "framework": framework}
+        space = framework_space(framework, self.precision)
+        choice = best_plan(
+            model, cluster, self.global_batch, coefficients=fitted, levels=levels, space=space, top=self.top
+        )
         if self.json:
             emit_json(choice.to_json())
             return
         show(plan_ranking(choice.to_json()))
         show("\n".join(["", *choice.binds, *choice.reasons]))
+
+
+def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
+    """A framework by its name in letters of any case, None for none.
+
+    Args:
+        name: as it was given.
+        fitted: the calibration, whose runs may be of frameworks of the user's own.
+
+    Returns:
+        The name that tables and fit use.
+
+    Raises:
+        InputError: neither the defaults nor the fit know it; says which there are.
+    """
+    from jaxscale.runs.defaults import known_frameworks
+
+    levels = fitted.calibration.known if fitted.calibration else ()
+    known = {*known_frameworks(), *(level for kind, level in levels if kind == "framework")}
+    if name is None or name in known:
+        return name
+    if name.lower() in known:
+        return name.lower()
+    raise InputError(f"--framework = {name!r} is unknown; expected one of {', '.join(sorted(known))}")
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":

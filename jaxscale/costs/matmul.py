@@ -1,13 +1,15 @@
-r"""Weight matmuls: roofline with an efficiency that falls for small or thin local matrices.
+r"""Weight matmuls: roofline, with losses of small local matrices to waves and of thin ones to the memory.
 
 One forward pass of a layer on one chip takes
 
-$$ t = \max\left( \frac{2 t_k P}{u\,C} \left(1 + \left(\frac1d + \frac1w\right)
-   \left(w_{1/2} + \frac{a_{1/2}}{2 t_k}\right)\right), \frac{2 P}{e W} \right) $$
+$$ t = \max\left( \frac{2 t_k P}{u\,C} \left(1 + \left(\frac1d + \frac1w\right) \frac{a_{1/2}}{2 t_k}\right)
+   + \left(\frac1d + \frac1w\right) t_k P \frac{b}{e W}, \frac{2 P}{e W} \right) $$
 
 with $t_k$ tokens, P local parameters, w the local inner width (heads or MLP, divided by tp). The output of one matmul
 has the area $t_k w$, that of its input's gradient $t_k d$. Tiles that fill the last wave of the chip's processors only
 in part lose a fixed area of it, $a_{1/2}$ (NVIDIA, Matrix Multiplication Background User's Guide, wave quantization).
+A matmul reads d numbers of a token and writes w, $P (1/d + 1/w)$ over all its matrices; while a tile is filled or
+emptied its processor does not multiply (same guide, math and memory bounds), which costs b bytes of traffic for each.
 """
 
 import jax.numpy as jnp
@@ -57,22 +59,23 @@ def matmul_time(
     Args:
         tokens: rows of the left matrix [token].
         params: local weights that multiply each row [1].
-        width: local inner width, for the thin-matrix loss [1].
-        d: width of a token, likewise [1].
+        width: local inner width, of what is written for a token [1].
+        d: width of a token, of what is read [1].
         plan: precision of the matmuls.
         cluster: peak and memory bandwidth.
-        coefficients: efficiency, half-efficiency width and area.
+        coefficients: efficiency, half-efficiency area, exposed traffic.
         temperature: smoothing of the roofline [1].
 
     Returns:
         Time [s].
     """
     c = coefficients
-    narrow = 1.0 / jnp.asarray(d) + 1.0 / width
-    lost = narrow * (c.matmul_half_width * tokens + 0.5 * c.matmul_half_area)
-    compute = 2.0 * params * (tokens + lost) * seconds_per_flop(cluster.chip, plan, c)
-    memory = element_bytes(plan) * params / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
-    return smooth_max(compute, memory, temperature)
+    thin = params * (1.0 / jnp.asarray(d) + 1.0 / width)
+    bandwidth = cluster.chip.hbm_bandwidth * c.hbm_efficiency
+    compute = (2.0 * params * tokens + thin * c.matmul_half_area) * seconds_per_flop(cluster.chip, plan, c)
+    exposed = tokens * thin * 0.5 * element_bytes(plan) * c.matmul_exposed_bytes / bandwidth
+    memory = element_bytes(plan) * params / bandwidth
+    return smooth_max(compute + exposed, memory, temperature)
 
 
 def dense_forward(

@@ -57,11 +57,11 @@ def host_exposed(
 def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: float = 0.0) -> Array:
     """Host time per handover between stages and per step.
 
-    Handing a microbatch over takes longer with more tensor-parallel ranks, whose communicators are polled. Stages work
-    side by side, so the step waits for the busiest one: it has two neighbours, or one where there are two stages.
+    Stages work side by side, so the step waits for the busiest one: it has two neighbours, or one where there are two
+    stages.
 
     Args:
-        plan: pp, tp, microbatches.
+        plan: pp, microbatches.
         coefficients: host time per slot of a stage with two neighbours, and per step.
         temperature: smoothing [1].
 
@@ -69,6 +69,5 @@ def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: float 
         Time [s].
     """
     c = coefficients
-    slot = c.pp_slot_time + c.pp_slot_tp_time * (plan.tp - 1.0)
     neighbours = smooth_min(plan.pp - 1.0, 2.0, temperature)
-    return 0.5 * neighbours * slot * plan.n_microbatches + c.step_time
+    return 0.5 * neighbours * c.pp_slot_time * plan.n_microbatches + c.step_time

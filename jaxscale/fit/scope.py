@@ -63,7 +63,6 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "moe_layer_time": _has_experts,
     "pp_exposed": _is_pipelined,
     "pp_slot_time": _is_pipelined,
-    "pp_slot_tp_time": lambda batch: _is_pipelined(batch) & _splits_tensors(batch),
 }
 
 

@@ -56,6 +56,16 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
     return next((table[name] for table in candidates if name in table), None)
 
 
+def is_fused(attention_kernel: str) -> bool:
+    """Whether an attention kernel keeps its scores on the chip; all do but those that the table names."""
+    return attention_kernel.lower() not in load_defaults()["kernels"]["materialised"]
+
+
+def known_frameworks() -> tuple[str, ...]:
+    """Frameworks with defaults of their own, in alphabetical order."""
+    return tuple(sorted(name for name in load_defaults()["frameworks"] if name != "default"))
+
+
 def fact_about(row: Mapping[str, Any], name: str) -> Any:
     """What its source says of a row beyond its cells, such as the interleaving of a published recipe.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxscale.runs.checks import degrees, is_flagged
-from jaxscale.runs.defaults import default_for, fact_about, load_defaults, translate
+from jaxscale.runs.defaults import default_for, fact_about, is_fused, translate
 from jaxscale.runs.schema import MODEL_FIELDS, SHAPE
 from jaxscale.runs.table import Row
 
@@ -149,7 +149,6 @@ def _batch(row: Row, known: Mapping[str, float]) -> dict[str, float] | None:
 def _choices(row: Row, tp: float) -> dict[str, Any]:
     """The plan's arguments other than degrees and batch."""
     vpp, ep = _filled(row, "vpp") or 1.0, row["ep"] or 1.0
-    kernel = str(_filled(row, "attention_kernel")).lower()
     return {
         "vpp": vpp,
         "ep": ep,
@@ -158,7 +157,7 @@ def _choices(row: Row, tp: float) -> dict[str, Any]:
         "recompute": translate("recompute", str(_filled(row, "activation_recompute"))),
         "schedule": "interleaved" if vpp > 1 else "1f1b",
         "precision": translate("precisions", str(_filled(row, "precision"))),
-        "flash_attention": kernel not in load_defaults()["kernels"]["materialised"],
+        "flash_attention": is_fused(str(_filled(row, "attention_kernel"))),
         "overlap_gradients": bool(_default(row, "overlap_gradients")),
         "balanced_stages": float(_default(row, "balanced_stages")),
         "gradient_bytes": float(_default(row, "gradient_bytes")),

@@ -196,11 +196,10 @@ TIMES = (
     "collective_launch",
     "moe_layer_time",
     "pp_slot_time",
-    "pp_slot_tp_time",
     "step_time",
     "straggler",
     "matmul_half_area",
-    "matmul_half_width",
+    "matmul_exposed_bytes",
 )
 """Coefficients of everything that is not a matmul."""
 

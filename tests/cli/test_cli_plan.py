@@ -41,6 +41,18 @@ def test_model_and_chip_from_files(run, tmp_path):
     assert "'my-chip' is not in the hardware catalogue" in run(*arguments).err
 
 
+def test_framework_and_precision(run):
+    """Plans take what the framework fixes, and the speed of its fitted runs."""
+    arguments = ("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", 32)
+    plain, named, narrow = (
+        run(*arguments, "--top", 1, "--json", *more).json["best"]
+        for more in ((), ("--framework", "NeMo"), ("--framework", "nemo", "--precision", "fp8"))
+    )
+    assert plain["gradient_bytes"] == 4.0
+    assert named["gradient_bytes"] == narrow["gradient_bytes"] == 2.0
+    assert narrow["step_time_s"] < named["step_time_s"] != plain["step_time_s"]
+
+
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
@@ -51,6 +63,8 @@ def test_model_and_chip_from_files(run, tmp_path):
         ("--model", "gpt-9", "model 'gpt-9' is not in the catalogue"),
         ("--gpu", "potato", "gpu 'potato' is not in the hardware catalogue"),
         ("--fit", "potato", "fit 'potato' is not shipped"),
+        ("--framework", "potato", "--framework = 'potato' is unknown; expected one of"),
+        ("--precision", "fp3", "PlanSpace.precision = 'fp3'; expected one of"),
     ],
 )
 def test_refusals(run, option, value, expected):
