@@ -29,11 +29,11 @@ THIN = {"matmul_half_area": GONE, "matmul_exposed_bytes": GONE}
 ACCUMULATION = {"accumulation_bytes": GONE, "fsdp_bytes": GONE}
 
 TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
-    "loss of thin matrices": ("mosaic_llm_foundry", THIN),
+    "loss of thin matrices": ("dp_scaling_misc", THIN),
     "thin matrices, casts and accumulation": ("mosaic_llm_foundry", {**THIN, **ACCUMULATION}),
     "casts and gradient accumulation": ("h100_one_chip", ACCUMULATION),
     "attention": ("mosaic_llm_foundry", {"attention_efficiency": FREE}),
-    "memory-bound kernels": ("h100_one_chip", {"residual_passes": GONE, "hidden_passes": GONE}),
+    "memory-bound kernels": ("mlperf_llm_training", {"residual_passes": GONE, "hidden_passes": GONE}),
     "host pace": (
         "ultrascale_playbook_h100",
         {"host_time_layer": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
