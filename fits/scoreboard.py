@@ -311,7 +311,7 @@ the 90 % interval of such runs.
 ## A new software stack
 
 The pooled fit is refitted without a setup; then its runs are predicted as they are (zero-shot), and after a fit of
-eight of them, drawn at random (mean over two draws). Percentage errors of step time; `fits/transfer.py`.
+eight of them, drawn at random (mean over six draws). Percentage errors of step time; `fits/transfer.py`.
 
 {transfer_table()}
 

@@ -1,6 +1,6 @@
 """Transfer to a software stack that was never fitted, with none and with a few of its runs; writes fits/transfer.csv.
 
-Run from the repository after `python fits/calibrate.py`: `python fits/transfer.py` (about 10 minutes on 2 cores). For
+Run from the repository after `python fits/calibrate.py`: `python fits/transfer.py` (about 5 minutes on 2 cores). For
 each setup, the pooled fit is refitted without it. Its runs are predicted as they are (zero-shot), and again after a fit
 of eight of them, drawn at random, that starts from the refitted coefficients (few-shot).
 """
@@ -24,7 +24,7 @@ from jaxscale.fit.solve import refine
 from jaxscale.fit.store import load_fit
 
 N_SHOTS = 8
-N_DRAWS = 2
+N_DRAWS = 6
 MIN_RUNS = 16
 
 

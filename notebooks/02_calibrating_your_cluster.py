@@ -79,8 +79,8 @@ print(before.notes[0])
 # %% [markdown]
 # ## 3. Ten runs later
 #
-# `js.fit` starts from the coefficients given and shrinks towards them; with so few runs it goes about as far from
-# them as left-out runs confirm. On the command line: `jaxscale fit my_runs.csv --start FIT --out my_fit.toml`.
+# `js.fit` starts from the coefficients given and shrinks towards them, the more so where runs that it leaves out are
+# then predicted better. On the command line: `jaxscale fit my_runs.csv --start FIT --out my_fit.toml`.
 #
 # The interval comes from the runs that the cross-validation left out. Ten runs in eight groups place a 90 % quantile
 # only roughly: count on fewer of the later runs inside than stated, and fit again when there are more.

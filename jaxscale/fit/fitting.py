@@ -28,7 +28,7 @@ from jaxscale.fit.solve import Solution, random_starts, refine, solve
 from jaxscale.fit.store import level_kinds, load_fit
 from jaxscale.runs import Runs
 
-TIGHTNESS_OF_FEW_RUNS = (0.02, 0.2, 0.6, 1.5)
+TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
 """Prior spreads of a fit of few runs, over those by which levels differ; `middle` chooses. The first one leaves the
 start as it is [1]."""
 
@@ -194,12 +194,13 @@ def attempt_fit(
 def middle(attempts: Sequence[Attempt]) -> Attempt:
     """The middle one, by tightness, of the attempts that foretell left-out runs nearly as well as the best does.
 
-    Few left-out runs cannot tell these apart; the tighter of two middle ones is taken. An attempt without a finite
-    error, which ran off, does not count; where no run was left out, the first one stands.
+    Few left-out runs cannot tell these apart; of two middle ones the wider is taken, since priors as wide as sources
+    differ are what is known of a new one. An attempt without a finite error, which ran off, does not count; where no
+    run was left out, the first one stands.
     """
     errors = np.asarray([attempt.error for attempt in attempts])
     near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))
-    return attempts[near[(len(near) - 1) // 2] if len(near) else 0]
+    return attempts[near[len(near) // 2] if len(near) else 0]
 
 
 def starts_of(problem: Problem, effects: Sequence[Effect], n_starts: int, resumed: Coefficients | None) -> Array:

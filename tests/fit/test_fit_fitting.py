@@ -173,15 +173,15 @@ def test_a_table_without_step_times_says_what_is_missing(tmp_path):
             measured_runs(js.read_runs(path))
 
 
-def test_few_runs_leave_the_start_only_where_left_out_runs_confirm_it(measured: Measured):
-    """The middle one of the priors whose held-out errors are near the best."""
+def test_few_runs_leave_the_start_unless_left_out_runs_confirm_it(measured: Measured):
+    """The middle one of the priors whose held-out errors are near the best, the wider of two."""
     problem, effects = fit_problem(measured.take(np.arange(8)), _truth())
     solution = refine(problem, jnp.zeros(problem.parametrisation.n_parameters))
 
     def attempts(*errors: float) -> list[Attempt]:
         return [Attempt(problem, effects, solution, np.full((8, 2), error)) for error in errors]
 
-    for errors, chosen in (((0.10, 0.10, 0.085, 0.2), 1), ((0.2, 0.15, 0.1, 0.085), 2), ((0.2, 0.3, 0.3, 0.1), 3)):
+    for errors, chosen in (((0.10, 0.15, 0.2), 0), ((0.10, 0.10, 0.085), 1), ((0.2, 0.085, 0.1), 2)):
         tried = attempts(*errors)
         assert middle(tried) is tried[chosen]
     ran_off, unknown = attempts(0.2, np.nan, 0.1), attempts(np.nan, np.nan)
