@@ -19,7 +19,8 @@ MEMORY_COEFFICIENTS = (
     "activation_factor",
     "logit_memory_bytes",
     "gradient_memory_bytes",
-    "boundary_bytes",
+    "working_bytes",
+    "pipeline_bytes",
     "framework_bytes",
 )
 """Coefficients that only the memory model reads; the others belong to the step time."""
@@ -73,7 +74,8 @@ class Coefficients(eqx.Module):
     step_time: Number = _coefficient()
     straggler: Number = _coefficient()
     activation_factor: Number = _coefficient()
-    boundary_bytes: Number = _coefficient()
+    working_bytes: Number = _coefficient()
+    pipeline_bytes: Number = _coefficient()
     logit_memory_bytes: Number = _coefficient()
     gradient_memory_bytes: Number = _coefficient()
     framework_bytes: Number = _coefficient()

@@ -120,13 +120,13 @@ def test_microbatches_in_flight(plan: Plan, expected: float):
     assert float(microbatches_in_flight(plan)) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("stages", [1.0, 2.0, 4.0])
-def test_a_stage_keeps_its_boundary_of_every_microbatch_in_flight(stages: float):
+@pytest.mark.parametrize(("stages", "share"), [(1.0, 0.0), (2.0, 0.0), (4.0, 0.5), (16.0, 0.875)])
+def test_buffers_of_a_pipeline_saturate_with_microbatches_in_flight(stages: float, share: float):
     """On every tensor-parallel rank whole."""
     shape = model("llama3-70b")
     plan = Plan(tp=8, pp=stages, micro_batch_size=2, n_microbatches=16)
-    without, kept = of(shape, plan), of(shape, plan, boundary_bytes=3.0)
-    expected = 3.0 * stages * 2.0 * shape.seq_len * shape.d_model
+    without, kept = of(shape, plan), of(shape, plan, working_bytes=3.0, pipeline_bytes=40.0)
+    expected = (3.0 + 40.0 * share) * 2.0 * shape.seq_len * shape.d_model
     assert float(kept.activations - without.activations) == pytest.approx(expected, rel=1e-9)
 
 

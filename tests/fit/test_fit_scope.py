@@ -43,5 +43,5 @@ def test_most_coefficients_in_scope_move_something(measured: Measured, slopes: n
 
 
 def test_memory_counts_only_where_it_was_measured(measured: Measured):
-    column = names().index("boundary_bytes")
+    column = names().index("working_bytes")
     np.testing.assert_array_equal(scope(measured)[:, column], np.isfinite(np.asarray(measured.peak_memory)))
