@@ -29,7 +29,7 @@ from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
 
-WINDOW = {"tp": 5, "pp": 5, "cp": 5, "vpp": 3, "ep": 4, "micro_batch_size": 4}
+WINDOW = {"tp": 5, "pp": 5, "cp": 5, "vpp": 9, "ep": 4, "micro_batch_size": 4}
 """Values of every degree in a window [1]."""
 
 
