@@ -103,7 +103,7 @@ class FoundPlans(NamedTuple):
 
 
 def relax_plans(
-    problems: Sequence[PlanProblem], *, n_starts: int = 6, n_steps: int = 60, candidates: int = 4
+    problems: Sequence[PlanProblem], *, n_starts: int = 9, n_steps: int = 60, candidates: int = 4
 ) -> list[list[RelaxedPlan]]:
     """Continuous optima of many problems at once.
 
