@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from reliability import oom_table, reliability_figure, ultrascale_oom
+from transfer import N_DRAWS, N_SHOTS
 
 from jaxscale.calibration import Z90, Calibration, software_stack
 from jaxscale.fit.intervals import half_width
@@ -199,7 +200,8 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 def transfer_table() -> str:
     """Zero-shot and few-shot errors by setup as a Markdown table."""
-    lines = ["| setup left out | n | zero-shot, mean / median | with 8 runs, median | worst draw, after / before |"]
+    head = f"| setup left out | n | zero-shot, mean / median | with {N_SHOTS} runs, median | worst draw, after / before |"
+    lines = [head]
     lines.append("|---|---|---|---|---|")
     for row in rows_of("transfer.csv"):
         zero = f"{float(row['zero_shot_mape']):.1f} / {float(row['zero_shot']):.1f}"
@@ -311,7 +313,7 @@ the 90 % interval of such runs.
 ## A new software stack
 
 The pooled fit is refitted without a setup; then its runs are predicted as they are (zero-shot), and after a fit of
-eight of them, drawn at random (mean over six draws). Percentage errors of step time; `fits/transfer.py`.
+{N_SHOTS} of them, drawn at random (mean over {N_DRAWS} draws). Percentage errors of step time; `fits/transfer.py`.
 
 {transfer_table()}
 

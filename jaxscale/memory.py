@@ -113,7 +113,7 @@ def optimizer_state_bytes(plan: Plan) -> Array:
     return MOMENT_BYTES + MASTER_BYTES * (2.0 - 0.5 * element_bytes(plan))
 
 
-def buffer_bytes(
+def transient_activation_bytes(
     model: Transformer, plan: Plan, coefficients: Coefficients, in_flight: ArrayLike, temperature: float = 0.0
 ) -> Array:
     r"""Activations besides those stored for the backward pass, on every tensor-parallel rank whole.
@@ -182,11 +182,11 @@ def memory(
     in_flight = microbatches_in_flight(plan, temperature)
     checkpoint = element_bytes(plan) * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
     per_layer = whole + plan.recompute_full * (checkpoint - whole)
-    stored = per_layer * layers * in_flight + buffer_bytes(model, plan, c, in_flight, temperature)
+    stored = per_layer * layers * in_flight + transient_activation_bytes(model, plan, c, in_flight, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
     logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
     last_layers = last_stage_layers(model, plan, temperature)
-    last_stored = per_layer * last_layers + buffer_bytes(model, plan, c, 1.0, temperature)
+    last_stored = per_layer * last_layers + transient_activation_bytes(model, plan, c, 1.0, temperature)
     last_stage = last_stored + plan.recompute_full * whole + logit_bytes
     logits = smooth_max(last_stage, activations, temperature) - activations
     gathered = sharding(plan, 3) * 2.0 * element_bytes(plan) * (params.layers + params.experts) / layers

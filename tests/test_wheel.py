@@ -1,7 +1,6 @@
 """The wheel: what it contains, and that an installed copy predicts."""
 
 import csv
-import importlib.util
 import subprocess
 import sys
 import sysconfig
@@ -87,7 +86,6 @@ def test_the_installed_package_finds_its_own_data(python: Path, tmp_path: Path):
     assert (float(memory), float(width)) == (80e9, 4096.0)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jaxscale.cli") is None, reason="no command line in this tree")
 def test_the_installed_command_predicts(python: Path, tmp_path: Path):
     runs = ROOT / "data" / "runs" / "vtrain_a100_ground_truth.csv"
     lines = runs.read_text(encoding="utf-8").splitlines()[:6]

@@ -30,7 +30,7 @@ from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
 
 WINDOW = {"tp": 5, "pp": 5, "cp": 5, "vpp": 9, "ep": 4, "micro_batch_size": 4}
-"""Values of every degree in a window [1]."""
+"""Values of every degree in a window; interleavings divide a stage's layers, so that near ones may be far apart [1]."""
 
 
 class PlanProblem(NamedTuple):
