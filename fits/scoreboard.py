@@ -200,8 +200,8 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 def transfer_table() -> str:
     """Zero-shot and few-shot errors by setup as a Markdown table."""
-    head = f"| setup left out | n | zero-shot, mean / median | with {N_SHOTS} runs, median | worst draw, after / before |"
-    lines = [head]
+    few = f"with {N_SHOTS} runs, median"
+    lines = [f"| setup left out | n | zero-shot, mean / median | {few} | worst draw, after / before |"]
     lines.append("|---|---|---|---|---|")
     for row in rows_of("transfer.csv"):
         zero = f"{float(row['zero_shot_mape']):.1f} / {float(row['zero_shot']):.1f}"
