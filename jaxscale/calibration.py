@@ -24,7 +24,7 @@ KINDS = (
 """Kinds of level whose effects add to that of the source."""
 
 OTHER_SOURCES = "framework_sources"
-"""Kind of the mean effect of a framework's sources, which stands in for that of a source that was never fitted."""
+"""Kind of the effect that a framework's sources foretell for a source that was never fitted."""
 
 Z90 = 1.6448536269514722
 """Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""
@@ -105,6 +105,8 @@ class Calibration:
         largest: sources and the most chips of any of their runs in the fit [1].
         provenance: keys and values: data hash, versions, number of runs, held-out error.
         limits: of memory, of the sources that showed them.
+        own: the source and the framework of the fitted runs, where all of them share one; a run that does not name its
+            own is taken to be like them.
     """
 
     name: str
@@ -114,6 +116,13 @@ class Calibration:
     largest: tuple[tuple[str, float], ...] = ()
     provenance: tuple[tuple[str, str], ...] = ()
     limits: tuple[MemoryLimit, ...] = ()
+    own: tuple[tuple[str, str], ...] = ()
+
+    def named(self, levels: Mapping[str, str | None]) -> Mapping[str, str | None]:
+        """Levels of a run with the source and framework of the fitted ones, if it names neither or only the latter."""
+        own = dict(self.own)
+        is_foreign = levels.get("framework") not in (None, "", own.get("framework"))
+        return levels if levels.get("source") or is_foreign else {**levels, **own}
 
     @functools.cached_property
     def _by_level(self) -> dict[tuple[str, str], list[LevelEffect]]:
@@ -125,10 +134,11 @@ class Calibration:
     def shifts(self, levels: Mapping[str, str | None]) -> dict[str, float]:
         """Total shift of each coefficient for a run of the given levels, by coefficient name [1].
 
-        The source's own effect is used where the source is known, else the mean of its framework's sources; effects
+        The source's own effect is used where the source is known, else what its framework's sources foretell; effects
         of framework, chip, precision, kernel and release add to it. A precision is the number format of its name where
         no other is given, as fp8 where it is not mxfp8.
         """
+        levels = self.named(levels)
         levels = {**levels, "number_format": levels.get("number_format") or levels.get("precision")}
         is_known = ("source", levels.get("source")) in self._known
         source = ("source", levels.get("source")) if is_known else (OTHER_SOURCES, levels.get("framework"))
@@ -161,6 +171,7 @@ class Calibration:
         Returns:
             The widest scatter that applies.
         """
+        levels = self.named(levels)
         return max([self._usual_scatter(levels), *self._novel_scatter(levels, n_chips)], key=lambda found: found.time)
 
     def _usual_scatter(self, levels: Mapping[str, str | None]) -> Scatter:
@@ -195,7 +206,8 @@ class Calibration:
 
     def memory_limit_of(self, levels: Mapping[str, str | None], scatter: float) -> MemoryLimit:
         """Limit of memory of a run of the given levels: its source's, else all of it with the scatter of its peak."""
-        return self.limit_by_source.get(levels.get("source") or "", MemoryLimit("", 1.0, scatter))
+        source = self.named(levels).get("source") or ""
+        return self.limit_by_source.get(source, MemoryLimit("", 1.0, scatter))
 
     def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
         """Levels of a run that the fit never saw, as `kind 'level'`."""

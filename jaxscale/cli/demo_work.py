@@ -53,7 +53,12 @@ AS_TRAINED = Plan(
 N_TOP, N_SHAPED = 400, 6
 """Plans to rank, enough to find several of different degrees; plans under which to search for a shape [plan]."""
 
-LEVELS: Mapping[str, str | None] = {"source": SOURCE, "gpu": GPU, "precision": "bf16"}
+LEVELS: Mapping[str, str | None] = {
+    "source": f"{SOURCE}/megatron-deepspeed",
+    "framework": "megatron-deepspeed",
+    "gpu": GPU,
+    "precision": "bf16",
+}
 """Levels of the planned run whose fitted effects and scatter apply."""
 
 N_FOLDS = 5

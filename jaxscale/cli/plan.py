@@ -31,7 +31,8 @@ class PlanSearch:
     ] = None
     precision: Annotated[str, tyro.conf.arg(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
     framework: Annotated[
-        str | None, tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`; pooled speed if left out")
+        str | None,
+        tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`; that of the fitted runs if left out"),
     ] = None
     fit: FitName = "default"
     top: Annotated[int, tyro.conf.arg(metavar="K", help="plans to list")] = 10
@@ -72,7 +73,7 @@ class PlanSearch:
 
 
 def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
-    """A framework by its name in letters of any case, None for none.
+    """A framework by its name in letters of any case; where none is given that of all fitted runs, if they share one.
 
     Args:
         name: as it was given.
@@ -84,11 +85,14 @@ def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
     Raises:
         InputError: neither the defaults nor the fit know it; says which there are.
     """
+    from jaxscale.calibration import Calibration
     from jaxscale.runs.defaults import known_frameworks
 
-    levels = fitted.calibration.known if fitted.calibration else ()
-    known = {*known_frameworks(), *(level for kind, level in levels if kind == "framework")}
-    if name is None or name in known:
+    record = fitted.calibration or Calibration("none")
+    known = {*known_frameworks(), *(level for kind, level in record.known if kind == "framework")}
+    if name is None:
+        return dict(record.own).get("framework")
+    if name in known:
         return name
     if name.lower() in known:
         return name.lower()

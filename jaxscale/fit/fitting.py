@@ -271,7 +271,14 @@ def calibration_record(
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
         limits=before.limits,
+        own=shared_levels(rows),
     )
+
+
+def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The source and the framework of some runs, each where all of them name the same one."""
+    named = {kind: {row[kind] for row in rows} for kind in ("source", "framework")}
+    return tuple((kind, max(levels)) for kind, levels in named.items() if len(levels) == 1 and levels != {""})
 
 
 def largest_clusters(before: Calibration, measured: Measured) -> tuple[tuple[str, float], ...]:
@@ -292,7 +299,7 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
 
 
 def inherited_effects(before: Calibration, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
-    """Effects with which runs of sources that the start did not know began: the mean of their framework's sources."""
+    """Effects with which runs of sources that the start did not know began, foretold by their framework's others."""
     sources = {(row["source"], row["framework"]) for row in rows if row["source"]}
     return tuple(
         LevelEffect("source", source, effect.shifts)
@@ -303,18 +310,24 @@ def inherited_effects(before: Calibration, rows: Sequence[Mapping[str, str]]) ->
 
 
 def other_sources_effects(effects: Sequence[LevelEffect], rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
-    """Mean effect of each framework's sources, for runs of a known framework from a new source.
+    """Expected effect of a new source of each framework, given those of the framework's n sources.
 
-    Runs that are apart from their source's others stand for nothing but themselves.
+    Where sources of a framework have as much in common as they have apart (the spreads of `framework` and `source` in
+    `EFFECT_SPREAD` are alike), that is n / (n + 1) of their mean. A coefficient by which the framework itself was found
+    to differ needs nothing more, and runs that are apart from their source's others stand for nothing but themselves.
+
+    Source: Efron & Morris 1975, J. Am. Stat. Assoc. 70, section 2 (the mean of a level, given those of its members).
     """
     by_source = {effect.level: dict(effect.shifts) for effect in effects if effect.kind == "source"}
+    by_framework = {effect.level: dict(effect.shifts) for effect in effects if effect.kind == "framework"}
     sources: dict[str, set[str]] = {}
     for row in rows:
         if row["framework"] and row["source"] in by_source and not is_apart(row["source"]):
             sources.setdefault(row["framework"], set()).add(row["source"])
     found = []
     for framework, members in sorted(sources.items()):
-        names_moved = sorted({name for member in members for name in by_source[member]})
-        means = [(n, float(np.mean([by_source[member].get(n, 0.0) for member in members]))) for n in names_moved]
-        found.append(LevelEffect(OTHER_SOURCES, framework, tuple(means)))
+        moved_names = {name for member in members for name in by_source[member]} - set(by_framework.get(framework, {}))
+        share = 1.0 / (len(members) + 1)
+        sums = ((name, sum(by_source[member].get(name, 0.0) for member in members)) for name in sorted(moved_names))
+        found.append(LevelEffect(OTHER_SOURCES, framework, tuple((name, share * total) for name, total in sums)))
     return tuple(found)

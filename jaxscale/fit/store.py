@@ -66,7 +66,9 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
     largest = tuple((source, float(count)) for source, count in table.get("largest", {}).items())
     provenance = tuple((key, str(value)) for key, value in table.get("provenance", {}).items())
     limits = tuple(MemoryLimit(**entry) for entry in table.get("memory_limits", []))
-    calibration = Calibration(str(table.get("name", path.stem)), effects, scatter, known, largest, provenance, limits)
+    own = tuple((kind, str(level)) for kind, level in table.get("own", {}).items())
+    name = str(table.get("name", path.stem))
+    calibration = Calibration(name, effects, scatter, known, largest, provenance, limits, own)
     return from_values([values[name] for name in names()], calibration)
 
 
@@ -152,6 +154,8 @@ def to_toml(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, An
     for kind in sorted({kind for kind, _ in record.known}):
         levels = [_quoted(level) for known, level in record.known if known == kind]
         lines.append(f"{kind} = [{', '.join(levels)}]")
+    if record.own:
+        lines += ["", "[own]", *(f"{kind} = {_quoted(level)}" for kind, level in record.own)]
     lines += ["", "[largest]"]
     lines += [f"{_quoted(source)} = {count:g}" for source, count in record.largest]
     for effect in record.effects:

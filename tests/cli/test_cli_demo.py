@@ -8,6 +8,7 @@ from jaxscale.choose.result import plan_words
 from jaxscale.cli import demo_work
 from jaxscale.cli.demo_report import add_plans, add_shape, plan_label
 from jaxscale.coefficients import prior_medians
+from jaxscale.fit.measured import measured_runs
 from jaxscale.plan import violations
 from jaxscale.report import Report
 from jaxscale.step import StepTime
@@ -37,6 +38,13 @@ def test_no_group_is_both_fitted_and_held_out():
 def test_the_plan_that_was_used_is_valid():
     assert violations(demo_work.model(demo_work.MODEL), demo_work.AS_TRAINED, demo_work.N_GPUS) == []
     assert demo_work.AS_TRAINED.global_batch_size_seqs == demo_work.BATCH
+
+
+def test_the_planned_run_belongs_to_the_runs_that_were_fitted():
+    """Else neither their effects nor the scatter of their memory would count."""
+    kept, _ = demo_work.split(load_hardware())
+    measured, _ = measured_runs(kept)
+    assert all(level in measured.levels[kind] for kind, level in demo_work.LEVELS.items())
 
 
 def test_the_best_plan_beats_the_one_that_was_used(design):

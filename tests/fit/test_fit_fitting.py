@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,10 @@ from jaxtyping import Array
 
 import jaxscale as js
 from jaxscale._resources import data_path
+from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
 from jaxscale.coefficients import names
 from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.fitting import Attempt, fit_measured, middle
+from jaxscale.fit.fitting import Attempt, fit_measured, middle, shared_levels
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import (
     Problem,
@@ -27,6 +29,9 @@ from jaxscale.fit.objective import (
 from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import about_start, base_of, fit_problem
 from jaxscale.fit.solve import refine
+
+FRAMEWORK = "megatron-deepspeed"
+"""That of the BLOOM table."""
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +219,21 @@ def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
 
     assert median_error(start) > 0.3
     assert median_error(fitted) < 0.06
+
+
+def test_a_plan_for_the_fitted_cluster_needs_no_name_of_it(measured: Measured):
+    """What the start foretold for the framework is part of the fit, whether or not a planned run names it again."""
+    start = dataclasses.replace(
+        js.prior_medians(),
+        calibration=Calibration("start", effects=(LevelEffect(OTHER_SOURCES, FRAMEWORK, (("straggler", 0.4),)),)),
+    )
+    few = measured.take(np.arange(0, 64, 8))
+    fitted = fit_measured(few, start=start, n_starts=1, n_folds=2).coefficients
+    assert dict(fitted.calibration.own) == {"source": few.levels["source"][0], "framework": FRAMEWORK}
+    unnamed, named = (js.resolve(fitted, levels) for levels in ({}, {"framework": FRAMEWORK}))
+    chex.assert_trees_all_equal(unnamed, named)
+    elsewhere = js.resolve(fitted, {"framework": "another"})
+    np.testing.assert_allclose(unnamed.straggler / elsewhere.straggler, np.exp(0.4), rtol=1e-6)
+    assert shared_levels([{"source": "a", "framework": "f"}, {"source": "b", "framework": "f"}]) == (
+        ("framework", "f"),
+    )

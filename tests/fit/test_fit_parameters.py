@@ -122,7 +122,26 @@ def test_only_usual_releases_stand_for_their_framework():
     effects = [LevelEffect("source", level, shifts) for level in ("s/f/old", "s/f", "t/g/old")]
     rows = [{"framework": "f", "source": "s/f/old"}, {"framework": "f", "source": "s/f"}]
     rows.append({"framework": "g", "source": "t/g/old"})
-    assert other_sources_effects(effects, rows) == (LevelEffect(OTHER_SOURCES, "f", shifts),)
+    assert other_sources_effects(effects, rows) == (LevelEffect(OTHER_SOURCES, "f", (("pp_slot_time", 3.0),)),)
+
+
+def test_more_sources_of_a_framework_foretell_more_of_the_next_one():
+    """The mean of a normal level, given n members that vary about it as much as levels do among themselves."""
+    name = "matmul_efficiency"
+    for n in (1, 2, 5):
+        sources = [f"s{index}/f" for index in range(n)]
+        effects = [LevelEffect("source", source, ((name, 0.6),)) for source in sources]
+        (found,) = other_sources_effects(effects, [{"framework": "f", "source": source} for source in sources])
+        covariance = np.ones((n, n)) + np.eye(n)  # of the members: what is the level's, and what is each one's
+        expected = np.ones(n) @ np.linalg.solve(covariance, np.full(n, 0.6))
+        assert dict(found.shifts)[name] == pytest.approx(expected)
+
+
+def test_what_a_framework_was_found_to_differ_by_is_not_counted_twice():
+    effects = [LevelEffect("source", "s/f", (("pp_slot_time", 0.4), ("tp_overlap", 0.2)))]
+    effects.append(LevelEffect("framework", "f", (("tp_overlap", 0.5),)))
+    (found,) = other_sources_effects(effects, [{"framework": "f", "source": "s/f"}])
+    assert found.shifts == (("pp_slot_time", 0.2),)
 
 
 def test_jacobian_is_the_derivative_of_rows():
@@ -168,7 +187,7 @@ def test_a_new_source_of_a_known_framework_keeps_the_effect_it_began_with():
         (
             {"source": "a", "framework": "f"},
             0.1,
-            # The source's own effect takes the place of the mean of its framework's.
+            # The source's own effect takes the place of what its framework's sources foretell.
         ),
         ({"source": "new", "framework": "f"}, 0.3),
         ({"source": "new", "framework": "f", "gpu": "h200"}, 0.25),

@@ -1,10 +1,13 @@
 """Fits on disk and by name."""
 
+import dataclasses
+
 import pytest
 
 import jaxscale as js
-from jaxscale.calibration import Calibration, Scatter
+from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Scatter
 from jaxscale.coefficients import names
+from jaxscale.fit.store import to_toml
 
 
 def test_shipped_default_covers_catalogue():
@@ -42,6 +45,40 @@ def test_what_no_fitted_run_had_widens_the_interval():
     assert kind(64.0, architecture="d128") == "new_model"
     assert kind(65.0) == "larger" == kind(65.0, architecture="d128")
     assert kind(65.0, source="yours", framework="g") == "unseen"
+
+
+def _of_one_cluster() -> Calibration:
+    """What a fit of a user's own runs knows, among things that its start knew."""
+    return Calibration(
+        "mine",
+        effects=(LevelEffect("source", "mine/f", (("straggler", 0.5),)), LevelEffect("framework", "g", ())),
+        scatter=(Scatter("source", "mine/f", 0.05, 0.1), Scatter("unseen", "", 0.6, 0.3)),
+        known=(("framework", "f"), ("framework", "g"), ("source", "mine/f")),
+        limits=(MemoryLimit("mine/f", 0.9, 0.04),),
+        own=(("source", "mine/f"), ("framework", "f")),
+    )
+
+
+@pytest.mark.parametrize("levels", [{}, {"source": ""}, {"framework": "f"}, {"source": "mine/f"}])
+def test_a_run_that_names_no_source_is_one_of_the_fitted_cluster(levels: dict):
+    record = _of_one_cluster()
+    assert record.shifts(levels) == {"straggler": 0.5}
+    assert record.scatter_of(levels).kind == "source"
+    assert record.memory_limit_of(levels, 0.1).usable == 0.9
+
+
+@pytest.mark.parametrize("levels", [{"framework": "g"}, {"source": "yours/f", "framework": "f"}])
+def test_a_run_that_names_another_one_is_not(levels: dict):
+    record = _of_one_cluster()
+    assert record.shifts(levels) == {}
+    assert record.scatter_of(levels).kind == "unseen"
+    assert record.memory_limit_of(levels, 0.1) == MemoryLimit("", 1.0, 0.1)
+
+
+def test_a_record_is_the_same_on_disk(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(to_toml(dataclasses.replace(js.prior_medians(), calibration=_of_one_cluster()), {}, "a fit"))
+    assert js.load_fit(path).calibration == _of_one_cluster()
 
 
 def test_largest_clusters_are_kept_on_disk():
