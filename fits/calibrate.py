@@ -15,8 +15,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from left_out import log_residuals, without
 
 from jaxscale._resources import data_path
 from jaxscale.calibration import Calibration, software_stack, table_of
@@ -26,15 +26,14 @@ from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.intervals import scatter_by, typical
 from jaxscale.fit.measured import fold_of, measured_runs
 from jaxscale.fit.memory_limits import with_memory_limits
-from jaxscale.fit.objective import reweighted
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.solve import refine
 from jaxscale.fit.store import load_fit
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
 N_STARTS = 4
-"""Random starts of each search; the last calibration is one more, so that no new one is worse for want of luck [1]."""
+"""Random starts of each search; the last calibration stands beside them, so that no new one is worse for want of luck
+[1]."""
 
 N_MODEL_FOLDS = 12
 
@@ -83,13 +82,13 @@ def larger_fold(measured: Measured) -> np.ndarray:
     return np.where(np.asarray(measured.batch.cluster.n_chips) > np.asarray(most), 0, -1)
 
 
-def left_out(result: FitResult, fold: np.ndarray, name: str) -> np.ndarray:
+def left_out(result: FitResult, measured: Measured, fold: np.ndarray, name: str) -> np.ndarray:
     """Log residuals of step time and memory of each run under the fit that never saw its fold [row, 2]."""
     residuals = np.full((result.n, 2), np.nan)
     for index in sorted(set(fold) - {-1}):
         print(f"leaving out {name} {index + 1} of {fold.max() + 1}", file=sys.stderr, flush=True)
-        solution = refine(reweighted(result.problem, fold != index), result.solution.parameters)
-        residuals[fold == index] = np.asarray(solution.log_residuals)[: result.n][fold == index]
+        fitted = without(measured, result.problem, result.effects, fold != index, result.solution.parameters)
+        residuals[fold == index] = log_residuals(measured, fitted)[fold == index]
     return residuals
 
 
@@ -136,7 +135,7 @@ def fit_each() -> np.ndarray:
     for name, (table, _) in load_tables().items():
         result = fit_measured(table, n_starts=N_STARTS, name=name, data_hash=digest([name]), resumed=last_fit(name))
         save(result, name, [name])
-        larger = left_out(result, larger_fold(table), f"larger clusters of {name}")
+        larger = left_out(result, table, larger_fold(table), f"larger clusters of {name}")
         residuals.append(np.stack([result.held_out, larger[:, 0]], axis=1))
         print(_said(name, result), flush=True)
     return np.concatenate(residuals)
@@ -167,11 +166,11 @@ def fit_together(own: Future[np.ndarray]) -> None:
     for setup, error in pooled.errors_by("source").items():
         print(f"  {setup}: {error['mape']:.2f} / {error['median_ape']:.2f} %", flush=True)
     folds = schemes(everything)
-    residuals = {name: left_out(pooled, fold, name) for name, fold in folds.items()}
+    residuals = {name: left_out(pooled, everything, fold, name) for name, fold in folds.items()}
     pooled = with_novel_scatter(pooled, everything, residuals)
     save(pooled, "default", sorted(tables))
-    memory = np.where(np.asarray(pooled.problem.log_memory)[: pooled.n] > 0.0, 1.0, np.nan)
-    in_sample = np.asarray(jnp.asarray(pooled.solution.log_residuals))[: pooled.n]
+    memory = np.where(np.isfinite(np.asarray(everything.peak_memory)), 1.0, np.nan)
+    in_sample = np.asarray(pooled.solution.log_residuals)[: pooled.n]
     write_residuals(
         {
             "table": [name for name, (_, index) in tables.items() for _ in index],
@@ -186,7 +185,7 @@ def fit_together(own: Future[np.ndarray]) -> None:
             "left_out_larger_own": own.result()[:, 1].tolist(),
             **{f"left_out_{name}": values[:, 0].tolist() for name, values in residuals.items()},
             "memory_in_sample": (in_sample[:, 1] * memory).tolist(),
-            "memory_left_out_model": (residuals["model"][:, 1] * memory).tolist(),
+            "memory_left_out_model": residuals["model"][:, 1].tolist(),
         }
     )
 

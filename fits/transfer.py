@@ -12,15 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from calibrate import FOLDER, load_tables
+from left_out import log_residuals, without
 
 from jaxscale.calibration import software_stack
 from jaxscale.coefficients import Coefficients, prior_medians
 from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.fitting import Attempt, calibration_record, fit_measured, moved
-from jaxscale.fit.objective import Problem, predicted_logs, reweighted
-from jaxscale.fit.parameters import Effect
-from jaxscale.fit.prepare import base_of, fit_problem, parameters_of
-from jaxscale.fit.solve import refine
+from jaxscale.fit.fitting import fit_measured
+from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.fit.store import load_fit
 
 N_SHOTS = 8
@@ -28,19 +26,9 @@ N_DRAWS = 6
 MIN_RUNS = 16
 
 
-def without(everything: Measured, problem: Problem, effects: tuple[Effect, ...], kept: np.ndarray) -> Coefficients:
-    """The pooled fit of the kept runs, starting from the shipped one."""
-    solution = refine(reweighted(problem, kept), jnp.asarray(parameters_of(load_fit(), problem, effects)))
-    attempt = Attempt(problem, effects, solution, np.zeros((int(kept.sum()), 2)))
-    record = calibration_record("without", everything.take(kept), prior_medians(), attempt, "")
-    return moved(prior_medians(), problem.parametrisation.spread, solution.parameters, record)
-
-
 def errors(measured: Measured, coefficients: Coefficients) -> np.ndarray:
     """Absolute percentage error of step time of each run [%]."""
-    batch = jax.tree.map(jnp.asarray, measured.batch)
-    log_time, _ = predicted_logs(batch, jnp.asarray(base_of(measured, coefficients)))
-    return 100.0 * np.abs(np.expm1(np.asarray(log_time) - np.log(np.asarray(measured.step_time))))
+    return 100.0 * np.abs(np.expm1(log_residuals(measured, coefficients)[:, 0]))
 
 
 def few_shot(measured: Measured, start: Coefficients) -> list[tuple[float, float]]:
@@ -60,11 +48,12 @@ def main() -> None:
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
     problem, effects = fit_problem(everything, prior_medians())
+    shipped = jnp.asarray(parameters_of(load_fit(), problem, effects))
     setups = np.asarray([software_stack(source) for source in everything.levels["source"]])
     rows = []
     for setup in sorted(set(setups)):
         inside = setups == setup
-        start = without(everything, problem, effects, ~inside)
+        start = without(everything, problem, effects, ~inside, shipped)
         runs = everything.take(inside)
         zero = errors(runs, start)
         row = {"setup": setup, "n": int(inside.sum()), "zero_shot_mape": np.mean(zero), "zero_shot": np.median(zero)}

@@ -113,6 +113,13 @@ print("identified by the ten runs:", ", ".join(identified))
 Image(png(figures.coefficient_intervals(result)))
 
 # %% [markdown]
+# How fast the likelihood falls along each of the best known ones. Where the curve leaves the parabola, an interval from
+# the standard error alone would be wrong.
+
+# %%
+Image(png(figures.profile_curves(result, most=3)))
+
+# %% [markdown]
 # Two coefficients that do the same thing to the runs at hand cannot be told apart; their correlation says so.
 
 # %%
@@ -126,6 +133,9 @@ Image(png(figures.correlation_matrix(result)))
 rows = later.rows
 columns = {name: [row[name] for row in rows] for name in ("n_gpus", "micro_batch_size", "d_model", "seq_len")}
 Image(png(figures.residuals_by_column(np.log(after.step_time / after.measured), columns)))
+
+# %% [markdown]
+# `jaxscale fit my_runs.csv --out my_fit.toml --report fit-report` writes all of these figures into one document.
 
 # %% [markdown]
 # ## 5. The plan

@@ -18,8 +18,8 @@ from jaxscale.report.figures import (
     shape_profile,
     step_breakdown,
 )
+from jaxscale.report.fit_report import add_coefficients
 from jaxscale.report.style import seconds
-from jaxscale.report.tables import number
 
 RESIDUAL_COLUMNS = ("d_model", "n_layers", "n_gpus", "tp", "pp", "dp")
 
@@ -110,14 +110,7 @@ def add_calibration(report: Report, calibration: DemoCalibration) -> None:
     caption = "Errors of the runs held out, by column."
     residuals = np.log(held_out.step_time / held_out.measured)
     report.figure("residuals_by_column", residuals_by_column(residuals, columns), caption)
-    report.heading("What the fit found")
-    rows = [
-        (name, number(entry["value"]), f"{number(entry['lo'])} to {number(entry['hi'])}", entry["unit"])
-        for name, entry in fit.parameters.items()
-        if entry["identified"]
-    ]
-    report.text("Coefficients that these runs identify; the others rest on their priors.")
-    report.table(("coefficient", "value", "90 % interval", "unit"), rows)
+    add_coefficients(report, fit)
 
 
 def add_plans(report: Report, design: DemoDesign) -> None:

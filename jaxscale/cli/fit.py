@@ -20,6 +20,9 @@ class Fit:
     skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="drop bad rows instead of refusing")] = (
         False
     )
+    report: Annotated[
+        Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures: errors, profiles, intervals")
+    ] = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -31,13 +34,19 @@ class Fit:
         """
         import jaxscale as js
         from jaxscale.cli.tables import read_table
-        from jaxscale.report.files import check_writable
+        from jaxscale.report import fit_report
+        from jaxscale.report.files import check_folder, check_writable
 
         check_writable(self.out)
+        if self.report is not None:
+            check_folder(self.report)
         hardware = js.load_hardware(self.hardware)
         start = js.load_fit(self.start)
         runs = read_table(self.runs, self.skip_bad, hardware)
         result = js.fit(runs, start=start, name=self.out.stem, hardware=hardware, progress=say)
         result.save(self.out)
         say(f"wrote {self.out}")
+        if self.report is not None:
+            say("drawing the figures")
+            say(f"wrote {fit_report(result, f'Fit of {self.runs.name}').save(self.report)} and the figures beside it")
         emit_json(result.to_json()) if self.json else show(result.summary())

@@ -4,7 +4,8 @@ With J the Jacobian of the pseudo-residuals, priors included, and $C = (J^T J)^{
 $h_i = J_i C J_i^T$; leaving it out moves the parameters by the Cook's distance $D_i = r_i^2 h_i / (1 - h_i)^2$, in
 posterior standard deviations squared. The $h_i$ add up to the number of parameters that the runs and not the priors
 decide.
-References: Cook 1977, Technometrics 19, 15-18; Spiegelhalter et al. 2002, JRSS B 64, 583-639, section 4.
+References: Cook 1977, Technometrics 19, 15-18; Cook and Weisberg 1980, Technometrics 22, 495-508 (several runs);
+Spiegelhalter et al. 2002, JRSS B 64, 583-639, section 4.
 """
 
 import math
@@ -31,6 +32,9 @@ class Diagnostics(NamedTuple):
         n_effective: parameters that the runs decide [1].
         aic: Akaike's criterion with the effective number of parameters [1].
         bic: Schwarz's [1].
+        jacobian: of the pseudo-residuals of times and memory by the parameters [entry, parameter].
+        errors: pseudo-residuals [entry].
+        owner: run that each of them is of [entry].
     """
 
     covariance: np.ndarray
@@ -39,6 +43,24 @@ class Diagnostics(NamedTuple):
     n_effective: float
     aic: float
     bic: float
+    jacobian: np.ndarray
+    errors: np.ndarray
+    owner: np.ndarray
+
+    def without(self, rows: np.ndarray) -> float:
+        """Cook's distance of some runs together: how far the parameters would move without them all.
+
+        Args:
+            rows: positions of the runs.
+
+        Returns:
+            The move, in posterior standard deviations squared [1].
+        """
+        theirs = np.isin(self.owner, rows)
+        jacobian = self.jacobian[theirs]
+        hat = jacobian @ self.covariance @ jacobian.T
+        moved = np.linalg.solve(np.eye(len(hat)) - hat, self.errors[theirs])
+        return float(moved @ hat @ moved)
 
 
 def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
@@ -57,17 +79,26 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
         pseudo = np.asarray(residuals(solution.parameters, problem))
         n_data = sum(float(weight.sum()) for weight in weights(problem))
     covariance = np.linalg.inv(jacobian.T @ jacobian)
-    size = problem.log_time.shape[0]
-    memory = np.asarray(problem.with_memory)
+    is_known = np.asarray(problem.has_memory) > 0.0
+    size, n_memory = problem.log_time.shape[0], len(is_known)
     leverages = np.sum(jacobian @ covariance * jacobian, axis=1)
     moved = pseudo**2 * leverages / np.maximum(1.0 - leverages, 1e-9) ** 2
-    leverage, cook = leverages[:size].copy(), moved[:size].copy()
-    has_memory = np.asarray(problem.has_memory) > 0.0
-    np.add.at(cook, memory[has_memory], moved[size : size + len(memory)][has_memory])
-    n_effective = float(leverages[: size + len(memory)].sum())
+    cook, with_memory = moved[:size].copy(), np.asarray(problem.with_memory)
+    np.add.at(cook, with_memory[is_known], moved[size : size + n_memory][is_known])
+    n_effective = float(leverages[: size + n_memory].sum())
     deviance = -2.0 * log_likelihood(problem, solution)
-    aic, bic = deviance + 2.0 * n_effective, deviance + math.log(n_data) * n_effective
-    return Diagnostics(covariance, leverage[:n], cook[:n], n_effective, aic, bic)
+    owner = np.concatenate([np.arange(size), np.where(is_known, with_memory, -1)])
+    return Diagnostics(
+        covariance=covariance,
+        leverage=leverages[:n],
+        cooks_distance=cook[:n],
+        n_effective=n_effective,
+        aic=deviance + 2.0 * n_effective,
+        bic=deviance + math.log(n_data) * n_effective,
+        jacobian=jacobian[: size + n_memory],
+        errors=pseudo[: size + n_memory],
+        owner=owner,
+    )
 
 
 def log_likelihood(problem: Problem, solution: Solution) -> float:

@@ -1,5 +1,6 @@
 """`fit`: from a table of measured runs to coefficients, with held-out error, intervals and effects of levels."""
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -9,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, is_apart
+from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians
 from jaxscale.errors import InputError
@@ -20,7 +21,7 @@ from jaxscale.fit.intervals import measured_scatter
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.objective import Problem, reweighted
-from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
+from jaxscale.fit.parameters import EFFECT_SPREAD, Effect, constrain_values, effect_spread, unconstrain
 from jaxscale.fit.prepare import about_start, fit_problem, parameters_of, tightened
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.siblings import contradicted
@@ -91,6 +92,7 @@ def fit(
             data_hash=data_hash,
             progress=progress,
         )
+        result = dataclasses.replace(result, lines=tuple(runs.rows[position].line for position in index))
         return with_memory_limits(result, [runs], hardware)
 
 
@@ -129,10 +131,14 @@ def fit_measured(
     problem, effects = fit_problem(measured, pooled)
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
     groups = groups_to_leave_out(measured)
-    attempts = [
-        attempt_fit(tight, effects, groups, starts_of(tight, effects, n_starts, resumed), n_folds, say)
-        for tight in candidates(problem, start, n)
-    ]
+    attempts = []
+    for tightness, tight in candidates(problem, start, n).items():
+        say(f"priors with {tightness:g} times their spreads")
+        starts = random_starts(jr.key(0), n_starts, tight.parametrisation.n_parameters)
+        known = [] if resumed is None else [jnp.asarray(parameters_of(resumed, tight, effects))]
+        solution = solve(tight, starts, known)
+        held_out = cross_validate(tight, solution, groups, n_folds, say)
+        attempts.append(Attempt(tight, effects, solution, held_out))
     best = middle(attempts)
     record = calibration_record(name, measured, pooled, best, data_hash)
     return FitResult(
@@ -168,27 +174,14 @@ class Attempt(NamedTuple):
         return float(np.mean(np.abs(self.held_out[:, 0])))
 
 
-def candidates(problem: Problem, start: Coefficients | None, n: int) -> list[Problem]:
-    """Problems with priors of several widths, tightest first; one where no start is trusted or n runs decide."""
+def candidates(problem: Problem, start: Coefficients | None, n: int) -> dict[float, Problem]:
+    """Problems by the width of their priors, tightest first; one where no start is trusted or n runs decide."""
     if start is None:
-        return [problem]
+        return {1.0: problem}
     around = about_start(problem)
     if n > FEW_RUNS:
-        return [around]
-    return [tightened(around, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS]
-
-
-def attempt_fit(
-    problem: Problem,
-    effects: tuple[Effect, ...],
-    groups: np.ndarray,
-    starts: Float[Array, "start parameter"],
-    n_folds: int,
-    say: Callable[[str], None],
-) -> Attempt:
-    """Solve a problem from some starts, and cross-validate by groups of its runs [row]."""
-    solution = solve(problem, starts)
-    return Attempt(problem, effects, solution, cross_validate(problem, solution, groups, n_folds, say))
+        return {1.0: around}
+    return {tightness: tightened(around, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS}
 
 
 def middle(attempts: Sequence[Attempt]) -> Attempt:
@@ -201,12 +194,6 @@ def middle(attempts: Sequence[Attempt]) -> Attempt:
     errors = np.asarray([attempt.error for attempt in attempts])
     near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))
     return attempts[near[len(near) // 2] if len(near) else 0]
-
-
-def starts_of(problem: Problem, effects: Sequence[Effect], n_starts: int, resumed: Coefficients | None) -> Array:
-    """The prior's centre, random points around it, and where an earlier fit ended, if any [start, parameter]."""
-    drawn = random_starts(jr.key(0), n_starts, problem.parametrisation.n_parameters)
-    return drawn if resumed is None else jnp.vstack([drawn, parameters_of(resumed, problem, effects)])
 
 
 def groups_to_leave_out(measured: Measured) -> np.ndarray:
@@ -224,7 +211,8 @@ def cross_validate(
 ) -> np.ndarray:
     """Residuals of each run under the fit that did not see its group [row, 2]; nan without enough groups.
 
-    Each fold is fitted to convergence, starting where the whole fit ended.
+    Each fold is polished from where the whole fit ended. The posterior has many valleys: a search from elsewhere may
+    end in another one.
     """
     n = len(groups)
     predicted = np.full((n, 2), np.nan)
@@ -310,11 +298,14 @@ def inherited_effects(before: Calibration, rows: Sequence[Mapping[str, str]]) ->
 
 
 def other_sources_effects(effects: Sequence[LevelEffect], rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
-    """Expected effect of a new source of each framework, given those of the framework's n sources.
+    r"""Expected effect of a new source of each framework, given the effects $e_j$ of the framework's sources.
 
-    Where sources of a framework have as much in common as they have apart (the spreads of `framework` and `source` in
-    `EFFECT_SPREAD` are alike), that is n / (n + 1) of their mean. A coefficient by which the framework itself was found
-    to differ needs nothing more, and runs that are apart from their source's others stand for nothing but themselves.
+    What they have in common is about as large as the spread of `framework` and what each has of its own as that of
+    `source`, or as wide as the spread of runs set apart: with $w_j$ the square of the first over the second, it is
+
+    $$ \sum_j w_j e_j / (1 + \sum_j w_j) . $$
+
+    A coefficient by which the framework itself was found to differ needs nothing more.
 
     Source: Efron & Morris 1975, J. Am. Stat. Assoc. 70, section 2 (the mean of a level, given those of its members).
     """
@@ -322,12 +313,14 @@ def other_sources_effects(effects: Sequence[LevelEffect], rows: Sequence[Mapping
     by_framework = {effect.level: dict(effect.shifts) for effect in effects if effect.kind == "framework"}
     sources: dict[str, set[str]] = {}
     for row in rows:
-        if row["framework"] and row["source"] in by_source and not is_apart(row["source"]):
+        if row["framework"] and row["source"] in by_source:
             sources.setdefault(row["framework"], set()).add(row["source"])
     found = []
     for framework, members in sorted(sources.items()):
+        spreads = {member: effect_spread("source", member) for member in sorted(members)}
+        weight = {member: (EFFECT_SPREAD["framework"] / spread) ** 2 for member, spread in spreads.items()}
+        total = 1.0 + sum(weight.values())
         moved_names = {name for member in members for name in by_source[member]} - set(by_framework.get(framework, {}))
-        share = 1.0 / (len(members) + 1)
-        sums = ((name, sum(by_source[member].get(name, 0.0) for member in members)) for name in sorted(moved_names))
-        found.append(LevelEffect(OTHER_SOURCES, framework, tuple((name, share * total) for name, total in sums)))
+        sums = {name: sum(w * by_source[m].get(name, 0.0) for m, w in weight.items()) for name in sorted(moved_names)}
+        found.append(LevelEffect(OTHER_SOURCES, framework, tuple((name, sums[name] / total) for name in sums)))
     return tuple(found)

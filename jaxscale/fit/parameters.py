@@ -150,15 +150,15 @@ class Parametrisation(eqx.Module):
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 
 
-def effect_spread(effect: Effect) -> float:
-    """Scale of the prior of an effect, in units of its coefficient's `spread_of_levels` [1].
+def effect_spread(kind: str, level: str) -> float:
+    """Scale of the prior of a level's effects, in units of each coefficient's `spread_of_levels` [1].
 
     That of runs set apart is their table's own, if it states one: where something in them goes wrong it is wide, lest
     they pull the pool.
     """
-    usual = EFFECT_SPREAD[effect.kind]
-    if effect.kind == "source" and is_apart(effect.level):
-        return default_for("apart_spread", None, table_of(effect.level)) or usual
+    usual = EFFECT_SPREAD[kind]
+    if kind == "source" and is_apart(level):
+        return default_for("apart_spread", None, table_of(level)) or usual
     return usual
 
 
@@ -173,7 +173,7 @@ def parametrisation(effects: Sequence[Effect]) -> Parametrisation:
     """
     table, order = priors(), list(names())
     padding = [0] * (padded(len(effects)) - len(effects))
-    scale = [effect_spread(e) * table[e.coefficient].spread_of_levels for e in effects]
+    scale = [effect_spread(e.kind, e.level) * table[e.coefficient].spread_of_levels for e in effects]
     return Parametrisation(
         spread=jnp.asarray([prior.spread for prior in table.values()]),
         column=jnp.asarray([order.index(e.coefficient) for e in effects] + padding, dtype=int),

@@ -96,3 +96,32 @@ def profile_intervals(
 
     sides = jnp.asarray([-1.0, 1.0])
     return jax.lax.map(lambda index: jax.vmap(lambda side: end(index, side))(sides), indices)
+
+
+@filter_jit
+def profile_rises(
+    problem: Problem,
+    optimum: Float[Array, " parameter"],
+    covariance: Float[Array, "parameter parameter"],
+    index: Int[Array, ""],
+    distances: Float[Array, " point"],
+) -> Float[Array, " point"]:
+    """Rise of the deviance along one parameter.
+
+    Args:
+        problem: what was fitted.
+        optimum: standardised parameters at the optimum [parameter].
+        covariance: Laplace covariance there, along whose ridge the others begin [parameter, parameter].
+        index: parameter to profile.
+        distances: from the optimum, in standard deviations of the Laplace approximation [point].
+
+    Returns:
+        Deviance above its least [point].
+    """
+    ridge = covariance[index] / jnp.sqrt(covariance[index, index])
+
+    def rise(distance: Array) -> Array:
+        start = optimum + distance * ridge
+        return deviance(index, start[index], start, problem)[0]
+
+    return jax.vmap(rise)(distances) - 2.0 * loss(optimum, problem)

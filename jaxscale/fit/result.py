@@ -1,11 +1,10 @@
 """`FitResult`: what a fit found and how far to trust it."""
 
-import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +15,10 @@ from jaxscale.coefficients import Coefficients, names, priors
 from jaxscale.fit.diagnostics import Diagnostics, diagnose
 from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
-from jaxscale.fit.profile import profile_intervals
+from jaxscale.fit.profile import profile_intervals, profile_rises
 from jaxscale.fit.solve import Solution
 from jaxscale.fit.store import to_toml, write_text
+from jaxscale.fit.summary import summary_html, summary_json, summary_text
 
 IDENTIFIED_BELOW = 0.7
 """A coefficient counts as identified when its posterior spread is below this share of its prior's [1]."""
@@ -26,8 +26,25 @@ IDENTIFIED_BELOW = 0.7
 PROFILED_UP_TO = 400
 """Parameters, effects included, up to which intervals come from profiles [1]."""
 
+PROFILE_REACH = 1.5
+"""How far a profile goes to both sides of the optimum, over the ends of the 90 % interval [1]."""
+
 MOST_INFLUENTIAL = 5
 """Runs that the report names as the most influential [1]."""
+
+
+class Profile(NamedTuple):
+    """Profile likelihood of one coefficient.
+
+    Attributes:
+        values: in the coefficient's unit, ascending [point].
+        rises: of the deviance above its least; 2.71 at the ends of a 90 % interval [1], [point].
+        parabola: what they would be if the standard error told all [1], [point].
+    """
+
+    values: np.ndarray
+    rises: np.ndarray
+    parabola: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,7 @@ class FitResult:
         held_out: the same for runs that the fit did not see; nan where there were too few groups [row].
         groups: group of each run in the cross-validation [row].
         levels: level names of each run, by kind.
+        lines: line of each run in its table; empty where the runs are of no single table [row].
     """
 
     coefficients: Coefficients
@@ -53,6 +71,7 @@ class FitResult:
     held_out: np.ndarray
     groups: np.ndarray
     levels: Mapping[str, tuple[str, ...]]
+    lines: tuple[int, ...] = ()
 
     @property
     def n(self) -> int:
@@ -154,6 +173,33 @@ class FitResult:
         order = np.argsort(-distance)[:MOST_INFLUENTIAL]
         return tuple((int(row), float(distance[row])) for row in order)
 
+    def influence_by(self, kind: str) -> dict[str, float]:
+        """How far the parameters would move without all runs of each level of a kind, such as `source` or `gpu`.
+
+        Returns:
+            Cook's distance of the level's runs together, in posterior standard deviations squared [1], by level.
+        """
+        column = np.asarray(self.levels[kind], dtype=object)
+        levels = sorted(set(self.levels[kind]) - {""})
+        return {level: self.diagnostics.without(np.flatnonzero(column == level)) for level in levels}
+
+    def name_of(self, row: int) -> str:
+        """A run by its line in the table, `line 12`, or else by its position among the measured, `run 10`."""
+        return f"line {self.lines[row]}" if self.lines else f"run {row}"
+
+    def profile(self, name: str) -> Profile:
+        """Profile likelihood of a coefficient: the least deviance at each of some values about the optimum."""
+        index, covariance = names().index(name), self.diagnostics.covariance
+        error = np.sqrt(covariance[index, index])
+        low, high = PROFILE_REACH * (self.intervals[index] - float(self.solution.parameters[index])) / error
+        distances = np.unique(np.concatenate([np.linspace(low, 0.0, 7), np.linspace(0.0, high, 7)]))
+        with jax.enable_x64(True):
+            parts = (self.problem, self.solution.parameters, jnp.asarray(covariance))
+            rises = profile_rises(*parts, jnp.asarray(index), jnp.asarray(distances))
+        rows = np.tile(unconstrain(self.coefficients), (len(distances), 1))
+        rows[:, index] += distances * error * float(self.problem.parametrisation.spread[index])
+        return Profile(constrain_values(rows)[:, index], np.asarray(rises), distances**2)
+
     @property
     def valid(self) -> bool:
         """Whether the optimiser converged to a finite optimum."""
@@ -166,9 +212,8 @@ class FitResult:
         if not self.valid:
             slope = jax.grad(loss)(self.solution.parameters, self.problem)
             found.append(f"the optimiser stopped before its tolerance; largest gradient {jnp.max(jnp.abs(slope)):.2g}")
-        loose = [name for name, entry in self.parameters.items() if not entry["identified"]]
-        if loose:
-            found.append(f"{len(loose)} coefficients rest on their prior: {', '.join(loose)}")
+        if loose := int(np.sum(~self._identified)):
+            found.append(f"{loose} of {len(names())} coefficients rest on their prior: on what the fit started from")
         if not np.isfinite(self.held_out).any():
             found.append("too few groups of runs for a cross-validation: the scatter is that of the starting fit")
         return tuple(found)
@@ -182,51 +227,14 @@ class FitResult:
 
     def summary(self) -> str:
         """Report in plain text: errors, parameter table, messages."""
-        lines = [
-            f"fit of {self.n} runs in {self.groups.max() + 1} groups, {len(self.effects)} effects of levels",
-            f"error of step time: {self.mape_train:.2f} % in sample, {self.mape_cv:.2f} % held out "
-            f"(median {self.median_cv:.2f} %)",
-            f"AIC {self.diagnostics.aic:.1f}, BIC {self.diagnostics.bic:.1f}, "
-            f"{self.diagnostics.n_effective:.1f} parameters decided by the runs",
-            "most influential runs: " + ", ".join(f"{row} ({distance:.2g})" for row, distance in self.influence),
-            "",
-            f"{'coefficient':<24}{'value':>11}{'90 % interval':>26}  {'unit':<6} identified",
-        ]
-        for name, entry in self.parameters.items():
-            interval = f"[{entry['lo']:.3g}, {entry['hi']:.3g}]"
-            mark = "yes" if entry["identified"] else "prior"
-            lines.append(f"{name:<24}{entry['value']:>11.3g}{interval:>26}  {entry['unit']:<6} {mark}")
-        limits = [
-            f"half of the runs of {limit.source} run out of memory where {limit.usable:.0%} of a chip's is predicted, "
-            f"with a scatter of {limit.scatter:.0%}"
-            for limit in self.memory_limits
-        ]
-        return "\n".join([*lines, "", *limits, *self.messages])
+        return summary_text(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.summary())}</pre>"
+        return summary_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data; nan becomes None."""
-        return {
-            "n": self.n,
-            "mape_train": _finite(self.mape_train),
-            "mape_cv": _finite(self.mape_cv),
-            "median_cv": _finite(self.median_cv),
-            "valid": self.valid,
-            "messages": list(self.messages),
-            "aic": self.diagnostics.aic,
-            "bic": self.diagnostics.bic,
-            "n_effective": self.diagnostics.n_effective,
-            "influential_runs": [{"run": row, "cooks_distance": distance} for row, distance in self.influence],
-            "by": {kind: self.errors_by(kind) for kind in ("source", "framework", "gpu", "precision")},
-            "parameters": self.parameters,
-            "memory_limits": [asdict(limit) for limit in self.memory_limits],
-            "effects": [
-                {"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)}
-                for e in (self.coefficients.calibration.effects if self.coefficients.calibration else ())
-            ],
-        }
+        return summary_json(self)
 
     def save(self, path: str | Path) -> None:
         """Write the fit as TOML, whole or not at all.
@@ -236,7 +244,3 @@ class FitResult:
         """
         comment = f"jaxscale fit of {self.n} runs; load with jaxscale.load_fit or jaxscale predict --fit"
         write_text(path, to_toml(self.coefficients, self.parameters, comment))
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None

@@ -29,8 +29,9 @@ FINALISTS = 4
 FIRST_STEPS, LAST_STEPS = 10, 40
 """Adam steps of every start, and those that the finalists take further [1]."""
 
-ROUNDS = 6
-"""Times that the best fit is polished again, as long as that helps [1]."""
+ROUNDS, PATIENCE = 12, 2
+"""Most times that the best fit is polished again, and how many in a row may be of no help: the way over a kink may lead
+uphill first [1]."""
 
 SETTLED = 0.1
 """Fall of the negative log posterior below which polishing again is no help [1]."""
@@ -149,34 +150,48 @@ def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
     """Polish one point: the fit itself, and enough on its own for a problem that differs little from a solved one."""
     start = at_prior_without_runs(start, problem)
     near, _ = polish(start, smoothed(problem, TEMPERATURE), SMOOTH_STEPS)
-    parameters, converged = polish(near, problem, EXACT_STEPS)
+    return standing_at(problem, *polish(near, problem, EXACT_STEPS))
+
+
+def standing_at(problem: Problem, parameters: Float[Array, " parameter"], converged: Array) -> Solution:
+    """A point as a solution, as it is."""
     value, ended = loss(parameters, problem), log_residuals(parameters, problem)
     return Solution(parameters, value, value[None], converged, ended)
 
 
-def solve(problem: Problem, starts: Float[Array, "start parameter"]) -> Solution:
+def solve(
+    problem: Problem,
+    starts: Float[Array, "start parameter"],
+    known: Sequence[Float[Array, " parameter"]] = (),
+) -> Solution:
     """Fit from several starts.
 
     Args:
         problem: what to fit.
         starts: standardised starting points; the first is usually the prior's centre [start, parameter].
+        known: where earlier fits of about the same problem ended [parameter]; a search from there could lose them, so
+            they count as they are, and the fit is no worse than theirs.
 
     Returns:
         The best fit.
     """
     ends, losses = search(problem, starts)
-    best = settled(problem, _lowest([refine(problem, end) for end in ends]))
+    earlier = [standing_at(problem, end, jnp.asarray(False)) for end in known]
+    best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
     return best._replace(start_losses=losses)
 
 
 def settled(problem: Problem, solution: Solution) -> Solution:
-    """A solution polished again for as long as that lowers its loss."""
+    """A solution polished again and again, until that has not helped a few times in a row."""
+    best = last = solution
+    idle = 0
     for _ in range(ROUNDS):
-        again = _lowest([solution, refine(problem, solution.parameters)])
-        if not again.loss < solution.loss - SETTLED:
-            return again
-        solution = again
-    return solution
+        last = refine(problem, last.parameters)
+        idle = 0 if last.loss < best.loss - SETTLED else idle + 1
+        best = _lowest([best, last])
+        if idle == PATIENCE:
+            break
+    return best
 
 
 def _lowest(solutions: Sequence[Solution]) -> Solution:

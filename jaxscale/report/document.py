@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxscale._markup import html_table
 from jaxscale.report.files import check_folder, write_whole
 from jaxscale.report.style import png
 
@@ -76,9 +77,7 @@ class Table:
 
     def html(self) -> str:
         """HTML of the table."""
-        header = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        body = "\n".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
-        return f'<div class="wide"><table>\n<tr>{header}</tr>\n{body}\n</table></div>'
+        return f'<div class="wide">{html_table(self.columns, self.rows)}</div>'
 
     def markdown(self) -> str:
         """Markdown of the table."""

@@ -36,6 +36,24 @@ def test_fit_and_use_it(run, measured, tmp_path):
     assert after < 0.5 * before
 
 
+def test_the_report_is_written_beside_the_fit(run, measured, tmp_path):
+    folder = tmp_path / "report"
+    outcome = run("fit", measured, "--out", tmp_path / "fit.toml", "--report", folder, "--json")
+    assert outcome.code == 0, outcome.err
+    assert (folder / "report.html").is_file() and (folder / "profiles.png").is_file()
+    lines = [entry["line"] for entry in outcome.json["influential_runs"]]
+    assert all(2 <= line <= len(SIZES) + 1 for line in lines), "line 1 is the header"
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_any_work(run, measured, tmp_path):
+    occupied = tmp_path / "occupied"
+    occupied.write_text("a file")
+    outcome = run("fit", measured, "--out", tmp_path / "fit.toml", "--report", occupied)
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert not (tmp_path / "fit.toml").exists()
+
+
 def test_a_table_without_measurements_is_refused(run, table, tmp_path):
     out = tmp_path / "fit.toml"
     outcome = run("fit", table({}, without=["step_time_s"]), "--out", out, "--start", "prior")

@@ -117,12 +117,13 @@ def test_levels_may_differ_more_than_the_pool_is_unsure_of():
         assert float(mapping.spread[names().index(name)]) == pytest.approx(prior.spread)
 
 
-def test_only_usual_releases_stand_for_their_framework():
-    shifts = (("pp_slot_time", 6.0),)
-    effects = [LevelEffect("source", level, shifts) for level in ("s/f/old", "s/f", "t/g/old")]
-    rows = [{"framework": "f", "source": "s/f/old"}, {"framework": "f", "source": "s/f"}]
-    rows.append({"framework": "g", "source": "t/g/old"})
-    assert other_sources_effects(effects, rows) == (LevelEffect(OTHER_SOURCES, "f", (("pp_slot_time", 3.0),)),)
+def test_a_release_with_a_fault_hardly_stands_for_its_framework():
+    """Its effects are four times as wide, so that it counts a sixteenth of a usual release, and is pulled in by one."""
+    faulty, older, usual = "ultrascale_playbook_h100/f/before-pp-fix", "s/f/old", "s/f"
+    effects = [LevelEffect("source", level, (("pp_slot_time", 6.0),)) for level in (faulty, older, usual)]
+    for members, expected in (([usual], 3.0), ([older], 3.0), ([older, usual], 4.0), ([faulty], 6.0 / 17.0)):
+        (found,) = other_sources_effects(effects, [{"framework": "f", "source": member} for member in members])
+        assert dict(found.shifts)["pp_slot_time"] == pytest.approx(expected)
 
 
 def test_more_sources_of_a_framework_foretell_more_of_the_next_one():

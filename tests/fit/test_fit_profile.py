@@ -1,5 +1,7 @@
 """Profile intervals, leverage, influence and information criteria, against cases with a known answer."""
 
+import html
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,8 @@ import pytest
 
 import jaxscale as js
 from jaxscale.calibration import Z90
-from jaxscale.coefficients import names
-from jaxscale.fit.diagnostics import diagnose, log_likelihood
+from jaxscale.coefficients import names, priors
+from jaxscale.fit.diagnostics import Diagnostics, diagnose, log_likelihood
 from jaxscale.fit.objective import loss, reweighted
 from jaxscale.fit.profile import deviance
 from jaxscale.fit.solve import refine
@@ -61,6 +63,51 @@ def test_influential_runs_move_the_fit_most(bloom_fit: js.FitResult):
     assert most > 5.0 * least
 
 
+def test_influence_of_several_runs_is_that_of_a_refit():
+    """Exact where residuals are linear; the distances of single runs do not add up to it."""
+    random = np.random.default_rng(0)
+    design, measured = random.normal(size=(30, 4)), random.normal(size=30)
+    inverse = design.T @ design
+    whole = np.linalg.solve(inverse, design.T @ measured)
+    errors, covariance = design @ whole - measured, np.linalg.inv(inverse)
+    found = Diagnostics(covariance, np.zeros(30), np.zeros(30), 4.0, 0.0, 0.0, design, errors, np.arange(30))
+    rows = np.arange(6)
+    change = np.linalg.lstsq(design[6:], measured[6:], rcond=None)[0] - whole
+    assert found.without(rows) == pytest.approx(change @ inverse @ change, rel=1e-9)
+    assert found.without(rows) != pytest.approx(sum(found.without(rows[[row]]) for row in rows), rel=0.05)
+
+
+def test_influence_of_one_run_is_its_distance(bloom_fit: js.FitResult):
+    """Of a run without a measured memory, whose time is its only part."""
+    found = bloom_fit.diagnostics
+    only_timed = [row for row in range(bloom_fit.n) if np.sum(found.owner == row) == 1]
+    assert only_timed
+    for row in only_timed[:3]:
+        assert found.without(np.asarray([row])) == pytest.approx(found.cooks_distance[row], rel=1e-6)
+
+
+def test_influence_by_level_grows_with_its_runs(bloom_fit: js.FitResult):
+    (everything,) = bloom_fit.influence_by("source").values()
+    assert everything > bloom_fit.influence[0][1]
+
+
+def test_profile_crosses_its_quantile_at_the_ends_of_the_interval(bloom_fit: js.FitResult):
+    profile, entry = bloom_fit.profile("matmul_half_area"), bloom_fit.parameters["matmul_half_area"]
+    assert (np.diff(profile.values) > 0.0).all()
+    optimum = np.argmin(np.abs(profile.values - entry["value"]))
+    assert profile.values[optimum] == pytest.approx(entry["value"], rel=1e-6)
+    assert profile.rises[optimum] == pytest.approx(0.0, abs=1e-3)
+    crossed = np.interp([entry["lo"], entry["hi"]], profile.values, profile.rises)
+    np.testing.assert_allclose(crossed, Z90**2, rtol=0.15)
+
+
+def test_profile_of_an_unused_coefficient_is_a_parabola(bloom_fit: js.FitResult):
+    """Negative control: that of a coefficient which the runs identify is not."""
+    unused, identified = bloom_fit.profile("ep_overlap"), bloom_fit.profile("matmul_half_area")
+    np.testing.assert_allclose(unused.rises, unused.parabola, atol=1e-6)
+    assert np.abs(identified.rises - identified.parabola).max() > 0.1
+
+
 def test_criteria_prefer_the_better_fit(bloom_fit: js.FitResult):
     """Negative control: away from the optimum the likelihood is lower and both criteria are higher."""
     moved = bloom_fit.solution._replace(log_residuals=bloom_fit.solution.log_residuals + 0.1)
@@ -76,5 +123,12 @@ def test_report_gives_errors_by_level_and_standard_errors(bloom_fit: js.FitResul
     assert all(entry["median_ape"] <= entry["mape"] * 3.0 for entry in by_chip.values())
     document = bloom_fit.to_json()
     assert document["parameters"]["matmul_efficiency"]["standard_error"] > 0.0
-    assert {"aic", "bic", "n_effective", "influential_runs", "by"} <= set(document)
+    assert {"aic", "bic", "n_effective", "influential_runs", "influence_by", "by"} <= set(document)
     assert "AIC" in bloom_fit.summary()
+
+
+def test_report_in_html_says_what_each_coefficient_means(bloom_fit: js.FitResult):
+    page = bloom_fit._repr_html_()
+    assert page.count("<tr>") == 1 + len(names())
+    assert all(html.escape(prior.meaning) in page for prior in priors().values())
+    assert f"run {bloom_fit.influence[0][0]} (" in page

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.fit.fitting import starts_of
 from jaxscale.fit.objective import log_residuals, loss, smoothed, time_scatter
 from jaxscale.fit.prepare import parameters_of
 from jaxscale.fit.solve import TEMPERATURE, random_starts, refine, settled, solve
@@ -53,9 +52,15 @@ def test_a_fit_gives_its_point_back_as_a_start(bloom_fit: js.FitResult):
     # Effects below a thousandth are dropped from a fit.
     np.testing.assert_allclose(found, bloom_fit.solution.parameters, atol=0.05)
     assert float(loss(found, bloom_fit.problem)) == pytest.approx(float(bloom_fit.solution.loss), abs=0.1)
-    starts = starts_of(bloom_fit.problem, bloom_fit.effects, 3, bloom_fit.coefficients)
-    assert starts.shape == (4, bloom_fit.problem.parametrisation.n_parameters)
-    np.testing.assert_array_equal(starts[-1], found)
+
+
+def test_a_fit_that_knows_an_earlier_one_is_no_worse(bloom_fit: js.FitResult, starts: jax.Array):
+    """Negative control: from a poor start alone, a search of the same steps may end anywhere."""
+    known = bloom_fit.solution.parameters
+    assert float(solve(bloom_fit.problem, starts[1:2], [known]).loss) <= float(bloom_fit.solution.loss)
+    lost = solve(bloom_fit.problem, starts[1:2])
+    assert lost.start_losses.shape == (1,)
+    assert float(loss(starts[1], bloom_fit.problem)) > float(bloom_fit.solution.loss) + 10.0
 
 
 def test_smooth_step_times_are_close_to_exact_ones(bloom_fit: js.FitResult):

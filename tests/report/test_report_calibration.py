@@ -6,7 +6,9 @@ import pytest
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.coefficients import names
-from jaxscale.report import figures
+from jaxscale.report import figures, fit_report
+from jaxscale.report.document import Picture
+from jaxscale.report.fit_report import varied_columns
 from jaxscale.report.style import png
 
 
@@ -31,3 +33,37 @@ def test_correlations_are_those_of_the_fit(result: js.FitResult):
     shown = [names().index(label.get_text()) for label in figure.axes[0].get_yticklabels()]
     np.testing.assert_allclose(image.get_array(), result.correlation[np.ix_(shown, shown)])
     assert len(shown) == 6
+
+
+def test_profiles_are_drawn_with_the_interval_they_end_at(result: js.FitResult):
+    figure = figures.profile_curves(result, most=2)
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(shown) == 2
+    for axes in shown:
+        name, unit = axes.get_xlabel().split(" ")
+        entry = result.parameters[name]
+        assert unit == f"[{entry['unit']}]"
+        band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+        np.testing.assert_allclose([band.x0, band.x1], [entry["lo"], entry["hi"]])
+
+
+def test_the_report_of_a_fit_has_its_figures_tables_and_doubts(result: js.FitResult):
+    report = fit_report(result, "Fit of maxtext_tpu.csv")
+    names_drawn = [block.name for block in report.blocks if isinstance(block, Picture)]
+    assert names_drawn == [
+        "predicted_against_measured",
+        "residuals_by_column",
+        "coefficients",
+        "profiles",
+        "correlation",
+    ]
+    text = report.to_markdown()
+    assert "gpu tpu-v5e" in text and "gpu tpu-v5p" in text, "errors by the two chips"
+    assert all(message[1:] in text for message in result.messages)
+
+
+def test_only_columns_that_vary_are_drawn(result: js.FitResult):
+    columns = varied_columns(result)
+    assert {"d_model", "gpu"} <= set(columns)
+    assert "source" not in columns, "all of one"
+    assert all(len(values) == result.n and len(set(values)) > 1 for values in columns.values())

@@ -6,6 +6,7 @@ from jaxscale.report.figures.accuracy import residuals_by_column as residuals_by
 from jaxscale.report.figures.breakdown import step_breakdown as step_breakdown
 from jaxscale.report.figures.calibration import coefficient_intervals as coefficient_intervals
 from jaxscale.report.figures.calibration import correlation_matrix as correlation_matrix
+from jaxscale.report.figures.calibration import profile_curves as profile_curves
 from jaxscale.report.figures.curves import curves as curves
 from jaxscale.report.figures.curves import roofline as roofline
 from jaxscale.report.figures.design import sensitivity_bars as sensitivity_bars

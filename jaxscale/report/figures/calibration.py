@@ -1,4 +1,4 @@
-"""What a fit found: coefficients against their priors, and their correlations."""
+"""What a fit found: coefficients against their priors, their profile likelihoods, their correlations."""
 
 from typing import TYPE_CHECKING
 
@@ -6,9 +6,10 @@ import numpy as np
 
 from jaxscale.calibration import Z90
 from jaxscale.coefficients import names
-from jaxscale.report.style import BLUE, GREY, new_figure, style
+from jaxscale.report.style import BLUE, GREY, ORANGE, new_figure, style
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from jaxscale.fit.result import FitResult
@@ -42,6 +43,51 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
     return figure
 
 
+def profile_curves(result: "FitResult", most: int = 6) -> "Figure":
+    """Rise of the deviance along the best identified coefficients, beside the parabola that standard errors assume.
+
+    Where the two part, the interval is lopsided or the coefficient is less certain than its standard error says.
+
+    Args:
+        result: the fit.
+        most: coefficients to show [1].
+
+    Returns:
+        The figure.
+    """
+    chosen = _best_identified(result, most)
+    n_across = min(3, len(chosen))
+    n_down = -(-len(chosen) // n_across)
+    with style():
+        figure = new_figure(3.3 * n_across, 2.6 * n_down + 0.5)
+        grid = np.asarray(figure.subplots(n_down, n_across, sharey=True, squeeze=False))
+        for axes, index in zip(grid.flat, chosen, strict=False):
+            _draw_profile(axes, result, names()[index])
+        for axes in grid.flat[len(chosen) :]:
+            axes.set_visible(False)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("rise of the deviance [1]")
+        grid[0, 0].set_ylim(0.0, 2.5 * Z90**2)
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_profile(axes: "Axes", result: "FitResult", name: str) -> None:
+    profile, entry = result.profile(name), result.parameters[name]
+    axes.axvspan(entry["lo"], entry["hi"], color="#E8EDF2", label="90 % interval")
+    axes.axhline(Z90**2, color=GREY, lw=1.0)
+    axes.plot(profile.values, profile.parabola, "--", color=ORANGE, label="parabola of the standard error")
+    axes.plot(profile.values, profile.rises, color=BLUE, lw=2.0, label="profile likelihood")
+    axes.set_xlabel(f"{name} [{entry['unit']}]")
+    axes.locator_params(nbins=4)
+
+
+def _best_identified(result: "FitResult", most: int) -> np.ndarray:
+    """Coefficients with the smallest errors beside their priors', in their usual order."""
+    error = np.sqrt(np.diag(result.diagnostics.covariance))[: len(names())]
+    return np.sort(np.argsort(error)[:most])
+
+
 def correlation_matrix(result: "FitResult", most: int = 16) -> "Figure":
     """Posterior correlations of the best identified coefficients.
 
@@ -52,8 +98,7 @@ def correlation_matrix(result: "FitResult", most: int = 16) -> "Figure":
     Returns:
         The figure.
     """
-    error = np.sqrt(np.diag(result.diagnostics.covariance))[: len(names())]
-    chosen = np.sort(np.argsort(error)[:most])
+    chosen = _best_identified(result, most)
     labels = [names()[index] for index in chosen]
     with style():
         figure = new_figure(7.2, 6.2)

@@ -1,0 +1,137 @@
+"""A fit in words: plain text, HTML for notebooks, and plain data."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxscale._markup import html_table
+from jaxscale.coefficients import priors
+
+if TYPE_CHECKING:
+    from jaxscale.fit.result import FitResult
+
+REPORTED_KINDS = ("source", "framework", "gpu", "precision", "release")
+"""Kinds of level by which errors and influence are reported."""
+
+PARAMETER_COLUMNS = ("coefficient", "value", "90 % interval", "unit", "known from")
+ERROR_COLUMNS = ("runs of", "runs", "mean error", "median", "bias", "influence")
+
+
+def headlines(result: "FitResult") -> list[str]:
+    """What was fitted and how well, in a few lines."""
+    found = result.diagnostics
+    return [
+        f"fit of {result.n} runs in {result.groups.max() + 1} groups, {len(result.effects)} effects of levels",
+        f"error of step time: {result.mape_train:.2f} % in sample, {result.mape_cv:.2f} % held out "
+        f"(median {result.median_cv:.2f} %)",
+        f"AIC {found.aic:.1f}, BIC {found.bic:.1f}, {found.n_effective:.1f} parameters decided by the runs",
+        "most influential runs: "
+        + ", ".join(f"{result.name_of(row)} ({distance:.2g})" for row, distance in result.influence),
+    ]
+
+
+def remarks(result: "FitResult") -> list[str]:
+    """Limits of memory that the runs showed, and what a careful reader should know."""
+    limits = [
+        f"half of the runs of {limit.source} run out of memory where {limit.usable:.0%} of a chip's is predicted, "
+        f"with a scatter of {limit.scatter:.0%}"
+        for limit in result.memory_limits
+    ]
+    return [*limits, *result.messages]
+
+
+def parameter_rows(result: "FitResult") -> list[tuple[str, ...]]:
+    """Cells of `PARAMETER_COLUMNS` for each coefficient."""
+    return [
+        (
+            name,
+            f"{entry['value']:.3g}",
+            f"[{entry['lo']:.3g}, {entry['hi']:.3g}]",
+            entry["unit"],
+            "the runs" if entry["identified"] else "prior",
+        )
+        for name, entry in result.parameters.items()
+    ]
+
+
+def error_rows(result: "FitResult") -> list[tuple[str, ...]]:
+    """Cells of `ERROR_COLUMNS` for each level of the kinds of which there are several."""
+    rows = []
+    for kind in REPORTED_KINDS:
+        errors = result.errors_by(kind)
+        influence = result.influence_by(kind) if len(errors) > 1 else {}
+        rows += [
+            (
+                f"{kind} {level}",
+                f"{entry['n']}",
+                f"{entry['mape']:.1f} %",
+                f"{entry['median_ape']:.1f} %",
+                f"{entry['bias']:+.1f} %",
+                f"{influence[level]:.2g}",
+            )
+            for level, entry in errors.items()
+            if influence
+        ]
+    return rows
+
+
+def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table in plain text; the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in (columns, *rows)
+    ]
+
+
+def summary_text(result: "FitResult") -> str:
+    """Report in plain text: errors, parameter table, messages."""
+    errors = error_rows(result)
+    by_level = ["", *_aligned(ERROR_COLUMNS, errors)] if errors else []
+    parameters = _aligned(PARAMETER_COLUMNS, parameter_rows(result))
+    return "\n".join([*headlines(result), *by_level, "", *parameters, "", *remarks(result)])
+
+
+def summary_html(result: "FitResult") -> str:
+    """The same in HTML, with what each coefficient means."""
+    meanings = [prior.meaning for prior in priors().values()]
+    parameters = [(*row, meaning) for row, meaning in zip(parameter_rows(result), meanings, strict=True)]
+    errors = error_rows(result)
+    blocks = [*(f"<div>{html.escape(line)}</div>" for line in headlines(result))]
+    blocks += [html_table(ERROR_COLUMNS, errors)] if errors else []
+    blocks += [html_table((*PARAMETER_COLUMNS, "meaning"), parameters)]
+    return "\n".join([*blocks, *(f"<div>{html.escape(line)}</div>" for line in remarks(result))])
+
+
+def summary_json(result: "FitResult") -> dict[str, Any]:
+    """The report as plain data; nan becomes None."""
+    found, record = result.diagnostics, result.coefficients.calibration
+    return {
+        "n": result.n,
+        "mape_train": _finite(result.mape_train),
+        "mape_cv": _finite(result.mape_cv),
+        "median_cv": _finite(result.median_cv),
+        "valid": result.valid,
+        "messages": list(result.messages),
+        "aic": found.aic,
+        "bic": found.bic,
+        "n_effective": found.n_effective,
+        "influential_runs": [
+            {"run": row, "line": result.lines[row] if result.lines else None, "cooks_distance": distance}
+            for row, distance in result.influence
+        ],
+        "influence_by": {kind: result.influence_by(kind) for kind in REPORTED_KINDS},
+        "by": {kind: result.errors_by(kind) for kind in REPORTED_KINDS},
+        "parameters": result.parameters,
+        "memory_limits": [asdict(limit) for limit in result.memory_limits],
+        "effects": [
+            {"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in (record.effects if record else ())
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None

@@ -1,0 +1,84 @@
+"""The report of a fit: errors of runs that it has not seen, what the runs say about each coefficient, what to doubt."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxscale.fit.result import FitResult
+from jaxscale.fit.summary import ERROR_COLUMNS, PARAMETER_COLUMNS, error_rows, headlines, parameter_rows, remarks
+from jaxscale.report.document import Report
+from jaxscale.report.figures import (
+    coefficient_intervals,
+    correlation_matrix,
+    predicted_against_measured,
+    profile_curves,
+    residuals_by_column,
+)
+
+PLAN_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "micro_batch_size", "n_microbatches")
+SHAPE_COLUMNS = ("d_model", "n_layers", "seq_len")
+LEVEL_COLUMNS = ("source", "gpu", "precision", "release")
+
+
+def fit_report(result: FitResult, title: str) -> Report:
+    """A report of text, tables and figures.
+
+    Args:
+        result: the fit.
+        title: headline of the document.
+
+    Returns:
+        The report; `save` writes it.
+    """
+    report = Report(title)
+    for line in headlines(result):
+        report.text(line[0].upper() + line[1:] + ".")
+    add_errors(report, result)
+    add_coefficients(report, result)
+    report.heading("What to doubt")
+    for line in remarks(result):
+        report.text(line[0].upper() + line[1:] + ".")
+    return report
+
+
+def add_errors(report: Report, result: FitResult) -> None:
+    """Predicted against measured times, and errors by column and level."""
+    was_held_out = bool(np.isfinite(result.held_out).any())
+    residuals = result.held_out if was_held_out else result.residuals
+    said = "Each run is predicted by a fit that has not seen its group." if was_held_out else "In sample."
+    report.heading(
+        "Predictions of runs that the fit has not seen" if was_held_out else "Predictions of the fitted runs"
+    )
+    measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
+    figure = predicted_against_measured(measured, measured * np.exp(residuals), list(result.levels["source"]))
+    report.figure("predicted_against_measured", figure, f"Predicted against measured step time. {said}")
+    columns = varied_columns(result)
+    if columns:
+        figure = residuals_by_column(residuals, columns)
+        report.figure("residuals_by_column", figure, "Errors by column: a slope or a step is a cause that is missed.")
+    if rows := error_rows(result):
+        report.text(
+            "Influence is Cook's distance: how far the coefficients would move without these runs, in posterior "
+            "standard deviations squared."
+        )
+        report.table(ERROR_COLUMNS, rows)
+
+
+def varied_columns(result: FitResult) -> dict[str, list[Any]]:
+    """Columns of shape, plan, cluster and levels that take several values among the fitted runs [row]."""
+    batch = result.problem.batch
+    columns = {name: getattr(batch.model, name) for name in SHAPE_COLUMNS}
+    columns |= {"chips": batch.cluster.n_chips, **{name: getattr(batch.plan, name) for name in PLAN_COLUMNS}}
+    numbers = {name: np.asarray(values, dtype=float)[: result.n].tolist() for name, values in columns.items()}
+    levels = {kind: list(result.levels[kind]) for kind in LEVEL_COLUMNS}
+    return {name: values for name, values in {**numbers, **levels}.items() if len(set(values)) > 1}
+
+
+def add_coefficients(report: Report, result: FitResult) -> None:
+    """Coefficients with their intervals, profiles and correlations."""
+    report.heading("What the runs say about the coefficients")
+    report.figure("coefficients", coefficient_intervals(result), "90 % intervals beside those of the priors.")
+    caption = "Profile likelihoods; a 90 % interval ends where the deviance has risen by 2.71."
+    report.figure("profiles", profile_curves(result), caption)
+    report.figure("correlation", correlation_matrix(result), "Coefficients that these runs cannot tell apart.")
+    report.table(PARAMETER_COLUMNS, parameter_rows(result))
