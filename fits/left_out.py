@@ -11,7 +11,7 @@ from jaxscale.fit.fitting import Attempt, calibration_record, moved
 from jaxscale.fit.objective import Problem, predicted_logs, reweighted
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.prepare import base_of
-from jaxscale.fit.solve import refine
+from jaxscale.fit.solve import Solution, refine
 
 
 def without(
@@ -33,9 +33,13 @@ def without(
     Returns:
         The fitted coefficients with their record.
     """
-    solution = refine(reweighted(problem, kept), parameters)
-    attempt = Attempt(problem, effects, solution, np.zeros((int(kept.sum()), 2)))
-    record = calibration_record("without", measured.take(kept), prior_medians(), attempt, "")
+    return fit_of(measured.take(kept), problem, effects, refine(reweighted(problem, kept), parameters))
+
+
+def fit_of(fitted: Measured, problem: Problem, effects: tuple[Effect, ...], solution: Solution) -> Coefficients:
+    """Coefficients of a solution with the record that the fitted runs leave."""
+    attempt = Attempt(problem, effects, solution, np.zeros((len(fitted.batch), 2)))
+    record = calibration_record("without", fitted, prior_medians(), attempt, "")
     return moved(prior_medians(), problem.parametrisation.spread, solution.parameters, record)
 
 
