@@ -78,7 +78,10 @@ def add_coefficients(report: Report, result: FitResult) -> None:
     """Coefficients with their intervals, profiles and correlations."""
     report.heading("What the runs say about the coefficients")
     report.figure("coefficients", coefficient_intervals(result), "90 % intervals beside those of the priors.")
-    caption = "Profile likelihoods; a 90 % interval ends where the deviance has risen by 2.71."
+    caption = (
+        "Profile likelihoods; a 90 % interval ends where the deviance has risen by 2.71. Where a curve falls again, "
+        "another valley begins: the runs can be explained in a second way."
+    )
     report.figure("profiles", profile_curves(result), caption)
     report.figure("correlation", correlation_matrix(result), "Coefficients that these runs cannot tell apart.")
     report.table(PARAMETER_COLUMNS, parameter_rows(result))
