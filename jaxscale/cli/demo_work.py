@@ -53,13 +53,8 @@ AS_TRAINED = Plan(
 N_TOP, N_SHAPED = 400, 6
 """Plans to rank, enough to find several of different degrees; plans under which to search for a shape [plan]."""
 
-LEVELS: Mapping[str, str | None] = {
-    "source": f"{SOURCE}/megatron-deepspeed",
-    "framework": "megatron-deepspeed",
-    "gpu": GPU,
-    "precision": "bf16",
-}
-"""Levels of the planned run whose fitted effects and scatter apply."""
+LEVELS: Mapping[str, str | None] = {"gpu": GPU, "precision": "bf16"}
+"""Levels of the planned run; its source and framework are those that all fitted runs share."""
 
 N_FOLDS = 5
 """One group of runs in this many is held out [1]."""

@@ -54,6 +54,18 @@ def deviance(
     return 2.0 * loss(end, problem), end
 
 
+def along_ridge(
+    index: Int[Array, ""],
+    distance: Float[Array, ""],
+    optimum: Float[Array, " parameter"],
+    covariance: Float[Array, "parameter parameter"],
+    problem: Problem,
+) -> Array:
+    """Deviance with one parameter held some Laplace standard deviations from the optimum, the others on the ridge."""
+    start = optimum + distance * covariance[index] / jnp.sqrt(covariance[index, index])
+    return deviance(index, start[index], start, problem)[0]
+
+
 @filter_jit
 def profile_intervals(
     problem: Problem,
@@ -75,14 +87,10 @@ def profile_intervals(
     least = 2.0 * loss(optimum, problem)
 
     def end(index: Array, side: Array) -> Array:
-        ridge = covariance[index] / covariance[index, index]
-        scale = jnp.sqrt(covariance[index, index])
-
         def trial(last: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             distance, _, count = last
-            step = side * distance * scale
-            rise, _ = deviance(index, optimum[index] + step, optimum + step * ridge, problem)
-            factor = Z90 / jnp.sqrt(jnp.maximum(rise - least, 1e-6))
+            rise = along_ridge(index, side * distance, optimum, covariance, problem) - least
+            factor = Z90 / jnp.sqrt(jnp.maximum(rise, 1e-6))
             factor = jnp.clip(factor, 1.0 / LARGEST_MOVE, LARGEST_MOVE)
             return distance * factor, factor, count + 1
 
@@ -92,7 +100,7 @@ def profile_intervals(
 
         begin = (jnp.asarray(Z90), jnp.asarray(0.0), jnp.asarray(0))
         distance, _, _ = jax.lax.while_loop(is_far, trial, begin)
-        return optimum[index] + side * distance * scale
+        return optimum[index] + side * distance * jnp.sqrt(covariance[index, index])
 
     sides = jnp.asarray([-1.0, 1.0])
     return jax.lax.map(lambda index: jax.vmap(lambda side: end(index, side))(sides), indices)
@@ -118,10 +126,5 @@ def profile_rises(
     Returns:
         Deviance above its least [point].
     """
-    ridge = covariance[index] / jnp.sqrt(covariance[index, index])
-
-    def rise(distance: Array) -> Array:
-        start = optimum + distance * ridge
-        return deviance(index, start[index], start, problem)[0]
-
-    return jax.vmap(rise)(distances) - 2.0 * loss(optimum, problem)
+    found = jax.vmap(lambda distance: along_ridge(index, distance, optimum, covariance, problem))(distances)
+    return found - 2.0 * loss(optimum, problem)

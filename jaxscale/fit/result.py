@@ -150,17 +150,21 @@ class FitResult:
             for index, (name, prior) in enumerate(priors().items())
         }
 
+    @property
+    def tested(self) -> np.ndarray:
+        """Predicted minus measured log step time of each run: held out, or in sample where none is held out [row]."""
+        return np.where(np.isfinite(self.held_out), self.held_out, self.residuals)
+
     def errors_by(self, kind: str) -> dict[str, dict[str, float | int]]:
         """Held-out error of step time by level of a kind, such as `source` or `gpu`; in sample where none is held out.
 
         Returns:
             Number of runs, mean and median absolute percentage error, and bias of the median run [%], by level.
         """
-        residuals = np.where(np.isfinite(self.held_out), self.held_out, self.residuals)
         column = np.asarray(self.levels[kind], dtype=object)
         found = {}
         for level in sorted(set(self.levels[kind]) - {""}):
-            values = 100.0 * np.expm1(residuals[column == level])
+            values = 100.0 * np.expm1(self.tested[column == level])
             errors = np.abs(values)
             entry = {"mape": np.mean(errors), "median_ape": np.median(errors), "bias": np.median(values)}
             found[level] = {"n": len(values), **{key: float(value) for key, value in entry.items()}}

@@ -62,7 +62,9 @@ def error_rows(result: "FitResult") -> list[tuple[str, ...]]:
     rows = []
     for kind in REPORTED_KINDS:
         errors = result.errors_by(kind)
-        influence = result.influence_by(kind) if len(errors) > 1 else {}
+        if len(errors) < 2:
+            continue
+        influence = result.influence_by(kind)
         rows += [
             (
                 f"{kind} {level}",
@@ -73,7 +75,6 @@ def error_rows(result: "FitResult") -> list[tuple[str, ...]]:
                 f"{influence[level]:.2g}",
             )
             for level, entry in errors.items()
-            if influence
         ]
     return rows
 
@@ -100,7 +101,7 @@ def summary_html(result: "FitResult") -> str:
     meanings = [prior.meaning for prior in priors().values()]
     parameters = [(*row, meaning) for row, meaning in zip(parameter_rows(result), meanings, strict=True)]
     errors = error_rows(result)
-    blocks = [*(f"<div>{html.escape(line)}</div>" for line in headlines(result))]
+    blocks = [f"<div>{html.escape(line)}</div>" for line in headlines(result)]
     blocks += [html_table(ERROR_COLUMNS, errors)] if errors else []
     blocks += [html_table((*PARAMETER_COLUMNS, "meaning"), parameters)]
     return "\n".join([*blocks, *(f"<div>{html.escape(line)}</div>" for line in remarks(result))])

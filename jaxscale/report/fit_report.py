@@ -43,18 +43,17 @@ def fit_report(result: FitResult, title: str) -> Report:
 
 def add_errors(report: Report, result: FitResult) -> None:
     """Predicted against measured times, and errors by column and level."""
-    was_held_out = bool(np.isfinite(result.held_out).any())
-    residuals = result.held_out if was_held_out else result.residuals
-    said = "Each run is predicted by a fit that has not seen its group." if was_held_out else "In sample."
-    report.heading(
-        "Predictions of runs that the fit has not seen" if was_held_out else "Predictions of the fitted runs"
-    )
+    if np.isfinite(result.held_out).any():
+        heading, said = "Predictions of runs that the fit has not seen", "Each run's group was left out of its fit."
+    else:
+        heading, said = "Predictions of the fitted runs", "In sample."
+    report.heading(heading)
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
-    figure = predicted_against_measured(measured, measured * np.exp(residuals), list(result.levels["source"]))
+    figure = predicted_against_measured(measured, measured * np.exp(result.tested), list(result.levels["source"]))
     report.figure("predicted_against_measured", figure, f"Predicted against measured step time. {said}")
     columns = varied_columns(result)
     if columns:
-        figure = residuals_by_column(residuals, columns)
+        figure = residuals_by_column(result.tested, columns)
         report.figure("residuals_by_column", figure, "Errors by column: a slope or a step is a cause that is missed.")
     if rows := error_rows(result):
         report.text(

@@ -64,6 +64,27 @@ def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
     return Figure(figsize=(width, height))
 
 
+def small_multiples(count: int, width: float, height: float, below: float = 0.0) -> "tuple[Figure, np.ndarray]":
+    """A figure of panels in rows of up to three, on one ordinate.
+
+    Args:
+        count: panels [1].
+        width: of each [inch].
+        height: of each [inch].
+        below: room under all of them [inch].
+
+    Returns:
+        The figure, and its axes, of which those beyond the count are hidden [row, column].
+    """
+    n_across = min(3, count)
+    n_down = -(-count // n_across)
+    figure = new_figure(width * n_across, height * n_down + below)
+    grid = np.asarray(figure.subplots(n_down, n_across, sharey=True, squeeze=False))
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    return figure, grid
+
+
 def png(figure: "Figure") -> bytes:
     """The figure as a PNG image with a palette, a third of the size of one in full colour."""
     from PIL import Image

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, new_figure, round_ticks, style
+from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, new_figure, round_ticks, small_multiples, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -160,15 +160,10 @@ def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any
         The figure.
     """
     errors = 100.0 * np.expm1(np.asarray(residuals, dtype=float))
-    n_across = min(3, len(columns))
-    n_down = -(-len(columns) // n_across)
     with style():
-        figure = new_figure(3.3 * n_across, 2.9 * n_down)
-        panels = np.asarray(figure.subplots(n_down, n_across, sharey=True, squeeze=False))
+        figure, panels = small_multiples(len(columns), 3.3, 2.9)
         for axes, (name, values) in zip(panels.flat, columns.items(), strict=False):
             _residual_panel(axes, errors, name, values)
-        for axes in panels.flat[len(columns) :]:
-            axes.set_visible(False)
         figure.suptitle("Errors by column (bars: medians)", x=0.01, ha="left", weight="bold", size=12)
         for axes in panels[:, 0]:
             axes.set_ylabel("predicted / measured - 1 [%]".replace("-", "\N{MINUS SIGN}"))

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxscale.calibration import Z90
 from jaxscale.coefficients import names
-from jaxscale.report.style import BLUE, GREY, ORANGE, new_figure, style
+from jaxscale.report.style import BLUE, GREY, ORANGE, new_figure, small_multiples, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,15 +56,10 @@ def profile_curves(result: "FitResult", most: int = 6) -> "Figure":
         The figure.
     """
     chosen = _best_identified(result, most)
-    n_across = min(3, len(chosen))
-    n_down = -(-len(chosen) // n_across)
     with style():
-        figure = new_figure(3.3 * n_across, 2.6 * n_down + 0.5)
-        grid = np.asarray(figure.subplots(n_down, n_across, sharey=True, squeeze=False))
+        figure, grid = small_multiples(len(chosen), 3.3, 2.6, below=0.5)
         for axes, index in zip(grid.flat, chosen, strict=False):
             _draw_profile(axes, result, names()[index])
-        for axes in grid.flat[len(chosen) :]:
-            axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel("rise of the deviance [1]")
         grid[0, 0].set_ylim(0.0, 2.5 * Z90**2)
