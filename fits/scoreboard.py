@@ -8,12 +8,17 @@ import csv
 from pathlib import Path
 
 import numpy as np
+from calibrate import load_tables
+from markdown import markdown_table
+from paces import paces
 from reliability import oom_table, reliability_figure, ultrascale_oom
 from transfer import N_DRAWS, N_SHOTS
 
 from jaxscale.calibration import Z90, Calibration, software_stack
+from jaxscale.fit.batch import concatenate
 from jaxscale.fit.intervals import half_width
 from jaxscale.fit.measured import measured_runs
+from jaxscale.fit.repeats import SOFTWARE, deviations
 from jaxscale.fit.siblings import contradicted
 from jaxscale.fit.store import load_fit
 from jaxscale.runs.reader import read_runs
@@ -145,6 +150,34 @@ def table(data: dict[str, np.ndarray]) -> str:
         cells = [error(data[key][rows]) for key in COLUMNS]
         lines.append(f"| {name} | {int(rows.sum())} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def repeats_table(data: dict[str, np.ndarray]) -> str:
+    """Scatter of runs of equal settings, of one release and of any, beside the held-out error, as Markdown."""
+    runs = concatenate([table for table, _ in load_tables().values()])
+    kinds = {"one release": SOFTWARE, "any release": [kind for kind in SOFTWARE if kind != "release"]}
+    found = {said: deviations(np.log(runs.step_time), runs.batch, runs.levels, kind) for said, kind in kinds.items()}
+    head = ("runs of", "n", *(cell for said in found for cell in (f"repeats of {said}", "their scatter")), "5-fold")
+    rows = []
+    for name, part in subsets(data).items():
+        cells = [
+            cell for values in found.values() for cell in (f"{np.isfinite(values[part]).sum()}", error(values[part]))
+        ]
+        rows.append((name, f"{part.sum()}", *cells, error(data["five_fold"][part])))
+    return markdown_table(head, rows)
+
+
+def paces_table() -> str:
+    """How other stacks would run what each stack ran, as Markdown."""
+    head = ("runs of", "as the median other stack", "as the middle half of them", "as any of them")
+    found = {stack: 100.0 * np.expm1(logs) for stack, logs in paces().items()}
+    rows = []
+    for stack, values in found.items():
+        low, first, middle, third, high = np.quantile(values, (0.0, 0.25, 0.5, 0.75, 1.0))
+        rows.append((stack, f"{middle:+.0f}", f"{first:+.0f} to {third:+.0f}", f"{low:+.0f} to {high:+.0f}"))
+    typical = np.median([abs(np.median(values)) for values in found.values()])
+    said = f"Half of the stacks are {typical:.0f} % or more off the pace of the median other one."
+    return f"{markdown_table(head, rows)}\n\n{said}"
 
 
 def memory_widths(data: dict[str, np.ndarray]) -> np.ndarray:
@@ -298,6 +331,17 @@ percentage error of step time, by the pooled fit with effects by setup; "own coe
 
 ![held-out errors](scoreboard.png)
 
+## What repeats leave
+
+Runs of equal settings differ, and no prediction from settings can go below that. Mean / median of their distance from
+the mean of their like [%], widened to that of single runs (`jaxscale/fit/repeats.py`), where the table states the same
+model, plan, cluster and software; over releases it holds what software gained between them, which a fit of releases
+knows in part.
+
+{repeats_table(data)}
+
+[What is left](residuals.md) of each table: held-out errors by column, and the settings that carry most of them.
+
 ## Where refits begin
 
 A refit without some runs is polished from where the fit of all runs ended. The posterior has many valleys, and that one
@@ -343,6 +387,12 @@ The pooled fit is refitted without a setup; then its runs are predicted as they 
 {N_SHOTS} of them, drawn at random (mean over {N_DRAWS} draws). Percentage errors of step time; `fits/transfer.py`.
 
 {transfer_table()}
+
+Stacks run at different paces. Step time [%] that the runs of each would take more or less than they did, if they ran as
+the other stacks do, by the shipped fit (`fits/paces.py`): a stack that was never fitted is predicted as a typical one,
+and misses by its own pace whatever the model.
+
+{paces_table()}
 
 ## Negative controls
 

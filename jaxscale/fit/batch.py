@@ -1,11 +1,12 @@
 """Measured runs as arrays: one stacked model, plan and cluster, ready for one `vmap`."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxscale._types import stacked
 from jaxscale.catalogue import Hardware
@@ -71,6 +72,22 @@ def concatenate(tables: Sequence[Measured]) -> Measured:
     columns = zip(*((table.step_time, table.peak_memory, table.parts) for table in tables), strict=True)
     times, memory, parts = (np.concatenate(column) for column in columns)
     return Measured(batch, times, memory, parts, levels)
+
+
+def classes(numbers: PyTree, words: Sequence[Sequence[str]]) -> np.ndarray:
+    """Number of the class of each run; those of one class have the same numbers and words.
+
+    Args:
+        numbers: arrays, each stacked along its leading axis [row, ...].
+        words: columns of text [row].
+
+    Returns:
+        Whole numbers from 0 on [row].
+    """
+    leaves = jax.tree.leaves(numbers)
+    flat = [np.reshape(leaf, (len(leaf), math.prod(leaf.shape[1:]))) for leaf in leaves]
+    coded = [np.unique(column, return_inverse=True)[1][:, None] for column in words]
+    return np.unique(np.hstack([*flat, *coded]), axis=0, return_inverse=True)[1].ravel()
 
 
 FSDP_FROM = 0.95

@@ -16,6 +16,7 @@ from jaxscale.fit.diagnostics import Diagnostics, diagnose
 from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
 from jaxscale.fit.profile import profile_intervals, profile_rises
+from jaxscale.fit.repeats import deviations
 from jaxscale.fit.solve import Solution
 from jaxscale.fit.store import to_toml, write_text
 from jaxscale.fit.summary import summary_html, summary_json, summary_text
@@ -154,6 +155,15 @@ class FitResult:
     def tested(self) -> np.ndarray:
         """Predicted minus measured log step time of each run: held out, or in sample where none is held out [row]."""
         return np.where(np.isfinite(self.held_out), self.held_out, self.residuals)
+
+    @cached_property
+    def repeats(self) -> np.ndarray:
+        """Log of step time over that of all runs of the same settings; nan where no other run has them [1], [row].
+
+        What a fit errs on these runs is this scatter at least; see `jaxscale.fit.repeats`.
+        """
+        batch = self.problem.batch.take(np.arange(self.n))
+        return deviations(np.asarray(self.problem.log_time)[: self.n], batch, self.levels)
 
     def errors_by(self, kind: str) -> dict[str, dict[str, float | int]]:
         """Held-out error of step time by level of a kind, such as `source` or `gpu`; in sample where none is held out.

@@ -10,13 +10,10 @@ stages and replicas, by a factor of at most `REACH` in all. The time of a pipeli
 A run that breaks these bounds by `MARGIN` with more than half of its siblings is suspect.
 """
 
-import math
-
-import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.fit.batch import Measured
+from jaxscale.fit.batch import Measured, classes
 
 REACH = 4.0
 """Largest product of the factors by which microbatch, stages and replicas of siblings differ [1]."""
@@ -58,10 +55,7 @@ def families(measured: Measured) -> np.ndarray:
     """Number of the family of each run: model, chip, software and the rest of the plan are the same [row]."""
     batch = measured.batch
     plan = [getattr(batch.plan, name) for name in batch.plan.__dataclass_fields__ if name not in VARIED]
-    leaves = jax.tree.leaves((batch.model, batch.cluster.chip, plan))
-    numbers = [np.reshape(leaf, (len(leaf), math.prod(leaf.shape[1:]))) for leaf in leaves]
-    words = [np.unique(measured.levels[name], return_inverse=True)[1][:, None] for name in LEVELS]
-    return np.unique(np.hstack([*numbers, *words]), axis=0, return_inverse=True)[1].ravel()
+    return classes((batch.model, batch.cluster.chip, plan), [measured.levels[name] for name in LEVELS])
 
 
 def contradicted_within(measured: Measured) -> np.ndarray:

@@ -27,10 +27,30 @@ def headlines(result: "FitResult") -> list[str]:
         f"fit of {result.n} runs in {result.groups.max() + 1} groups, {len(result.effects)} effects of levels",
         f"error of step time: {result.mape_train:.2f} % in sample, {result.mape_cv:.2f} % held out "
         f"(median {result.median_cv:.2f} %)",
+        *floor_lines(result),
         f"AIC {found.aic:.1f}, BIC {found.bic:.1f}, {found.n_effective:.1f} parameters decided by the runs",
         "most influential runs: "
         + ", ".join(f"{result.name_of(row)} ({distance:.2g})" for row, distance in result.influence),
     ]
+
+
+def floor_lines(result: "FitResult") -> list[str]:
+    """How much runs of equal settings scatter; nothing where no run repeats another's."""
+    noise = repeat_noise(result)
+    if not noise["n"]:
+        return []
+    return [
+        f"{noise['n']} runs repeat the settings of others and scatter by {noise['mape']:.2f} % "
+        f"(median {noise['median_ape']:.2f} %), which no prediction from settings can go below"
+    ]
+
+
+def repeat_noise(result: "FitResult") -> dict[str, Any]:
+    """Runs that repeat the settings of others, and their mean and median scatter [%]; None without such runs."""
+    known = result.repeats[np.isfinite(result.repeats)]
+    scatter = 100.0 * np.abs(np.expm1(known))
+    middle = (float(np.mean(scatter)), float(np.median(scatter))) if len(known) else (None, None)
+    return {"n": len(known), "mape": middle[0], "median_ape": middle[1]}
 
 
 def remarks(result: "FitResult") -> list[str]:
@@ -115,6 +135,7 @@ def summary_json(result: "FitResult") -> dict[str, Any]:
         "mape_train": _finite(result.mape_train),
         "mape_cv": _finite(result.mape_cv),
         "median_cv": _finite(result.median_cv),
+        "repeats": repeat_noise(result),
         "valid": result.valid,
         "messages": list(result.messages),
         "aic": found.aic,

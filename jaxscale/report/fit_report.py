@@ -1,9 +1,11 @@
 """The report of a fit: errors of runs that it has not seen, what the runs say about each coefficient, what to doubt."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.summary import ERROR_COLUMNS, PARAMETER_COLUMNS, error_rows, headlines, parameter_rows, remarks
 from jaxscale.report.document import Report
@@ -51,7 +53,7 @@ def add_errors(report: Report, result: FitResult) -> None:
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
     figure = predicted_against_measured(measured, measured * np.exp(result.tested), list(result.levels["source"]))
     report.figure("predicted_against_measured", figure, f"Predicted against measured step time. {said}")
-    columns = varied_columns(result)
+    columns = varied_columns(result.problem.batch.take(np.arange(result.n)), result.levels)
     if columns:
         figure = residuals_by_column(result.tested, columns)
         report.figure("residuals_by_column", figure, "Errors by column: a slope or a step is a cause that is missed.")
@@ -63,14 +65,13 @@ def add_errors(report: Report, result: FitResult) -> None:
         report.table(ERROR_COLUMNS, rows)
 
 
-def varied_columns(result: FitResult) -> dict[str, list[Any]]:
-    """Columns of shape, plan, cluster and levels that take several values among the fitted runs [row]."""
-    batch = result.problem.batch
+def varied_columns(batch: RunBatch, levels: Mapping[str, Sequence[str]]) -> dict[str, list[Any]]:
+    """Columns of shape, plan, cluster and levels that take several values among some runs [row]."""
     columns = {name: getattr(batch.model, name) for name in SHAPE_COLUMNS}
     columns |= {"chips": batch.cluster.n_chips, **{name: getattr(batch.plan, name) for name in PLAN_COLUMNS}}
-    numbers = {name: np.asarray(values, dtype=float)[: result.n].tolist() for name, values in columns.items()}
-    levels = {kind: list(result.levels[kind]) for kind in LEVEL_COLUMNS}
-    return {name: values for name, values in {**numbers, **levels}.items() if len(set(values)) > 1}
+    numbers = {name: np.asarray(values, dtype=float).tolist() for name, values in columns.items()}
+    words = {kind: list(levels[kind]) for kind in LEVEL_COLUMNS}
+    return {name: values for name, values in {**numbers, **words}.items() if len(set(values)) > 1}
 
 
 def add_coefficients(report: Report, result: FitResult) -> None:

@@ -63,7 +63,21 @@ def test_the_report_of_a_fit_has_its_figures_tables_and_doubts(result: js.FitRes
 
 
 def test_only_columns_that_vary_are_drawn(result: js.FitResult):
-    columns = varied_columns(result)
+    columns = varied_columns(result.problem.batch.take(np.arange(result.n)), result.levels)
     assert {"d_model", "gpu"} <= set(columns)
     assert "source" not in columns, "all of one"
     assert all(len(values) == result.n and len(set(values)) > 1 for values in columns.values())
+
+
+def test_errors_far_beyond_all_others_stand_at_the_edge():
+    errors = np.concatenate([np.linspace(-0.05, 0.05, 99), [2.0]])
+    names = [f"table/framework/part {index % 7} with a long description" for index in range(100)]
+    figure = figures.residuals_by_column(np.log1p(errors), {"part": names})
+    axes = figure.axes[0]
+    edge = max(line.get_ydata().max() for line in axes.lines if line.get_marker() == "^" and len(line.get_ydata()))
+    assert edge < 200.0 and edge <= axes.get_ylim()[1]
+    assert "1 beyond" in figure.get_suptitle()
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert len(set(labels)) == 7, "shortened names stay apart"
+    assert not any(label.startswith("table") for label in labels)
+    assert "beyond" not in figures.residuals_by_column(np.log1p(errors[:99]), {"part": names[:99]}).get_suptitle()

@@ -1,5 +1,6 @@
 """How well predictions meet measurements."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 BAND = 0.10
 """Half width of the shaded band: within ten per cent [1]."""
+
+SHOWN = 0.98
+"""Share of the errors that panels by column show to scale [1]."""
+
+MANY_LEVELS, LONG_NAME = 5, 24
+"""Levels from which their names stand upright [1], and letters to which a name is cut [1]."""
 
 
 def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, np.ndarray]:
@@ -157,36 +164,52 @@ def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any
         columns: values of each column [row]; numbers are drawn on a logarithmic axis, anything else by level.
 
     Returns:
-        The figure.
+        The figure; a few errors far beyond all others are drawn at its edges.
     """
     errors = 100.0 * np.expm1(np.asarray(residuals, dtype=float))
+    limit = max(1.1 * float(np.quantile(np.abs(errors), SHOWN)), 150.0 * BAND)
+    beyond = int((np.abs(errors) > limit).sum())
     with style():
         figure, panels = small_multiples(len(columns), 3.3, 2.9)
         for axes, (name, values) in zip(panels.flat, columns.items(), strict=False):
-            _residual_panel(axes, errors, name, values)
-        figure.suptitle("Errors by column (bars: medians)", x=0.01, ha="left", weight="bold", size=12)
+            _residual_panel(axes, errors, limit, name, values)
+        edge = f"; triangles: {beyond} beyond \N{PLUS-MINUS SIGN}{limit:.0f} %" if beyond else ""
+        said = f"Predicted over measured, less one, by column (bars: medians{edge})"
+        figure.suptitle(said, x=0.01, ha="left", weight="bold", size=12)
         for axes in panels[:, 0]:
-            axes.set_ylabel("predicted / measured - 1 [%]".replace("-", "\N{MINUS SIGN}"))
+            axes.set_ylabel("error [%]")
     return figure
 
 
-def _residual_panel(axes: "Axes", errors: np.ndarray, name: str, values: Sequence[Any]) -> None:
+def _residual_panel(axes: "Axes", errors: np.ndarray, limit: float, name: str, values: Sequence[Any]) -> None:
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     levels = sorted({str(value) for value in values})
     x = np.asarray(values, dtype=float) if numeric else np.asarray([levels.index(str(value)) for value in values])
     axes.axhline(0.0, color=INK, lw=1)
     axes.axhspan(-100 * BAND, 100 * BAND, color="#EDEDED", lw=0, zorder=0)
-    axes.plot(x, errors, ".", color=PALETTE[0], alpha=0.5, mew=0, ms=7)
+    looks: Any = {"color": PALETTE[0], "alpha": 0.5, "mew": 0, "ls": ""}
+    for marker, size, part in ((".", 7, np.abs(errors) <= limit), ("^", 6, errors > limit), ("v", 6, errors < -limit)):
+        axes.plot(x[part], np.clip(errors[part], -limit, limit), marker=marker, ms=size, **looks)
     for place in np.unique(x):
         axes.plot(place, np.median(errors[x == place]), "_", color=PALETTE[5], ms=16, mew=2.5)
+    axes.set_ylim(-1.1 * limit, 1.1 * limit)
     axes.set_xlabel(name)
     if not numeric:
-        axes.set_xticks(range(len(levels)), levels, rotation=20, ha="right")
+        is_many = len(levels) > MANY_LEVELS
+        turned: Any = {"rotation": 90, "size": 7} if is_many else {"rotation": 20, "ha": "right", "size": 8}
+        axes.set_xticks(range(len(levels)), _short(levels), **turned)
         axes.set_xlim(-0.6, len(levels) - 0.4)
     elif np.min(x) > 0:
         axes.set_xscale("log", base=2)
         _whole_ticks(axes, x)
     axes.grid(axis="x", color=FAINT, alpha=0.25)
+
+
+def _short(levels: Sequence[str]) -> list[str]:
+    """Names of levels without the folder that all of them share, cut where they are long."""
+    shared = os.path.commonprefix(list(levels)) if len(levels) > 1 else ""
+    names = [level[shared.rfind("/") + 1 :] or level for level in levels]
+    return [name if len(name) <= LONG_NAME else f"{name[: LONG_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for name in names]
 
 
 def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
