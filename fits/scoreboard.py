@@ -130,26 +130,23 @@ def unseen_coverage(data: dict[str, np.ndarray]) -> np.ndarray:
 
 def coverage_table(data: dict[str, np.ndarray]) -> str:
     """Coverage of the intervals in every scheme as a Markdown table."""
-    lines = ["| runs of | 5-fold | model | larger | zero-shot |", "|---|---|---|---|---|"]
-    unseen = unseen_coverage(data)
+    unseen, lines = unseen_coverage(data), []
     for name, rows in subsets(data).items():
         cells = [coverage(data[key][rows], data["group"][rows]) for key in COVERED]
-        lines.append(f"| {name} | {' | '.join(cells)} | {100.0 * unseen[rows].mean():.0f} |")
+        lines.append((name, *cells, f"{100.0 * unseen[rows].mean():.0f}"))
     # A new stack is one draw among stacks, whatever the number of its runs.
     stacks = stacks_of(data)
     alike = np.mean([unseen[stacks == stack].mean() for stack in sorted(set(stacks))])
-    lines.append(f"| mean of the stacks | - | - | - | {100.0 * alike:.0f} |")
-    return "\n".join(lines)
+    lines.append(("mean of the stacks", "-", "-", "-", f"{100.0 * alike:.0f}"))
+    return markdown_table(("runs of", "5-fold", "model", "larger", "zero-shot"), lines)
 
 
 def table(data: dict[str, np.ndarray]) -> str:
     """The scoreboard as a Markdown table."""
-    head = ["runs of", "n", *COLUMNS.values()]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for name, rows in subsets(data).items():
-        cells = [error(data[key][rows]) for key in COLUMNS]
-        lines.append(f"| {name} | {int(rows.sum())} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    lines = [
+        (name, f"{rows.sum()}", *(error(data[key][rows]) for key in COLUMNS)) for name, rows in subsets(data).items()
+    ]
+    return markdown_table(("runs of", "n", *COLUMNS.values()), lines)
 
 
 def repeats_table(data: dict[str, np.ndarray]) -> str:
@@ -190,14 +187,14 @@ def memory_widths(data: dict[str, np.ndarray]) -> np.ndarray:
 
 def memory_table(data: dict[str, np.ndarray]) -> str:
     """Errors of peak memory and coverage of its intervals as a Markdown table."""
-    lines = ["| runs of | n | in sample | models left out | inside their interval [%] |", "|---|---|---|---|---|"]
+    lines = []
     inside = np.abs(data["memory_left_out_model"]) <= memory_widths(data)
     for name, rows in subsets(data).items():
         known = rows & np.isfinite(data["memory_in_sample"])
         if known.any():
             cells = [error(data[key][known]) for key in ("memory_in_sample", "memory_left_out_model")]
-            lines.append(f"| {name} | {int(known.sum())} | {' | '.join(cells)} | {100.0 * inside[known].mean():.0f} |")
-    return "\n".join(lines)
+            lines.append((name, f"{known.sum()}", *cells, f"{100.0 * inside[known].mean():.0f}"))
+    return markdown_table(("runs of", "n", "in sample", "models left out", "inside their interval [%]"), lines)
 
 
 def suspects(data: dict[str, np.ndarray]) -> np.ndarray:
@@ -215,14 +212,13 @@ def suspects(data: dict[str, np.ndarray]) -> np.ndarray:
 
 def suspect_table(data: dict[str, np.ndarray]) -> str:
     """Errors with and without suspect rows, of Ultra-Scale's two releases and of all runs, as Markdown."""
-    lines = ["| runs of | n | 5-fold | model | larger |", "|---|---|---|---|---|"]
-    suspect = suspects(data)
+    suspect, lines = suspects(data), []
     for name, rows in subsets(data).items():
         if name.startswith("ultrascale") or name == "every run":
             for said, part in ((name, rows), (f"{name}, without suspect rows", rows & ~suspect)):
                 cells = [error(data[key][part]) for key in ("five_fold", "left_out_model", "left_out_larger")]
-                lines.append(f"| {said} | {part.sum()} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+                lines.append((said, f"{part.sum()}", *cells))
+    return markdown_table(("runs of", "n", "5-fold", "model", "larger"), lines)
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
@@ -234,13 +230,12 @@ def rows_of(name: str) -> list[dict[str, str]]:
 def transfer_table() -> str:
     """Zero-shot and few-shot errors by setup as a Markdown table."""
     few = f"with {N_SHOTS} runs, median"
-    lines = [f"| setup left out | n | zero-shot, mean / median | {few} | worst draw, after / before |"]
-    lines.append("|---|---|---|---|---|")
+    head, lines = ("setup left out", "n", "zero-shot, mean / median", few, "worst draw, after / before"), []
     for row in rows_of("transfer.csv"):
         zero = f"{float(row['zero_shot_mape']):.1f} / {float(row['zero_shot']):.1f}"
-        few = f"{float(row['few_shot']):.1f} | {row['worst_ratio']}" if row["few_shot"] else "- | -"
-        lines.append(f"| {row['setup']} | {row['n']} | {zero} | {few} |")
-    return "\n".join(lines)
+        shots = (f"{float(row['few_shot']):.1f}", row["worst_ratio"]) if row["few_shot"] else ("-", "-")
+        lines.append((row["setup"], row["n"], zero, *shots))
+    return markdown_table(head, lines)
 
 
 def valleys_table(data: dict[str, np.ndarray]) -> str:
@@ -250,24 +245,18 @@ def valleys_table(data: dict[str, np.ndarray]) -> str:
         (row["scheme"], row["table"]): (float(row["mape"]), float(row["median_ape"])) for row in rows_of("valleys.csv")
     }
     cold = {key: f"{mean:.1f} / {median:.1f}" for key, (mean, median) in errors.items()}
-    lines = [
-        f"| runs of | {' | '.join(f'{COLUMNS[key]} | from the priors' for key in columns)} |",
-        "|---|---|---|---|---|",
-    ]
+    head, lines = ("runs of", *(cell for key in columns for cell in (COLUMNS[key], "from the priors"))), []
     tables = {name: data["table"] == name for name in sorted(set(data["table"]))}
     for name, rows in {**tables, "every run": np.ones(len(data["table"]), dtype=bool)}.items():
-        cells = [f"{error(data[key][rows])} | {cold[key, name]}" for key in columns]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append((name, *(cell for key in columns for cell in (error(data[key][rows]), cold[key, name]))))
+    return markdown_table(head, lines)
 
 
 def controls_table() -> str:
     """Negative controls as a Markdown table."""
-    lines = ["| control | on | fit | control |", "|---|---|---|---|"]
-    for row in rows_of("controls.csv"):
-        cells = (row["control"], row["table"], row["mape_percent"], row["mape_of_control_percent"])
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    cells = ("control", "table", "mape_percent", "mape_of_control_percent")
+    rows = [[row[cell] for cell in cells] for row in rows_of("controls.csv")]
+    return markdown_table(("control", "on", "fit", "control"), rows)
 
 
 def figure(data: dict[str, np.ndarray]) -> None:
@@ -295,15 +284,13 @@ def figure(data: dict[str, np.ndarray]) -> None:
 
 def readme_table(data: dict[str, np.ndarray]) -> str:
     """The few columns that the front page shows."""
-    lines = [
-        "| measured runs of | n | groups left out | whole models left out | interval holds |",
-        "|---|---|---|---|---|",
-    ]
+    head = ("measured runs of", "n", "groups left out", "whole models left out", "interval holds")
+    lines = []
     for name, rows in subsets(data).items():
         inside = coverage(data["five_fold"][rows], data["group"][rows])
         cells = [error(data[key][rows]) for key in ("five_fold", "left_out_model")]
-        lines.append(f"| {name} | {int(rows.sum())} | {' | '.join(cells)} | {inside} % |")
-    return "\n".join(lines)
+        lines.append((name, f"{rows.sum()}", *cells, f"{inside} %"))
+    return markdown_table(head, lines)
 
 
 def write_front_page(data: dict[str, np.ndarray]) -> None:
