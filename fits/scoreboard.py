@@ -1,4 +1,4 @@
-"""The scoreboard: writes fits/README.md and fits/scoreboard.png from fits/residuals.csv (a few seconds).
+"""The scoreboard: writes fits/README.md and fits/scoreboard.png from fits/residuals.csv (half a minute).
 
 Run `python fits/calibrate.py` first; every figure here is an error on runs that the fit in question never saw, unless
 the column says otherwise.
