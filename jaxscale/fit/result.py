@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxscale.calibration import Z90, Calibration, MemoryLimit
 from jaxscale.coefficients import Coefficients, names, priors
+from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.diagnostics import Diagnostics, diagnose
 from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
@@ -78,6 +79,11 @@ class FitResult:
     def n(self) -> int:
         """Measured runs [1]."""
         return len(self.residuals)
+
+    @property
+    def batch(self) -> RunBatch:
+        """What ran [row]."""
+        return self.problem.batch.take(np.arange(self.n))
 
     @property
     def mape_train(self) -> float:
@@ -162,8 +168,7 @@ class FitResult:
 
         What a fit errs on these runs is this scatter at least; see `jaxscale.fit.repeats`.
         """
-        batch = self.problem.batch.take(np.arange(self.n))
-        return deviations(np.asarray(self.problem.log_time)[: self.n], batch, self.levels)
+        return deviations(np.asarray(self.problem.log_time)[: self.n], self.batch, self.levels)
 
     def errors_by(self, kind: str) -> dict[str, dict[str, float | int]]:
         """Held-out error of step time by level of a kind, such as `source` or `gpu`; in sample where none is held out.

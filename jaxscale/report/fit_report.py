@@ -53,7 +53,7 @@ def add_errors(report: Report, result: FitResult) -> None:
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
     figure = predicted_against_measured(measured, measured * np.exp(result.tested), list(result.levels["source"]))
     report.figure("predicted_against_measured", figure, f"Predicted against measured step time. {said}")
-    columns = varied_columns(result.problem.batch.take(np.arange(result.n)), result.levels)
+    columns = varied_columns(result.batch, result.levels)
     if columns:
         figure = residuals_by_column(result.tested, columns)
         report.figure("residuals_by_column", figure, "Errors by column: a slope or a step is a cause that is missed.")

@@ -63,7 +63,7 @@ def test_the_report_of_a_fit_has_its_figures_tables_and_doubts(result: js.FitRes
 
 
 def test_only_columns_that_vary_are_drawn(result: js.FitResult):
-    columns = varied_columns(result.problem.batch.take(np.arange(result.n)), result.levels)
+    columns = varied_columns(result.batch, result.levels)
     assert {"d_model", "gpu"} <= set(columns)
     assert "source" not in columns, "all of one"
     assert all(len(values) == result.n and len(set(values)) > 1 for values in columns.values())
