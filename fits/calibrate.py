@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from left_out import log_residuals, without
 from jaxscale._resources import data_path
 from jaxscale.calibration import Calibration, software_stack, table_of
 from jaxscale.coefficients import Coefficients
-from jaxscale.fit.batch import Measured, concatenate
+from jaxscale.fit.batch import Measured, classes, concatenate
 from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.intervals import scatter_by, typical
 from jaxscale.fit.measured import fold_of, measured_runs
@@ -46,6 +47,7 @@ LARGE = {
 """Extrapolation scheme: runs of these sources on more chips than this are left out, all at once."""
 
 
+@cache
 def load_tables() -> dict[str, tuple[Measured, np.ndarray]]:
     """Measured runs of every shipped table and their positions in it, by source."""
     paths = sorted(data_path("runs").glob("*.csv"))
@@ -66,11 +68,9 @@ def last_fit(name: str) -> Coefficients | None:
 def schemes(everything: Measured) -> dict[str, np.ndarray]:
     """Fold of each run, by scheme; fold -1 is never left out [row]."""
     batch = everything.batch
-    shape = np.stack([np.asarray(batch.model.n_layers), np.asarray(batch.model.d_model)], axis=1)
-    _, model = np.unique(shape, axis=0, return_inverse=True)
     _, stack = np.unique([software_stack(setup) for setup in everything.levels["source"]], return_inverse=True)
     return {
-        "model": fold_of(model.ravel(), N_MODEL_FOLDS),
+        "model": fold_of(classes((batch.model.n_layers, batch.model.d_model), []), N_MODEL_FOLDS),
         "larger": larger_fold(everything),
         "setup": stack,
     }

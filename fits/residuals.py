@@ -4,12 +4,10 @@ Run from the repository after `python fits/calibrate.py`: `python fits/residuals
 fits/residuals.md and a figure for each table in fits/residuals.
 """
 
-import csv
-from pathlib import Path
-
 import numpy as np
-from calibrate import load_tables
+from calibrate import FOLDER, load_tables
 from markdown import markdown_table
+from scoreboard import read_residuals
 
 from jaxscale.catalogue import read_toml
 from jaxscale.fit.batch import Measured, classes
@@ -17,22 +15,10 @@ from jaxscale.report.figures import residuals_by_column
 from jaxscale.report.fit_report import varied_columns
 from jaxscale.report.style import png
 
-FOLDER = Path(__file__).parent
-
 WORST = 6
 """Groups of settings named for each table [1]."""
 
 HEAD = ("model", "chips", "tp", "pp", "ep", "b", "runs", "bias [%]", "mean error [%]", "share of the error [%]")
-
-
-def held_out() -> dict[str, np.ndarray]:
-    """Log residuals of step time of runs whose group was left out, by table [row]."""
-    with (FOLDER / "residuals.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return {
-        table: np.asarray([float(row["five_fold"]) for row in rows if row["table"] == table])
-        for table in sorted({row["table"] for row in rows})
-    }
 
 
 def carriers(measured: Measured, residual: np.ndarray) -> list[tuple[str, ...]]:
@@ -62,18 +48,18 @@ def carriers(measured: Measured, residual: np.ndarray) -> list[tuple[str, ...]]:
 
 def main() -> None:
     """Write the page and its figures."""
-    tables, residuals = load_tables(), held_out()
-    patterns = read_toml(FOLDER / "patterns.toml")
+    data, patterns = read_residuals(), read_toml(FOLDER / "patterns.toml")
     (FOLDER / "residuals").mkdir(exist_ok=True)
     parts = []
-    for name, (measured, _) in tables.items():
-        figure = residuals_by_column(residuals[name], varied_columns(measured.batch, measured.levels))
+    for name, (measured, _) in load_tables().items():
+        residual = data["five_fold"][data["table"] == name]
+        figure = residuals_by_column(residual, varied_columns(measured.batch, measured.levels))
         (FOLDER / "residuals" / f"{name}.png").write_bytes(png(figure))
         known = [(entry["pattern"], entry["cause"], entry["term"]) for entry in patterns[name]]
         parts += [
             f"## {name}",
             markdown_table(("pattern", "cause", "what became of it"), known),
-            markdown_table(HEAD, carriers(measured, residuals[name])),
+            markdown_table(HEAD, carriers(measured, residual)),
             f"![errors by column](residuals/{name}.png)",
         ]
     text = """# What is left

@@ -17,11 +17,9 @@ from transfer import N_DRAWS, N_SHOTS
 from jaxscale.calibration import Z90, Calibration, software_stack
 from jaxscale.fit.batch import concatenate
 from jaxscale.fit.intervals import half_width
-from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.repeats import SOFTWARE, deviations
 from jaxscale.fit.siblings import contradicted
 from jaxscale.fit.store import load_fit
-from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
 
@@ -200,8 +198,7 @@ def memory_table(data: dict[str, np.ndarray]) -> str:
 def suspects(data: dict[str, np.ndarray]) -> np.ndarray:
     """Whether a run contradicts most of its siblings, runs of the same setup [row]."""
     found = np.zeros(len(data["row"]), dtype=bool)
-    for table in sorted(set(data["table"])):
-        measured, index = measured_runs(read_runs(FOLDER.parent / "data/runs" / f"{table}.csv"))
+    for table, (measured, index) in load_tables().items():
         setups = np.asarray(measured.levels["source"])
         for setup in sorted(set(setups)):
             inside = np.flatnonzero(setups == setup)

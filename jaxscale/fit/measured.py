@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxscale.catalogue import Hardware, load_hardware, model_fields
 from jaxscale.errors import InputError
-from jaxscale.fit.batch import Measured, RunBatch, assemble
+from jaxscale.fit.batch import Measured, RunBatch, assemble, classes
 from jaxscale.runs import Incomplete, Row, RowDescription, Runs, describe
 from jaxscale.runs.defaults import default_for
 from jaxscale.workload import Transformer, model_flops
@@ -121,8 +121,7 @@ def groups_of(measured: Measured) -> np.ndarray:
         batch.plan.tp,
         batch.plan.pp,
     )
-    _, group = np.unique(np.stack([np.asarray(column) for column in columns], axis=1), axis=0, return_inverse=True)
-    return group.ravel()
+    return classes(columns, [])
 
 
 def fold_of(groups: np.ndarray, n_folds: int, seed: int = 0) -> np.ndarray:
