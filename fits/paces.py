@@ -4,6 +4,8 @@
 own pace is an error that no prediction can avoid which has seen none of its runs.
 """
 
+from functools import cache
+
 import jax
 import numpy as np
 from calibrate import load_tables
@@ -22,6 +24,7 @@ def as_if_by(measured: Measured, stack: str, framework: str) -> Measured:
     return Measured(measured.batch, measured.step_time, measured.peak_memory, measured.parts, levels)
 
 
+@cache
 def paces() -> dict[str, np.ndarray]:
     """Log of the step time of each stack's median run as each of the other stacks would run it, over measured [stack].
 

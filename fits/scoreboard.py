@@ -170,9 +170,13 @@ def paces_table() -> str:
     for stack, values in found.items():
         low, first, middle, third, high = np.quantile(values, (0.0, 0.25, 0.5, 0.75, 1.0))
         rows.append((stack, f"{middle:+.0f}", f"{first:+.0f} to {third:+.0f}", f"{low:+.0f} to {high:+.0f}"))
-    typical = np.median([abs(np.median(values)) for values in found.values()])
-    said = f"Half of the stacks are {typical:.0f} % or more off the pace of the median other one."
+    said = f"Half of the stacks are {typical_pace():.0f} % or more off the pace of the median other one."
     return f"{markdown_table(head, rows)}\n\n{said}"
+
+
+def typical_pace() -> float:
+    """How far half of the stacks are off the pace of the median other one [%]."""
+    return float(np.median([abs(100.0 * np.expm1(np.median(logs))) for logs in paces().values()]))
 
 
 def memory_widths(data: dict[str, np.ndarray]) -> np.ndarray:
@@ -235,13 +239,15 @@ def transfer_table() -> str:
     return markdown_table(head, lines)
 
 
+def cold_errors() -> dict[tuple[str, str], str]:
+    """Mean and median left-out error of refits that know nothing, by scheme and table."""
+    found = {(row["scheme"], row["table"]): (row["mape"], row["median_ape"]) for row in rows_of("valleys.csv")}
+    return {key: f"{float(mean):.1f} / {float(median):.1f}" for key, (mean, median) in found.items()}
+
+
 def valleys_table(data: dict[str, np.ndarray]) -> str:
     """Left-out errors of refits that begin where the whole fit ended and of those that know nothing, by table."""
-    columns = ("five_fold", "left_out_model")
-    errors = {
-        (row["scheme"], row["table"]): (float(row["mape"]), float(row["median_ape"])) for row in rows_of("valleys.csv")
-    }
-    cold = {key: f"{mean:.1f} / {median:.1f}" for key, (mean, median) in errors.items()}
+    columns, cold = ("five_fold", "left_out_model"), cold_errors()
     head, lines = ("runs of", *(cell for key in columns for cell in (COLUMNS[key], "from the priors"))), []
     tables = {name: data["table"] == name for name in sorted(set(data["table"]))}
     for name, rows in {**tables, "every run": np.ones(len(data["table"]), dtype=bool)}.items():
@@ -295,7 +301,13 @@ def write_front_page(data: dict[str, np.ndarray]) -> None:
     path = FOLDER.parent / "README.md"
     before, rest = path.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    said = "Mean / median error of step time [%]; [fits/README.md](fits/README.md) has every scheme, memory and peers."
+    groups, models = (cold_errors()[scheme, "every run"] for scheme in ("five_fold", "left_out_model"))
+    said = f"""Mean / median error of step time [%]; [fits/README.md](fits/README.md) has all schemes, memory and peers.
+
+Errors are those of runs that the fit has not seen, by groups of one model shape, number of chips, tp and pp. Refits
+begin where the fit of all runs ended; from scratch they end in other valleys, with {groups} % by groups and {models} %
+by models on every run ([where refits begin](fits/README.md)). A stack that was never fitted is
+missed by its own pace, {typical_pace():.0f} % or more for half of them ([a new software stack](fits/README.md))."""
     path.write_text(f"{before}{BEGIN}\n{readme_table(data)}\n\n{said}\n{END}{after}", encoding="utf-8")
 
 

@@ -95,6 +95,7 @@ class Prior(NamedTuple):
         effects: kinds of level (framework, gpu, ...) by which the coefficient may differ.
         spread_of_levels: unit of the scale of their effects; the spread itself unless single levels are known to differ
             more than the pool is unsure of [1].
+        hides_where: `small` or `large` for a coefficient whose term hides behind others where it is so; else empty.
     """
 
     median: float
@@ -105,6 +106,7 @@ class Prior(NamedTuple):
     source: str
     effects: tuple[str, ...]
     spread_of_levels: float
+    hides_where: str = ""
 
 
 @functools.cache

@@ -43,6 +43,8 @@ EFFECT_SPREAD: Mapping[str, float] = {
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
 
+_EXPOSED_BY: Mapping[str, float] = {"": 0.0, "small": 1.0, "large": -1.0}
+
 FEW_EFFECTS, MANY_EFFECTS = 64, 320
 """Effects are padded to the first, or to whole multiples of the second, so that few shapes are compiled [1]."""
 
@@ -117,11 +119,13 @@ class Parametrisation(eqx.Module):
         spread: prior spread of each coefficient [coefficient].
         column: coefficient that each effect moves [effect].
         scale: of the prior of each effect; 0 for padding [effect].
+        towards_exposed: change by which terms that hide behind others show, 0 for all else [parameter].
     """
 
     spread: Float[Array, " coefficient"]
     column: Int[Array, " effect"]
     scale: Float[Array, " effect"]
+    towards_exposed: Float[Array, " parameter"]
 
     @property
     def n_parameters(self) -> int:
@@ -178,7 +182,21 @@ def parametrisation(effects: Sequence[Effect]) -> Parametrisation:
         spread=jnp.asarray([prior.spread for prior in table.values()]),
         column=jnp.asarray([order.index(e.coefficient) for e in effects] + padding, dtype=int),
         scale=jnp.asarray(scale + [0.0] * len(padding)),
+        towards_exposed=jnp.asarray(exposing_changes(effects, scale) + [0.0] * len(padding)),
     )
+
+
+def exposing_changes(effects: Sequence[Effect], scale: Sequence[float]) -> list[float]:
+    """Changes that make hidden terms show: as much as levels usually differ, in standardised units [parameter].
+
+    Each source moves by its own effect, so that a term may stay hidden in one where it shows in another; where a
+    coefficient has no effects by source, it moves itself.
+    """
+    change = {name: _EXPOSED_BY[prior.hides_where] * prior.spread_of_levels for name, prior in priors().items()}
+    by_source = {effect.coefficient for effect in effects if effect.kind == "source"}
+    pooled = [0.0 if name in by_source else change[name] / prior.spread for name, prior in priors().items()]
+    own = [change[e.coefficient] / s if e.kind == "source" else 0.0 for e, s in zip(effects, scale, strict=True)]
+    return pooled + own
 
 
 @functools.cache

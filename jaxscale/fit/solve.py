@@ -178,7 +178,19 @@ def solve(
     ends, losses = search(problem, starts)
     earlier = [standing_at(problem, end, jnp.asarray(False)) for end in known]
     best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
-    return best._replace(start_losses=losses)
+    exposed = from_exposed(problem, best)
+    # Settling takes long: only what is ahead is worth it.
+    return (settled(problem, exposed) if exposed.loss < best.loss else best)._replace(start_losses=losses)
+
+
+def from_exposed(problem: Problem, solution: Solution) -> Solution:
+    """Where a solution goes when its hidden terms are made to show.
+
+    What hides behind something longer, such as the host's pace behind the chip's, has no gradient: no descent finds it
+    from there, and other coefficients have taken its place. From where it shows, one does.
+    """
+    exposed = solution.parameters + problem.parametrisation.towards_exposed
+    return refine(problem, refine(problem, exposed).parameters)
 
 
 def settled(problem: Problem, solution: Solution) -> Solution:

@@ -117,6 +117,20 @@ def test_levels_may_differ_more_than_the_pool_is_unsure_of():
         assert float(mapping.spread[names().index(name)]) == pytest.approx(prior.spread)
 
 
+def test_hidden_terms_show_by_source_where_sources_differ():
+    """One source may be bound by its host where another is not; where there is one only, the coefficient moves."""
+    host, overlap, matmul = (names().index(n) for n in ("host_time_layer", "tp_overlap", "matmul_efficiency"))
+    alone = np.asarray(parametrisation([]).towards_exposed)
+    assert (alone[host], alone[overlap], alone[matmul]) == (1.0, -1.0, 0.0)
+    effects = [Effect("source", "s/f", "host_time_layer"), Effect("framework", "f", "tp_overlap")]
+    mapping = parametrisation(effects)
+    change, n = np.asarray(mapping.towards_exposed), len(names())
+    assert (change[host], change[overlap]) == (0.0, -1.0)
+    # By as much as levels usually differ, however wide the prior of this one is.
+    assert change[n] * float(mapping.scale[0]) == pytest.approx(priors()["host_time_layer"].spread_of_levels)
+    assert not change[n + 1 :].any()
+
+
 def test_a_release_with_a_fault_hardly_stands_for_its_framework():
     """Its effects are four times as wide, so that it counts a sixteenth of a usual release, and is pulled in by one."""
     faulty, older, usual = "ultrascale_playbook_h100/f/before-pp-fix", "s/f/old", "s/f"

@@ -1,4 +1,6 @@
-"""The search for the best fit: valleys that most starts share, descents only, scatter by table."""
+"""The search for the best fit: valleys that most starts share, descents only, hidden terms, scatter by table."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +9,13 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.fit.objective import log_residuals, loss, smoothed, time_scatter
-from jaxscale.fit.prepare import parameters_of
-from jaxscale.fit.solve import TEMPERATURE, random_starts, refine, settled, solve
+from jaxscale._resources import data_path
+from jaxscale.coefficients import names, priors
+from jaxscale.fit.measured import measured_runs
+from jaxscale.fit.objective import Problem, log_residuals, loss, predicted_logs, smoothed, time_scatter
+from jaxscale.fit.parameters import unconstrain
+from jaxscale.fit.prepare import fit_problem, parameters_of
+from jaxscale.fit.solve import TEMPERATURE, from_exposed, random_starts, refine, settled, solve
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +67,33 @@ def test_a_fit_that_knows_an_earlier_one_is_no_worse(bloom_fit: js.FitResult, st
     lost = solve(bloom_fit.problem, starts[1:2])
     assert lost.start_losses.shape == (1,)
     assert float(loss(starts[1], bloom_fit.problem)) > float(bloom_fit.solution.loss) + 10.0
+
+
+PRIOR, HOST_TIME = priors()["host_time_layer"].median, 0.002
+"""Of one layer: typical, and in synthetic runs, longer than the chip needs for most of them [s]."""
+
+
+@pytest.fixture(scope="module")
+def hosted() -> Problem:
+    """Runs of small models that wait for a host four times as slow as the priors' centre says."""
+    table, _ = measured_runs(js.read_runs(data_path("runs") / "vtrain_a100_ground_truth.csv"))
+    few = table.take(np.asarray(table.batch.model.d_model) == 1024.0).take(np.arange(60))
+    truth = unconstrain(dataclasses.replace(js.prior_medians(), host_time_layer=HOST_TIME))
+    with jax.enable_x64(True):
+        times, _ = predicted_logs(jax.tree.map(jnp.asarray, few.batch), jnp.broadcast_to(truth, (60, len(truth))))
+        return fit_problem(dataclasses.replace(few, step_time=np.exp(times)), js.prior_medians())[0]
+
+
+def test_a_pace_that_hides_at_the_start_is_found_from_where_it_shows(hosted: Problem):
+    """Negative control: a descent from where it hides never moves it, and puts others in its place."""
+    host = names().index("host_time_layer")
+    with jax.enable_x64(True):
+        hidden = refine(hosted, jnp.zeros(hosted.parametrisation.n_parameters))
+        shown = from_exposed(hosted, hidden)
+    spread = float(hosted.parametrisation.spread[host])
+    assert abs(float(hidden.parameters[host])) * spread < 0.1
+    assert PRIOR * np.exp(spread * float(shown.parameters[host])) == pytest.approx(HOST_TIME, rel=0.05)
+    assert float(shown.loss) < float(hidden.loss) - 10.0
 
 
 def test_smooth_step_times_are_close_to_exact_ones(bloom_fit: js.FitResult):
