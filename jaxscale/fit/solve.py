@@ -179,8 +179,9 @@ def solve(
     earlier = [standing_at(problem, end, jnp.asarray(False)) for end in known]
     best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
     exposed = from_exposed(problem, best)
-    # Settling takes long: only what is ahead is worth it.
-    return (settled(problem, exposed) if exposed.loss < best.loss else best)._replace(start_losses=losses)
+    # Settling takes long: only what is clearly ahead is worth it.
+    ahead = exposed.loss < best.loss - SETTLED
+    return (settled(problem, exposed) if ahead else best)._replace(start_losses=losses)
 
 
 def from_exposed(problem: Problem, solution: Solution) -> Solution:
