@@ -1,11 +1,12 @@
 """The table of coefficients: complete, physical, a pytree of floats."""
 
-import dataclasses
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from registry import Configuration, random_configurations, stack
+from registry import changed, random_configurations, stack
 
 from jaxscale.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.step import step_time
@@ -47,22 +48,16 @@ def test_random_draws_keep_fractions_inside():
 
 
 @pytest.fixture(scope="module")
-def cases() -> Configuration:
-    """Configurations of many kinds [case]."""
-    return stack(random_configurations(64))
+def slopes() -> Callable[[str, float], np.ndarray]:
+    """Derivative of the log step time by one coefficient, where it has some value, in cases of many kinds [case]."""
+    cases = stack(random_configurations(64))
+    gradients = jax.jit(jax.vmap(jax.grad(lambda case: jnp.log(step_time(*case).total))))
 
+    def at(name: str, value: float) -> np.ndarray:
+        there = changed(cases, **{f"coefficients__{name}": np.full(64, value)})
+        return np.asarray(getattr(gradients(there).coefficients, name))
 
-def _slopes(cases: Configuration, name: str, value: float) -> np.ndarray:
-    """Derivative of the log step time by one coefficient, where it has some value [case]."""
-
-    def log_time(at: jax.Array, case: Configuration) -> jax.Array:
-        return jax.numpy.log(step_time(case.model, case.plan, case.cluster, _with(case.coefficients, name, at)).total)
-
-    return np.asarray(jax.jit(jax.vmap(jax.grad(log_time), in_axes=(None, 0)))(value, cases))
-
-
-def _with(coefficients: Coefficients, name: str, value: jax.Array) -> Coefficients:
-    return dataclasses.replace(coefficients, **{name: value})
+    return at
 
 
 EXTREMES = {"positive": (1e-9, 1e3), "fraction": (1e-6, 1.0 - 1e-6)}
@@ -70,15 +65,15 @@ EXTREMES = {"positive": (1e-9, 1e3), "fraction": (1e-6, 1.0 - 1e-6)}
 
 
 @pytest.mark.parametrize("name", [name for name, prior in priors().items() if prior.hides_where])
-def test_terms_hide_where_their_coefficient_says(name: str, cases: Configuration):
+def test_terms_hide_where_their_coefficient_says(name: str, slopes: Callable[[str, float], np.ndarray]):
     """Where a term hides it has no slope in some cases in which it has one where it shows, and never the reverse."""
-    small, large = (_slopes(cases, name, value) != 0.0 for value in EXTREMES[priors()[name].kind])
+    small, large = (slopes(name, value) != 0.0 for value in EXTREMES[priors()[name].kind])
     hidden, shown = (small, large) if priors()[name].hides_where == "small" else (large, small)
     assert (shown & ~hidden).any()
     assert not (hidden & ~shown).any()
 
 
-def test_a_term_that_hides_nowhere_always_has_a_slope(cases: Configuration):
+def test_a_term_that_hides_nowhere_always_has_a_slope(slopes: Callable[[str, float], np.ndarray]):
     """Negative control of the slopes: what the host does once per step is never hidden."""
     for value in EXTREMES["positive"]:
-        assert (_slopes(cases, "step_time", value) != 0.0).all()
+        assert (slopes("step_time", value) != 0.0).all()

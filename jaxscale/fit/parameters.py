@@ -43,8 +43,6 @@ EFFECT_SPREAD: Mapping[str, float] = {
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
 
-_EXPOSED_BY: Mapping[str, float] = {"": 0.0, "small": 1.0, "large": -1.0}
-
 FEW_EFFECTS, MANY_EFFECTS = 64, 320
 """Effects are padded to the first, or to whole multiples of the second, so that few shapes are compiled [1]."""
 
@@ -192,7 +190,8 @@ def exposing_changes(effects: Sequence[Effect], scale: Sequence[float]) -> list[
     Each source moves by its own effect, so that a term may stay hidden in one where it shows in another; where a
     coefficient has no effects by source, it moves itself.
     """
-    change = {name: _EXPOSED_BY[prior.hides_where] * prior.spread_of_levels for name, prior in priors().items()}
+    sign = {"": 0.0, "small": 1.0, "large": -1.0}
+    change = {name: sign[prior.hides_where] * prior.spread_of_levels for name, prior in priors().items()}
     by_source = {effect.coefficient for effect in effects if effect.kind == "source"}
     pooled = [0.0 if name in by_source else change[name] / prior.spread for name, prior in priors().items()]
     own = [change[e.coefficient] / s if e.kind == "source" else 0.0 for e, s in zip(effects, scale, strict=True)]
