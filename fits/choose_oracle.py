@@ -9,7 +9,8 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from choose_study import as_markdown, draw
+from choose_study import draw
+from markdown import markdown_table
 from scipy.optimize import minimize
 
 from jaxscale.choose.lagrangian import start_points
@@ -68,7 +69,7 @@ def summary(ours: np.ndarray, theirs: np.ndarray, certified: np.ndarray) -> str:
         ("SLSQP better by at most", f"{100.0 * max(float(excess.max()), 0.0):.2g} %"),
     ]
     head = "Continuous optimum of a plan against scipy's SLSQP, two starts of every family (`fits/choose_oracle.py`)."
-    return as_markdown(head, lines)
+    return f"{head}\n\n{markdown_table(('', ''), lines)}\n"
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from markdown import markdown_table
 
 from jaxscale.catalogue import cluster, model
 from jaxscale.choose._host import number
@@ -121,13 +122,7 @@ def summary(rows: list[dict[str, Any]], search_seconds: float, work: float) -> s
         ("plans scored by the search, median", f"{np.median([row['scored'] for row in rows]):,.0f}"),
     ]
     head = "Plans found by gradient and a window of whole numbers, against all valid plans (`fits/choose_study.py`)."
-    return as_markdown(head, lines)
-
-
-def as_markdown(head: str, lines: list[tuple[str, str]]) -> str:
-    """A sentence and a table of figures by name."""
-    body = "\n".join(f"| {name} | {value} |" for name, value in lines)
-    return f"{head}\n\n| | |\n|---|---|\n{body}\n"
+    return f"{head}\n\n{markdown_table(('', ''), lines)}\n"
 
 
 def main() -> None:

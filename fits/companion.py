@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from markdown import markdown_table
 from scipy.optimize import least_squares
 
 from jaxscale._resources import data_path
@@ -139,13 +140,14 @@ def fits() -> list[Fit]:
 def main() -> None:
     """Fit every table and write the page."""
     jax.config.update("jax_enable_x64", True)
-    lines = ["# Kernels and collectives on their own", "", *__doc__.strip().splitlines()[2:], ""]
-    lines += ["| measured | rows | RMS log error | coefficient | value | prior median |", "|---|---|---|---|---|---|"]
+    lines = []
     for found in fits():
         for index, (name, value) in enumerate(found.values.items()):
-            head = f"{found.what} | {found.n} | {found.error:.3f}" if index == 0 else " | |"
-            lines.append(f"| {head} | {name} | {value:.3g} | {priors()[name].median:.3g} |")
-    (FOLDER / "companion.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            head = (found.what, f"{found.n}", f"{found.error:.3f}") if index == 0 else ("", "", "")
+            lines.append((*head, name, f"{value:.3g}", f"{priors()[name].median:.3g}"))
+    columns = ("measured", "rows", "RMS log error", "coefficient", "value", "prior median")
+    text = "\n".join(["# Kernels and collectives on their own", "", *__doc__.strip().splitlines()[2:]])
+    (FOLDER / "companion.md").write_text(f"{text}\n\n{markdown_table(columns, lines)}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from markdown import markdown_table
 from scoreboard import read_residuals
 
 from jaxscale._resources import data_path
@@ -111,27 +112,25 @@ def percent(share: float | np.floating, digits: int) -> str:
 
 
 def table(found: list[Sweep]) -> str:
-    """The table of fits/regret.md."""
+    """Regret of every method, by kind of sweep, as Markdown."""
+    heads = [f"within {percent(NEAR, 0)}: {name}" for name in METHODS] + [f"median regret: {name}" for name in METHODS]
     labels = sorted({sweep.label for sweep in found})
     parts = [(label, [sweep for sweep in found if sweep.label == label]) for label in labels]
     lines = []
     for label, group in [*parts, ("all", found)]:
         figures = regrets(group)
-        near = " | ".join(percent(np.mean(figures[name] <= NEAR), 0) for name in METHODS)
-        median = " | ".join(percent(np.median(figures[name]), 1) for name in METHODS)
+        near = [percent(np.mean(figures[name] <= NEAR), 0) for name in METHODS]
+        median = [percent(np.median(figures[name]), 1) for name in METHODS]
         plans = np.median([len(sweep.measured) for sweep in group])
-        lines.append(f"| {label} | {len(group)} | {plans:.0f} | {near} | {median} |")
-    return "\n".join(lines)
+        lines.append((label, str(len(group)), f"{plans:.0f}", *near, *median))
+    return markdown_table(("sweep", "groups", "plans of a group", *heads), lines)
 
 
 def main() -> None:
     """Write fits/regret.md."""
-    heads = [f"within {percent(NEAR, 0)}: {name}" for name in METHODS] + [f"median regret: {name}" for name in METHODS]
-    columns = ["sweep", "groups", "plans of a group", *heads]
-    head = f"| {' | '.join(columns)} |\n|---{'|---:' * (len(columns) - 1)}|"
     blocks = []
     for column, said in (("left_out_model", "the model shape left out"), ("five_fold", "5-fold")):
-        blocks.append(f"Predictions by a fit with {said}:\n\n{head}\n{table(sweeps(column))}\n")
+        blocks.append(f"Predictions by a fit with {said}:\n\n{table(sweeps(column))}\n")
     text = "# Choosing among measured plans\n\n" + __doc__.split("\n\n")[2].strip() + "\n\n" + "\n".join(blocks)
     (FOLDER / "regret.md").write_text(text, encoding="utf-8")
     print(text)

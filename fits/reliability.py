@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from markdown import markdown_table
 
 from jaxscale.calibration import Z90, Calibration
 from jaxscale.errors import InputError
@@ -61,10 +62,10 @@ def oom_table(probability: np.ndarray, ran_out: np.ndarray) -> str:
         f"Of {len(ran_out)} Ultra-Scale runs that ended or ran out of memory, {accuracy:.1f} % are told apart, by the "
         "memory that runs of other models could use:"
     )
-    head = "| stated probability of running out | runs | mean of it [%] | ran out [%] |"
+    head = ("stated probability of running out", "runs", "mean of it [%]", "ran out [%]")
     classes = reliability(probability, ran_out)
-    lines = [f"| {name} | {n} | {stated:.1f} | {seen:.1f} |" for name, n, stated, seen in classes]
-    return "\n".join([said, "", head, "|---|---|---|---|", *lines])
+    lines = [(name, f"{n}", f"{stated:.1f}", f"{seen:.1f}") for name, n, stated, seen in classes]
+    return f"{said}\n\n{markdown_table(head, lines)}"
 
 
 def reliability_figure(probability: np.ndarray, ran_out: np.ndarray) -> None:
