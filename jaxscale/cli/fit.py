@@ -37,7 +37,7 @@ class Fit:
         from jaxscale.report import fit_report
         from jaxscale.report.files import check_folder, check_writable
 
-        check_writable(self.out)
+        check_writable(self.out, self.runs)
         if self.report is not None:
             check_folder(self.report)
         hardware = js.load_hardware(self.hardware)

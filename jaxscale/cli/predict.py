@@ -40,7 +40,7 @@ class Predict:
         from jaxscale.report.tables import error_summary, prediction_rows
 
         if self.out is not None:
-            check_writable(self.out)
+            check_writable(self.out, self.runs)
         hardware = js.load_hardware(self.hardware)
         runs = read_table(self.runs, self.skip_bad, hardware)
         prediction = js.predict(runs, js.load_fit(self.fit), hardware)

@@ -80,6 +80,7 @@ def fit(
     with jax.enable_x64(True):
         measured, index = measured_runs(runs, hardware)
         if progress is not None:
+            tell_left_out(runs, index, progress)
             tell_suspects(runs, index[contradicted(measured)], progress)
         data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
         coefficients = load_fit(start) if isinstance(start, str) else start
@@ -94,6 +95,16 @@ def fit(
         )
         result = dataclasses.replace(result, lines=tuple(runs.rows[position].line for position in index))
         return with_memory_limits(result, [runs], hardware)
+
+
+def tell_left_out(runs: Runs, index: np.ndarray, say: Callable[[str], None]) -> None:
+    """Say how many rows of a table cannot be fitted, given the positions of those that can [row]."""
+    left_out = len(runs) - len(index)
+    if left_out:
+        say(
+            f"{runs.path}: {left_out} of {len(runs)} rows are left out: no step time, a status other than ok, or a "
+            "setting that the model needs is missing"
+        )
 
 
 def tell_suspects(runs: Runs, suspects: np.ndarray, say: Callable[[str], None]) -> None:
@@ -216,7 +227,7 @@ def cross_validate(
     """
     n = len(groups)
     predicted = np.full((n, 2), np.nan)
-    n_folds = min(n_folds, groups.max() + 1)
+    n_folds = min(n_folds, int(groups.max()) + 1)
     if n_folds < 2:
         return predicted
     fold = fold_of(groups, n_folds)

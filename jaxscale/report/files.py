@@ -9,19 +9,22 @@ from pathlib import Path
 from jaxscale.errors import InputError
 
 
-def check_writable(path: str | Path) -> Path:
+def check_writable(path: str | Path, read: str | Path | None = None) -> Path:
     """Check, before any work is done, that a file can be written.
 
     Args:
         path: the file.
+        read: a file that the work reads, which must not be overwritten.
 
     Returns:
         The path.
 
     Raises:
-        InputError: the folder is missing or closed to writing, or the path is a folder.
+        InputError: the folder is missing or closed to writing, or the path is a folder or the file that is read.
     """
     path = Path(path)
+    if read is not None and path.resolve() == Path(read).resolve():
+        raise InputError(f"{path}: is the table that is read and would be overwritten; expected another name")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; expected the name of a file")
     if not path.parent.is_dir():

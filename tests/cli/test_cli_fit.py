@@ -54,6 +54,23 @@ def test_a_report_that_cannot_be_written_is_refused_before_any_work(run, measure
     assert not (tmp_path / "fit.toml").exists()
 
 
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_a_table_is_never_overwritten_by_what_is_made_of_it(run, table, command):
+    measured = table({})
+    before = measured.read_bytes()
+    outcome = run(command, measured, "--out", measured.parent / "." / measured.name)
+    assert outcome.code == 2
+    assert "would be overwritten" in outcome.err and outcome.err.count("\n") == 1
+    assert measured.read_bytes() == before
+
+
+def test_rows_that_cannot_be_fitted_are_counted(run, table, tmp_path):
+    rows = [{"step_time_s": 10.0 + index} for index in range(4)] + [{"step_time_s": ""}] * 2
+    outcome = run("fit", table(*rows), "--out", tmp_path / "fit.toml")
+    assert outcome.code == 0, outcome.err
+    assert "2 of 6 rows are left out" in outcome.err
+
+
 def test_a_table_without_measurements_is_refused(run, table, tmp_path):
     out = tmp_path / "fit.toml"
     outcome = run("fit", table({}, without=["step_time_s"]), "--out", out, "--start", "prior")
