@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 from markdown import markdown_table
 from scipy.optimize import least_squares
 
@@ -22,7 +22,7 @@ from jaxscale._resources import data_path
 from jaxscale._types import as_arrays
 from jaxscale.catalogue import cluster
 from jaxscale.coefficients import Coefficients, prior_medians, priors
-from jaxscale.costs.collectives import effective_link, gather_time
+from jaxscale.costs.collectives import Collective, Link, effective_link, gather_time, reduce_time
 from jaxscale.costs.matmul import matmul_time
 from jaxscale.plan import Plan
 
@@ -100,19 +100,24 @@ def fit_matmuls(gpu: str, catalogue_id: str) -> Fit:
     return fit_logs(f"matmuls, {gpu}", MATMUL, log_error)
 
 
-def fit_all_reduces(what: str, rows: Sequence[Row], catalogue_id: str, names: Sequence[str], tree: bool = False) -> Fit:
-    """All-reduces as a gather and a scatter; with `tree`, the network's latency counts once per doubling of nodes."""
+def two_gathers(*arguments: ArrayLike | Link) -> Array:
+    """An all-reduce by rings alone: a scatter and a gather [s]."""
+    return 2.0 * gather_time(*arguments)
+
+
+def fit_all_reduces(
+    what: str, rows: Sequence[Row], catalogue_id: str, names: Sequence[str], collective: Collective = reduce_time
+) -> Fit:
+    """Latencies and bandwidths with which a collective takes the time that all-reduces took."""
     sizes, chips = column(rows, "size_bytes"), column(rows, "n_gpus")
     bandwidth = column(rows, "busbw_gb_per_s") * 1e9
     measured = 2.0 * (chips - 1.0) / chips * sizes / bandwidth
     network = as_arrays(cluster(catalogue_id, 8)).network
-    nodes = chips / network.domain_size[0]
-    hops_saved = jnp.maximum(nodes - 1.0, 0.0) - jnp.log2(jnp.maximum(nodes, 1.0))
 
     def log_error(coefficients: Coefficients) -> Array:
         link = effective_link(network, coefficients)
-        ring = jax.vmap(lambda size, n: gather_time(size, n, 1.0, link))(sizes, chips)
-        return jnp.log(2.0 * (ring - tree * hops_saved * link.latency[1]) / measured)
+        seconds = jax.vmap(lambda size, n: collective(size, n, 1.0, link))(sizes, chips)
+        return jnp.log(seconds / measured)
 
     return fit_logs(what, names, log_error)
 
@@ -130,10 +135,10 @@ def fits() -> list[Fit]:
         fit_matmuls("a100-80gb-pcie", "a100-80gb"),
         fit_matmuls("b200", "b200"),
         fit_all_reduces("all-reduce, 2 to 8 A100", all_reduces("vTrain", "A100"), "a100-80gb", SCALE_UP),
-        fit_all_reduces("all-reduce, 32 to 8,192 H100, ring", gtc, "h100-80gb", SCALE_OUT),
-        fit_all_reduces("all-reduce, 32 to 8,192 H100, tree", gtc, "h100-80gb", SCALE_OUT, tree=True),
-        fit_all_reduces("all-reduce, 32 to 4,096 H100, ring", trends, "h100-80gb", SCALE_OUT),
-        fit_all_reduces("all-reduce, 32 to 4,096 H100, tree", trends, "h100-80gb", SCALE_OUT, tree=True),
+        fit_all_reduces("all-reduce, 32 to 8,192 H100", gtc, "h100-80gb", SCALE_OUT),
+        fit_all_reduces("the same, rings alone", gtc, "h100-80gb", SCALE_OUT, two_gathers),
+        fit_all_reduces("all-reduce, 32 to 4,096 H100", trends, "h100-80gb", SCALE_OUT),
+        fit_all_reduces("the same, rings alone", trends, "h100-80gb", SCALE_OUT, two_gathers),
     ]
 
 

@@ -18,7 +18,7 @@ from jaxscale._resources import data_path
 from jaxscale._types import PRECISIONS
 from jaxscale.errors import InputError
 from jaxscale.hardware import Chip, Cluster, Network
-from jaxscale.workload import Transformer
+from jaxscale.workload import ARGUMENTS, Transformer
 
 REQUIRED = ("memory_gb", "memory_gb_per_s")
 PCIE_GB_PER_S = 16.0
@@ -263,10 +263,9 @@ def cluster(
 def model_fields() -> dict[str, dict[str, Any]]:
     """Shape fields of every catalogue model, by lower-case name and alias."""
     table = read_toml(data_path("models.toml"))["models"]
-    shape_names = set(Transformer.__dataclass_fields__)
     fields: dict[str, dict[str, Any]] = {}
     for name, entry in table.items():
-        shape = {key: value for key, value in entry.items() if key in shape_names}
+        shape = {key: value for key, value in entry.items() if key in ARGUMENTS}
         for alias in (name, *entry.get("aliases", [])):
             fields[alias.lower()] = shape
     return fields

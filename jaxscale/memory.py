@@ -20,6 +20,7 @@ from jaxscale.plan import (
     element_bytes,
     expert_replicas,
     mean_by_precision,
+    shard_ranks,
     sharding,
     tokens_per_microbatch,
 )
@@ -168,7 +169,7 @@ def memory(
     c = coefficients
     params = local_params(model, plan, temperature)
     dense = params.layers + params.embedding
-    group = plan.shard_group * plan.cp
+    group = shard_ranks(plan)
     expert_group = expert_replicas(plan, temperature)
 
     def held(stage: int) -> Array:

@@ -161,6 +161,24 @@ def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:
     return plan.micro_batch_size * model.seq_len / plan.cp
 
 
+def shard_ranks(plan: Plan) -> Number:
+    """Ranks that share one sharded copy of the weights: a context-parallel group holds the same ones [1]."""
+    return plan.shard_group * plan.cp
+
+
+WIDER_FORMAT = {"fp8": "bf16", "fp4": "bf16"}
+"""Format of what stays in 16 bits where weight matmuls use fewer: the attention core, scans, the logits head
+(Micikevicius et al. 2022, arXiv 2209.05433, section 4)."""
+
+
+def sixteen_bit(plan: Plan) -> Plan:
+    """The same plan for work that is done in no fewer than 16 bits, see `WIDER_FORMAT`."""
+    formats = jnp.asarray([PRECISIONS.index(WIDER_FORMAT.get(name, name)) for name in PRECISIONS])
+    share = jnp.asarray(plan.precision)
+    wider = share @ jnp.eye(len(PRECISIONS), dtype=share.dtype)[formats]
+    return eqx.tree_at(lambda p: p.precision, plan, wider)
+
+
 ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
 """Bytes of a weight or activation outside the matmuls, by what these read: 8- and 4-bit inputs are cast from 16 bits
 (Micikevicius et al. 2022, arXiv 2209.05433, section 4), tf32 ones are 32-bit numbers (NVIDIA A100 whitepaper, 2020)."""

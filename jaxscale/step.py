@@ -175,7 +175,9 @@ def step_time(
     host = overhead.host_exposed(model, plan, cluster, coefficients, layers.total, temperature)
     layers, host = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, host))
     logits = matmul.head_forward(model, plan, cluster, coefficients, temperature)
-    head = 3.0 * (logits + elementwise.logits_forward(model, plan, cluster, coefficients))
+    # A pass forward, one for the gradients of activations, and one for those of weights that are trained.
+    head = (2.0 + model.trainable_share) * logits
+    head = head + 3.0 * elementwise.logits_forward(model, plan, cluster, coefficients)
     head = head + accumulation.head_accumulation_time(model, plan, cluster, coefficients)
     stages = pipeline.stage_times(model, plan, layers.total + host, head, temperature)
     forward = layers.forward / plan.pp

@@ -4,6 +4,7 @@ The FLOP convention of the package: model flops per token are `6 * (matmul param
 halved in the attention part when causal masking is counted (`causal=True`).
 """
 
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -19,7 +20,8 @@ DEFAULT_VOCABULARY = 51200.0
 class Transformer(eqx.Module):
     """Decoder transformer, dense or mixture of experts, with optional latent attention and state-space layers.
 
-    All fields are floats: widths and depths trace and differentiate, and models of different kinds stack.
+    All fields are floats: widths and depths trace and differentiate, and models of different kinds stack. Layers of one
+    kind are stored as shares of the depth, so that a model with another `n_layers` is the same model, deeper.
 
     Attributes:
         n_layers: L, depth [1].
@@ -37,10 +39,10 @@ class Transformer(eqx.Module):
         d_ff_expert: MLP width of one expert [1].
         moe_latent_size: width of the projection on which routed experts work; 0 where they work on d [1].
         n_shared_experts: experts that see every token [1].
-        n_dense_layers: layers whose MLP is dense [1].
-        n_attention_layers: layers with attention [1].
-        n_mlp_layers: layers with an MLP, dense or mixture [1].
-        n_ssm_layers: state-space (Mamba-2) layers [1].
+        dense_share: share of the layers whose MLP is dense [1].
+        attention_share: share of the layers with attention [1].
+        mlp_share: share of the layers with an MLP, dense or mixture [1].
+        ssm_share: share of the layers that are state-space (Mamba-2) layers [1].
         ssm_d_inner: inner width of a state-space layer [1].
         ssm_state: groups times state size of a state-space layer [1].
         ssm_groups: groups of channels that share their projections into and out of the state [1].
@@ -69,10 +71,10 @@ class Transformer(eqx.Module):
     d_ff_expert: Number
     moe_latent_size: Number
     n_shared_experts: Number
-    n_dense_layers: Number
-    n_attention_layers: Number
-    n_mlp_layers: Number
-    n_ssm_layers: Number
+    dense_share: Number
+    attention_share: Number
+    mlp_share: Number
+    ssm_share: Number
     ssm_d_inner: Number
     ssm_state: Number
     ssm_groups: Number
@@ -125,6 +127,7 @@ class Transformer(eqx.Module):
             ValueError: a shape that no transformer can have, with the valid range.
         """
         d_model, n_heads, n_layers = as_float(d_model), as_float(n_heads), as_float(n_layers)
+        _check_size("n_layers", n_layers)
         self.n_layers, self.d_model, self.n_heads = n_layers, d_model, n_heads
         self.seq_len = as_float(seq_len)
         self.n_kv_heads = _default(n_kv_heads, n_heads)
@@ -137,11 +140,11 @@ class Transformer(eqx.Module):
         self.d_ff_expert = _default(d_ff_expert, self.d_ff)
         self.moe_latent_size = as_float(moe_latent_size)
         self.n_shared_experts = as_float(n_shared_experts)
-        self.n_attention_layers = _default(n_attention_layers, n_layers)
-        self.n_mlp_layers = _default(n_mlp_layers, n_layers)
+        self.attention_share = 1.0 if n_attention_layers is None else as_float(n_attention_layers) / n_layers
+        self.mlp_share = 1.0 if n_mlp_layers is None else as_float(n_mlp_layers) / n_layers
         is_dense = isinstance(self.n_experts, float) and self.n_experts == 1.0
-        self.n_dense_layers = self.n_mlp_layers if is_dense else as_float(n_dense_layers)
-        self.n_ssm_layers, self.ssm_d_inner = as_float(n_ssm_layers), as_float(ssm_d_inner)
+        self.dense_share = self.mlp_share if is_dense else as_float(n_dense_layers) / n_layers
+        self.ssm_share, self.ssm_d_inner = as_float(n_ssm_layers) / n_layers, as_float(ssm_d_inner)
         self.ssm_state, self.ssm_groups = as_float(ssm_state), as_float(ssm_groups)
         self.q_lora_rank, self.kv_lora_rank = as_float(q_lora_rank), as_float(kv_lora_rank)
         self.rope_head_dim = as_float(rope_head_dim)
@@ -152,18 +155,45 @@ class Transformer(eqx.Module):
 
     def __check_init__(self):
         """Refuse impossible shapes; traced values are not looked at."""
-        for name in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "seq_len"):
-            value = getattr(self, name)
-            if isinstance(value, float) and not 0 < value < float("inf"):
-                raise ValueError(f"Transformer.{name} = {value:g} is not a size; expected a number above 0")
+        for name in ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "seq_len"):
+            _check_size(name, getattr(self, name))
         if _both_floats(self.n_kv_heads, self.n_heads) and self.n_kv_heads > self.n_heads:
             raise ValueError(f"Transformer.n_kv_heads = {self.n_kv_heads:g} exceeds n_heads = {self.n_heads:g}")
         if _both_floats(self.moe_top_k, self.n_experts) and self.moe_top_k > self.n_experts:
             raise ValueError(f"Transformer.moe_top_k = {self.moe_top_k:g} exceeds n_experts = {self.n_experts:g}")
 
+    @property
+    def n_attention_layers(self) -> Number:
+        """Layers with attention [1]."""
+        return self.attention_share * self.n_layers
+
+    @property
+    def n_mlp_layers(self) -> Number:
+        """Layers with an MLP, dense or mixture [1]."""
+        return self.mlp_share * self.n_layers
+
+    @property
+    def n_dense_layers(self) -> Number:
+        """Layers whose MLP is dense [1]."""
+        return self.dense_share * self.n_layers
+
+    @property
+    def n_ssm_layers(self) -> Number:
+        """State-space (Mamba-2) layers [1]."""
+        return self.ssm_share * self.n_layers
+
+
+ARGUMENTS = tuple(inspect.signature(Transformer).parameters)
+"""Names by which a shape is described, as in a TOML file."""
+
 
 def _default(value: Any, otherwise: Any) -> Any:
     return otherwise if value is None else as_float(value)
+
+
+def _check_size(name: str, value: Any) -> None:
+    if isinstance(value, float) and not 0 < value < float("inf"):
+        raise ValueError(f"Transformer.{name} = {value:g} is not a size; expected a number above 0")
 
 
 def _both_floats(first: Any, second: Any) -> bool:
@@ -251,15 +281,19 @@ def n_active_params(model: Transformer) -> Array:
     return _layer_params(model, routed) + embedding_params(model)
 
 
-def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
-    norms = model.d_model * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers + 1.0)
+def dense_layer_params(model: Transformer) -> Array:
+    """Matmul parameters of all layers that every token meets: routed experts and their routers left out [1]."""
     return (
         model.n_attention_layers * attention_params(model)
         + model.n_dense_layers * mlp_params(model, model.d_ff)
-        + moe_layers(model) * (routed + shared_expert_params(model))
         + model.n_ssm_layers * ssm_params(model)
-        + norms
+        + moe_layers(model) * shared_expert_params(model)
     )
+
+
+def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
+    norms = model.d_model * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers + 1.0)
+    return dense_layer_params(model) + moe_layers(model) * routed + norms
 
 
 def embedding_params(model: Transformer) -> Number:
@@ -276,18 +310,17 @@ def head_params(model: Transformer) -> Number:
 def matmul_params_per_token(model: Transformer) -> Array:
     """Parameters that multiply one token: active layers and the logits head, not the embedding lookup [1]."""
     routed = model.moe_top_k * expert_params(model) + model.n_experts * model.d_model
-    return (
-        model.n_attention_layers * attention_params(model)
-        + model.n_dense_layers * mlp_params(model, model.d_ff)
-        + moe_layers(model) * (routed + shared_expert_params(model))
-        + model.n_ssm_layers * ssm_params(model)
-        + head_params(model)
-    )
+    return dense_layer_params(model) + moe_layers(model) * routed + head_params(model)
 
 
 def attended_keys(model: Transformer) -> Number:
-    """Keys that a query meets on average over layers, without causal masking [token]."""
-    return model.seq_len + model.window_share * (2.0 * model.window - model.seq_len)
+    r"""Keys that a query meets on average over queries and layers, the causal mask counted as a half of them [token].
+
+    Causal attention meets $S / 2$ keys, with a window of w tokens $w - w^2 / (2 S)$: the first w queries meet fewer.
+    """
+    window = jnp.minimum(model.window, model.seq_len)
+    windowed = window * (2.0 - window / model.seq_len)
+    return model.seq_len + model.window_share * (windowed - model.seq_len)
 
 
 def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Number:

@@ -6,10 +6,28 @@ import pytest
 from registry import changed, random_configurations, stack
 
 from jaxscale.catalogue import model
-from jaxscale.plan import Plan, expert_shard, expert_tensor_degree, sharding, tokens_per_microbatch, violations
+from jaxscale.plan import (
+    Plan,
+    expert_shard,
+    expert_tensor_degree,
+    shard_ranks,
+    sharding,
+    sixteen_bit,
+    tokens_per_microbatch,
+    violations,
+)
 
 LLAMA = model("llama3-8b")
 GOOD = Plan(dp=4, tp=8, pp=4, cp=2, n_microbatches=8)
+
+
+@pytest.mark.parametrize(("word", "wider"), [("fp32", 0), ("tf32", 1), ("bf16", 2), ("fp8", 2), ("fp4", 2)])
+def test_what_stays_in_sixteen_bits_is_no_narrower(word: str, wider: int):
+    np.testing.assert_array_equal(sixteen_bit(Plan(precision=word)).precision, np.eye(5)[wider])
+
+
+def test_context_parallel_ranks_share_a_sharded_copy():
+    assert shard_ranks(Plan(dp=8, cp=4, shard_group=2)) == 8.0
 
 
 def test_words_become_switches():

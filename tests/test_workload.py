@@ -2,6 +2,7 @@
 
 import tomllib
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from jaxscale.catalogue import model
 from jaxscale.workload import (
     Transformer,
     attended_keys,
+    embedding_params,
     matmul_params_per_token,
     model_flops,
     n_active_params,
@@ -83,10 +85,29 @@ def test_a_mixture_multiplies_only_its_chosen_experts():
 
 def test_windows_shorten_attention():
     assert attended_keys(Transformer(8, 1024, 8, 8192)) == 8192.0
-    assert attended_keys(Transformer(8, 1024, 8, 8192, window=128, window_share=0.5)) == 0.5 * 8192 + 0.5 * 256
+    windowed = 128 * (2.0 - 128 / 8192)
+    assert attended_keys(Transformer(8, 1024, 8, 8192, window=128, window_share=0.5)) == 0.5 * 8192 + 0.5 * windowed
     assert model_flops(Transformer(8, 1024, 8, 8192, window=128, window_share=0.5)) < model_flops(
         Transformer(8, 1024, 8, 8192)
     )
+
+
+@pytest.mark.parametrize("window", [1, 7, 64, 100])
+def test_windowed_keys_are_those_of_each_query_counted_one_by_one(window: int):
+    """Query i meets the last w of its i + 1 keys, its own one counted half, as in the S / 2 of full attention."""
+    length = 64
+    counted = sum(min(window, query + 1) for query in range(length)) / length
+    keys = 0.5 * float(attended_keys(Transformer(8, 1024, 8, length, window=window, window_share=1.0)))
+    assert keys == pytest.approx(counted - 0.5 * min(window, length) / length)
+
+
+def test_a_deeper_model_has_more_layers_of_each_kind():
+    hybrid = Transformer(52, 1024, 8, n_attention_layers=4, n_mlp_layers=24, n_ssm_layers=24, ssm_d_inner=2048)
+    deeper = eqx.tree_at(lambda shape: shape.n_layers, hybrid, 104.0)
+    counts = (deeper.n_attention_layers, deeper.n_mlp_layers, deeper.n_dense_layers, deeper.n_ssm_layers)
+    assert counts == pytest.approx((8.0, 48.0, 48.0, 48.0))
+    layers = [float(n_params(shape) - embedding_params(shape)) - 1024.0 for shape in (hybrid, deeper)]
+    assert layers[1] == pytest.approx(2.0 * layers[0])
 
 
 def test_defaults_are_the_customary_ones():

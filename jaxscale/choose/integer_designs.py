@@ -12,7 +12,7 @@ import numpy as np
 from jaxscale.choose._host import number
 from jaxscale.choose.design_space import INTERLEAVING
 from jaxscale.choose.enumerate import divisors
-from jaxscale.choose.relaxed import DEPTH_FIELDS, with_fields
+from jaxscale.choose.relaxed import LAYER_SHARES, with_fields
 from jaxscale.choose.shape_lattice import TILE
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
@@ -108,7 +108,7 @@ def _shapes(
     template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, ratio: np.ndarray, head_dim: int, tile: np.ndarray
 ) -> Transformer:
     """The template at whole widths and depths, with MLP widths in whole tiles and key/value heads that divide."""
-    wider, deeper = d_model / number(template.d_model), n_layers / number(template.n_layers)
+    wider = d_model / number(template.d_model)
     heads, scale = d_model / head_dim, head_dim / number(template.head_dim)
     share = number(template.n_kv_heads / template.n_heads)
     changes = {"d_model": d_model, "n_layers": n_layers, "n_heads": heads}
@@ -120,8 +120,8 @@ def _shapes(
         changes[name] = _multiple(number(getattr(template, name)) * wider * ratio, tile)
     for name in ("moe_latent_size", "ssm_d_inner"):
         changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
-    for name in DEPTH_FIELDS:
-        changes[name] = np.round(number(getattr(template, name)) * deeper)
+    for name in LAYER_SHARES:
+        changes[name] = np.round(number(getattr(template, name)) * n_layers) / n_layers
     repeated = jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template)
     return with_fields(repeated, changes)
 

@@ -1,17 +1,17 @@
 """A family of shapes: one model stretched in width and depth, with everything else kept in proportion."""
 
-import dataclasses
-
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
+from jaxscale._types import as_float
 from jaxscale.workload import Transformer, n_params
 
 WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
 """Grow with the width."""
 
-DEPTH_FIELDS = ("n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers")
-"""Grow with the depth."""
+LAYER_SHARES = ("dense_share", "attention_share", "mlp_share", "ssm_share")
+"""Of the depth: whole models have whole numbers of layers of each kind."""
 
 
 def stretched(
@@ -28,10 +28,9 @@ def stretched(
     Returns:
         The model; exact for whole sizes, the continuous relaxation between them.
     """
-    wider, deeper = d_model / template.d_model, n_layers / template.n_layers
+    wider = d_model / template.d_model
     n_heads = d_model / head_dim
     changed = {name: getattr(template, name) * wider for name in WIDTH_FIELDS}
-    changed |= {name: getattr(template, name) * deeper for name in DEPTH_FIELDS}
     heads = {
         "n_heads": n_heads,
         "n_kv_heads": n_heads * (template.n_kv_heads / template.n_heads),
@@ -44,8 +43,8 @@ def stretched(
 
 def with_fields(template: Transformer, changes: dict[str, ArrayLike]) -> Transformer:
     """A copy with some fields changed, traced values included."""
-    fields = {field.name: getattr(template, field.name) for field in dataclasses.fields(template)}
-    return Transformer(**{**fields, **changes})
+    values = [as_float(value) for value in changes.values()]
+    return eqx.tree_at(lambda model: [getattr(model, name) for name in changes], template, values)
 
 
 def depth_of(template: Transformer, d_model: ArrayLike, params: ArrayLike, head_dim: ArrayLike = 128.0) -> Array:

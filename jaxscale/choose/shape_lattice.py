@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxscale._compile import filter_jit
 from jaxscale.choose._host import number
 from jaxscale.choose.enumerate import divisors
-from jaxscale.choose.relaxed import DEPTH_FIELDS, WIDTH_FIELDS, depth_of, with_fields
+from jaxscale.choose.relaxed import LAYER_SHARES, WIDTH_FIELDS, depth_of, with_fields
 from jaxscale.errors import InputError
 from jaxscale.memory import memory
 from jaxscale.step import step_time
@@ -88,7 +88,7 @@ def integer_shapes(problem: "ShapeProblem", width: float) -> Transformer:
 
 
 def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tile: int) -> Transformer:
-    wider, deeper = d_model / number(template.d_model), n_layers / number(template.n_layers)
+    wider = d_model / number(template.d_model)
     n_heads = d_model / head_dim
     share = number(template.n_kv_heads / template.n_heads)
     scale = head_dim / number(template.head_dim)
@@ -103,8 +103,8 @@ def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, h
     }
     for name in WIDTH_FIELDS:
         changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
-    for name in DEPTH_FIELDS:
-        changes[name] = np.round(number(getattr(template, name)) * deeper)
+    for name in LAYER_SHARES:
+        changes[name] = np.round(number(getattr(template, name)) * n_layers) / n_layers
     model = with_fields(jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template), changes)
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), model)

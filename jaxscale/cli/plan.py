@@ -113,17 +113,16 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
         InputError: unknown name, or a file with a mistake.
     """
     from jaxscale.catalogue import model, read_toml
-    from jaxscale.workload import Transformer
+    from jaxscale.workload import ARGUMENTS, Transformer
 
     changes = {} if seq_len is None else {"seq_len": seq_len}
     if not name_or_path.endswith(".toml"):
         return model(name_or_path, **changes)
     fields = read_toml(Path(name_or_path))
     fields = {**fields.get("model", fields), **changes}
-    known = list(Transformer.__dataclass_fields__)
     for name, value in fields.items():
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1) or [", ".join(known)]
+        if name not in ARGUMENTS:
+            close = difflib.get_close_matches(name, ARGUMENTS, n=1) or [", ".join(ARGUMENTS)]
             raise InputError(f"{name_or_path}: {name!r} is not a field of a model; expected {close[0]}")
         if not isinstance(value, int | float):
             raise InputError(f"{name_or_path}: {name} = {value!r} is not a number; expected a number, or true or false")

@@ -13,14 +13,14 @@ from jaxtyping import Array
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import layer_params
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, sharding
+from jaxscale.plan import Plan, shard_ranks, sharding
 from jaxscale.workload import Transformer, head_params
 
 
 def seconds_per_weight(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """Time per weight and microbatch [s]; zero for frozen weights."""
     c = coefficients
-    gathered = sharding(plan, 3) * (1.0 - 1.0 / plan.shard_group)
+    gathered = sharding(plan, 3) * (1.0 - 1.0 / shard_ranks(plan))
     traffic = (c.accumulation_bytes + gathered * c.fsdp_bytes) * model.trainable_share
     return traffic / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
 

@@ -7,26 +7,18 @@ $S$ scores per token and head (Dao et al. 2022, arXiv 2205.14135; Korthikanti et
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale._types import PRECISIONS
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
-from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, sixteen_bit, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, attention_flops_per_token
 
 FLASH_BACKWARD = 2.5
 """Backward flops of fused attention over its forward ones: five matmuls against two (Dao 2023, arXiv 2307.08691)."""
 
 
-CORE_PRECISION = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp8": "bf16", "fp4": "bf16"}
-"""Format of the attention core by that of the weight matmuls: it stays in 16 bits where these use fewer
-(Micikevicius et al. 2022, arXiv 2209.05433, section 4)."""
-
-
 def core_seconds_per_flop(chip: Chip, plan: Plan) -> Array:
     """Time of one flop of the attention core, or of a scan, at its peak [s/flop]."""
-    peak, share = jnp.asarray(chip.peak_flops), jnp.asarray(plan.precision)
-    formats = [PRECISIONS.index(CORE_PRECISION[name]) for name in PRECISIONS]
-    return jnp.sum(share / peak[..., jnp.asarray(formats)], axis=-1)
+    return jnp.sum(jnp.asarray(sixteen_bit(plan).precision) / jnp.asarray(chip.peak_flops), axis=-1)
 
 
 def attention_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:

@@ -6,11 +6,14 @@ its share. Chunks are passed on while others arrive: the slowest level alone set
 
 $$ t = t_0 + \sum_k \alpha_k (r_k - 1) + \max_{k: r_k > 1} \frac{V}{\prod_{j<k} r_j} \frac{n - 1}{n W_k} $$
 
-for an all-gather or a reduce-scatter of V bytes (gathered size); an all-reduce is one of each. The sum of the levels in
-place of the maximum cannot reach the bandwidth measured on 32 to 8,192 H100 (`fits/companion.md`).
-Reference: Rabenseifner (2004); NCCL `tuning.cc`, ring latency = steps * hop latency.
+for an all-gather or a reduce-scatter of V bytes (gathered size). The sum of the levels in place of the maximum cannot
+reach the bandwidth measured on 32 to 8,192 H100 (`fits/companion.md`). An all-reduce is one of each; beyond a domain
+it may go up and down a double binary tree instead, whose depth takes the place of the ring's hops.
+References: Rabenseifner (2004); Sanders, Speck & Träff (2009), doi 10.1016/j.parco.2009.09.001; NCCL 2.4, `tuning.cc`,
+ring latency = steps * hop latency, tree latency = 2 * log2(nodes) * hop latency.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -35,6 +38,10 @@ class Link(NamedTuple):
     bandwidth: tuple[Array, ...]
     latency: tuple[Array, ...]
     launch: Array
+
+
+Collective = Callable[..., Array]
+"""Time of a collective, given volume, ranks, stride, link and temperature: `gather_time`, `reduce_time`."""
 
 
 def effective_link(network: Network, coefficients: Coefficients) -> Link:
@@ -77,6 +84,21 @@ def launch_time(n: ArrayLike, link: Link) -> Array:
     return link.launch * jnp.minimum(jnp.subtract(n, 1.0), 1.0)
 
 
+TREE_HOP = 2.0
+"""Latency of a hop of a tree over that of a ring in NCCL's low-latency protocols: 5.0 and 8.5 against 2.7 and 4.0 us
+(NCCL `tuning.cc`, hwLat for the network, 2023) [1]."""
+
+
+def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, temperature: float) -> Array:
+    """Time per gathered byte on the slowest level that a ring of n ranks runs through [s/byte]."""
+    slowest, rings = 0.0, 1.0
+    for rank, bandwidth in zip(ranks, link.bandwidth, strict=True):
+        # A level with one rank carries nothing; between one and two ranks what it carries grows linearly.
+        slowest = smooth_max(slowest, smooth_min(rank - 1.0, 1.0, temperature) / (rings * bandwidth), temperature)
+        rings = rings * rank
+    return (1.0 - 1.0 / jnp.asarray(n)) * slowest
+
+
 def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
     """Time of one ring all-gather (or reduce-scatter) over the hierarchy.
 
@@ -90,14 +112,33 @@ def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, 
     Returns:
         Time [s]; zero for a single rank.
     """
-    time, slowest, rings = launch_time(n, link), 0.0, 1.0
     ranks = ranks_per_level(n, stride, link, temperature)
-    for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
-        time = time + latency * (rank - 1.0)
-        # A level with one rank carries nothing; between one and two ranks what it carries grows linearly.
-        slowest = smooth_max(slowest, smooth_min(rank - 1.0, 1.0, temperature) / (rings * bandwidth), temperature)
-        rings = rings * rank
-    return jnp.asarray(time + volume * (1.0 - 1.0 / jnp.asarray(n)) * slowest)
+    hops = sum(latency * (rank - 1.0) for rank, latency in zip(ranks, link.latency, strict=True))
+    return jnp.asarray(launch_time(n, link) + hops + volume * seconds_per_byte(n, ranks, link, temperature))
+
+
+def reduce_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
+    r"""Time of one all-reduce over the hierarchy: a reduction and a broadcast, round rings or along trees.
+
+    Both move every byte twice over the slowest level. A tree beyond the domain has $\log_2(1 + r)$ levels of hops that
+    take `TREE_HOP` times as long; the shorter way is taken at each level.
+
+    Args:
+        volume: V, size of the reduced tensor [byte].
+        n: ranks of the group [1].
+        stride: chips between neighbouring ranks [1].
+        link: the network.
+        temperature: smoothing of the placement and of the choice [1].
+
+    Returns:
+        Time [s]; zero for a single rank.
+    """
+    inner, *outer = ranks_per_level(n, stride, link, temperature)
+    hops = link.latency[0] * (inner - 1.0)
+    for rank, latency in zip(outer, link.latency[1:], strict=True):
+        hops = hops + latency * smooth_min(rank - 1.0, TREE_HOP * jnp.log2(1.0 + rank), temperature)
+    moved = volume * seconds_per_byte(n, (inner, *outer), link, temperature)
+    return jnp.asarray(2.0 * (launch_time(n, link) + hops + moved))
 
 
 def dispatch_time(

@@ -1,9 +1,10 @@
 r"""Data-parallel collectives: gradient reduction, ZeRO gathers, FSDP and hybrid sharding, exposed part only.
 
-ZeRO 0 to 2 move gradients once per step (scatter) and parameters once (gather), partly behind the last backward pass.
-FSDP (stage 3) gathers each layer before its forward and again before its backward pass and scatters its gradients, for
-every microbatch, hidden behind the compute of the neighbouring layers. With a shard group smaller than dp (HSDP) the
-copies all-reduce their shard once per step.
+Without ZeRO the replicas all-reduce their gradients once per step, partly behind the last backward pass; ZeRO 1 and 2
+scatter gradients and gather the updated parameters, ZeRO 2 scatters for every microbatch, as it keeps only its share of
+the sum. FSDP (stage 3) gathers each layer before its forward and again before its backward pass and scatters its
+gradients, for every microbatch, hidden behind the compute of the neighbouring layers. With a shard group smaller than
+dp (HSDP) the copies all-reduce their shard once per step.
 References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 2023, arXiv 2304.11277, section 3.
 """
 
@@ -13,19 +14,18 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import exposed, log2_above_one, smooth_min
 from jaxscale.coefficients import Coefficients
-from jaxscale.costs.collectives import Link, gather_time
+from jaxscale.costs.collectives import Collective, Link, gather_time, reduce_time
 from jaxscale.costs.pipeline import first_stage_layers
-from jaxscale.plan import Plan, element_bytes, expert_replicas, expert_shard, pipelining, sharding
-from jaxscale.workload import (
-    Transformer,
-    attention_params,
-    embedding_params,
-    expert_params,
-    mlp_params,
-    moe_layers,
-    shared_expert_params,
-    ssm_params,
+from jaxscale.plan import (
+    Plan,
+    element_bytes,
+    expert_replicas,
+    expert_shard,
+    pipelining,
+    shard_ranks,
+    sharding,
 )
+from jaxscale.workload import Transformer, dense_layer_params, embedding_params, expert_params, moe_layers
 
 
 class LocalParams(NamedTuple):
@@ -49,14 +49,8 @@ class LocalParams(NamedTuple):
 
 def layer_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> tuple[Array, Array]:
     """Dense weights of all layers per chip, as if on one stage, over tp; routed experts over ep * etp [1], [1]."""
-    dense = (
-        model.n_attention_layers * attention_params(model)
-        + model.n_dense_layers * mlp_params(model, model.d_ff)
-        + model.n_ssm_layers * ssm_params(model)
-        + moe_layers(model) * shared_expert_params(model)
-    )
     experts = moe_layers(model) * model.n_experts * expert_params(model)
-    return dense / plan.tp, experts / expert_shard(plan, temperature)
+    return dense_layer_params(model) / plan.tp, experts / expert_shard(plan, temperature)
 
 
 def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
@@ -74,11 +68,57 @@ class DataParallel(NamedTuple):
 
     Attributes:
         step: once per step: gradient reduction, parameter gather, replica all-reduce [s].
-        microbatch: per microbatch: FSDP gathers and scatters that compute does not hide [s].
+        microbatch: per microbatch: collectives of FSDP, and scatters of ZeRO 2, that compute does not hide [s].
     """
 
     step: Array
     microbatch: Array
+
+
+class Traffic(NamedTuple):
+    """Collectives of one copy of the gradients or weights of a stage, hidden or not.
+
+    Attributes:
+        all_reduce: of gradients, over all ranks that hold the same weights [s].
+        scatter: of gradients, to the ranks that share one sharded copy [s].
+        gather: of weights, from them [s].
+        between_copies: all-reduce of gradient shards between sharded copies [s].
+    """
+
+    all_reduce: Array
+    scatter: Array
+    gather: Array
+    between_copies: Array
+
+
+def data_traffic(
+    model: Transformer, plan: Plan, link: Link, coefficients: Coefficients, temperature: float = 0.0
+) -> Traffic:
+    """Time of each collective of the weights of the busiest stage: dense ones and experts, each in its group."""
+    params = local_params(model, plan, temperature)
+    dense, group = params.layers + params.embedding, shard_ranks(plan)
+    # Ranks of a context-parallel group hold the same weights and reduce with the replicas.
+    replicas, expert_ranks = plan.dp * plan.cp, expert_replicas(plan, temperature)
+    apart = expert_shard(plan, temperature)
+    # A dense model has no collective of experts, so it pays no latency for one either.
+    routed = smooth_min(model.n_experts - 1.0, 1.0, temperature)
+    gradient, weight = plan.gradient_bytes * model.trainable_share, element_bytes(plan)
+
+    def timed(collective: Collective, volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
+        doublings = log2_above_one(ranks * spacing / link.domain_size[0], temperature)
+        congestion = 1.0 + coefficients.dp_congestion * doublings
+        return collective(volume * congestion, ranks, spacing, link, temperature)
+
+    def all_weights(collective: Collective, element: ArrayLike, ranks: ArrayLike) -> Array:
+        experts = timed(collective, element * params.experts, expert_ranks, apart)
+        return timed(collective, element * dense, ranks, plan.tp) + routed * experts
+
+    return Traffic(
+        all_reduce=all_weights(reduce_time, gradient, replicas),
+        scatter=all_weights(gather_time, gradient, group),
+        gather=all_weights(gather_time, weight, group),
+        between_copies=timed(reduce_time, gradient * dense / group, replicas / group, plan.tp * group),
+    )
 
 
 def data_parallel(
@@ -104,42 +144,24 @@ def data_parallel(
     Returns:
         Times per step and per microbatch [s].
     """
-    c = coefficients
-    stride = plan.tp * plan.cp
-    fsdp = sharding(plan, 3)
-    # Ranks of a context-parallel group hold the same weights and reduce with the replicas.
-    replicas = plan.dp * plan.cp
-    group = plan.shard_group * plan.cp
-    doublings = log2_above_one(replicas * plan.tp / link.domain_size[0], temperature)
-    congestion = 1.0 + c.dp_congestion * doublings
-    trainable = model.trainable_share
-
-    def gather(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
-        return gather_time(volume * congestion, ranks, spacing, link, temperature)
-
-    params = local_params(model, plan, temperature)
-    dense = params.layers + params.embedding
-    apart = expert_shard(plan, temperature)
-    expert_ranks = expert_replicas(plan, temperature)
-    # A dense model has no collective of experts, so it pays no latency for one either.
-    routed = smooth_min(model.n_experts - 1.0, 1.0, temperature)
-    reduce_bytes = plan.gradient_bytes * trainable
-    scatter = gather(reduce_bytes * dense, group, plan.tp)
-    scatter = scatter + routed * gather(reduce_bytes * params.experts, expert_ranks, apart)
-    collect = gather(element_bytes(plan) * dense, group, plan.tp)
-    collect = collect + routed * gather(element_bytes(plan) * params.experts, expert_ranks, apart)
-    between_copies = 2.0 * gather(reduce_bytes * dense / group, plan.dp / plan.shard_group, stride * plan.shard_group)
-    # Every bucket pays the latency of its ring; FSDP has one bucket per layer and direction.
-    latency = gather_time(0.0, group, plan.tp, link, temperature)
+    c, trainable = coefficients, model.trainable_share
+    sharded, split_gradients, fsdp = (sharding(plan, stage) for stage in (1, 2, 3))
+    traffic = data_traffic(model, plan, link, c, temperature)
+    # Every bucket pays the latency of its collectives; FSDP has one bucket per layer and direction.
+    one_way = gather_time(0.0, shard_ranks(plan), plan.tp, link, temperature)
+    both_ways = reduce_time(0.0, plan.dp * plan.cp, plan.tp, link, temperature)
     layers = first_stage_layers(model, plan, temperature)
-    per_layer = (layers - 1.0) * latency
-    buckets = 2.0 * trainable * c.dp_buckets * layers * latency
+    buckets = trainable * c.dp_buckets * layers
 
-    once = (1.0 - fsdp) * (scatter + trainable * collect + buckets) + between_copies
+    replicated = traffic.all_reduce + buckets * both_ways
+    split = traffic.scatter + trainable * traffic.gather + 2.0 * buckets * one_way
+    once = (1.0 - sharded) * replicated + (sharded - fsdp) * split + sharded * traffic.between_copies
     # What FSDP's own collectives hide behind is not free to hide the rest.
     free = backward * (1.0 - fsdp * c.fsdp_overlap)
-    hidden = plan.overlap_gradients * c.dp_overlap * free * (1.0 - 1.0 / replicas)
-    step = exposed(once, hidden, temperature)
+    cover = plan.overlap_gradients * c.dp_overlap * (1.0 - 1.0 / (plan.dp * plan.cp))
+    step = exposed(once, cover * free, temperature)
+    again = (1.0 - 1.0 / plan.n_microbatches) * exposed(traffic.scatter, cover * backward, temperature)
     # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
-    traffic = 2.0 * collect + scatter + 3.0 * per_layer
-    return DataParallel(step, fsdp * exposed(traffic, c.fsdp_overlap * (forward + backward), temperature))
+    layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * one_way
+    streamed = exposed(layered, c.fsdp_overlap * (forward + backward), temperature)
+    return DataParallel(step, (split_gradients - fsdp) * again + fsdp * streamed)

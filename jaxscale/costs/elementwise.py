@@ -1,4 +1,4 @@
-"""Memory-bound work: norms, residuals, activations, rotary, softmax of the logits, embedding lookup, router.
+"""Memory-bound work: norms, residuals, activations, rotary, softmax of the logits.
 
 Each is a number of passes over a tensor at the memory bandwidth. Sequence parallelism splits what works on the residual
 stream over tp (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2); the rest is split by tp anyway.

@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import PRECISIONS, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
-from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, sixteen_bit, tokens_per_microbatch
 from jaxscale.workload import (
     Transformer,
     attention_params,
@@ -97,7 +97,7 @@ def expert_forward(
     """Forward matmul time of routed and shared experts of all layers for one microbatch, as if on one stage.
 
     An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens; imbalance makes the busiest chip work
-    `1 + moe_imbalance` times the mean.
+    `1 + moe_imbalance (1 - 1 / ep)` times the mean: a chip that holds all experts has no busier neighbour.
 
     Returns:
         Time [s]; zero for a dense model.
@@ -111,13 +111,14 @@ def expert_forward(
     each = matmul_time(expert_tokens, expert_params(model) / split, width / split, expert_input(model), *rest)
     routed = local_experts * each
     shared = matmul_time(tokens, shared_expert_params(model) / plan.tp, width / plan.tp, model.d_model, *rest)
-    return moe_layers(model) * (routed * (1.0 + c.moe_imbalance) + shared)
+    busiest = 1.0 + c.moe_imbalance * (1.0 - 1.0 / plan.ep)
+    return moe_layers(model) * (routed * busiest + shared)
 
 
 def head_forward(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
 ) -> Array:
-    """Forward matmul time of the logits of one microbatch on the last stage [s]."""
+    """Forward matmul time of the logits of one microbatch on the last stage, in no fewer than 16 bits [s]."""
     tokens = tokens_per_microbatch(model, plan)
-    rest = (model.d_model, plan, cluster, coefficients, temperature)
+    rest = (model.d_model, sixteen_bit(plan), cluster, coefficients, temperature)
     return matmul_time(tokens, head_params(model) / plan.tp, model.vocab_size / plan.tp, *rest)

@@ -8,7 +8,7 @@ from jaxtyping import Array
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import local_params
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, expert_replicas, sharding
+from jaxscale.plan import Plan, expert_replicas, shard_ranks, sharding
 from jaxscale.workload import Transformer
 
 
@@ -18,7 +18,7 @@ def optimizer_time(
     """Time of the optimizer update of one step [s]."""
     c = coefficients
     params = local_params(model, plan, temperature)
-    split = 1.0 + sharding(plan, 1) * (plan.shard_group * plan.cp - 1.0)
+    split = 1.0 + sharding(plan, 1) * (shard_ranks(plan) - 1.0)
     expert_split = 1.0 + sharding(plan, 1) * (expert_replicas(plan, temperature) - 1.0)
     updated = (params.layers + params.embedding) / split + params.experts / expert_split
     traffic = c.optimizer_bytes * model.trainable_share * updated

@@ -58,10 +58,10 @@ def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: float 
     """Host time per handover between stages and per step.
 
     Stages work side by side, so the step waits for the busiest one: it has two neighbours, or one where there are two
-    stages.
+    stages. Each of its vpp virtual stages hands over.
 
     Args:
-        plan: pp, microbatches.
+        plan: pp, vpp, microbatches.
         coefficients: host time per slot of a stage with two neighbours, and per step.
         temperature: smoothing [1].
 
@@ -70,4 +70,4 @@ def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: float 
     """
     c = coefficients
     neighbours = smooth_min(plan.pp - 1.0, 2.0, temperature)
-    return 0.5 * neighbours * c.pp_slot_time * plan.n_microbatches + c.step_time
+    return 0.5 * neighbours * c.pp_slot_time * plan.n_microbatches * plan.vpp + c.step_time

@@ -25,6 +25,10 @@ def _has_experts(batch: RunBatch) -> np.ndarray:
     return np.asarray(batch.model.n_experts) > 1.0
 
 
+def _exchanges_tokens(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.ep) > 1.0
+
+
 def _is_pipelined(batch: RunBatch) -> np.ndarray:
     return np.asarray(batch.plan.pp) > 1.0
 
@@ -58,8 +62,8 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "fsdp_bytes": _gathers_weights,
     "fsdp_overlap": _gathers_weights,
     "cp_overlap": lambda batch: np.asarray(batch.plan.cp) > 1.0,
-    "ep_overlap": lambda batch: np.asarray(batch.plan.ep) > 1.0,
-    "moe_imbalance": _has_experts,
+    "ep_overlap": _exchanges_tokens,
+    "moe_imbalance": lambda batch: _has_experts(batch) & _exchanges_tokens(batch),
     "moe_layer_time": _has_experts,
     "pp_exposed": _is_pipelined,
     "pp_slot_time": _is_pipelined,

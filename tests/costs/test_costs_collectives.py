@@ -12,6 +12,7 @@ from jaxscale.costs.collectives import (
     effective_link,
     gather_time,
     ranks_per_level,
+    reduce_time,
     send_time,
 )
 from jaxscale.hardware import Network
@@ -82,6 +83,23 @@ def test_two_levels_by_hand():
     assert float(gather_time(VOLUME, 64.0, 1.0, fast)) == pytest.approx(42e-6 + 63.0 / 64.0 * VOLUME / 400e9, rel=1e-9)
 
 
+@given(n=powers, stride=powers)
+def test_an_all_reduce_moves_as_much_as_a_scatter_and_a_gather(n: float, stride: float):
+    free = link(latency=(0.0, 0.0, 0.0))
+    twice = 2.0 * float(gather_time(VOLUME, n, stride, free))
+    assert float(reduce_time(VOLUME, n, stride, free)) == pytest.approx(twice, rel=1e-9)
+
+
+@pytest.mark.parametrize(("nodes", "hops"), [(1, 0.0), (2, 1.0), (4, 3.0), (31, 10.0), (1023, 20.0)])
+def test_an_all_reduce_takes_rings_of_few_nodes_and_trees_of_many(nodes: int, hops: float):
+    """Two passes; a ring has one hop per further node, a tree two such as long per level of 1, 3, 7, 15, ... nodes."""
+    network = link(sizes=(8.0, 1e12, 1e12))
+    expected = 2.0 * (7.0 * 1e-6 + hops * 5e-6)
+    assert float(reduce_time(0.0, 8.0 * nodes, 1.0, network)) == pytest.approx(expected, rel=1e-9)
+    smooth = float(reduce_time(0.0, 8.0 * nodes, 1.0, network, 0.01))
+    assert smooth == pytest.approx(expected, rel=0.2)
+
+
 def test_tokens_cross_the_network_once_per_node_by_hand():
     """Of 64 ranks in 8 nodes, a token with 8 experts reaches 64 (1 - (63/64)^8) ranks in 8 (1 - (7/8)^8) nodes."""
     inside = VOLUME * 64.0 * (1.0 - (63.0 / 64.0) ** 8) * 7.0 / 8.0 / 400e9
@@ -106,7 +124,9 @@ def test_stride_pushes_ranks_out_of_the_domain():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.02])
-@pytest.mark.parametrize("collective", [gather_time, lambda volume, *rest: dispatch_time(volume, 8.0, *rest)])
+@pytest.mark.parametrize(
+    "collective", [gather_time, reduce_time, lambda volume, *rest: dispatch_time(volume, 8.0, *rest)]
+)
 def test_one_rank_costs_nothing(collective, temperature: float):
     assert float(collective(VOLUME, 1.0, 4.0, link(), temperature)) == pytest.approx(0.0, abs=1e-14)
     assert float(collective(VOLUME, 2.0, 4.0, link(), temperature)) > 0.0

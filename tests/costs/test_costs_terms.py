@@ -18,7 +18,7 @@ from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.context import context_forward
 from jaxscale.costs.data import data_parallel, local_params
 from jaxscale.costs.elementwise import elementwise_forward, logits_forward, sequence_split
-from jaxscale.costs.matmul import dense_forward, expert_forward, matmul_time, seconds_per_flop
+from jaxscale.costs.matmul import dense_forward, expert_forward, head_forward, matmul_time, seconds_per_flop
 from jaxscale.costs.optimizer import optimizer_time
 from jaxscale.costs.overhead import bookkeeping_time, host_exposed
 from jaxscale.costs.overlap import Passes, behind_matmuls
@@ -110,6 +110,19 @@ def test_precision_chooses_the_peak():
     np.testing.assert_allclose(bf16 / fp8, H100.chip.peak("fp8") / H100.chip.peak("bf16"), rtol=1e-9)
 
 
+def test_the_logits_head_stays_in_sixteen_bits():
+    heads = {word: head_forward(LLAMA, plan(precision=word), H100, IDEAL) for word in ("bf16", "fp8", "fp4", "fp32")}
+    assert heads["fp8"] == heads["fp4"] == heads["bf16"] < heads["fp32"]
+
+
+def test_a_frozen_head_has_no_gradients_of_weights():
+    passes = {
+        share: step_time(as_arrays(model("llama3-8b", trainable_share=share)), plan(), H100, IDEAL).head
+        for share in (0.0, 1.0)
+    }
+    np.testing.assert_allclose(passes[1.0] - passes[0.0], head_forward(LLAMA, plan(), H100, IDEAL), rtol=1e-5)
+
+
 def test_tensor_parallelism_divides_the_matmuls():
     whole, split = (dense_forward(LLAMA, plan(tp=tp), H100, IDEAL) for tp in (1, 8))
     np.testing.assert_allclose(whole / split, 8.0, rtol=1e-9)
@@ -121,8 +134,10 @@ def test_experts_work_as_a_dense_model_of_their_active_width():
     mlp = dense_forward(dense, plan(), H100, IDEAL) - dense_forward(mixture, plan(), H100, IDEAL)
     for ep in (1, 8):
         np.testing.assert_allclose(expert_forward(mixture, plan(ep=ep), H100, IDEAL), mlp, rtol=1e-9)
-    uneven = expert_forward(mixture, plan(), H100, ideal(moe_imbalance=0.2))
-    np.testing.assert_allclose(uneven, 1.2 * mlp, rtol=1e-9)
+    # Of two ranks the busier one has the imbalance of half as many others; a single one has nobody to wait for.
+    for ep, factor in ((1, 1.0), (2, 1.1), (8, 1.175)):
+        uneven = expert_forward(mixture, plan(ep=ep), H100, ideal(moe_imbalance=0.2))
+        np.testing.assert_allclose(uneven, factor * mlp, rtol=1e-9)
     assert expert_forward(LLAMA, plan(), H100, IDEAL) == 0.0
 
 
@@ -288,12 +303,15 @@ def test_plain_data_parallelism_reduces_gradients_and_hides_behind_the_backward_
     link = effective_link(H100.network, ideal(link_latency_scale=0.0))
     bare = data_parallel(LLAMA, eight, link, IDEAL, jnp.asarray(0.0), jnp.asarray(0.0))
     gathered = local_params(LLAMA, eight).total * 7.0 / 8.0 / 450e9
-    np.testing.assert_allclose(bare.step, 6.0 * gathered, rtol=1e-6)
+    np.testing.assert_allclose(bare.step, 8.0 * gathered, rtol=1e-6)
     assert bare.microbatch == 0.0
     hidden = data_parallel(LLAMA, eight, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
     assert abs(hidden.step) < 1e-9
     halved = data_parallel(LLAMA, plan(dp=8, gradient_bytes=2), link, IDEAL, jnp.asarray(0.0), jnp.asarray(0.0))
     np.testing.assert_allclose(halved.step, 4.0 * gathered, rtol=1e-6)
+    # Shards are reduced in 32 bits and gathered as the weights that they update.
+    sharded = data_parallel(LLAMA, plan(dp=8, zero_stage=1), link, IDEAL, jnp.asarray(0.0), jnp.asarray(0.0))
+    np.testing.assert_allclose(sharded.step, 6.0 * gathered, rtol=1e-6)
     late = plan(dp=8, overlap_gradients=False)
     after = data_parallel(LLAMA, late, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
     np.testing.assert_allclose(after.step, bare.step, rtol=1e-9)
@@ -309,6 +327,35 @@ def test_fsdp_gathers_every_microbatch_and_hides_behind_compute():
     np.testing.assert_allclose(bare.microbatch, expected, rtol=1e-6)
     covered = data_parallel(LLAMA, sharded, link, ideal(fsdp_overlap=1.0), jnp.asarray(10.0), jnp.asarray(20.0))
     assert covered.microbatch == 0.0
+
+
+def test_zero_two_scatters_the_gradients_of_every_microbatch():
+    link = effective_link(H100.network, ideal(link_latency_scale=0.0))
+    nothing = jnp.asarray(0.0)
+
+    def exposed(stage: int, count: int, overlap: float = 0.0) -> list[float]:
+        accumulating = plan(dp=8, zero_stage=stage, n_microbatches=count)
+        found = data_parallel(LLAMA, accumulating, link, ideal(dp_overlap=overlap), nothing, jnp.asarray(10.0))
+        return [float(found.step), float(found.microbatch * count)]
+
+    scatter = 4.0 * float(local_params(LLAMA, plan(dp=8)).total) * 7.0 / 8.0 / 450e9
+    assert exposed(2, 4) == pytest.approx([exposed(1, 4)[0], 3.0 * scatter], rel=1e-6)
+    assert exposed(1, 4)[1] == exposed(2, 1)[1] == exposed(2, 4, overlap=1.0)[1] == 0.0
+
+
+def test_congestion_counts_the_nodes_that_a_collective_spans():
+    """A group inside a node meets none, however many replicas there are; the copies of it do."""
+    nothing, link = jnp.asarray(0.0), effective_link(H100.network, IDEAL)
+
+    def times(congestion: float, **fields: int) -> tuple[float, float]:
+        found = data_parallel(LLAMA, plan(**fields), link, ideal(dp_congestion=congestion), nothing, nothing)
+        return float(found.step), float(found.microbatch)
+
+    inside, jammed = (times(c, dp=64, zero_stage=3, shard_group=8) for c in (0.0, 0.1))
+    assert jammed[1] == pytest.approx(inside[1])
+    assert jammed[0] == pytest.approx(1.3 * inside[0], rel=0.01)
+    whole, slowed = (times(c, dp=64, zero_stage=3) for c in (0.0, 0.1))
+    assert slowed[1] == pytest.approx(1.3 * whole[1], rel=0.01)
 
 
 def test_hybrid_sharding_keeps_the_gathers_inside_the_group():
@@ -342,8 +389,9 @@ def test_fsdp_copies_what_it_gathers_and_scatters():
     c, weights = ideal(fsdp_bytes=22.0), local_params(LLAMA, plan()).layers
     assert accumulation_time(LLAMA, plan(dp=8), H100, c) == 0.0
     assert accumulation_time(LLAMA, plan(zero_stage=3), H100, c) == 0.0
-    shared = accumulation_time(LLAMA, plan(dp=8, zero_stage=3), H100, c)
-    np.testing.assert_allclose(shared, 22.0 * 7.0 / 8.0 * weights / H100.chip.hbm_bandwidth, rtol=1e-6)
+    for sharers in ({"dp": 8}, {"cp": 8}, {"dp": 2, "cp": 4}):
+        shared = accumulation_time(LLAMA, plan(zero_stage=3, **sharers), H100, c)
+        np.testing.assert_allclose(shared, 22.0 * 7.0 / 8.0 * weights / H100.chip.hbm_bandwidth, rtol=1e-6)
 
 
 def test_more_and_smaller_microbatches_accumulate_more_often():
@@ -380,8 +428,9 @@ def test_bookkeeping_counts_handovers_and_steps():
     np.testing.assert_allclose(time, 1.0, rtol=1e-9)
     # A stage of two has one neighbour, the busiest of more has two.
     for stages, neighbours in ((2, 1), (3, 2), (16, 2)):
-        time = bookkeeping_time(plan(n_microbatches=8, pp=stages), ideal(pp_slot_time=0.5))
-        np.testing.assert_allclose(time, 8 * neighbours / 2 * 0.5, rtol=1e-9)
+        for virtual in (1, 4):
+            time = bookkeeping_time(plan(n_microbatches=8, pp=stages, vpp=virtual), ideal(pp_slot_time=0.5))
+            np.testing.assert_allclose(time, 8 * virtual * neighbours / 2 * 0.5, rtol=1e-9)
 
 
 def test_head_on_the_last_stage_sets_the_pace_unless_balanced():
