@@ -65,9 +65,9 @@ class Scatter:
     """Relative scatter of runs around the prediction, measured on runs that the fit did not see.
 
     Attributes:
-        kind: kind of level (`source`, `framework`), `known` for any known one, `unseen` for a new framework,
+        kind: kind of level (`source`, `framework`), `unnamed` for runs that name neither, `unseen` for a new framework,
             `new_model` and `larger` for runs of a source on a model, or on more chips, than the fit ever saw.
-        level: its name; the source of `new_model` and `larger`, empty for any source; empty for `known` and `unseen`.
+        level: its name; the source of `new_model` and `larger`, empty for any source; empty for `unnamed` and `unseen`.
         time: half-width of the central 90 % interval of log step time [1].
         memory: standard deviation of log peak memory [1].
     """
@@ -94,6 +94,19 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The fit that another one started from, which still answers for runs that only it has seen the like of.
+
+    Attributes:
+        values: its pooled coefficients, in field order.
+        record: of its calibration.
+    """
+
+    values: tuple[float, ...]
+    record: "Calibration"
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Record of a calibration.
 
@@ -107,6 +120,8 @@ class Calibration:
         limits: of memory, of the sources that showed them.
         own: the source and the framework of the fitted runs, where all of them share one; a run that does not name its
             own is taken to be like them.
+        fitted: kind and name of the sources and frameworks of the fitted runs.
+        origin: the fit that this one started from.
     """
 
     name: str
@@ -117,6 +132,23 @@ class Calibration:
     provenance: tuple[tuple[str, str], ...] = ()
     limits: tuple[MemoryLimit, ...] = ()
     own: tuple[tuple[str, str], ...] = ()
+    fitted: tuple[tuple[str, str], ...] = ()
+    origin: Origin | None = None
+
+    def origin_of(self, levels: Mapping[str, str | None]) -> Origin | None:
+        """The fit that this one started from, where it alone knows the source of a run, or else its framework.
+
+        What a few runs of one cluster teach of it says nothing of others.
+        """
+        if self.origin is None:
+            return None
+        levels = self.named(levels)
+        for place in ((kind, levels.get(kind)) for kind in ("source", "framework")):
+            if place in self.fitted:
+                return None
+            if place in self.origin.record._known:
+                return self.origin
+        return None
 
     def named(self, levels: Mapping[str, str | None]) -> Mapping[str, str | None]:
         """Levels of a run with the source and framework of the fitted ones, if it names neither or only the latter."""
@@ -161,8 +193,8 @@ class Calibration:
     def scatter_of(self, levels: Mapping[str, str | None], n_chips: float = 0.0) -> Scatter:
         """Scatter of a run of the given levels: its source's, its framework's, or that of an unseen framework.
 
-        What the fit never saw widens the interval: a chip to that of an unseen framework at least; a model, or more
-        chips than any run of the source had, to what such runs showed when they were left out.
+        What the fit never saw widens the interval: a chip or a precision to that of an unseen framework at least; a
+        model, or more chips than any run of the source had, to what such runs showed when they were left out.
 
         Args:
             levels: level of the run by kind.
@@ -171,29 +203,33 @@ class Calibration:
         Returns:
             The widest scatter that applies.
         """
+        if origin := self.origin_of(levels):
+            return origin.record.scatter_of(levels, n_chips)
         levels = self.named(levels)
         return max([self._usual_scatter(levels), *self._novel_scatter(levels, n_chips)], key=lambda found: found.time)
 
     def _usual_scatter(self, levels: Mapping[str, str | None]) -> Scatter:
         by_level = self._scatter_by_level
-        unseen = by_level.get(("unseen", ""), Scatter("unseen", "", math.log(1.5), 0.25))
-        gpu = levels.get("gpu")
-        if self.known and gpu and ("gpu", gpu) not in self._known:
-            return unseen
         for kind in ("source", "framework"):
             if (kind, levels.get(kind)) in by_level:
                 return by_level[kind, str(levels[kind])]
         has_name = levels.get("framework") or levels.get("source")
-        return unseen if has_name else by_level.get(("known", ""), unseen)
+        return self._unseen_scatter if has_name else by_level.get(("unnamed", ""), self._unseen_scatter)
+
+    @functools.cached_property
+    def _unseen_scatter(self) -> Scatter:
+        return self._scatter_by_level.get(("unseen", ""), Scatter("unseen", "", math.log(1.5), 0.25))
+
+    def _is_unseen(self, kind: str, level: str | None) -> bool:
+        return bool(self.known and level) and (kind, level) not in self._known
 
     def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
-        source, model = levels.get("source") or "", levels.get("architecture")
-        largest = dict(self.largest)
+        source, largest = levels.get("source") or "", dict(self.largest)
         is_novel = {
-            "new_model": bool(self.known and model) and ("architecture", model) not in self._known,
+            "new_model": self._is_unseen("architecture", levels.get("architecture")),
             "larger": n_chips > largest.get(source, max(largest.values(), default=math.inf)),
         }
-        found: list[Scatter] = []
+        found = [self._unseen_scatter for kind in ("gpu", "precision") if self._is_unseen(kind, levels.get(kind))]
         for kind in (kind for kind, novel in is_novel.items() if novel):
             entries = (self._scatter_by_level.get((kind, level)) for level in (source, ""))
             found += [entry for entry in entries if entry is not None][:1]
@@ -206,6 +242,8 @@ class Calibration:
 
     def memory_limit_of(self, levels: Mapping[str, str | None], scatter: float) -> MemoryLimit:
         """Limit of memory of a run of the given levels: its source's, else all of it with the scatter of its peak."""
+        if origin := self.origin_of(levels):
+            return origin.record.memory_limit_of(levels, scatter)
         source = self.named(levels).get("source") or ""
         return self.limit_by_source.get(source, MemoryLimit("", 1.0, scatter))
 

@@ -130,6 +130,11 @@ def from_values(values: Sequence[Any], calibration: Calibration | None = None) -
     return Coefficients(*values, calibration=calibration)
 
 
+def values_of(coefficients: Coefficients) -> tuple[float, ...]:
+    """Values of coefficients on the host, in field order."""
+    return tuple(float(getattr(coefficients, name)) for name in names())
+
+
 def prior_medians() -> Coefficients:
     """Coefficients at their prior medians: the model before it has seen a measured run."""
     return from_values([prior.median for prior in priors().values()])

@@ -17,6 +17,7 @@ from jaxscale.fit.measured import describe_runs, measured_times
 from jaxscale.fit.store import resolve_rows
 from jaxscale.memory import memory
 from jaxscale.oom import probability_of_oom
+from jaxscale.plan import violations
 from jaxscale.runs import Runs
 from jaxscale.step import StepTime, step_time
 
@@ -146,8 +147,9 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
         columns["memory_lo"][index], columns["memory_hi"][index] = _ends(peak, memory_half)
         uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
         columns["oom_probability"][index] = [probability_of_oom(*use) for use in uses]
-        for position, row in zip(index, levels, strict=True):
-            notes[position] = _with_unseen(notes[position], coefficients, row)
+        for position, row, broken in zip(index, levels, _broken_rules(described.batch), strict=True):
+            said = (notes[position], broken, _unseen(coefficients, row))
+            notes[position] = "; ".join(text for text in said if text)
     return Prediction(
         **columns,
         terms=terms,
@@ -176,8 +178,14 @@ def _scatter(coefficients: Coefficients, levels: Mapping[str, str | None], n_chi
     return coefficients.calibration.scatter_of(levels, n_chips)
 
 
-def _with_unseen(note: str, coefficients: Coefficients, levels: Mapping[str, str | None]) -> str:
+def _unseen(coefficients: Coefficients, levels: Mapping[str, str | None]) -> str:
     record = coefficients.calibration
     unseen = record.unseen(levels) if record is not None else []
-    said = f"not in the fit, pooled values used: {', '.join(unseen)}" if unseen else ""
-    return "; ".join(text for text in (note, said) if text)
+    return f"not in the fit, pooled values used: {', '.join(unseen)}" if unseen else ""
+
+
+def _broken_rules(batch: RunBatch) -> list[str]:
+    """What each plan breaks, as the model takes it, in words; empty for a valid one [row]."""
+    rows = (batch.take(np.asarray(index)) for index in range(len(batch)))
+    broken = [violations(row.model, row.plan, float(row.cluster.n_chips)) for row in rows]
+    return [f"predicted although {' and '.join(rules)}" if rules else "" for rules in broken]

@@ -47,6 +47,13 @@ def test_incomplete_rows_are_kept_with_a_reason(tmp_path, default: js.Coefficien
     assert "seq_len" in prediction.notes[1]
 
 
+def test_a_plan_that_cannot_be_is_predicted_with_a_note(tmp_path, default: js.Coefficients):
+    prediction = js.predict(_table(tmp_path, {}, {"tp": "3", "n_gpus": "24"}), default)
+    assert "predicted" not in prediction.notes[0]
+    assert "predicted although tp = 3 must divide n_heads" in prediction.notes[1]
+    assert np.isfinite(prediction.step_time).all()
+
+
 def test_unseen_framework_widens_the_interval_and_says_so(tmp_path, default: js.Coefficients):
     prediction = js.predict(_table(tmp_path, {"framework": "llm-foundry"}, {"framework": "new-thing"}), default)
     width = np.log(prediction.hi / prediction.lo)

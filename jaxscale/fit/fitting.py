@@ -12,21 +12,22 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
+from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Origin
 from jaxscale.catalogue import Hardware
-from jaxscale.coefficients import Coefficients, from_values, names, prior_medians
+from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, values_of
 from jaxscale.errors import InputError
-from jaxscale.fit.batch import Measured
+from jaxscale.fit.batch import Measured, classes
 from jaxscale.fit.intervals import measured_scatter
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import EFFECT_SPREAD, Effect, constrain_values, effect_spread, unconstrain
 from jaxscale.fit.prepare import about_start, fit_problem, parameters_of, tightened
+from jaxscale.fit.repeats import SOFTWARE
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.siblings import contradicted
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
 from jaxscale.fit.store import level_kinds, load_fit
+from jaxscale.fit.table_checks import tell
 from jaxscale.runs import Runs
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
@@ -42,11 +43,8 @@ standard error of ten runs; Breiman et al. 1984, Classification and Regression T
 
 MIN_ROWS = 3
 
-LINES_TOLD = 10
-"""Lines of suspect runs that are named one by one [1]."""
-
 MIN_GROUPS = 3
-"""Groups of runs below which single runs are left out of the cross-validation instead [1]."""
+"""Groups of runs that a cross-validation needs; below it, settings are left out instead, as far as they go [1]."""
 
 
 def fit(
@@ -75,13 +73,12 @@ def fit(
         The fit.
 
     Raises:
-        InputError: too few measured rows.
+        InputError: too few measured rows, or no starting point.
     """
     with jax.enable_x64(True):
         measured, index = measured_runs(runs, hardware)
         if progress is not None:
-            tell_left_out(runs, index, progress)
-            tell_suspects(runs, index[contradicted(measured)], progress)
+            tell(runs, measured, index, progress)
         data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
         coefficients = load_fit(start) if isinstance(start, str) else start
         result = fit_measured(
@@ -95,27 +92,6 @@ def fit(
         )
         result = dataclasses.replace(result, lines=tuple(runs.rows[position].line for position in index))
         return with_memory_limits(result, [runs], hardware)
-
-
-def tell_left_out(runs: Runs, index: np.ndarray, say: Callable[[str], None]) -> None:
-    """Say how many rows of a table cannot be fitted, given the positions of those that can [row]."""
-    left_out = len(runs) - len(index)
-    if left_out:
-        say(
-            f"{runs.path}: {left_out} of {len(runs)} rows are left out: no step time, a status other than ok, or a "
-            "setting that the model needs is missing"
-        )
-
-
-def tell_suspects(runs: Runs, suspects: np.ndarray, say: Callable[[str], None]) -> None:
-    """Name the lines of a table whose step times contradict those of most runs like them [row]."""
-    if len(suspects):
-        lines = [str(runs.rows[position].line) for position in suspects[:LINES_TOLD]]
-        more = ", ..." if len(suspects) > LINES_TOLD else ""
-        say(
-            f"{runs.path}: {len(suspects)} runs contradict most of their siblings, with more work in less time or the "
-            f"reverse (lines {', '.join(lines)}{more}); they stay in the fit, which is robust to a few"
-        )
 
 
 def fit_measured(
@@ -136,6 +112,8 @@ def fit_measured(
     """
     say = progress or (lambda _: None)
     n = len(measured.batch)
+    if n_starts < 1:
+        raise InputError(f"n_starts = {n_starts} is out of range; expected at least 1")
     if n < MIN_ROWS:
         raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
     pooled = start if start is not None else prior_medians()
@@ -149,7 +127,7 @@ def fit_measured(
         known = [] if resumed is None else [jnp.asarray(parameters_of(resumed, tight, effects))]
         solution = solve(tight, starts, known)
         held_out = cross_validate(tight, solution, groups, n_folds, say)
-        attempts.append(Attempt(tight, effects, solution, held_out))
+        attempts.append(Attempt(tight, effects, solution, held_out, tightness))
     best = middle(attempts)
     record = calibration_record(name, measured, pooled, best, data_hash)
     return FitResult(
@@ -161,6 +139,7 @@ def fit_measured(
         held_out=best.held_out[:, 0],
         groups=groups_of(measured),
         levels=measured.levels,
+        tightness=best.tightness,
     )
 
 
@@ -172,12 +151,14 @@ class Attempt(NamedTuple):
         effects: levels that were given effects, in parameter order.
         solution: where the optimiser ended.
         held_out: log residuals of time and memory of runs that the fit did not see; nan without groups [row, 2].
+        tightness: spreads of its priors over their own [1].
     """
 
     problem: Problem
     effects: tuple[Effect, ...]
     solution: Solution
     held_out: np.ndarray
+    tightness: float = 1.0
 
     @property
     def error(self) -> float:
@@ -200,17 +181,23 @@ def middle(attempts: Sequence[Attempt]) -> Attempt:
 
     Few left-out runs cannot tell these apart; of two middle ones the wider is taken, since priors as wide as sources
     differ are what is known of a new one. An attempt without a finite error, which ran off, does not count; where no
-    run was left out, the first one stands.
+    run was left out, all are alike.
     """
     errors = np.asarray([attempt.error for attempt in attempts])
     near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))
-    return attempts[near[len(near) // 2] if len(near) else 0]
+    alike = near if len(near) else np.arange(len(attempts))
+    return attempts[alike[len(alike) // 2]]
 
 
 def groups_to_leave_out(measured: Measured) -> np.ndarray:
-    """Groups of runs for cross-validation; single runs where there are too few groups [row]."""
-    groups = groups_of(measured)
-    return groups if groups.max() + 1 >= MIN_GROUPS else np.arange(len(groups))
+    """Groups of runs for cross-validation [row]; runs of equal settings, which foretell each other, stay together.
+
+    Where there are too few groups, settings are left out one by one; where these are too few, one group is all.
+    """
+    for groups in (groups_of(measured), classes(measured.batch, [measured.levels[kind] for kind in SOFTWARE])):
+        if groups.max() + 1 >= MIN_GROUPS:
+            return groups
+    return np.zeros(len(measured.batch), dtype=int)
 
 
 def cross_validate(
@@ -264,13 +251,15 @@ def calibration_record(
     }
     return Calibration(
         name=name,
-        effects=before.effects + inherited_effects(before, rows) + effects + other_sources_effects(effects, rows),
+        effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
         scatter=measured_scatter(measured, held_out) + before.scatter,
         known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
         limits=before.limits,
         own=shared_levels(rows),
+        fitted=level_kinds([{kind: row[kind] for kind in ("source", "framework")} for row in rows]),
+        origin=Origin(values_of(pooled), before) if before.known else None,
     )
 
 
@@ -297,10 +286,16 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
     return tuple(LevelEffect(kind, level, tuple(sorted(s.items()))) for (kind, level), s in shifts.items())
 
 
-def inherited_effects(before: Calibration, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
-    """Effects with which runs of sources that the start did not know began, foretold by their framework's others."""
+def kept_effects(before: Calibration, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
+    """Effects of the start from which the fitted runs began.
+
+    Of the sources those of the runs, as the start itself answers for others; where it did not know them, what their
+    framework's other sources foretold.
+    """
     sources = {(row["source"], row["framework"]) for row in rows if row["source"]}
-    return tuple(
+    own = {source for source, _ in sources}
+    kept = tuple(effect for effect in before.effects if effect.kind != "source" or effect.level in own)
+    return kept + tuple(
         LevelEffect("source", source, effect.shifts)
         for source, framework in sorted(sources)
         for effect in before.effects

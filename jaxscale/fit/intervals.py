@@ -34,10 +34,14 @@ def half_width(errors: np.ndarray, groups: np.ndarray) -> float:
 
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of each source and framework, and of all runs, from residuals of time and memory [row, 2]."""
-    everything = level_scatter("known", "", measured, held_out)
+    """Scatter of each source and framework, and of runs that name neither, from residuals of time and memory [row, 2].
+
+    Runs that name neither say nothing of those that do, nor the reverse: others are as likely of a new framework.
+    """
+    sources, frameworks = (np.asarray(measured.levels[kind], dtype=object) for kind in ("source", "framework"))
+    unnamed = (sources == "") & (frameworks == "")
     named = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
-    return (*named[0], *named[1], *everything)
+    return (*named[0], *named[1], *level_scatter("unnamed", "", measured.take(unnamed), held_out[unnamed]))
 
 
 def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxscale.calibration import Z90, Calibration, MemoryLimit
 from jaxscale.coefficients import Coefficients, names, priors
+from jaxscale.errors import InputError
 from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.diagnostics import Diagnostics, diagnose
 from jaxscale.fit.objective import Problem, loss
@@ -33,6 +34,10 @@ PROFILE_REACH = 1.5
 
 MOST_INFLUENTIAL = 5
 """Runs that the report names as the most influential [1]."""
+
+
+ABSURD_ERROR = 70.0
+"""Held-out error beyond that of any shipped table, even by a fit that never saw its framework (fits/README.md) [%]."""
 
 
 class Profile(NamedTuple):
@@ -63,6 +68,7 @@ class FitResult:
         groups: group of each run in the cross-validation [row].
         levels: level names of each run, by kind.
         lines: line of each run in its table; empty where the runs are of no single table [row].
+        tightness: spreads of the priors over their own, below 1 where a fit of few runs stays near its start [1].
     """
 
     coefficients: Coefficients
@@ -74,6 +80,7 @@ class FitResult:
     groups: np.ndarray
     levels: Mapping[str, tuple[str, ...]]
     lines: tuple[int, ...] = ()
+    tightness: float = 1.0
 
     @property
     def n(self) -> int:
@@ -175,11 +182,13 @@ class FitResult:
 
         Returns:
             Number of runs, mean and median absolute percentage error, and bias of the median run [%], by level.
+
+        Raises:
+            InputError: no such kind.
         """
-        column = np.asarray(self.levels[kind], dtype=object)
         found = {}
-        for level in sorted(set(self.levels[kind]) - {""}):
-            values = 100.0 * np.expm1(self.tested[column == level])
+        for level, rows in self._rows_by(kind).items():
+            values = 100.0 * np.expm1(self.tested[rows])
             errors = np.abs(values)
             entry = {"mape": np.mean(errors), "median_ape": np.median(errors), "bias": np.median(values)}
             found[level] = {"n": len(values), **{key: float(value) for key, value in entry.items()}}
@@ -197,17 +206,30 @@ class FitResult:
 
         Returns:
             Cook's distance of the level's runs together, in posterior standard deviations squared [1], by level.
+
+        Raises:
+            InputError: no such kind.
         """
+        return {level: self.diagnostics.without(np.flatnonzero(rows)) for level, rows in self._rows_by(kind).items()}
+
+    def _rows_by(self, kind: str) -> dict[str, np.ndarray]:
+        if kind not in self.levels:
+            raise InputError(f"kind of level {kind!r} is unknown; expected one of {', '.join(self.levels)}")
         column = np.asarray(self.levels[kind], dtype=object)
-        levels = sorted(set(self.levels[kind]) - {""})
-        return {level: self.diagnostics.without(np.flatnonzero(column == level)) for level in levels}
+        return {level: column == level for level in sorted(set(self.levels[kind]) - {""})}
 
     def name_of(self, row: int) -> str:
         """A run by its line in the table, `line 12`, or else by its position among the measured, `run 10`."""
         return f"line {self.lines[row]}" if self.lines else f"run {row}"
 
     def profile(self, name: str) -> Profile:
-        """Profile likelihood of a coefficient: the least deviance at each of some values about the optimum."""
+        """Profile likelihood of a coefficient: the least deviance at each of some values about the optimum.
+
+        Raises:
+            InputError: no such coefficient.
+        """
+        if name not in names():
+            raise InputError(f"coefficient {name!r} is unknown; expected one of {', '.join(names())}")
         index, covariance = names().index(name), self.diagnostics.covariance
         error = np.sqrt(covariance[index, index])
         low, high = PROFILE_REACH * (self.intervals[index] - float(self.solution.parameters[index])) / error
@@ -228,11 +250,19 @@ class FitResult:
     def messages(self) -> tuple[str, ...]:
         """What a careful reader should know: failed convergence, coefficients that the data leave at their prior."""
         found = []
+        if self.mape_cv > ABSURD_ERROR:
+            found.append(f"held-out runs are {self.mape_cv:.0f} % off: check the units of the table, then its plans")
         if not self.valid:
-            slope = jax.grad(loss)(self.solution.parameters, self.problem)
+            with jax.enable_x64(True):
+                slope = jax.grad(loss)(self.solution.parameters, self.problem)
             found.append(f"the optimiser stopped before its tolerance; largest gradient {jnp.max(jnp.abs(slope)):.2g}")
         if loose := int(np.sum(~self._identified)):
             found.append(f"{loose} of {len(names())} coefficients rest on their prior: on what the fit started from")
+        if self.tightness < 1.0:
+            found.append(
+                f"the fit stays near its start, with priors of {self.tightness:g} times their spread: intervals of "
+                "coefficients are as narrow as these"
+            )
         if not np.isfinite(self.held_out).any():
             found.append("too few groups of runs for a cross-validation: the scatter is that of the starting fit")
         return tuple(found)

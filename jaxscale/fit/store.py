@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from jaxscale._resources import fit_path
-from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Scatter
+from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Origin, Scatter
 from jaxscale.catalogue import read_toml
-from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, priors
+from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, priors, values_of
 from jaxscale.errors import InputError
 from jaxscale.fit.parameters import constrain_values, unconstrain
 
@@ -68,8 +68,15 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
     limits = tuple(MemoryLimit(**entry) for entry in table.get("memory_limits", []))
     own = tuple((kind, str(level)) for kind, level in table.get("own", {}).items())
     name = str(table.get("name", path.stem))
-    calibration = Calibration(name, effects, scatter, known, largest, provenance, limits, own)
+    fitted = tuple((kind, level) for kind, levels in table.get("fitted", {}).items() for level in levels)
+    origin = _origin(path, table["origin"]) if "origin" in table else None
+    calibration = Calibration(name, effects, scatter, known, largest, provenance, limits, own, fitted, origin)
     return from_values([values[name] for name in names()], calibration)
+
+
+def _origin(path: Path, table: Mapping[str, Any]) -> Origin:
+    start = _parse(path, table)
+    return Origin(values_of(start), start.calibration or Calibration("none"))
 
 
 def _value(where: str, entry: Any, kind: str) -> float:
@@ -101,14 +108,19 @@ def resolve_rows(coefficients: Coefficients, levels: Sequence[Mapping[str, str |
 
 
 def unconstrained_rows(coefficients: Coefficients, levels: Sequence[Mapping[str, str | None]]) -> np.ndarray:
-    """Unconstrained coefficients of several runs, effects of their levels included [row, coefficient]."""
-    pooled = unconstrain(coefficients)
-    rows = np.tile(pooled, (len(levels), 1))
-    if coefficients.calibration is not None:
-        column = {name: index for index, name in enumerate(names())}
-        for row, level in zip(rows, levels, strict=True):
-            for name, shift in coefficients.calibration.shifts(level).items():
-                row[column[name]] += shift
+    """Unconstrained coefficients of several runs, effects of their levels included [row, coefficient].
+
+    Runs that only the fit's start has seen the like of are answered by it.
+    """
+    record = coefficients.calibration or Calibration("none")
+    rows = np.tile(unconstrain(coefficients), (len(levels), 1))
+    column = {name: index for index, name in enumerate(names())}
+    for index, level in enumerate(levels):
+        if origin := record.origin_of(level):
+            rows[index] = unconstrained_rows(from_values(origin.values, origin.record), [level])[0]
+            continue
+        for name, shift in record.shifts(level).items():
+            rows[index, column[name]] += shift
     return rows
 
 
@@ -141,34 +153,49 @@ def to_toml(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, An
     Returns:
         The text.
     """
+    return "\n".join([f"# {comment}", *_fit_lines(coefficients, parameters, "")]) + "\n"
+
+
+def _fit_lines(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, Any]], within: str) -> list[str]:
+    """Lines of a fit, and of the one it started from, in tables whose names begin with that of the table around."""
     record = coefficients.calibration or Calibration("fit")
-    lines = [f"# {comment}", f"name = {_quoted(record.name)}", "", "[provenance]"]
+    lines = [f"name = {_quoted(record.name)}", "", f"[{within}provenance]"]
     lines += [f"{key} = {_quoted(value)}" for key, value in record.provenance]
     for name in names():
-        lines += ["", f"[coefficients.{name}]", f"value = {_number(float(getattr(coefficients, name)))}"]
+        lines += ["", f"[{within}coefficients.{name}]", f"value = {_number(float(getattr(coefficients, name)))}"]
         entry = parameters.get(name)
         if entry:
             lines += [f"lo = {_number(entry['lo'])}", f"hi = {_number(entry['hi'])}", f'unit = "{entry["unit"]}"']
             lines += [f"identified = {str(entry['identified']).lower()}"]
-    lines += ["", "[known]"]
-    for kind in sorted({kind for kind, _ in record.known}):
-        levels = [_quoted(level) for known, level in record.known if known == kind]
-        lines.append(f"{kind} = [{', '.join(levels)}]")
+    lines += ["", f"[{within}known]", *_levels_by_kind(record.known)]
+    if record.fitted:
+        lines += ["", f"[{within}fitted]", *_levels_by_kind(record.fitted)]
     if record.own:
-        lines += ["", "[own]", *(f"{kind} = {_quoted(level)}" for kind, level in record.own)]
-    lines += ["", "[largest]"]
+        lines += ["", f"[{within}own]", *(f"{kind} = {_quoted(level)}" for kind, level in record.own)]
+    lines += ["", f"[{within}largest]"]
     lines += [f"{_quoted(source)} = {count:g}" for source, count in record.largest]
     for effect in record.effects:
         shifts = ", ".join(f"{name} = {_number(shift)}" for name, shift in effect.shifts)
-        lines += ["", "[[effects]]", f"kind = {_quoted(effect.kind)}", f"level = {_quoted(effect.level)}"]
+        lines += ["", f"[[{within}effects]]", f"kind = {_quoted(effect.kind)}", f"level = {_quoted(effect.level)}"]
         lines.append(f"shifts = {{ {shifts} }}")
     for scatter in record.scatter:
-        lines += ["", "[[scatter]]", f"kind = {_quoted(scatter.kind)}", f"level = {_quoted(scatter.level)}"]
+        lines += ["", f"[[{within}scatter]]", f"kind = {_quoted(scatter.kind)}", f"level = {_quoted(scatter.level)}"]
         lines += [f"time = {_number(scatter.time)}", f"memory = {_number(scatter.memory)}"]
     for limit in record.limits:
-        lines += ["", "[[memory_limits]]", f"source = {_quoted(limit.source)}"]
+        lines += ["", f"[[{within}memory_limits]]", f"source = {_quoted(limit.source)}"]
         lines += [f"usable = {_number(limit.usable)}", f"scatter = {_number(limit.scatter)}"]
-    return "\n".join(lines) + "\n"
+    if record.origin is not None:
+        start = from_values(record.origin.values, record.origin.record)
+        lines += ["", f"[{within}origin]", *_fit_lines(start, {}, f"{within}origin.")]
+    return lines
+
+
+def _levels_by_kind(places: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each kind of level, with the names of its levels."""
+    by_kind: dict[str, list[str]] = {}
+    for kind, level in sorted(places):
+        by_kind.setdefault(kind, []).append(_quoted(level))
+    return [f"{kind} = [{', '.join(levels)}]" for kind, levels in by_kind.items()]
 
 
 def _quoted(text: str) -> str:

@@ -12,10 +12,10 @@ from jaxtyping import Array
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
+from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Scatter
 from jaxscale.coefficients import names
 from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.fitting import Attempt, fit_measured, middle, shared_levels
+from jaxscale.fit.fitting import Attempt, fit_measured, groups_to_leave_out, middle, shared_levels
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import (
     Problem,
@@ -159,9 +159,68 @@ def test_folds_keep_groups_whole(measured: Measured):
     assert set(fold) == set(range(5))
 
 
-def test_too_few_rows_are_refused(measured: Measured):
+def test_too_few_rows_or_starts_are_refused(measured: Measured):
     with pytest.raises(js.InputError, match="too few"):
         fit_measured(measured.take(np.arange(2)))
+    with pytest.raises(js.InputError, match="n_starts = 0 is out of range; expected at least 1"):
+        fit_measured(measured, n_starts=0)
+
+
+def test_unknown_names_are_refused_with_the_known_ones(result: js.FitResult):
+    with pytest.raises(js.InputError, match="'matmul' is unknown; expected one of matmul_efficiency"):
+        result.profile("matmul")
+    for report in (result.errors_by, result.influence_by):
+        with pytest.raises(js.InputError, match="'chip' is unknown; expected one of source, framework"):
+            report("chip")
+
+
+def test_runs_of_equal_settings_are_left_out_together(measured: Measured):
+    """What a run of the same settings took tells what another one takes: it must not answer for it."""
+    two_groups = np.flatnonzero(np.isin(groups_of(measured), [0, 1]))
+    settings = groups_to_leave_out(measured.take(two_groups))
+    assert settings.max() + 1 > 2
+    equal = measured.take(np.zeros(5, dtype=int))
+    np.testing.assert_array_equal(groups_to_leave_out(equal), 0)
+    np.testing.assert_array_equal(groups_to_leave_out(measured), groups_of(measured))
+
+
+def test_equal_runs_move_the_start_and_keep_its_scatter(measured: Measured):
+    unseen = Scatter("unseen", "", 0.4, 0.3)
+    start = dataclasses.replace(_truth(), calibration=Calibration("start", scatter=(unseen,)))
+    synthetic = _synthetic(measured, noise=0.01)
+    five = dataclasses.replace(synthetic, step_time=1.4 * np.asarray(synthetic.step_time)).take(np.zeros(5, dtype=int))
+    fitted = fit_measured(five, start=start, n_starts=1)
+    assert np.isnan(fitted.held_out).all()
+    assert fitted.coefficients.calibration.scatter == (unseen,)
+    assert any("too few groups" in message for message in fitted.messages)
+    assert any("near its start, with priors of 0.6 times" in message for message in fitted.messages)
+    assert np.abs(fitted.residuals).max() < 0.5 * np.log(1.4)
+
+
+def test_a_fit_of_one_cluster_leaves_others_to_its_start(measured: Measured):
+    """Runs of the start's other clusters are predicted as before, and those of the fitted one as it was found."""
+    others = {"source": "theirs/other", "framework": "other"}
+    known = tuple((kind, level) for kind, level in others.items())
+    start = dataclasses.replace(
+        _truth(),
+        calibration=Calibration("start", known=known, scatter=(Scatter("source", "theirs/other", 0.07, 0.1),)),
+    )
+    synthetic = _synthetic(measured, noise=0.01)
+    slower = dataclasses.replace(synthetic, step_time=1.4 * np.asarray(synthetic.step_time))
+    fitted = fit_measured(slower.take(np.arange(0, 64, 8)), start=start, n_starts=1, n_folds=2).coefficients
+    for levels in (others, {"framework": "other"}):
+        chex.assert_trees_all_close(js.resolve(fitted, levels), js.resolve(start, levels), rtol=1e-6)
+        assert fitted.calibration.scatter_of(levels) == start.calibration.scatter_of(levels)
+    assert js.resolve(fitted, {}).matmul_efficiency < 0.9 * js.resolve(start, {}).matmul_efficiency
+
+
+def test_an_absurd_fit_says_so(measured: Measured, result: js.FitResult):
+    """Every third step time in another unit: no fit foretells which."""
+    assert not any("check the units" in message for message in result.messages)
+    scale = np.where(np.arange(len(measured.batch)) % 3, 1.0, 1e-3)
+    mixed = dataclasses.replace(measured, step_time=scale * np.asarray(measured.step_time))
+    messages = fit_measured(mixed, n_starts=1, n_folds=2).messages
+    assert any("check the units" in message for message in messages)
 
 
 def test_a_table_without_step_times_says_what_is_missing(tmp_path):
@@ -190,7 +249,7 @@ def test_few_runs_leave_the_start_unless_left_out_runs_confirm_it(measured: Meas
         assert middle(tried) is tried[chosen]
     ran_off, unknown = attempts(0.2, np.nan, 0.1), attempts(np.nan, np.nan)
     assert middle(ran_off) is ran_off[2]
-    assert middle(unknown) is unknown[0] and middle(unknown[:1]) is unknown[0]
+    assert middle(unknown) is unknown[1] and middle(unknown[:1]) is unknown[0]
 
 
 def test_a_new_source_may_lie_as_far_from_its_start_as_levels_do(measured: Measured):

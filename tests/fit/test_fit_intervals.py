@@ -1,9 +1,14 @@
 """Intervals from held-out runs."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from jaxscale.fit.intervals import half_width
+import jaxscale as js
+from jaxscale._resources import data_path
+from jaxscale.fit.intervals import half_width, measured_scatter
+from jaxscale.fit.measured import measured_runs
 
 
 def test_runs_of_a_new_group_fall_inside_as_often_as_stated():
@@ -22,3 +27,22 @@ def test_runs_of_a_new_group_fall_inside_as_often_as_stated():
 
 def test_few_groups_take_the_largest_error():
     assert half_width(np.asarray([1.0, 2.0, 3.0]), np.asarray([0, 1, 1])) == 3.0
+
+
+def test_only_runs_that_name_nothing_tell_of_such_runs():
+    """Those of named clusters say as little of a run of no name as of one of another framework."""
+    measured = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))[0]
+    n = len(measured.batch)
+    held_out = np.full((n, 2), 0.05)
+    assert {entry.kind for entry in measured_scatter(measured, held_out)} == {"source", "framework"}
+    half = [index < n // 2 for index in range(n)]
+    blank = {
+        kind: tuple(
+            "" if none and kind in ("source", "framework") else level for none, level in zip(half, levels, strict=True)
+        )
+        for kind, levels in measured.levels.items()
+    }
+    held_out[half, 0] = 0.3
+    found = {entry.kind: entry for entry in measured_scatter(dataclasses.replace(measured, levels=blank), held_out)}
+    assert found["unnamed"].time == pytest.approx(0.3)
+    assert found["source"].time == pytest.approx(0.05)

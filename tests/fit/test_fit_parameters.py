@@ -13,7 +13,7 @@ from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
 from jaxscale.catalogue import cluster, model
 from jaxscale.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.costs.matmul import matmul_time
-from jaxscale.fit.fitting import inherited_effects, other_sources_effects
+from jaxscale.fit.fitting import kept_effects, other_sources_effects
 from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.store import resolve
 from jaxscale.plan import Plan
@@ -190,10 +190,11 @@ def test_a_new_source_of_a_known_framework_keeps_the_effect_it_began_with():
     before = _calibrated().calibration
     new, known = ({"source": source, "framework": "f"} for source in ("new", "a"))
     fitted = dataclasses.replace(before, known=(*before.known, ("source", "new")))
-    after = dataclasses.replace(fitted, effects=before.effects + inherited_effects(before, [new, known]))
+    after = dataclasses.replace(fitted, effects=kept_effects(before, [new, known]))
     assert after.shifts(new) == before.shifts(new) == {"attention_efficiency": 0.3}
     assert after.shifts(known) == before.shifts(known)
     assert fitted.shifts(new) == {}  # what it would lose
+    assert not [effect for effect in kept_effects(before, [new]) if effect.kind == "source" and effect.level == "a"]
 
 
 @pytest.mark.parametrize(

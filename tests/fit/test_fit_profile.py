@@ -3,6 +3,7 @@
 import html
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import jaxscale as js
 from jaxscale.calibration import Z90
 from jaxscale.coefficients import names, priors
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, log_likelihood
-from jaxscale.fit.objective import loss, reweighted
+from jaxscale.fit.objective import DEGREES_OF_FREEDOM, log_residuals, loss, reweighted
 from jaxscale.fit.profile import deviance
 from jaxscale.fit.solve import refine
 
@@ -36,6 +37,24 @@ def test_profile_and_curvature_agree_roughly(bloom_fit: js.FitResult):
     error = np.sqrt(bloom_fit.diagnostics.covariance[index, index])
     width = np.diff(bloom_fit.intervals[index])[0] / (2.0 * Z90 * error)
     assert 0.7 < width < 1.5
+
+
+def test_runs_count_by_the_information_of_their_heavy_tails(bloom_fit: js.FitResult):
+    """Of errors drawn from Student's t, a mean is as uncertain as many repetitions say; pseudo-residuals deny it."""
+    nu, n, draws = DEGREES_OF_FREEDOM, 400, 2000
+    sample = np.random.default_rng(0).standard_t(nu, size=(draws, n))
+    means = np.zeros(draws)
+    for _ in range(50):  # maximum likelihood by reweighting (Lange et al. 1989, section 3)
+        weight = (nu + 1.0) / (nu + (sample - means[:, None]) ** 2)
+        means = np.sum(weight * sample, axis=1) / np.sum(weight, axis=1)
+    stated = 1.0 / np.sqrt(n * (nu + 1.0) / (nu + 3.0))
+    assert means.std() == pytest.approx(stated, rel=0.05)
+    found, weight = bloom_fit.diagnostics, np.asarray(bloom_fit.problem.weight)
+    rows = np.flatnonzero(weight)
+    derivative = jax.jit(jax.jacfwd(lambda p: log_residuals(p, bloom_fit.problem)[:, 0]))
+    slopes = np.asarray(derivative(bloom_fit.solution.parameters))[rows]
+    root = np.sqrt(weight[rows] * (nu + 1.0) / (nu + 3.0)) / np.asarray(bloom_fit.problem.scatter)[rows]
+    np.testing.assert_allclose(found.jacobian[rows], root[:, None] * slopes, rtol=1e-6, atol=1e-9)
 
 
 def test_leverages_count_the_parameters_that_runs_decide(bloom_fit: js.FitResult):

@@ -2,11 +2,14 @@
 
 import dataclasses
 
+import chex
+import equinox as eqx
+import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Scatter
-from jaxscale.coefficients import names
+from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Origin, Scatter
+from jaxscale.coefficients import names, values_of
 from jaxscale.fit.store import to_toml
 
 
@@ -24,7 +27,7 @@ def test_default_records_where_it_comes_from():
     assert record is not None
     assert {"runs", "data_sha256", "jax", "held_out_mape_percent"} <= set(dict(record.provenance))
     kinds = {scatter.kind for scatter in record.scatter}
-    assert {"source", "framework", "known", "unseen", "new_model", "larger"} <= kinds
+    assert {"source", "framework", "unseen", "new_model", "larger"} <= kinds
 
 
 def test_what_no_fitted_run_had_widens_the_interval():
@@ -34,14 +37,15 @@ def test_what_no_fitted_run_had_widens_the_interval():
         Scatter("larger", "", 0.3, 0.1),
         Scatter("unseen", "", 0.6, 0.1),
     )
-    known = (("architecture", "d64"), ("framework", "f"), ("source", "mine/f"))
+    known = (("architecture", "d64"), ("framework", "f"), ("gpu", "a"), ("precision", "bf16"), ("source", "mine/f"))
     record = Calibration("fit", scatter=scatters, known=known, largest=(("mine/f", 64.0),))
     mine = {"source": "mine/f", "framework": "f", "architecture": "d64"}
 
     def kind(n_chips: float, **changes: str) -> str:
         return record.scatter_of({**mine, **changes}, n_chips).kind
 
-    assert kind(64.0) == "source"
+    assert kind(64.0) == "source" == kind(64.0, gpu="a", precision="bf16")
+    assert kind(64.0, gpu="b") == "unseen" == kind(64.0, precision="fp8")
     assert kind(64.0, architecture="d128") == "new_model"
     assert kind(65.0) == "larger" == kind(65.0, architecture="d128")
     assert kind(65.0, source="yours", framework="g") == "unseen"
@@ -75,10 +79,42 @@ def test_a_run_that_names_another_one_is_not(levels: dict):
     assert record.memory_limit_of(levels, 0.1) == MemoryLimit("", 1.0, 0.1)
 
 
-def test_a_record_is_the_same_on_disk(tmp_path):
+def _from_a_start() -> Calibration:
+    """The same, with the start, which knew of two clusters, one of them of the framework of the fitted runs."""
+    start = Calibration(
+        "start",
+        effects=(LevelEffect("source", "yours/g", (("straggler", 0.2),)),),
+        scatter=(Scatter("source", "yours/g", 0.07, 0.1), Scatter("framework", "g", 0.08, 0.1)),
+        known=(("framework", "f"), ("framework", "g"), ("source", "theirs/f"), ("source", "yours/g")),
+        limits=(MemoryLimit("yours/g", 0.8, 0.05),),
+    )
+    fitted = (("framework", "f"), ("source", "mine/f"))
+    values = tuple(0.9 * value for value in values_of(js.prior_medians()))
+    return dataclasses.replace(_of_one_cluster(), fitted=fitted, origin=Origin(values, start))
+
+
+def test_the_start_answers_for_clusters_that_it_alone_has_seen():
+    record = _from_a_start()
+    fit = dataclasses.replace(js.prior_medians(), calibration=record)
+    begun = dataclasses.replace(js.prior_medians(), calibration=record.origin.record)
+    begun = eqx.tree_at(lambda c: [getattr(c, name) for name in names()], begun, list(record.origin.values))
+    for levels in ({"source": "yours/g", "framework": "g"}, {"framework": "g"}, {"source": "theirs/f"}):
+        chex.assert_trees_all_close(js.resolve(fit, levels), js.resolve(begun, levels), rtol=1e-6)
+        assert record.scatter_of(levels) == record.origin.record.scatter_of(levels)
+    assert record.memory_limit_of({"source": "yours/g"}, 0.1).usable == 0.8
+    for levels in ({}, {"source": "mine/f"}, {"framework": "f"}, {"source": "new/f", "framework": "f"}, {"gpu": "a"}):
+        assert record.origin_of(levels) is None
+
+
+@pytest.mark.parametrize("record", [_of_one_cluster(), _from_a_start()], ids=["alone", "from a start"])
+def test_a_record_is_the_same_on_disk(tmp_path, record: Calibration):
     path = tmp_path / "mine.toml"
-    path.write_text(to_toml(dataclasses.replace(js.prior_medians(), calibration=_of_one_cluster()), {}, "a fit"))
-    assert js.load_fit(path).calibration == _of_one_cluster()
+    path.write_text(to_toml(dataclasses.replace(js.prior_medians(), calibration=record), {}, "a fit"))
+    loaded = js.load_fit(path).calibration
+    if record.origin is not None:
+        np.testing.assert_allclose(loaded.origin.values, record.origin.values, rtol=1e-5)
+        loaded = dataclasses.replace(loaded, origin=dataclasses.replace(loaded.origin, values=record.origin.values))
+    assert loaded == record
 
 
 def test_largest_clusters_are_kept_on_disk():

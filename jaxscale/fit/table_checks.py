@@ -1,0 +1,101 @@
+"""What a reader should know of a table before it is fitted: rows that cannot be used, numbers that cannot be.
+
+Nothing is dropped for it: the fit is robust to a few wrong runs, and what is wrong is for their owner to say.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from jaxscale.fit.batch import Measured
+from jaxscale.fit.siblings import contradicted
+from jaxscale.runs import Row, Runs
+from jaxscale.workload import Transformer, model_flops
+
+LINES_TOLD = 10
+"""Lines of runs that are named one by one [1]."""
+
+LEAST_UTILISATION = 0.005
+"""Share of the peak that half of the runs of a real table exceed: 0.06 to 0.6 in the shipped tables [1]."""
+
+TOLERANCE = 0.05
+"""Difference up to which two statements of the same speed count as one, as where the time is rounded [1]."""
+
+Say = Callable[[str], None]
+
+
+def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
+    """Say all that there is to know.
+
+    Args:
+        runs: the table.
+        measured: its rows that can be fitted.
+        index: their positions in the table [row].
+        say: takes a line of text.
+    """
+    left_out = len(runs) - len(index)
+    if left_out:
+        say(
+            f"{runs.path}: {left_out} of {len(runs)} rows are left out: no step time, a status other than ok, or a "
+            "setting that the model needs is missing"
+        )
+    lines = np.asarray([runs.rows[position].line for position in index])
+    found = utilisation(measured)
+    _tell_of(
+        runs,
+        lines[found > 1.0],
+        "take less time than their chips need to multiply: check that step_time_s is in seconds and "
+        "global_batch_size_seqs in sequences",
+        say,
+    )
+    if np.median(found) < LEAST_UTILISATION:
+        say(
+            f"{runs.path}: half of the runs reach less than {np.median(found):.2%} of the peak of their chips: check "
+            "that step_time_s is in seconds and global_batch_size_seqs in sequences"
+        )
+    apart = np.abs(np.log([stated_twice(runs.rows[position]) for position in index])) > TOLERANCE
+    _tell_of(runs, lines[apart], "state a throughput that contradicts their step time, which is the one used", say)
+    _tell_of(
+        runs,
+        lines[contradicted(measured)],
+        "contradict most of their siblings, with more work in less time or the reverse",
+        say,
+    )
+
+
+def _tell_of(runs: Runs, lines: np.ndarray, what: str, say: Say) -> None:
+    """Name the lines of some runs of a table; nothing of none."""
+    if len(lines):
+        say(f"{runs.path}: {len(lines)} runs {what} (lines {_first(lines.tolist())}); they stay in the fit")
+
+
+def _first(lines: Sequence[int]) -> str:
+    return ", ".join([*map(str, lines[:LINES_TOLD]), *(["..."] if len(lines) > LINES_TOLD else [])])
+
+
+def utilisation(measured: Measured) -> np.ndarray:
+    """Share of the peak, in the precision of its matmuls, at which each run does the flops of its model [1], [row].
+
+    Nothing recomputed, half of the attention masked, no gradients of frozen weights: what it has to do at least.
+    """
+    batch = measured.batch
+    with jax.enable_x64(True):
+        per_token = np.asarray(jax.jit(jax.vmap(_least_flops))(batch.model))
+    tokens = batch.plan.global_batch_size_seqs * batch.model.seq_len
+    seconds_per_flop = np.sum(np.asarray(batch.plan.precision) / np.asarray(batch.cluster.chip.peak_flops), axis=-1)
+    needed = per_token * np.asarray(tokens) * seconds_per_flop / np.asarray(batch.cluster.n_chips)
+    return needed / np.asarray(measured.step_time)
+
+
+def _least_flops(model: Transformer) -> jax.Array:
+    return model_flops(model, causal=True) * (2.0 + model.trainable_share) / 3.0
+
+
+def stated_twice(row: Row) -> float:
+    """Step time of a row over what its throughput comes to; 1 where it states only one of them [1]."""
+    stated = [row[name] for name in ("step_time_s", "tokens_per_s_per_gpu", "global_batch_size_seqs", "seq_len")]
+    if not all(stated):
+        return 1.0
+    time, throughput, batch, length = stated
+    return float(time * throughput * row["n_gpus"] / (batch * length))

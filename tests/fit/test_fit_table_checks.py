@@ -1,0 +1,66 @@
+"""What a reader is told of a table before it is fitted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import jaxscale as js
+from jaxscale._resources import data_path
+from jaxscale.fit.measured import measured_runs
+from jaxscale.fit.table_checks import stated_twice, tell, utilisation
+
+COLUMNS = (
+    "n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,step_time_s,"
+    "tokens_per_s_per_gpu"
+)
+RUN = "32,4096,32,4096,h100-80gb,64,4,1,1,256,{time},{throughput}"
+"""32 layers of 12 d^2 weights: a quarter of the peak takes 4 s."""
+
+
+def said_of(path, *rows: tuple[float, float | str]) -> list[str]:
+    """What is said of a table of runs with these times and throughputs."""
+    lines = [RUN.format(time=time, throughput=throughput) for time, throughput in rows]
+    path.write_text("\n".join([COLUMNS, *lines]) + "\n", encoding="utf-8")
+    runs, said = js.read_runs(path), []
+    tell(runs, *measured_runs(runs), said.append)
+    return said
+
+
+def test_a_plausible_table_goes_without_a_word(tmp_path):
+    throughput = 256 * 4096 / (4.0 * 64)
+    assert said_of(tmp_path / "runs.csv", (4.0, throughput), (4.1, throughput / 1.01), (3.9, "")) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        (((4.0, ""), (0.004, ""), (4.0, "")), ("1 runs take less time than their chips need", "(lines 3)")),
+        (((4000.0, ""), (4000.0, ""), (4.0, "")), ("half of the runs reach less than", "is in seconds")),
+        (((4.0, ""), (4.0, 2048.0), (4.0, 4096.0)), ("1 runs state a throughput that contradicts", "(lines 3)")),
+    ],
+    ids=["faster than the peak", "milliseconds", "two speeds"],
+)
+def test_what_cannot_be_is_told_with_its_lines(tmp_path, rows, parts: tuple[str, ...]):
+    (sentence,) = [line for line in said_of(tmp_path / "runs.csv", *rows) if parts[0] in line]
+    assert parts[1] in sentence
+
+
+def test_rows_that_cannot_be_fitted_are_counted(tmp_path):
+    (said,) = said_of(tmp_path / "runs.csv", (4.0, ""), (4.0, ""), ("", ""))
+    assert "1 of 3 rows are left out" in said
+
+
+@pytest.mark.parametrize("table", sorted(path.stem for path in data_path("runs").glob("*.csv")))
+def test_shipped_runs_stay_below_the_peak(table: str):
+    measured, _ = measured_runs(js.read_runs(data_path("runs") / f"{table}.csv"))
+    found = utilisation(measured)
+    assert 0.0 < found.min() and found.max() < 0.75
+    faster = dataclasses.replace(measured, step_time=0.1 * np.asarray(measured.step_time))
+    np.testing.assert_allclose(utilisation(faster), 10.0 * found, rtol=1e-9)
+
+
+def test_a_row_of_one_statement_contradicts_nothing(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{COLUMNS}\n{RUN.format(time=4.0, throughput='')}\n", encoding="utf-8")
+    assert stated_twice(js.read_runs(path).rows[0]) == 1.0
