@@ -44,7 +44,8 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
     found = utilisation(measured)
     _tell_of(
         runs,
-        lines[found > 1.0],
+        lines,
+        found > 1.0,
         "take less time than their chips need to multiply: check that step_time_s is in seconds and "
         "global_batch_size_seqs in sequences",
         say,
@@ -55,19 +56,21 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
             "that step_time_s is in seconds and global_batch_size_seqs in sequences"
         )
     apart = np.abs(np.log([stated_twice(runs.rows[position]) for position in index])) > TOLERANCE
-    _tell_of(runs, lines[apart], "state a throughput that contradicts their step time, which is the one used", say)
+    _tell_of(runs, lines, apart, "state a throughput that contradicts their step time, which is the one used", say)
     _tell_of(
         runs,
-        lines[contradicted(measured)],
+        lines,
+        contradicted(measured),
         "contradict most of their siblings, with more work in less time or the reverse",
         say,
     )
 
 
-def _tell_of(runs: Runs, lines: np.ndarray, what: str, say: Say) -> None:
-    """Name the lines of some runs of a table; nothing of none."""
-    if len(lines):
-        say(f"{runs.path}: {len(lines)} runs {what} (lines {_first(lines.tolist())}); they stay in the fit")
+def _tell_of(runs: Runs, lines: np.ndarray, which: np.ndarray, what: str, say: Say) -> None:
+    """Name the lines of some of the runs of a table; nothing of none."""
+    if which.any():
+        named = _first(lines[which].tolist())
+        say(f"{runs.path}: {which.sum()} of {len(lines)} runs {what} (lines {named}); they stay in the fit")
 
 
 def _first(lines: Sequence[int]) -> str:

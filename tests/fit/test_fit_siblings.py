@@ -66,7 +66,7 @@ def test_a_fit_names_the_lines():
     said: list[str] = []
     fit(runs, n_starts=1, n_folds=2, progress=said.append)
     (sentence,) = [line for line in said if "siblings" in line]
-    assert f"{len(suspects)} runs" in sentence
+    assert f"{len(suspects)} of {len(index)} runs" in sentence
     assert all(str(runs.rows[position].line) in sentence for position in suspects)
 
 

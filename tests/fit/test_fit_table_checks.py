@@ -35,9 +35,9 @@ def test_a_plausible_table_goes_without_a_word(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "parts"),
     [
-        (((4.0, ""), (0.004, ""), (4.0, "")), ("1 runs take less time than their chips need", "(lines 3)")),
+        (((4.0, ""), (0.004, ""), (4.0, "")), ("1 of 3 runs take less time than their chips need", "(lines 3)")),
         (((4000.0, ""), (4000.0, ""), (4.0, "")), ("half of the runs reach less than", "is in seconds")),
-        (((4.0, ""), (4.0, 2048.0), (4.0, 4096.0)), ("1 runs state a throughput that contradicts", "(lines 3)")),
+        (((4.0, ""), (4.0, 2048.0), (4.0, 4096.0)), ("1 of 3 runs state a throughput that contradicts", "(lines 3)")),
     ],
     ids=["faster than the peak", "milliseconds", "two speeds"],
 )
