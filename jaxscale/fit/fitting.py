@@ -31,8 +31,8 @@ from jaxscale.fit.table_checks import tell
 from jaxscale.runs import Runs
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
-"""Prior spreads of a fit of few runs, over those by which levels differ; `middle` chooses. The first one leaves the
-start as it is [1]."""
+"""Prior spreads of a fit of few runs, over those by which levels differ; `near_the_best` chooses. The first one leaves
+the start as it is [1]."""
 
 FEW_RUNS = 60
 """Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
@@ -128,7 +128,9 @@ def fit_measured(
         solution = solve(tight, starts, known)
         held_out = cross_validate(tight, solution, groups, n_folds, say)
         attempts.append(Attempt(tight, effects, solution, held_out, tightness))
-    best = middle(attempts)
+    alike = near_the_best(attempts)
+    # Of a source that the start has fitted more is known than how far sources differ.
+    best = alike[0] if knows(pooled, measured) else alike[len(alike) // 2]
     record = calibration_record(name, measured, pooled, best, data_hash)
     return FitResult(
         coefficients=moved(pooled, best.problem.parametrisation.spread, best.solution.parameters, record),
@@ -176,17 +178,22 @@ def candidates(problem: Problem, start: Coefficients | None, n: int) -> dict[flo
     return {tightness: tightened(around, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS}
 
 
-def middle(attempts: Sequence[Attempt]) -> Attempt:
-    """The middle one, by tightness, of the attempts that foretell left-out runs nearly as well as the best does.
+def near_the_best(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The attempts that foretell left-out runs nearly as well as the best does, tightest first.
 
-    Few left-out runs cannot tell these apart; of two middle ones the wider is taken, since priors as wide as sources
-    differ are what is known of a new one. An attempt without a finite error, which ran off, does not count; where no
-    run was left out, all are alike.
+    Few left-out runs cannot tell these apart. For a new source the middle one is taken, of two the wider, since priors
+    as wide as sources differ are what is known of it. An attempt without a finite error, which ran off, does not
+    count; where no run was left out, all are alike.
     """
     errors = np.asarray([attempt.error for attempt in attempts])
     near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))
-    alike = near if len(near) else np.arange(len(attempts))
-    return attempts[alike[len(alike) // 2]]
+    return [attempts[int(index)] for index in near] or list(attempts)
+
+
+def knows(start: Coefficients, measured: Measured) -> bool:
+    """Whether a fit has seen the sources of all of some runs."""
+    known = start.calibration.known if start.calibration is not None else ()
+    return {("source", source) for source in measured.levels["source"]} <= set(known)
 
 
 def groups_to_leave_out(measured: Measured) -> np.ndarray:

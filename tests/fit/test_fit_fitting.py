@@ -15,7 +15,7 @@ from jaxscale._resources import data_path
 from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Scatter
 from jaxscale.coefficients import names
 from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.fitting import Attempt, fit_measured, groups_to_leave_out, middle, shared_levels
+from jaxscale.fit.fitting import Attempt, fit_measured, groups_to_leave_out, near_the_best, shared_levels
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import (
     Problem,
@@ -237,19 +237,38 @@ def test_a_table_without_step_times_says_what_is_missing(tmp_path):
 
 
 def test_few_runs_leave_the_start_unless_left_out_runs_confirm_it(measured: Measured):
-    """The middle one of the priors whose held-out errors are near the best, the wider of two."""
+    """Priors count as alike whose held-out errors are near the best one's."""
     problem, effects = fit_problem(measured.take(np.arange(8)), _truth())
     solution = refine(problem, jnp.zeros(problem.parametrisation.n_parameters))
 
     def attempts(*errors: float) -> list[Attempt]:
         return [Attempt(problem, effects, solution, np.full((8, 2), error)) for error in errors]
 
-    for errors, chosen in (((0.10, 0.15, 0.2), 0), ((0.10, 0.10, 0.085), 1), ((0.2, 0.085, 0.1), 2)):
+    for errors, alike in (
+        ((0.10, 0.15, 0.2), [0]),
+        ((0.10, 0.10, 0.085), [0, 1, 2]),
+        ((0.2, 0.085, 0.1), [1, 2]),
+        ((0.2, np.nan, 0.1), [2]),
+        ((np.nan, np.nan), [0, 1]),
+    ):
         tried = attempts(*errors)
-        assert middle(tried) is tried[chosen]
-    ran_off, unknown = attempts(0.2, np.nan, 0.1), attempts(np.nan, np.nan)
-    assert middle(ran_off) is ran_off[2]
-    assert middle(unknown) is unknown[1] and middle(unknown[:1]) is unknown[0]
+        assert [id(attempt) for attempt in near_the_best(tried)] == [id(tried[index]) for index in alike]
+
+
+def test_few_runs_of_a_known_source_stay_nearer_to_the_start_than_those_of_a_new_one(measured: Measured):
+    """Runs that the start foretells up to their noise confirm it, whatever the prior."""
+    few = _synthetic(measured, noise=0.01).take(np.arange(0, 64, 8))
+    known = (("source", few.levels["source"][0]),)
+    tightness = [
+        fit_measured(
+            few,
+            start=dataclasses.replace(_truth(), calibration=Calibration("start", known=places)),
+            n_starts=1,
+            n_folds=2,
+        ).tightness
+        for places in (known, ())
+    ]
+    assert tightness[0] < tightness[1]
 
 
 def test_a_new_source_may_lie_as_far_from_its_start_as_levels_do(measured: Measured):
