@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,7 @@ from markdown import markdown_table
 from scipy.optimize import least_squares
 
 from jaxscale._resources import data_path
-from jaxscale._types import as_arrays
+from jaxscale._types import as_arrays, with_fields
 from jaxscale.catalogue import cluster
 from jaxscale.coefficients import Coefficients, prior_medians, priors
 from jaxscale.costs.collectives import Collective, Link, effective_link, gather_time, reduce_time
@@ -68,8 +67,8 @@ def fit_logs(what: str, names: Sequence[str], log_error: Callable[[Coefficients]
     start = prior_medians()
 
     def errors(logs: Array) -> Array:
-        moved = [jnp.exp(value) for value in logs]
-        return log_error(eqx.tree_at(lambda c: [getattr(c, name) for name in names], start, moved))
+        moved = {name: jnp.exp(value) for name, value in zip(names, logs, strict=True)}
+        return log_error(with_fields(start, moved))
 
     compiled, jacobian = jax.jit(errors), jax.jit(jax.jacfwd(errors))
     first = np.log([priors()[name].median for name in names])

@@ -1,9 +1,10 @@
 """Array types shared by every module, and the conversion of arguments to float leaves."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +53,12 @@ def as_float(value: Any) -> Any:
 def as_arrays(tree: Tree) -> Tree:
     """The same tree with arrays for leaves: plain numbers obey neither shapes nor `.dtype`."""
     return jax.tree.map(jnp.asarray, tree)
+
+
+def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:
+    """A copy of a module with some fields changed, traced values included."""
+    values = [as_float(value) for value in changes.values()]
+    return eqx.tree_at(lambda tree: [getattr(tree, name) for name in changes], module, values)
 
 
 def stacked(trees: Sequence[Tree]) -> Tree:

@@ -38,6 +38,10 @@ class Chip(eqx.Module):
             raise ValueError(f"precision {precision!r} is unknown; expected one of {', '.join(PRECISIONS)}")
         return jnp.asarray(self.peak_flops)[..., PRECISIONS.index(precision)]
 
+    def seconds_per_flop(self, shares: PerPrecision) -> Array:
+        """Time of one flop at the peak, of work of which each of `PRECISIONS` does a share [s/flop]."""
+        return jnp.sum(jnp.asarray(shares) / jnp.asarray(self.peak_flops), axis=-1)
+
 
 class Network(eqx.Module):
     """Hierarchy of network levels: scale-up domain, scale-out, spine.

@@ -140,8 +140,8 @@ class Transformer(eqx.Module):
         self.d_ff_expert = _default(d_ff_expert, self.d_ff)
         self.moe_latent_size = as_float(moe_latent_size)
         self.n_shared_experts = as_float(n_shared_experts)
-        self.attention_share = 1.0 if n_attention_layers is None else as_float(n_attention_layers) / n_layers
-        self.mlp_share = 1.0 if n_mlp_layers is None else as_float(n_mlp_layers) / n_layers
+        self.attention_share = _default(n_attention_layers, n_layers) / n_layers
+        self.mlp_share = _default(n_mlp_layers, n_layers) / n_layers
         is_dense = isinstance(self.n_experts, float) and self.n_experts == 1.0
         self.dense_share = self.mlp_share if is_dense else as_float(n_dense_layers) / n_layers
         self.ssm_share, self.ssm_d_inner = as_float(n_ssm_layers) / n_layers, as_float(ssm_d_inner)

@@ -11,9 +11,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._types import smooth_min
+from jaxscale._types import smooth_min, with_fields
 from jaxscale.choose._host import number
-from jaxscale.choose.relaxed import stretched, with_fields
+from jaxscale.choose.relaxed import stretched
 from jaxscale.choose.shape import TEMPERATURE
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
@@ -140,8 +140,7 @@ def plan_with(share: dict[str, Array], split: dict[str, Array], replica_batch: A
     logs = {**split, "micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
     changes = {name: jnp.exp(log) for name, log in logs.items()}
     changes |= {"zero_stage": family.zero_stage, "recompute_full": family.recompute_full}
-    plan = Plan(sequence_parallel=True)
-    return eqx.tree_at(lambda p: [getattr(p, name) for name in changes], plan, list(changes.values()))
+    return with_fields(Plan(sequence_parallel=True), changes)
 
 
 def _least(first: ArrayLike, second: ArrayLike) -> Array:

@@ -10,11 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._types import PRECISIONS
+from jaxscale._types import PRECISIONS, with_fields
 from jaxscale.choose._host import number
 from jaxscale.errors import InputError
 from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan
@@ -105,7 +104,7 @@ class PlanTable:
         """One plan of concrete numbers."""
         template = Plan(**{name: getattr(self.space, name) for name in FIXED})
         values = {name: float(column[row]) for name, column in self.columns.items()}
-        return _with_fields(template, values)
+        return with_fields(template, values)
 
     def stacked(self, rows: np.ndarray | slice = slice(None), size: int | None = None) -> tuple[Plan, np.ndarray]:
         """Plans as one module of arrays, padded with copies of the first so that few shapes compile.
@@ -126,11 +125,7 @@ class PlanTable:
         for name in FIXED:
             shared = np.asarray(getattr(template, name), dtype)
             fields[name] = np.broadcast_to(shared, (size, *shared.shape))
-        return _with_fields(template, fields), np.arange(size) < count
-
-
-def _with_fields(template: Plan, values: Mapping[str, object]) -> Plan:
-    return eqx.tree_at(lambda plan: [getattr(plan, name) for name in values], template, list(values.values()))
+        return with_fields(template, fields), np.arange(size) < count
 
 
 def divisors(whole: float | int) -> np.ndarray:

@@ -1,19 +1,17 @@
 """Integer designs: models and plans that a framework can run, near any continuous wish."""
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 
+from jaxscale._types import with_fields
 from jaxscale.choose._host import number
 from jaxscale.choose.design_space import INTERLEAVING
 from jaxscale.choose.enumerate import divisors
-from jaxscale.choose.relaxed import LAYER_SHARES, with_fields
-from jaxscale.choose.shape_lattice import TILE
+from jaxscale.choose.shape_lattice import TILE, at_whole_sizes
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
 
@@ -86,8 +84,7 @@ def realise(wishes: Sequence[Wish], template: Transformer, n_chips: int, head_di
     degrees |= {"dp": dp, "shard_group": dp, "micro_batch_size": micro_batch, "n_microbatches": n_microbatches}
     degrees |= {"sequence_parallel": w["tp"] > 1, "recompute_full": w["recompute"]}
     plans = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], len(wishes), axis=0), Plan())
-    values = [np.asarray(value, float) for value in degrees.values()]
-    return models, eqx.tree_at(lambda plan: [getattr(plan, name) for name in degrees], plans, values)
+    return models, with_fields(plans, {name: np.asarray(value, float) for name, value in degrees.items()})
 
 
 def pick(stacked: Any, row: int) -> Any:
@@ -109,21 +106,12 @@ def _shapes(
 ) -> Transformer:
     """The template at whole widths and depths, with MLP widths in whole tiles and key/value heads that divide."""
     wider = d_model / number(template.d_model)
-    heads, scale = d_model / head_dim, head_dim / number(template.head_dim)
-    share = number(template.n_kv_heads / template.n_heads)
-    changes = {"d_model": d_model, "n_layers": n_layers, "n_heads": heads}
-    changes["n_kv_heads"] = np.asarray([_nearest_divisor(round(count), share) for count in heads])
-    changes["head_dim"] = np.full_like(d_model, head_dim)
-    for name in ("v_head_dim", "rope_head_dim"):
-        changes[name] = np.full_like(d_model, number(getattr(template, name)) * scale)
+    changes = {}
     for name in ("d_ff", "d_ff_expert"):
         changes[name] = _multiple(number(getattr(template, name)) * wider * ratio, tile)
     for name in ("moe_latent_size", "ssm_d_inner"):
         changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
-    for name in LAYER_SHARES:
-        changes[name] = np.round(number(getattr(template, name)) * n_layers) / n_layers
-    repeated = jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template)
-    return with_fields(repeated, changes)
+    return with_fields(at_whole_sizes(template, d_model, n_layers, head_dim), changes)
 
 
 def neighbours(wish: Wish, n_chips: int, template: Transformer) -> list[Wish]:
@@ -167,9 +155,3 @@ def nearest_degrees(wanted: float, whole: int, count: int) -> list[int]:
 
 def _multiple(wanted: np.ndarray, step: np.ndarray) -> np.ndarray:
     return step * np.maximum(np.round(wanted / step), 1.0)
-
-
-@functools.lru_cache(maxsize=4096)
-def _nearest_divisor(heads: int, share: float) -> float:
-    options = divisors(heads)
-    return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])

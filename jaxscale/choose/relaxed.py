@@ -1,10 +1,9 @@
 """A family of shapes: one model stretched in width and depth, with everything else kept in proportion."""
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import as_float
+from jaxscale._types import with_fields
 from jaxscale.workload import Transformer, n_params
 
 WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
@@ -39,12 +38,6 @@ def stretched(
         "rope_head_dim": head_dim * template.rope_head_dim / template.head_dim,
     }
     return with_fields(template, {"d_model": d_model, "n_layers": n_layers, **changed, **heads})
-
-
-def with_fields(template: Transformer, changes: dict[str, ArrayLike]) -> Transformer:
-    """A copy with some fields changed, traced values included."""
-    values = [as_float(value) for value in changes.values()]
-    return eqx.tree_at(lambda model: [getattr(model, name) for name in changes], template, values)
 
 
 def depth_of(template: Transformer, d_model: ArrayLike, params: ArrayLike, head_dim: ArrayLike = 128.0) -> Array:

@@ -1,5 +1,6 @@
 """Every integer shape near a number of parameters, scored by the exact model in one `vmap`."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,9 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._compile import filter_jit
+from jaxscale._types import with_fields
 from jaxscale.choose._host import number
 from jaxscale.choose.enumerate import divisors
-from jaxscale.choose.relaxed import LAYER_SHARES, WIDTH_FIELDS, depth_of, with_fields
+from jaxscale.choose.relaxed import LAYER_SHARES, WIDTH_FIELDS, depth_of
 from jaxscale.errors import InputError
 from jaxscale.memory import memory
 from jaxscale.step import step_time
@@ -89,28 +91,42 @@ def integer_shapes(problem: "ShapeProblem", width: float) -> Transformer:
 
 def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tile: int) -> Transformer:
     wider = d_model / number(template.d_model)
-    n_heads = d_model / head_dim
-    share = number(template.n_kv_heads / template.n_heads)
-    scale = head_dim / number(template.head_dim)
-    changes = {
-        "d_model": d_model,
-        "n_layers": n_layers,
-        "n_heads": n_heads,
-        "n_kv_heads": np.asarray([_nearest_divisor(heads, share) for heads in n_heads]),
-        "head_dim": np.full_like(d_model, head_dim),
-        "v_head_dim": np.full_like(d_model, number(template.v_head_dim) * scale),
-        "rope_head_dim": np.full_like(d_model, number(template.rope_head_dim) * scale),
-    }
-    for name in WIDTH_FIELDS:
-        changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
-    for name in LAYER_SHARES:
-        changes[name] = np.round(number(getattr(template, name)) * n_layers) / n_layers
-    model = with_fields(jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template), changes)
+    widths = {name: tile * np.round(number(getattr(template, name)) * wider / tile) for name in WIDTH_FIELDS}
+    model = with_fields(at_whole_sizes(template, d_model, n_layers, head_dim), widths)
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), model)
 
 
-def _nearest_divisor(heads: float, share: float) -> float:
+def at_whole_sizes(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int) -> Transformer:
+    """The template at whole widths and depths: heads that divide each other, whole layers of each kind.
+
+    Args:
+        template: proportions that are kept; widths of MLPs and the like stay as they are.
+        d_model: d, whole multiples of `head_dim` [shape].
+        n_layers: L, whole [shape].
+        head_dim: width of a head [1].
+
+    Returns:
+        Models, stacked [shape].
+    """
+    n_heads, scale = d_model / head_dim, head_dim / number(template.head_dim)
+    share = number(template.n_kv_heads / template.n_heads)
+    changes = {
+        "d_model": d_model,
+        "n_layers": n_layers,
+        "n_heads": n_heads,
+        "n_kv_heads": np.asarray([_nearest_divisor(round(heads), share) for heads in n_heads]),
+        "head_dim": np.full_like(d_model, head_dim),
+        "v_head_dim": np.full_like(d_model, number(template.v_head_dim) * scale),
+        "rope_head_dim": np.full_like(d_model, number(template.rope_head_dim) * scale),
+    }
+    for name in LAYER_SHARES:
+        changes[name] = np.round(number(getattr(template, name)) * n_layers) / n_layers
+    return with_fields(jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template), changes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _nearest_divisor(heads: int, share: float) -> float:
     options = divisors(heads)
     return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])
 

@@ -4,7 +4,6 @@ Fused (flash): causal flops at an efficiency of their own. Materialised: full fl
 $S$ scores per token and head (Dao et al. 2022, arXiv 2205.14135; Korthikanti et al. 2022, arXiv 2205.05198, section 4).
 """
 
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxscale.coefficients import Coefficients
@@ -18,7 +17,7 @@ FLASH_BACKWARD = 2.5
 
 def core_seconds_per_flop(chip: Chip, plan: Plan) -> Array:
     """Time of one flop of the attention core, or of a scan, at its peak [s/flop]."""
-    return jnp.sum(jnp.asarray(sixteen_bit(plan).precision) / jnp.asarray(chip.peak_flops), axis=-1)
+    return chip.seconds_per_flop(sixteen_bit(plan).precision)
 
 
 def attention_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:

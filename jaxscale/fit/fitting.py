@@ -129,7 +129,7 @@ def fit_measured(
         held_out = cross_validate(tight, solution, groups, n_folds, say)
         attempts.append(Attempt(tight, effects, solution, held_out, tightness))
     alike = near_the_best(attempts)
-    # Of a source that the start has fitted more is known than how far sources differ.
+    # Priors as wide as sources differ are what is known of a new one; of one that the start has fitted more is known.
     best = alike[0] if knows(pooled, measured) else alike[len(alike) // 2]
     record = calibration_record(name, measured, pooled, best, data_hash)
     return FitResult(
@@ -181,9 +181,8 @@ def candidates(problem: Problem, start: Coefficients | None, n: int) -> dict[flo
 def near_the_best(attempts: Sequence[Attempt]) -> list[Attempt]:
     """The attempts that foretell left-out runs nearly as well as the best does, tightest first.
 
-    Few left-out runs cannot tell these apart. For a new source the middle one is taken, of two the wider, since priors
-    as wide as sources differ are what is known of it. An attempt without a finite error, which ran off, does not
-    count; where no run was left out, all are alike.
+    Few left-out runs cannot tell these apart. An attempt without a finite error, which ran off, does not count; where
+    no run was left out, all are alike.
     """
     errors = np.asarray([attempt.error for attempt in attempts])
     near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxscale.calibration import is_apart, table_of
-from jaxscale.coefficients import Coefficients, from_values, names, priors
+from jaxscale.coefficients import Coefficients, from_values, names, priors, values_of
 from jaxscale.runs.defaults import default_for
 
 EFFECT_SPREAD: Mapping[str, float] = {
@@ -218,6 +218,6 @@ def constrain_values(unconstrained: np.ndarray) -> np.ndarray:
 
 def unconstrain(coefficients: Coefficients) -> np.ndarray:
     """Coordinates of coefficient values, in field order: log, or logit for fractions [coefficient]."""
-    values = np.asarray([float(getattr(coefficients, name)) for name in names()])
+    values = np.asarray(values_of(coefficients))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(_fractions(), np.log(values) - np.log1p(-values), np.log(values))

@@ -35,7 +35,6 @@ PROFILE_REACH = 1.5
 MOST_INFLUENTIAL = 5
 """Runs that the report names as the most influential [1]."""
 
-
 ABSURD_ERROR = 70.0
 """Held-out error beyond that of any shipped table, even by a fit that never saw its framework (fits/README.md) [%]."""
 

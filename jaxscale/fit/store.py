@@ -62,16 +62,19 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
         LevelEffect(e["kind"], e["level"], tuple(sorted(e["shifts"].items()))) for e in table.get("effects", [])
     )
     scatter = tuple(Scatter(**entry) for entry in table.get("scatter", []))
-    known = tuple((kind, level) for kind, levels in table.get("known", {}).items() for level in levels)
+    known, fitted = (_places(table.get(name, {})) for name in ("known", "fitted"))
     largest = tuple((source, float(count)) for source, count in table.get("largest", {}).items())
     provenance = tuple((key, str(value)) for key, value in table.get("provenance", {}).items())
     limits = tuple(MemoryLimit(**entry) for entry in table.get("memory_limits", []))
     own = tuple((kind, str(level)) for kind, level in table.get("own", {}).items())
     name = str(table.get("name", path.stem))
-    fitted = tuple((kind, level) for kind, levels in table.get("fitted", {}).items() for level in levels)
     origin = _origin(path, table["origin"]) if "origin" in table else None
     calibration = Calibration(name, effects, scatter, known, largest, provenance, limits, own, fitted, origin)
     return from_values([values[name] for name in names()], calibration)
+
+
+def _places(levels_by_kind: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((kind, level) for kind, levels in levels_by_kind.items() for level in levels)
 
 
 def _origin(path: Path, table: Mapping[str, Any]) -> Origin:
@@ -115,12 +118,13 @@ def unconstrained_rows(coefficients: Coefficients, levels: Sequence[Mapping[str,
     record = coefficients.calibration or Calibration("none")
     rows = np.tile(unconstrain(coefficients), (len(levels), 1))
     column = {name: index for index, name in enumerate(names())}
-    for index, level in enumerate(levels):
-        if origin := record.origin_of(level):
-            rows[index] = unconstrained_rows(from_values(origin.values, origin.record), [level])[0]
-            continue
+    for row, level in zip(rows, levels, strict=True):
         for name, shift in record.shifts(level).items():
-            rows[index, column[name]] += shift
+            row[column[name]] += shift
+    others = [index for index, level in enumerate(levels) if record.origin_of(level)]
+    if record.origin is not None and others:
+        start = from_values(record.origin.values, record.origin.record)
+        rows[others] = unconstrained_rows(start, [levels[index] for index in others])
     return rows
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from jaxscale.fit.batch import Measured
+from jaxscale.fit.batch import Measured, RunBatch
 from jaxscale.fit.siblings import contradicted
 from jaxscale.runs import Row, Runs
-from jaxscale.workload import Transformer, model_flops
+from jaxscale.step import tokens_per_step
+from jaxscale.workload import model_flops
 
 LINES_TOLD = 10
 """Lines of runs that are named one by one [1]."""
@@ -82,17 +83,14 @@ def utilisation(measured: Measured) -> np.ndarray:
 
     Nothing recomputed, half of the attention masked, no gradients of frozen weights: what it has to do at least.
     """
-    batch = measured.batch
     with jax.enable_x64(True):
-        per_token = np.asarray(jax.jit(jax.vmap(_least_flops))(batch.model))
-    tokens = batch.plan.global_batch_size_seqs * batch.model.seq_len
-    seconds_per_flop = np.sum(np.asarray(batch.plan.precision) / np.asarray(batch.cluster.chip.peak_flops), axis=-1)
-    needed = per_token * np.asarray(tokens) * seconds_per_flop / np.asarray(batch.cluster.n_chips)
-    return needed / np.asarray(measured.step_time)
+        return np.asarray(jax.jit(jax.vmap(_least_time))(measured.batch)) / np.asarray(measured.step_time)
 
 
-def _least_flops(model: Transformer) -> jax.Array:
-    return model_flops(model, causal=True) * (2.0 + model.trainable_share) / 3.0
+def _least_time(run: RunBatch) -> jax.Array:
+    flops = model_flops(run.model, causal=True) * (2.0 + run.model.trainable_share) / 3.0
+    seconds_per_flop = run.cluster.chip.seconds_per_flop(run.plan.precision)
+    return flops * tokens_per_step(run.model, run.plan) * seconds_per_flop / run.cluster.n_chips
 
 
 def stated_twice(row: Row) -> float:

@@ -23,7 +23,7 @@ from jaxscale.costs.collectives import effective_link, gather_time, ranks_per_le
 from jaxscale.costs.data import local_params
 from jaxscale.costs.pipeline import first_stage_layers
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, element_bytes
+from jaxscale.plan import Plan, element_bytes, shard_ranks
 from jaxscale.workload import Transformer
 
 
@@ -47,7 +47,7 @@ def flat_ring(
         The cluster with the latency of its network levels replaced.
     """
     link = effective_link(cluster.network, coefficients)
-    here = ranks_per_level(plan.shard_group * plan.cp, plan.tp, link, temperature)[0]
+    here = ranks_per_level(shard_ranks(plan), plan.tp, link, temperature)[0]
     inside, between = jnp.asarray(hop_latency)[0], jnp.asarray(hop_latency)[1]
     hop = (between + (here - 1.0) * inside) / coefficients.network_latency_scale
     within = inside / coefficients.link_latency_scale
@@ -90,7 +90,7 @@ def layer_gather(
         Times of one layer [s].
     """
     link = effective_link(cluster.network, coefficients)
-    group, layers = plan.shard_group * plan.cp, first_stage_layers(model, plan, temperature)
+    group, layers = shard_ranks(plan), first_stage_layers(model, plan, temperature)
     volume = element_bytes(plan) * local_params(model, plan, temperature).layers / layers
     latency = gather_time(0.0, group, plan.tp, link, temperature)
     compute = forward * plan.pp / model.n_layers

@@ -3,13 +3,12 @@
 import dataclasses
 
 import chex
-import equinox as eqx
 import numpy as np
 import pytest
 
 import jaxscale as js
 from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Origin, Scatter
-from jaxscale.coefficients import names, values_of
+from jaxscale.coefficients import from_values, names, values_of
 from jaxscale.fit.store import to_toml
 
 
@@ -96,8 +95,7 @@ def _from_a_start() -> Calibration:
 def test_the_start_answers_for_clusters_that_it_alone_has_seen():
     record = _from_a_start()
     fit = dataclasses.replace(js.prior_medians(), calibration=record)
-    begun = dataclasses.replace(js.prior_medians(), calibration=record.origin.record)
-    begun = eqx.tree_at(lambda c: [getattr(c, name) for name in names()], begun, list(record.origin.values))
+    begun = from_values(record.origin.values, record.origin.record)
     for levels in ({"source": "yours/g", "framework": "g"}, {"framework": "g"}, {"source": "theirs/f"}):
         chex.assert_trees_all_close(js.resolve(fit, levels), js.resolve(begun, levels), rtol=1e-6)
         assert record.scatter_of(levels) == record.origin.record.scatter_of(levels)
