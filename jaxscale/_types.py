@@ -25,6 +25,10 @@ else:
     PerLevel = Float[ArrayLike, "*batch level"]
     """One number for each network level."""
 
+Temperature = float | Float[Array, ""]
+"""Smoothing of maxima [1]. A Python number chooses their form when a function is traced: 0 the exact one, above 0 the
+smooth one. An array is above 0, so that one compiled function serves any smoothing."""
+
 PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "fp4")
 """Order of `Chip.peak_flops` and `Plan.precision`; `bf16` stands for every 16-bit format."""
 
@@ -66,7 +70,12 @@ def stacked(trees: Sequence[Tree]) -> Tree:
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
 
 
-def smooth_max(first: ArrayLike, second: ArrayLike, temperature: float) -> Array:
+def is_exact(temperature: Temperature) -> bool:
+    """Whether a temperature asks for exact maxima."""
+    return isinstance(temperature, int | float) and temperature == 0.0
+
+
+def smooth_max(first: ArrayLike, second: ArrayLike, temperature: Temperature) -> Array:
     r"""Larger of two non-negative numbers, exact or smooth.
 
     $\max(a, b)$ at `temperature` 0; else
@@ -75,12 +84,12 @@ def smooth_max(first: ArrayLike, second: ArrayLike, temperature: float) -> Array
     Args:
         first: a, any non-negative quantity.
         second: b, in the unit of a.
-        temperature: T [1], a Python number: it chooses the form at trace time.
+        temperature: T [1].
 
     Returns:
         The maximum, in the unit of the arguments.
     """
-    if temperature == 0.0:
+    if is_exact(temperature):
         return jnp.maximum(first, second)
     total = jnp.add(first, second)
     gap = jnp.subtract(first, second)
@@ -88,15 +97,15 @@ def smooth_max(first: ArrayLike, second: ArrayLike, temperature: float) -> Array
     return 0.5 * (total + jnp.sqrt(gap * gap + (temperature * total) ** 2 + 1e-30))
 
 
-def smooth_min(first: ArrayLike, second: ArrayLike, temperature: float) -> Array:
+def smooth_min(first: ArrayLike, second: ArrayLike, temperature: Temperature) -> Array:
     """Smaller of two positive numbers, exact or smooth: their product over `smooth_max`, in their unit."""
-    if temperature == 0.0:
+    if is_exact(temperature):
         return jnp.minimum(first, second)
     # The product form keeps all digits where one argument is far larger than the other.
     return jnp.multiply(second, first / smooth_max(first, second, temperature))
 
 
-def positive_part(value: ArrayLike, temperature: float) -> Array:
+def positive_part(value: ArrayLike, temperature: Temperature) -> Array:
     r"""Value where positive, else zero: exact, or smooth by an absolute width.
 
     $\max(x, 0)$ at `temperature` 0; else $\tfrac12 (x + \sqrt{x^2 + 4 T^2})$, which exceeds it by at most T. Meant for
@@ -104,19 +113,19 @@ def positive_part(value: ArrayLike, temperature: float) -> Array:
 
     Args:
         value: x [1].
-        temperature: T [1], a Python number.
+        temperature: T [1].
 
     Returns:
         The positive part [1].
     """
-    if temperature == 0.0:
+    if is_exact(temperature):
         return jnp.maximum(value, 0.0)
     return 0.5 * jnp.add(value, jnp.sqrt(jnp.square(value) + 4.0 * temperature**2))
 
 
-def degree_within(room: ArrayLike, n: ArrayLike, temperature: float) -> Array:
+def degree_within(room: ArrayLike, n: ArrayLike, temperature: Temperature) -> Array:
     """Ranks out of n for which there is room: at least one, at most n, exact or smooth [1]."""
-    if temperature > 0.0:
+    if not is_exact(temperature):
         # In logarithms a single rank stays exactly one, however the clip is smoothed.
         return jnp.exp(smooth_min(positive_part(jnp.log(room), temperature), jnp.log(n), temperature))
     clipped = jnp.minimum(jnp.maximum(room, 1.0), n)
@@ -124,13 +133,13 @@ def degree_within(room: ArrayLike, n: ArrayLike, temperature: float) -> Array:
     return jnp.where((room == 1.0) & (n == 1.0), 0.5 * (1.0 + n), clipped)
 
 
-def log2_above_one(ratio: ArrayLike, temperature: float) -> Array:
+def log2_above_one(ratio: ArrayLike, temperature: Temperature) -> Array:
     """Doublings from one to a ratio, zero below one, exact or smooth by `positive_part` [1]."""
-    if temperature == 0.0:
+    if is_exact(temperature):
         return jnp.log2(jnp.maximum(ratio, 1.0))
     return positive_part(jnp.log(ratio), temperature) / math.log(2.0)
 
 
-def exposed(cost: ArrayLike, cover: ArrayLike, temperature: float) -> Array:
+def exposed(cost: ArrayLike, cover: ArrayLike, temperature: Temperature) -> Array:
     """Part of `cost` that does not hide behind `cover`: max(cost - cover, 0), exact or smooth [s]."""
     return jnp.subtract(smooth_max(cost, cover, temperature), cover)

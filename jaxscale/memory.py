@@ -9,7 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxscale._types import as_arrays, smooth_max, smooth_min
+from jaxscale._types import Temperature, as_arrays, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import local_params
 from jaxscale.costs.elementwise import sequence_split
@@ -115,7 +115,7 @@ def optimizer_state_bytes(plan: Plan) -> Array:
 
 
 def transient_activation_bytes(
-    model: Transformer, plan: Plan, coefficients: Coefficients, in_flight: ArrayLike, temperature: float = 0.0
+    model: Transformer, plan: Plan, coefficients: Coefficients, in_flight: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
     r"""Activations besides those stored for the backward pass, on every tensor-parallel rank whole.
 
@@ -139,7 +139,7 @@ def transient_activation_bytes(
     return per_element * tokens_per_microbatch(model, plan) * model.d_model
 
 
-def microbatches_in_flight(plan: Plan, temperature: float = 0.0) -> Array:
+def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Microbatches whose activations the first stage holds at once, per layer it owns [1].
 
     1F1B: min(m, pp), times `1 + (pp - 1) / (pp vpp)` when interleaved; GPipe: m.
@@ -151,7 +151,7 @@ def microbatches_in_flight(plan: Plan, temperature: float = 0.0) -> Array:
 
 
 def memory(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Memory:
     """Peak memory of the fullest chip.
 

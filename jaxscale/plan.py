@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._types import PRECISIONS, Number, PerPrecision, as_float, degree_within
+from jaxscale._types import PRECISIONS, Number, PerPrecision, Temperature, as_float, degree_within, is_exact
 from jaxscale.workload import Transformer
 
 RECOMPUTE = ("none", "selective", "full")
@@ -205,7 +205,7 @@ def mean_by_precision(plan: Plan, numbers: Mapping[str, float]) -> Array:
     return jnp.sum(share * jnp.asarray([numbers[name] for name in PRECISIONS], share.dtype), axis=-1)
 
 
-def expert_tensor_degree(plan: Plan, temperature: float = 0.0) -> Array:
+def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Ways that each expert's matrices are split: tp, or fewer where ep takes chips of the tensor-parallel groups.
 
     The groups of ep * etp chips lie inside the dp * cp * tp chips of a stage (Megatron-Core's parallel folding,
@@ -219,18 +219,18 @@ def expert_tensor_degree(plan: Plan, temperature: float = 0.0) -> Array:
         Degree; 1 where ep takes all of dp * cp * tp [1].
     """
     room = plan.dp * plan.cp / plan.ep
-    if temperature == 0.0:
+    if is_exact(temperature):
         return plan.tp * jnp.minimum(room, 1.0)
     # ep = dp * cp is a common choice: a sharper bend than elsewhere keeps one replica of each expert one.
     return degree_within(room * plan.tp, plan.tp, 0.3 * temperature)
 
 
-def expert_shard(plan: Plan, temperature: float = 0.0) -> Array:
+def expert_shard(plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Chips of a stage over which its routed experts are spread: ep * etp, see `expert_tensor_degree` [1]."""
     return plan.ep * expert_tensor_degree(plan, temperature)
 
 
-def expert_replicas(plan: Plan, temperature: float = 0.0) -> Array:
+def expert_replicas(plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Copies of each routed expert in a stage: dp * cp * tp chips over those that share one copy [1]."""
     return plan.dp * plan.cp * plan.tp / expert_shard(plan, temperature)
 

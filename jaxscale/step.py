@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._types import as_arrays
+from jaxscale._types import Temperature, as_arrays
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs import (
     accumulation,
@@ -112,7 +112,7 @@ class MicrobatchTimes(eqx.Module):
 
 
 def microbatch_times(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> MicrobatchTimes:
     """Forward, backward and recomputation of one microbatch through all layers.
 
@@ -150,7 +150,7 @@ def microbatch_times(
 
 
 def step_time(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> StepTime:
     """Time of one optimizer step, term by term.
 
@@ -163,8 +163,7 @@ def step_time(
         cluster: chips and network.
         coefficients: fitted parameters.
         temperature: 0 for exact maxima and ceilings (prediction); above 0 their smooth forms (design search), off by a
-            few times `temperature`, and the mean load of a stage for its whole layers. A Python number: it is fixed at
-            trace time.
+            few times `temperature`, and the mean load of a stage for its whole layers. See `Temperature`.
 
     Returns:
         The terms of the step [s].

@@ -323,6 +323,16 @@ def test_smooth_form_stays_near_the_exact_one(batch: Configuration, steps: StepT
     assert off[batch.plan.pp == 1.0].max() > temperature
 
 
+def test_one_compiled_step_serves_any_smoothing(batch: Configuration, steps: StepTime):
+    """A traced temperature gives what a number does; a tiny one the exact model."""
+    traced = jax.jit(lambda cases, temperature: jax.vmap(lambda case: step_time(*case, temperature))(cases).total)
+    mild, tiny = (traced(batch, jax.numpy.asarray(temperature)) for temperature in (0.002, 1e-7))
+    np.testing.assert_allclose(mild, many_steps(batch, 0.002).total, rtol=5e-5)
+    np.testing.assert_allclose(tiny, steps.total, rtol=5e-5)
+    assert np.abs(mild / steps.total - 1.0).max() > 1e-3
+    assert traced._cache_size() == 1
+
+
 def test_mfu_of_a_known_run():
     """Llama 3 405B on 16,384 H100: 400 Tflop/s per chip are 40 % of the peak (arXiv 2407.21783, table 4: 41 %)."""
     shape, plan = model("llama3-405b"), Plan(dp=128, tp=8, pp=16, n_microbatches=16)

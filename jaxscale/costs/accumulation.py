@@ -10,6 +10,7 @@ References: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1; Zhao et al.
 
 from jaxtyping import Array
 
+from jaxscale._types import Temperature
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import layer_params
 from jaxscale.hardware import Cluster
@@ -26,7 +27,7 @@ def seconds_per_weight(model: Transformer, plan: Plan, cluster: Cluster, coeffic
 
 
 def accumulation_time(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
     dense, experts = layer_params(model, plan, temperature)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import N_LEVELS, degree_within, positive_part, smooth_max, smooth_min
+from jaxscale._types import N_LEVELS, Temperature, degree_within, positive_part, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Network
 
@@ -58,7 +58,7 @@ def effective_link(network: Network, coefficients: Coefficients) -> Link:
     )
 
 
-def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: float) -> tuple[Array, ...]:
+def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature) -> tuple[Array, ...]:
     """Ranks of a group at each network level; their product is n.
 
     Args:
@@ -89,7 +89,7 @@ TREE_HOP = 2.0
 (NCCL `tuning.cc`, hwLat for the network, 2023) [1]."""
 
 
-def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, temperature: float) -> Array:
+def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> Array:
     """Time per gathered byte on the slowest level that a ring of n ranks runs through [s/byte]."""
     slowest, rings = 0.0, 1.0
     for rank, bandwidth in zip(ranks, link.bandwidth, strict=True):
@@ -99,7 +99,9 @@ def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, tempera
     return (1.0 - 1.0 / jnp.asarray(n)) * slowest
 
 
-def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
+def gather_time(
+    volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature = 0.0
+) -> Array:
     """Time of one ring all-gather (or reduce-scatter) over the hierarchy.
 
     Args:
@@ -117,7 +119,9 @@ def gather_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, 
     return jnp.asarray(launch_time(n, link) + hops + volume * seconds_per_byte(n, ranks, link, temperature))
 
 
-def reduce_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
+def reduce_time(
+    volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature = 0.0
+) -> Array:
     r"""Time of one all-reduce over the hierarchy: a reduction and a broadcast, round rings or along trees.
 
     Both move every byte twice over the slowest level. A tree beyond the domain has $\log_2(1 + r)$ levels of hops that
@@ -142,7 +146,7 @@ def reduce_time(volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, 
 
 
 def dispatch_time(
-    volume: ArrayLike, copies: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: float = 0.0
+    volume: ArrayLike, copies: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature = 0.0
 ) -> Array:
     r"""Time of an all-to-all that sends every token to the ranks of k experts, drawn at random.
 
@@ -172,7 +176,9 @@ def dispatch_time(
     return jnp.asarray(time)
 
 
-def send_time(volume: ArrayLike, stride: ArrayLike, stages: ArrayLike, link: Link, temperature: float = 0.0) -> Array:
+def send_time(
+    volume: ArrayLike, stride: ArrayLike, stages: ArrayLike, link: Link, temperature: Temperature = 0.0
+) -> Array:
     r"""Time of one send to the rank `stride` chips away, averaged over the hops of a chain of stages.
 
     $p s$ chips in domains of D have $p s / D - 1$ boundaries between domains, each crossed by the s hops of one pair of

@@ -5,7 +5,7 @@ Reference: Liu et al. 2023, arXiv 2310.01889 (ring attention), section 3.
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import exposed
+from jaxscale._types import Temperature, exposed, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.plan import Plan, element_bytes
@@ -18,9 +18,11 @@ def context_forward(
     link: Link,
     coefficients: Coefficients,
     attention: ArrayLike,
-    temperature: float = 0.0,
+    temperature: Temperature = 0.0,
 ) -> Array:
     """Exposed time of the key/value ring of one forward pass of all layers, for one microbatch.
+
+    A tensor-parallel rank holds K / tp key/value heads, and copies of one where there are fewer heads than ranks.
 
     Args:
         model: the transformer.
@@ -33,7 +35,8 @@ def context_forward(
     Returns:
         Time [s]; zero for cp = 1.
     """
-    width = model.n_kv_heads * (model.head_dim + model.v_head_dim) / plan.tp
+    heads = smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
+    width = heads * (model.head_dim + model.v_head_dim)
     volume = element_bytes(plan) * plan.micro_batch_size * model.seq_len * width
     ring = model.n_attention_layers * gather_time(volume, plan.cp, plan.tp, link, temperature)
     # Cover is scaled so that without a ring there is nothing to hide and nothing to expose.

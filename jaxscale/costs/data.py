@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import exposed, log2_above_one, smooth_min
+from jaxscale._types import Temperature, exposed, log2_above_one, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Collective, Link, gather_time, reduce_time
 from jaxscale.costs.pipeline import first_stage_layers
@@ -47,13 +47,13 @@ class LocalParams(NamedTuple):
         return self.layers + self.experts + self.embedding
 
 
-def layer_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> tuple[Array, Array]:
+def layer_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> tuple[Array, Array]:
     """Dense weights of all layers per chip, as if on one stage, over tp; routed experts over ep * etp [1], [1]."""
     experts = moe_layers(model) * model.n_experts * expert_params(model)
     return dense_layer_params(model) / plan.tp, experts / expert_shard(plan, temperature)
 
 
-def local_params(model: Transformer, plan: Plan, temperature: float = 0.0) -> LocalParams:
+def local_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> LocalParams:
     """Weights per chip: layers of a stage over tp, experts over ep * etp, embeddings over tp and the two end stages."""
     dense, experts = layer_params(model, plan, temperature)
     # One end stage holds one of the two matrices as soon as there is a pipeline.
@@ -92,7 +92,7 @@ class Traffic(NamedTuple):
 
 
 def data_traffic(
-    model: Transformer, plan: Plan, link: Link, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, link: Link, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Traffic:
     """Time of each collective of the weights of the busiest stage: dense ones and experts, each in its group."""
     params = local_params(model, plan, temperature)
@@ -128,7 +128,7 @@ def data_parallel(
     coefficients: Coefficients,
     forward: ArrayLike,
     backward: ArrayLike,
-    temperature: float = 0.0,
+    temperature: Temperature = 0.0,
 ) -> DataParallel:
     """Exposed data-parallel time.
 

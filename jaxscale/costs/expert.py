@@ -7,13 +7,14 @@ Reference: Lepikhin et al. 2020, arXiv 2006.16668 (GShard), section 3.
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
+from jaxscale._types import Temperature
 from jaxscale.costs.collectives import Link, dispatch_time
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
 from jaxscale.workload import Transformer, expert_input, moe_layers
 
 
-def expert_exchange(model: Transformer, plan: Plan, link: Link, temperature: float = 0.0) -> Passes:
+def expert_exchange(model: Transformer, plan: Plan, link: Link, temperature: Temperature = 0.0) -> Passes:
     """Dispatch and combine of all mixture layers, for one microbatch, hidden or not.
 
     Each rank sends its `t / tp` tokens each way, as wide as experts see them; ranks of a group are `etp` chips apart.

@@ -15,7 +15,7 @@ emptied its processor does not multiply (same guide, math and memory bounds), wh
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import PRECISIONS, smooth_max
+from jaxscale._types import PRECISIONS, Temperature, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
 from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, sixteen_bit, tokens_per_microbatch
@@ -52,7 +52,7 @@ def matmul_time(
     plan: Plan,
     cluster: Cluster,
     coefficients: Coefficients,
-    temperature: float = 0.0,
+    temperature: Temperature = 0.0,
 ) -> Array:
     """Forward time of matmuls with `params` local weights for `tokens` tokens.
 
@@ -79,7 +79,7 @@ def matmul_time(
 
 
 def dense_forward(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Forward matmul time of all layers of a model for one microbatch, experts left out, as if on one stage [s]."""
     tokens = tokens_per_microbatch(model, plan)
@@ -92,7 +92,7 @@ def dense_forward(
 
 
 def expert_forward(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Forward matmul time of routed and shared experts of all layers for one microbatch, as if on one stage.
 
@@ -116,7 +116,7 @@ def expert_forward(
 
 
 def head_forward(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Forward matmul time of the logits of one microbatch on the last stage, in no fewer than 16 bits [s]."""
     tokens = tokens_per_microbatch(model, plan)

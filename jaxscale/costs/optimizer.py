@@ -5,6 +5,7 @@ Reference: Rajbhandari et al. 2020, arXiv 1910.02054, section 3 (Adam in mixed p
 
 from jaxtyping import Array
 
+from jaxscale._types import Temperature
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import local_params
 from jaxscale.hardware import Cluster
@@ -13,7 +14,7 @@ from jaxscale.workload import Transformer
 
 
 def optimizer_time(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Time of the optimizer update of one step [s]."""
     c = coefficients

@@ -5,7 +5,7 @@ A layer cannot run faster than the host launches its kernels: where the chip is 
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import exposed, smooth_max, smooth_min
+from jaxscale._types import Temperature, exposed, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
@@ -27,7 +27,7 @@ def host_exposed(
     cluster: Cluster,
     coefficients: Coefficients,
     device: ArrayLike,
-    temperature: float = 0.0,
+    temperature: Temperature = 0.0,
 ) -> Array:
     """Time that the chip waits for the host, for one microbatch of all layers as if on one stage.
 
@@ -54,7 +54,7 @@ def host_exposed(
     return exposed(host, device, temperature)
 
 
-def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: float = 0.0) -> Array:
+def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
     """Host time per handover between stages and per step.
 
     Stages work side by side, so the step waits for the busiest one: it has two neighbours, or one where there are two

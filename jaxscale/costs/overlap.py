@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import exposed
+from jaxscale._types import Temperature, exposed
 
 
 class Passes(NamedTuple):
@@ -26,7 +26,7 @@ class Passes(NamedTuple):
     backward: Array
 
 
-def behind_matmuls(collectives: Passes, matmuls: Passes, overlap: ArrayLike, temperature: float = 0.0) -> Passes:
+def behind_matmuls(collectives: Passes, matmuls: Passes, overlap: ArrayLike, temperature: Temperature = 0.0) -> Passes:
     """Collectives that matmuls do not hide.
 
     Args:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import smooth_max
+from jaxscale._types import Temperature, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, send_time
 from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
@@ -25,7 +25,7 @@ backward and weight gradient (Qi et al. 2023, table 2) [1]."""
 
 
 DIVISIBLE = 0.02
-"""Temperature from which on layers are shared as if they could be divided [1]."""
+"""Temperature from which on layers are shared as if they could be divided, see `is_divisible` [1]."""
 
 HEAD_ROUNDING = 0.01
 """Layers by which the head must exceed a whole number of them to count as one more [1]."""
@@ -43,7 +43,12 @@ class StageTimes(NamedTuple):
     busiest: Array
 
 
-def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: float = 0.0) -> Array:
+def is_divisible(temperature: Temperature) -> bool:
+    """Whether stages hold shares of layers; an array is taken as below `DIVISIBLE`."""
+    return isinstance(temperature, int | float) and temperature >= DIVISIBLE
+
+
+def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: Temperature = 0.0) -> Array:
     r"""Layers of the fullest stage: $\lceil L / p \rceil$, continuous between whole numbers.
 
     The exact form rises linearly over the width $1/p$ that separates $L$ from $L + 1$ layers, so that it meets the
@@ -59,24 +64,24 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: float = 
         Layers [1].
     """
     ratio = jnp.divide(n_layers, stages)
-    if temperature >= DIVISIBLE:
+    if is_divisible(temperature):
         return ratio
     whole = jnp.floor(ratio)
     width = jnp.maximum(jnp.divide(1.0, stages), (temperature / DIVISIBLE) ** 3)
     return jnp.where(jnp.less_equal(stages, 1.0), ratio, whole + jnp.minimum((ratio - whole) / width, 1.0))
 
 
-def head_in_layers(model: Transformer, temperature: float = 0.0) -> Array:
+def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:
     """Logits head counted in layers of as many matmul parameters, by which frameworks balance stages [1].
 
     Rounded up, as the stages before it hold whole layers, unless `DIVISIBLE`.
     """
     head = head_params(model)
     ratio = head * model.n_layers / (matmul_params_per_token(model) - head)
-    return ratio if temperature >= DIVISIBLE else jnp.ceil(ratio - HEAD_ROUNDING)
+    return ratio if is_divisible(temperature) else jnp.ceil(ratio - HEAD_ROUNDING)
 
 
-def first_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0) -> Array:
+def first_stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
     r"""Layers of the first stage, which has the most.
 
     $\lceil L / p \rceil$ where layers are split evenly; $\lceil (L + c_h) / p \rceil$, at most L, where stages are
@@ -97,7 +102,7 @@ def first_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0)
     return even + plan.balanced_stages * (by_cost - even)
 
 
-def last_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0) -> Array:
+def last_stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Layers of the last stage beside the logits head: its share less what the head counts for, at least none [1]."""
     even = model.n_layers / plan.pp
     head = head_in_layers(model, temperature)
@@ -106,7 +111,7 @@ def last_stage_layers(model: Transformer, plan: Plan, temperature: float = 0.0) 
 
 
 def stage_times(
-    model: Transformer, plan: Plan, layers: ArrayLike, head: ArrayLike, temperature: float = 0.0
+    model: Transformer, plan: Plan, layers: ArrayLike, head: ArrayLike, temperature: Temperature = 0.0
 ) -> StageTimes:
     """Sum and maximum over the stages of the time of one microbatch.
 
@@ -138,7 +143,7 @@ def imbalance_time(plan: Plan, stages: StageTimes) -> Array:
 
 
 def transfer_time(
-    model: Transformer, plan: Plan, link: Link, coefficients: Coefficients, temperature: float = 0.0
+    model: Transformer, plan: Plan, link: Link, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Exposed point-to-point transfers of one step.
 

@@ -6,12 +6,14 @@ log2 n describes it as well and has one coefficient (Dean & Barroso 2013, The Ta
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import log2_above_one
+from jaxscale._types import Temperature, log2_above_one
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 
 
-def straggler_time(cluster: Cluster, coefficients: Coefficients, step: ArrayLike, temperature: float = 0.0) -> Array:
+def straggler_time(
+    cluster: Cluster, coefficients: Coefficients, step: ArrayLike, temperature: Temperature = 0.0
+) -> Array:
     """Time lost to the slowest node: `straggler * log2(nodes) * step`, nothing inside one node.
 
     Args:

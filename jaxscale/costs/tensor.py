@@ -8,14 +8,14 @@ Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import smooth_max, smooth_min
+from jaxscale._types import Temperature, smooth_max, smooth_min
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, gathered_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer, expert_input, moe_layers
 
 
-def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: float = 0.0) -> Passes:
+def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: Temperature = 0.0) -> Passes:
     """Tensor-parallel collectives of one microbatch, hidden or not.
 
     An all-reduce is a gather and a scatter of `b S d / cp` activations; one follows each attention, dense MLP or
@@ -43,7 +43,9 @@ def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: 
     return Passes(gather + scatter, gather + scatter + again)
 
 
-def matmuls_beside(model: Transformer, plan: Plan, link: Link, matmul: ArrayLike, temperature: float = 0.0) -> Passes:
+def matmuls_beside(
+    model: Transformer, plan: Plan, link: Link, matmul: ArrayLike, temperature: Temperature = 0.0
+) -> Passes:
     """Matmuls that can run beside the tensor-parallel collectives of their pass.
 
     In the backward pass those of the gradients of weights, in bulk. In the forward pass, under sequence parallelism,

@@ -9,7 +9,6 @@ a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxscale._types import Temperature
 from jaxscale.calibration import table_of
 from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.batch import Measured, RunBatch
@@ -47,7 +47,7 @@ class Problem(eqx.Module):
         weight: weight of each row; 0 leaves it out [row].
         parametrisation: map from parameters to coefficients.
         scatter: sigma, relative scatter of a run's step time [1], [row].
-        temperature: 0 for the model with its exact maxima, above 0 for their smooth forms [1].
+        temperature: above 0 for the model with smooth maxima [1]; None for exact ones.
     """
 
     batch: RunBatch
@@ -61,7 +61,12 @@ class Problem(eqx.Module):
     weight: Float[Array, " row"]
     parametrisation: Parametrisation
     scatter: Float[Array, " row"]
-    temperature: float = eqx.field(static=True, default=0.0)
+    temperature: Float[Array, ""] | None = None
+
+    @property
+    def smoothing(self) -> Temperature:
+        """Temperature at which the model is asked [1]."""
+        return 0.0 if self.temperature is None else self.temperature
 
     def rows(self, parameters: Float[Array, " parameter"]) -> Array:
         """Unconstrained coefficients of each row [row, coefficient]."""
@@ -132,12 +137,12 @@ def reweighted(problem: Problem, kept: np.ndarray) -> Problem:
 
 def smoothed(problem: Problem, temperature: float) -> Problem:
     """The problem with maxima of the model smoothed at a temperature [1]."""
-    return dataclasses.replace(problem, temperature=temperature)
+    return dataclasses.replace(problem, temperature=jnp.asarray(temperature))
 
 
-@functools.partial(jax.jit, static_argnames="temperature")
+@eqx.filter_jit
 def predicted_logs(
-    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: float = 0.0
+    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: Temperature = 0.0
 ) -> tuple[Array, Array]:
     """Natural logs of predicted step time [ln s] and peak memory [ln byte] of each row [row]."""
 
@@ -148,9 +153,9 @@ def predicted_logs(
     return jax.vmap(one)(batch, unconstrained)
 
 
-@functools.partial(jax.jit, static_argnames="temperature")
+@eqx.filter_jit
 def logs_with_gradient(
-    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: float
+    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: Temperature
 ) -> tuple[tuple[Array, Array], Array]:
     """Predicted logs, and the gradient of their sum by the coefficients of each row [row, coefficient].
 
@@ -163,7 +168,7 @@ def logs_with_gradient(
 @jax.custom_jvp
 def row_errors(rows: Float[Array, "row coefficient"], problem: Problem) -> tuple[Array, Array]:
     """Predicted minus measured logs of step time [row] and peak memory [row], by the coefficients of each row."""
-    time, memory = predicted_logs(problem.batch, rows, problem.temperature)
+    time, memory = predicted_logs(problem.batch, rows, problem.smoothing)
     return time - problem.log_time, memory - problem.log_memory
 
 
@@ -178,7 +183,7 @@ def _row_errors_jvp(
 
 def _errors_by_row(rows: Float[Array, "row coefficient"], problem: Problem) -> tuple[tuple[Array, Array], Array, Array]:
     """Errors of each row [row], and the derivative of each by its coefficients [row, coefficient]."""
-    (time, memory), gradient = logs_with_gradient(problem.batch, rows, problem.temperature)
+    (time, memory), gradient = logs_with_gradient(problem.batch, rows, problem.smoothing)
     # Step time and memory have no coefficient in common: one backward pass of their sum holds both gradients.
     is_memory = np.asarray([name in MEMORY_COEFFICIENTS for name in names()], dtype=float)
     errors = (time - problem.log_time, memory - problem.log_memory)

@@ -20,8 +20,12 @@ Kinks of rows at a maximum stop a solver that only accepts descents; a smooth mo
 exact model's optimum is close by, and the search ends there. Stages hold whole layers up to a pp of 64 at it.
 """
 
-SMOOTH_STEPS, EXACT_STEPS = 15, 10
-"""Levenberg-Marquardt steps with smooth and with exact maxima [1]."""
+SHARP = 1e-7
+"""Smoothing at which the search ends [1]: the exact model to far more digits than any measurement, by the same compiled
+code as the smooth one."""
+
+POLISH_STEPS = 12
+"""Most Levenberg-Marquardt steps at each smoothing [1]."""
 
 FINALISTS = 4
 """Starts that the search follows to the end: kinks make many valleys, and the deepest is not always ahead early [1]."""
@@ -67,10 +71,11 @@ def levenberg_marquardt(rtol: float) -> optx.LevenbergMarquardt:
     return optx.LevenbergMarquardt(rtol=rtol, atol=1e-3, linear_solver=lx.Normal(lx.Cholesky()))
 
 
-def polish(start: Float[Array, " parameter"], problem: Problem, max_steps: int) -> tuple[Array, Array]:
+@filter_jit
+def polish(start: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:
     """Levenberg-Marquardt from one start, which only accepts descents [parameter], and whether it converged."""
     solver = levenberg_marquardt(1e-5)
-    solution = optx.least_squares(residuals, solver, start, args=problem, max_steps=max_steps, throw=False)
+    solution = optx.least_squares(residuals, solver, start, args=problem, max_steps=POLISH_STEPS, throw=False)
     return solution.value, solution.result == optx.RESULTS.successful
 
 
@@ -145,14 +150,14 @@ def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[A
     return last.parameters[:n], everyone.losses.at[best].set(last.losses)[:n]
 
 
-@filter_jit
 def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
     """Polish one point: the fit itself, and enough on its own for a problem that differs little from a solved one."""
     start = at_prior_without_runs(start, problem)
-    near, _ = polish(start, smoothed(problem, TEMPERATURE), SMOOTH_STEPS)
-    return standing_at(problem, *polish(near, problem, EXACT_STEPS))
+    near, _ = polish(start, smoothed(problem, TEMPERATURE))
+    return standing_at(problem, *polish(near, smoothed(problem, SHARP)))
 
 
+@filter_jit
 def standing_at(problem: Problem, parameters: Float[Array, " parameter"], converged: Array) -> Solution:
     """A point as a solution, as it is."""
     value, ended = loss(parameters, problem), log_residuals(parameters, problem)

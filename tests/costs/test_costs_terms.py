@@ -254,6 +254,13 @@ def test_the_key_value_ring_hides_behind_attention():
     np.testing.assert_allclose(half, ring * (1.0 - 0.5 * 7.0 / 8.0), rtol=1e-9)
 
 
+@pytest.mark.parametrize(("tp", "heads"), [(1, 8.0), (4, 2.0), (8, 1.0), (32, 1.0)])
+def test_a_rank_of_the_ring_passes_on_whole_key_value_heads(tp: int, heads: float):
+    """Llama 3 8B has 8 of them: more ranks hold copies."""
+    ring = context_forward(LLAMA, plan(cp=8, tp=tp), LINK, IDEAL, 0.0)
+    np.testing.assert_allclose(ring, 32 * gather_time(2.0 * 8192 * heads * 256, 8.0, tp, LINK), rtol=1e-9)
+
+
 def test_experts_exchange_tokens_twice_per_layer():
     ranks_reached = 8.0 * (1.0 - (7.0 / 8.0) ** 2)
     volume = 2.0 * MIXTRAL.seq_len * ranks_reached * 4096

@@ -15,7 +15,7 @@ from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.objective import Problem, log_residuals, loss, predicted_logs, smoothed, time_scatter
 from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import fit_problem, parameters_of
-from jaxscale.fit.solve import TEMPERATURE, from_exposed, random_starts, refine, settled, solve
+from jaxscale.fit.solve import SHARP, TEMPERATURE, from_exposed, random_starts, refine, settled, solve
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,11 @@ def test_a_pace_that_hides_at_the_start_is_found_from_where_it_shows(hosted: Pro
 def test_smooth_step_times_are_close_to_exact_ones(bloom_fit: js.FitResult):
     """The way to the optimum leads through a model that differs a little, and does differ."""
     at = bloom_fit.solution.parameters
-    exact, smooth = (log_residuals(at, smoothed(bloom_fit.problem, t))[:, 0] for t in (0.0, TEMPERATURE))
-    apart = np.abs(np.asarray(smooth - exact))
+    exact = bloom_fit.residuals
+    smooth, sharp = (log_residuals(at, smoothed(bloom_fit.problem, t))[: len(exact), 0] for t in (TEMPERATURE, SHARP))
+    apart = np.abs(np.asarray(smooth) - exact)
     assert 0.0 < np.median(apart) < TEMPERATURE and np.max(apart) < 4.0 * TEMPERATURE
+    np.testing.assert_allclose(sharp, exact, atol=10.0 * SHARP)
 
 
 def test_runs_scatter_as_their_table_says():
