@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import hashlib
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -20,7 +21,7 @@ import numpy as np
 from left_out import log_residuals, without
 
 from jaxscale._resources import data_path
-from jaxscale.calibration import Calibration, software_stack, table_of
+from jaxscale.calibration import Calibration, Scatter, software_stack, table_of
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import Measured, classes, concatenate
 from jaxscale.fit.fitting import fit_measured
@@ -100,9 +101,24 @@ def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[
     }
     found = [entry for kind in ("new_model", "larger") for entry in by_source[kind]]
     found += [typical(kind, entries) for kind, entries in by_source.items()]
+    found += new_source_scatter(everything, by_source["unseen"])
     record = result.coefficients.calibration or Calibration("default")
     record = dataclasses.replace(record, scatter=(*record.scatter, *found))
     return dataclasses.replace(result, coefficients=dataclasses.replace(result.coefficients, calibration=record))
+
+
+def new_source_scatter(everything: Measured, left_out_stacks: Sequence[Scatter]) -> list[Scatter]:
+    """Scatter of a new source of each framework that has several stacks, as they were left out; and the typical one."""
+    stacks: dict[str, set[str]] = {}
+    for source, framework in zip(everything.levels["source"], everything.levels["framework"], strict=True):
+        stacks.setdefault(framework, set()).add(software_stack(source))
+    shared = {framework: members for framework, members in stacks.items() if framework and len(members) > 1}
+    of_framework = {
+        framework: [entry for entry in left_out_stacks if software_stack(entry.level) in members]
+        for framework, members in shared.items()
+    }
+    found = [dataclasses.replace(typical("new_source", own), level=name) for name, own in of_framework.items()]
+    return [*found, typical("new_source", [entry for own in of_framework.values() for entry in own])]
 
 
 def save(result: FitResult, name: str, tables: list[str]) -> None:

@@ -1,8 +1,9 @@
 """Efficiencies and latencies that kernels and collectives reach on their own; writes fits/companion.md.
 
 Run from the repository: `python fits/companion.py` (seconds). The cost terms of the package are fitted to
-data/companion/gemm_efficiency.csv and collectives.csv, one chip or system at a time. The values are the priors of
-data/coefficients.toml; whole training steps then move them, within the priors' spreads.
+data/companion/gemm_efficiency.csv and collectives.csv, one chip or system at a time. The values are behind the priors
+of data/coefficients.toml, but for the latency of the network: here that of hops of a tree, which rings of FSDP do
+not take. Whole training steps then move them, within the priors' spreads.
 """
 
 import csv

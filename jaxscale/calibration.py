@@ -7,7 +7,7 @@ turned into coefficients, never traced.
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 KINDS = (
     "framework",
@@ -66,8 +66,10 @@ class Scatter:
 
     Attributes:
         kind: kind of level (`source`, `framework`), `unnamed` for runs that name neither, `unseen` for a new framework,
-            `new_model` and `larger` for runs of a source on a model, or on more chips, than the fit ever saw.
-        level: its name; the source of `new_model` and `larger`, empty for any source; empty for `unnamed` and `unseen`.
+            `new_source` for a new source of a framework that is known, `new_model` and `larger` for runs of a source on
+            a model, or on more chips, than the fit ever saw.
+        level: its name; the framework of `new_source`, the source of `new_model` and `larger`, empty for any of these;
+            empty for `unnamed` and `unseen`.
         time: half-width of the central 90 % interval of log step time [1].
         memory: standard deviation of log peak memory [1].
     """
@@ -194,19 +196,21 @@ class Calibration:
         """Scatter of a run of the given levels: its source's, its framework's, or that of an unseen framework.
 
         What the fit never saw widens the interval: a chip or a precision to that of an unseen framework at least; a
-        model, or more chips than any run of the source had, to what such runs showed when they were left out.
+        source, a model, or more chips than any run of the source had, to what such runs showed when they were left out.
 
         Args:
             levels: level of the run by kind.
             n_chips: of the run [1].
 
         Returns:
-            The widest scatter that applies.
+            The widest scatter that applies, of time and of memory.
         """
         if origin := self.origin_of(levels):
             return origin.record.scatter_of(levels, n_chips)
         levels = self.named(levels)
-        return max([self._usual_scatter(levels), *self._novel_scatter(levels, n_chips)], key=lambda found: found.time)
+        found = [self._usual_scatter(levels), *self._novel_scatter(levels, n_chips)]
+        widest = max(found, key=lambda entry: entry.time)
+        return replace(widest, memory=max(entry.memory for entry in found))
 
     def _usual_scatter(self, levels: Mapping[str, str | None]) -> Scatter:
         by_level = self._scatter_by_level
@@ -224,14 +228,18 @@ class Calibration:
         return bool(self.known and level) and (kind, level) not in self._known
 
     def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
-        source, largest = levels.get("source") or "", dict(self.largest)
-        is_novel = {
-            "new_model": self._is_unseen("architecture", levels.get("architecture")),
-            "larger": n_chips > largest.get(source, max(largest.values(), default=math.inf)),
+        source, framework, largest = levels.get("source") or "", levels.get("framework") or "", dict(self.largest)
+        is_new_source = ("source", source) not in self._known and ("framework", framework) in self._known
+        # A kernel that was never timed sets a run apart about as much as another system does.
+        is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
+        novel = {
+            "new_source": (is_new_source, framework),
+            "new_model": (self._is_unseen("architecture", levels.get("architecture")), source),
+            "larger": (n_chips > largest.get(source, max(largest.values(), default=math.inf)), source),
         }
         found = [self._unseen_scatter for kind in ("gpu", "precision") if self._is_unseen(kind, levels.get(kind))]
-        for kind in (kind for kind, novel in is_novel.items() if novel):
-            entries = (self._scatter_by_level.get((kind, level)) for level in (source, ""))
+        for kind, level in ((kind, level) for kind, (is_novel, level) in novel.items() if is_novel):
+            entries = (self._scatter_by_level.get((kind, name)) for name in (level, ""))
             found += [entry for entry in entries if entry is not None][:1]
         return found
 
@@ -249,5 +257,5 @@ class Calibration:
 
     def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
         """Levels of a run that the fit never saw, as `kind 'level'`."""
-        named = {kind: levels.get(kind) for kind in ("framework", "gpu", "precision", "attention_kernel")}
+        named = {kind: levels.get(kind) for kind in ("source", "framework", "gpu", "precision", "attention_kernel")}
         return [f"{kind} {level!r}" for kind, level in named.items() if level and (kind, level) not in self._known]

@@ -18,7 +18,7 @@ from jaxscale.hardware import Cluster
 from jaxscale.plan import (
     Plan,
     element_bytes,
-    expert_replicas,
+    expert_shard_ranks,
     mean_by_precision,
     shard_ranks,
     sharding,
@@ -170,7 +170,7 @@ def memory(
     params = local_params(model, plan, temperature)
     dense = params.layers + params.embedding
     group = shard_ranks(plan)
-    expert_group = expert_replicas(plan, temperature)
+    expert_group = expert_shard_ranks(plan, temperature)
 
     def held(stage: int) -> Array:
         sharded = sharding(plan, stage)
@@ -187,10 +187,15 @@ def memory(
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
     logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
     last_layers = last_stage_layers(model, plan, temperature)
-    last_stored = per_layer * last_layers + transient_activation_bytes(model, plan, c, 1.0, temperature)
-    last_stage = last_stored + plan.recompute_full * whole + logit_bytes
+    # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
+    turned = 1.0 + plan.gpipe * (plan.n_microbatches - 1.0)
+    last_stored = per_layer * last_layers * turned + transient_activation_bytes(model, plan, c, 1.0, temperature)
+    # Logits are gone before the first layer is recomputed.
+    last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
     logits = smooth_max(last_stage, activations, temperature) - activations
-    gathered = sharding(plan, 3) * 2.0 * element_bytes(plan) * (params.layers + params.experts) / layers
+    # A rank that shares its weights with no other has nothing to gather.
+    is_shared = jnp.minimum(group - 1.0, 1.0)
+    gathered = sharding(plan, 3) * is_shared * 2.0 * element_bytes(plan) * (params.layers + params.experts) / layers
     trainable = model.trainable_share
     return Memory(
         weights=weight_bytes(model, plan) * held(3),

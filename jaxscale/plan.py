@@ -12,7 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._types import PRECISIONS, Number, PerPrecision, Temperature, as_float, degree_within, is_exact
+from jaxscale._types import (
+    PRECISIONS,
+    Number,
+    PerPrecision,
+    Temperature,
+    as_float,
+    degree_within,
+    is_exact,
+    positive_part,
+)
 from jaxscale.workload import Transformer
 
 RECOMPUTE = ("none", "selective", "full")
@@ -233,6 +242,16 @@ def expert_shard(plan: Plan, temperature: Temperature = 0.0) -> Array:
 def expert_replicas(plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Copies of each routed expert in a stage: dp * cp * tp chips over those that share one copy [1]."""
     return plan.dp * plan.cp * plan.tp / expert_shard(plan, temperature)
+
+
+def expert_shard_ranks(plan: Plan, temperature: Temperature = 0.0) -> Array:
+    r"""Ranks that share one sharded copy of each routed expert: its replicas inside one shard group [1].
+
+    The shard group's $s c\,tp$ chips hold $s c\,tp / (ep\,etp)$ replicas, or one where they hold not even one whole
+    (Zhao et al. 2023, arXiv 2304.11277, section 3.2.2; torchtitan, 2025, shards experts over as many).
+    """
+    inside = shard_ranks(plan) * plan.tp / expert_shard(plan, temperature)
+    return jnp.exp(positive_part(jnp.log(inside), temperature))
 
 
 def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str]:

@@ -14,7 +14,7 @@ from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.measured import describe_runs, measured_times
-from jaxscale.fit.store import resolve_rows
+from jaxscale.fit.store import load_fit, resolve_rows
 from jaxscale.memory import memory
 from jaxscale.oom import probability_of_oom
 from jaxscale.plan import violations
@@ -43,6 +43,7 @@ class Prediction:
         terms: cost terms of the step by name [s], [row].
         notes: why a row has no prediction, or what was assumed; empty if nothing [row].
         measured: measured step time where the table has one, never used for the prediction [s], [row].
+        measured_memory: measured peak memory where the table has one, as little used [byte], [row].
         status: status column, never used for the prediction [row].
         levels: columns by which errors are broken down [row].
     """
@@ -57,6 +58,7 @@ class Prediction:
     terms: Mapping[str, np.ndarray]
     notes: tuple[str, ...]
     measured: np.ndarray
+    measured_memory: np.ndarray
     status: tuple[str | None, ...]
     levels: Mapping[str, tuple[str | None, ...]]
 
@@ -69,8 +71,8 @@ class Prediction:
         """Error of the predictions where the table has measurements, in all and by group.
 
         Returns:
-            `n`, `mape`, `median_ape`, `p90_ape` [%], `coverage_90` and `oom_accuracy` [1], and the same `by` each
-            grouping column; None where nothing was measured.
+            `n`, `mape`, `median_ape`, `p90_ape` [%], `coverage_90` and `oom_accuracy` [1], of peak memory `n_memory`
+            and `memory_mape` [%], and the same `by` each grouping column; None where nothing was measured.
         """
         everything = np.ones(len(self.measured), dtype=bool)
         by: dict[str, dict[str, Any]] = {}
@@ -86,6 +88,8 @@ class Prediction:
         ran = np.asarray([status in ("ok", "oom") for status in self.status])
         known = rows & ran & np.isfinite(self.memory)
         is_oom = np.asarray([status == "oom" for status in self.status])
+        held = rows & np.isfinite(self.measured_memory) & np.isfinite(self.memory)
+        memory_ape = 100.0 * np.abs(self.memory[held] / self.measured_memory[held] - 1.0)
         has_oom = bool((known & is_oom).any())
         return {
             "n": int(scored.sum()),
@@ -93,6 +97,8 @@ class Prediction:
             "median_ape": float(np.median(ape)) if scored.any() else None,
             "p90_ape": float(np.quantile(ape, 0.9)) if scored.any() else None,
             "coverage_90": float(inside.mean()) if scored.any() else None,
+            "n_memory": int(held.sum()),
+            "memory_mape": float(memory_ape.mean()) if held.any() else None,
             "oom_accuracy": float(np.mean(self.fits[known] != is_oom[known])) if has_oom else None,
         }
 
@@ -106,19 +112,24 @@ def _evaluate(batch: RunBatch, coefficients: Coefficients) -> tuple[StepTime, ja
     return jax.vmap(one)(batch, coefficients)
 
 
-def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = None) -> Prediction:
+def predict(runs: Runs, coefficients: Coefficients | str = "default", hardware: Hardware | None = None) -> Prediction:
     """Predict every row of a table.
 
     Measured columns are never read to make a prediction: a row without them is a planned run.
 
     Args:
         runs: the table.
-        coefficients: pooled coefficients; with a calibration record, effects and scatter of each row's levels apply.
+        coefficients: pooled coefficients, or the name of a fit; with a calibration record, effects and scatter of each
+            row's levels apply.
         hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         Predictions in the order of the table.
+
+    Raises:
+        InputError: no such fit.
     """
+    coefficients = load_fit(coefficients) if isinstance(coefficients, str) else coefficients
     described = describe_runs(runs, hardware)
     n = len(runs)
     columns = {name: np.full(n, np.nan) for name in NUMBERS}
@@ -155,6 +166,7 @@ def predict(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = 
         terms=terms,
         notes=tuple(notes),
         measured=measured_times(runs, described),
+        measured_memory=np.asarray([1e9 * (row["peak_mem_gb"] or np.nan) for row in runs]),
         status=tuple(row["status"] for row in runs),
         levels={name: tuple(row[name] for row in runs) for name in GROUPINGS},
     )

@@ -22,7 +22,7 @@ from jaxscale.costs import (
     tensor,
 )
 from jaxscale.costs.collectives import effective_link
-from jaxscale.costs.overlap import behind_matmuls
+from jaxscale.costs.overlap import not_hidden
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
@@ -130,10 +130,11 @@ def microbatch_times(
     gaps = overhead.kernel_gaps_forward(model, coefficients)
     tensors = tensor.tensor_collectives(model, plan, link, temperature)
     beside = tensor.matmuls_beside(model, plan, link, dense, temperature)
-    tp = behind_matmuls(tensors, beside, coefficients.tp_overlap, temperature)
+    tp = not_hidden(tensors, beside, coefficients.tp_overlap, temperature)
     tokens = expert.expert_exchange(model, plan, link, temperature)
-    ep = behind_matmuls(tokens, expert.matmuls_beside(model, weights), coefficients.ep_overlap, temperature)
-    cp = context.context_forward(model, plan, link, coefficients, core, temperature)
+    ep = not_hidden(tokens, expert.matmuls_beside(model, weights), coefficients.ep_overlap, temperature)
+    ring = context.key_value_ring(model, plan, link, temperature)
+    cp = not_hidden(ring, context.attention_beside(plan, core), coefficients.cp_overlap, temperature)
     again = plan.recompute_full
     selective = plan.recompute_selective * (1.0 - plan.flash_attention)
     return MicrobatchTimes(
@@ -143,9 +144,9 @@ def microbatch_times(
         recompute=again * (weights + core + scan + streams + gaps) + selective * core,
         kernel_gaps=gaps * 3.0,
         tensor_parallel=tp.forward * (1.0 + again) + tp.backward,
-        context_parallel=cp * (3.0 + again),
+        context_parallel=cp.forward * (1.0 + again) + cp.backward,
         expert_parallel=ep.forward * (1.0 + again) + ep.backward,
-        forward=weights + core + scan + streams + gaps + tp.forward + cp + ep.forward,
+        forward=weights + core + scan + streams + gaps + tp.forward + cp.forward + ep.forward,
     )
 
 

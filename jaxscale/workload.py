@@ -161,6 +161,9 @@ class Transformer(eqx.Module):
             raise ValueError(f"Transformer.n_kv_heads = {self.n_kv_heads:g} exceeds n_heads = {self.n_heads:g}")
         if _both_floats(self.moe_top_k, self.n_experts) and self.moe_top_k > self.n_experts:
             raise ValueError(f"Transformer.moe_top_k = {self.moe_top_k:g} exceeds n_experts = {self.n_experts:g}")
+        if _both_floats(self.dense_share, self.mlp_share) and self.dense_share > self.mlp_share:
+            dense, mlp = (float(share * self.n_layers) for share in (self.dense_share, self.mlp_share))
+            raise ValueError(f"Transformer.n_dense_layers = {dense:g} exceeds n_mlp_layers = {mlp:g}")
 
     @property
     def n_attention_layers(self) -> Number:

@@ -97,6 +97,17 @@ def test_a_shard_group_shards_less_than_all_replicas():
     assert float(hybrid.weights) == pytest.approx(float(of(shape, Plan()).weights) / 8.0, rel=1e-9)
 
 
+@pytest.mark.parametrize(("group", "held"), [(64, 1.0), (16, 4.0), (8, 8.0), (4, 8.0)])
+def test_a_shard_group_shards_experts_over_the_replicas_inside_it(group: int, held: float):
+    """With ep = 8 a group of 64 chips has 8 replicas of each expert, one of 8 or fewer a single one."""
+    shape = model("mixtral-8x7b")
+    whole, hybrid = (of(shape, Plan(dp=64, ep=8, zero_stage=3, shard_group=g)) for g in (64, group))
+    experts = 32 * 3 * 4096 * 14336  # one of the eight on each chip
+    dense = float(n_params(shape)) - 8 * experts - 4096 * 65
+    grown = float(hybrid.weights - whole.weights)
+    assert grown == pytest.approx(2.0 * (experts / 8 * (held - 1.0) + dense / 64 * (64 / group - 1.0)), rel=1e-3)
+
+
 def test_tensor_and_pipeline_parallelism_split_the_weights():
     shape = model("llama3-70b")
     layers = of(shape, Plan()).weights - 2.0 * 2.0 * shape.vocab_size * shape.d_model
@@ -142,6 +153,24 @@ def test_gpipe_holds_more_than_1f1b():
     shape = model("llama3-70b")
     held = {word: of(shape, Plan(tp=8, pp=8, n_microbatches=64, schedule=word)) for word in ("gpipe", "1f1b")}
     assert float(held["gpipe"].activations / held["1f1b"].activations) == pytest.approx(8.0, rel=1e-9)
+
+
+def test_gpipe_holds_all_logits_and_1f1b_those_of_one_microbatch():
+    shape = model("llama3-8b")
+    plans = [Plan(tp=2, pp=4, n_microbatches=8, schedule=word, recompute="full") for word in ("gpipe", "1f1b")]
+    gpipe, other = (of(shape, plan, logit_memory_bytes=1000.0) for plan in plans)
+    assert float((gpipe.logits + gpipe.activations) / (other.logits + other.activations)) == pytest.approx(8.0, rel=0.1)
+
+
+def test_logits_are_gone_before_a_layer_is_recomputed():
+    """The larger of the two counts, not their sum."""
+    shape = model("llama3-8b")
+    plan = Plan(recompute="full")
+    layer = float(layer_activation_bytes(*arrays((shape, plan, ideal_coefficients()))))
+    per_byte = shape.seq_len * shape.vocab_size
+    for share in (0.5, 1.0, 2.0):
+        logits = float(of(shape, plan, logit_memory_bytes=share * layer / per_byte).logits)
+        assert logits == pytest.approx(max(share - 1.0, 0.0) * layer, abs=1e-6 * layer)
 
 
 def test_full_recomputation_keeps_two_bytes_per_element():

@@ -8,9 +8,9 @@ from jaxscale.runs import write_table
 
 HEADER = (
     "framework,n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,"
-    "step_time_s,status"
+    "step_time_s,status,peak_mem_gb"
 ).split(",")
-PLANNED = ["nanotron", "32", "4096", "32", "4096", "h100-80gb", "64", "4", "1", "1", "256", "", ""]
+PLANNED = ["nanotron", "32", "4096", "32", "4096", "h100-80gb", "64", "4", "1", "1", "256", "", "", ""]
 
 
 def _table(tmp_path, *changes: dict[str, str]) -> js.Runs:
@@ -67,6 +67,25 @@ def test_out_of_memory_probability_follows_the_batch(tmp_path, default: js.Coeff
     assert (np.diff(prediction.memory) > 0.0).all()
     assert (np.diff(prediction.oom_probability) >= 0.0).all()
     assert prediction.fits[0] and not prediction.fits[2]
+
+
+def test_a_fit_may_be_named(tmp_path, default: js.Coefficients):
+    runs = _table(tmp_path, {})
+    assert js.predict(runs, "default").step_time == js.predict(runs, default).step_time == js.predict(runs).step_time
+    with pytest.raises(js.InputError, match="fit 'nothing' is not shipped"):
+        js.predict(runs, "nothing")
+
+
+def test_memory_is_compared_where_it_was_measured(tmp_path, default: js.Coefficients):
+    peak = float(js.predict(_table(tmp_path, {}), default).memory[0]) / 1e9
+    errors = js.predict(_table(tmp_path, {"peak_mem_gb": f"{2.0 * peak:.9g}"}, {}), default).errors()
+    assert (errors["n_memory"], errors["n"]) == (1, 0)
+    assert errors["memory_mape"] == pytest.approx(50.0, abs=1e-3)
+
+
+def test_the_case_of_names_does_not_matter(tmp_path, default: js.Coefficients):
+    small, capital = js.predict(_table(tmp_path, {"framework": "nanotron"}, {"framework": "Nanotron"}), default).hi
+    assert small == capital
 
 
 def test_errors_are_those_of_the_measured_rows(tmp_path, default: js.Coefficients):

@@ -31,6 +31,11 @@ def tolerance(entry: dict) -> float:
     return max(0.01, 0.5 * 10.0 ** (np.floor(np.log10(count)) - digits + 1) / count) if digits else 0.01
 
 
+def test_no_more_layers_are_dense_than_have_an_mlp():
+    with pytest.raises(ValueError, match="n_dense_layers = 3 exceeds n_mlp_layers = 2"):
+        Transformer(4, 64, 4, 16, vocab_size=8, n_experts=4, n_mlp_layers=2, n_dense_layers=3)
+
+
 def test_twenty_models_have_a_published_count():
     assert len(PUBLISHED) >= 20
 

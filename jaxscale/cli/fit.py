@@ -44,6 +44,7 @@ class Fit:
         start = js.load_fit(self.start)
         runs = read_table(self.runs, self.skip_bad, hardware)
         result = js.fit(runs, start=start, name=self.out.stem, hardware=hardware, progress=say)
+        say("finding how far each coefficient can go: intervals by profile likelihood")
         result.save(self.out)
         say(f"wrote {self.out}")
         if self.report is not None:

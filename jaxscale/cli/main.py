@@ -7,7 +7,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, get_args
 
 import tyro
 
@@ -24,6 +24,7 @@ from jaxscale.cli.startup import configure_jax
 from jaxscale.cli.sweep import Sweep
 from jaxscale.cli.trends import Trends
 from jaxscale.errors import InputError
+from jaxscale.runs.cells import suggest
 
 PROGRAM = "jaxscale"
 DESCRIPTION = (
@@ -42,6 +43,9 @@ Command = (
     | Annotated[Trends, tyro.conf.subcommand("trends")]
     | Annotated[Hardware, tyro.conf.subcommand("hardware")]
 )
+
+NAMES = tuple(get_args(command)[1].name for command in get_args(Command))
+"""Names of the commands, as they are listed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,6 +82,8 @@ def parse(arguments: Sequence[str]) -> Command | None:
     Raises:
         InputError: arguments that no command takes; one line.
     """
+    if not arguments[0].startswith("-") and arguments[0] not in NAMES:
+        raise InputError(f"command {arguments[0]!r} is unknown; {suggest(arguments[0], NAMES)}")
     refusal = io.StringIO()
     try:
         with contextlib.redirect_stderr(refusal):
@@ -99,7 +105,3 @@ def one_line(box: str) -> str:
         if not is_rule:
             said.append(text)
     return " ".join(said) or "the arguments are not valid"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

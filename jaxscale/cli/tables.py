@@ -10,6 +10,7 @@ from jaxscale.catalogue import Hardware
 from jaxscale.cli.console import say
 from jaxscale.predict import Prediction
 from jaxscale.runs import Runs, read_runs, write_table
+from jaxscale.runs.header import misspelt
 
 FIXED_COLUMNS = (
     "predicted_step_time_s",
@@ -26,8 +27,10 @@ FIXED_COLUMNS = (
 
 
 def read_table(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
-    """Read a runs table, and say how many bad rows were dropped."""
+    """Read a runs table, and say how many bad rows were dropped, and which columns may be misspelt."""
     runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
+    for name, meant in misspelt(runs.columns).items():
+        say(f"{path}: column {name!r} is not read (is {meant!r} meant?)")
     if runs.n_skipped:
         say(f"{path}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
     return runs

@@ -1,10 +1,12 @@
 r"""Collectives on a hierarchy of network levels: the alpha-beta model.
 
 A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. A ring runs through
-all of them; every rank of a domain drives its own link outwards, so that as many rings work side by side and each moves
-its share. Chunks are passed on while others arrive: the slowest level alone sets the bandwidth,
+all of them: of its $n - 1$ hops $(r_k - 1) \prod_{j>k} r_j$ cross level k. Every rank of a domain drives its own link
+outwards, so that as many rings work side by side and each moves its share. Chunks are passed on while others arrive:
+the slowest level alone sets the bandwidth,
 
-$$ t = t_0 + \sum_k \alpha_k (r_k - 1) + \max_{k: r_k > 1} \frac{V}{\prod_{j<k} r_j} \frac{n - 1}{n W_k} $$
+$$ t = t_0 + \sum_k \alpha_k (r_k - 1) \prod_{j>k} r_j
+   + \max_{k: r_k > 1} \frac{V}{\prod_{j<k} r_j} \frac{n - 1}{n W_k} $$
 
 for an all-gather or a reduce-scatter of V bytes (gathered size). The sum of the levels in place of the maximum cannot
 reach the bandwidth measured on 32 to 8,192 H100 (`fits/companion.md`). An all-reduce is one of each; beyond a domain
@@ -89,6 +91,10 @@ TREE_HOP = 2.0
 (NCCL `tuning.cc`, hwLat for the network, 2023) [1]."""
 
 
+INSTANT = 1e-3
+"""Part of a hop's latency that keeps a ratio of latencies finite [1]."""
+
+
 def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> Array:
     """Time per gathered byte on the slowest level that a ring of n ranks runs through [s/byte]."""
     slowest, rings = 0.0, 1.0
@@ -97,6 +103,35 @@ def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, tempera
         slowest = smooth_max(slowest, smooth_min(rank - 1.0, 1.0, temperature) / (rings * bandwidth), temperature)
         rings = rings * rank
     return (1.0 - 1.0 / jnp.asarray(n)) * slowest
+
+
+def ring_latency(ranks: tuple[Array, ...], link: Link) -> Array:
+    """Time of the hops of one ring through all ranks of a group: every domain is passed through [s]."""
+    time, domains = 0.0, 1.0
+    for rank, latency in zip(reversed(ranks), reversed(link.latency), strict=True):
+        time = time + latency * (rank - 1.0) * domains
+        domains = domains * rank
+    return jnp.asarray(time)
+
+
+def tree_latency(ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> Array:
+    r"""Time of the hops up a tree of domains, after a chain through one of them.
+
+    A tree of r domains has $\log_2(1 + r)$ levels of hops that take `TREE_HOP` times as long as those of a ring.
+
+    Args:
+        ranks: at each level [1].
+        link: the network.
+        temperature: smoothing [1].
+
+    Returns:
+        Time [s]; that of the chain alone where one domain holds all ranks.
+    """
+    time = link.latency[0] * (ranks[0] - 1.0)
+    for rank, latency in zip(ranks[1:], link.latency[1:], strict=True):
+        is_spanned = smooth_min(rank - 1.0, 1.0, temperature)
+        time = time + is_spanned * latency * TREE_HOP * jnp.log2(1.0 + rank)
+    return time
 
 
 def gather_time(
@@ -115,17 +150,16 @@ def gather_time(
         Time [s]; zero for a single rank.
     """
     ranks = ranks_per_level(n, stride, link, temperature)
-    hops = sum(latency * (rank - 1.0) for rank, latency in zip(ranks, link.latency, strict=True))
-    return jnp.asarray(launch_time(n, link) + hops + volume * seconds_per_byte(n, ranks, link, temperature))
+    moved = volume * seconds_per_byte(n, ranks, link, temperature)
+    return jnp.asarray(launch_time(n, link) + ring_latency(ranks, link) + moved)
 
 
 def reduce_time(
     volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature = 0.0
 ) -> Array:
-    r"""Time of one all-reduce over the hierarchy: a reduction and a broadcast, round rings or along trees.
+    """Time of one all-reduce over the hierarchy: a reduction and a broadcast, round a ring or along a tree.
 
-    Both move every byte twice over the slowest level. A tree beyond the domain has $\log_2(1 + r)$ levels of hops that
-    take `TREE_HOP` times as long; the shorter way is taken at each level.
+    Both move every byte twice over the slowest level; the way of the shorter hops is taken.
 
     Args:
         volume: V, size of the reduced tensor [byte].
@@ -137,11 +171,12 @@ def reduce_time(
     Returns:
         Time [s]; zero for a single rank.
     """
-    inner, *outer = ranks_per_level(n, stride, link, temperature)
-    hops = link.latency[0] * (inner - 1.0)
-    for rank, latency in zip(outer, link.latency[1:], strict=True):
-        hops = hops + latency * smooth_min(rank - 1.0, TREE_HOP * jnp.log2(1.0 + rank), temperature)
-    moved = volume * seconds_per_byte(n, (inner, *outer), link, temperature)
+    ranks = ranks_per_level(n, stride, link, temperature)
+    ring, tree = ring_latency(ranks, link), tree_latency(ranks, link, temperature)
+    # As a ratio the minimum keeps its slope where a group has one rank and neither takes time.
+    instant = INSTANT * link.latency[0] + 1e-30  # the floor is for links without latency
+    hops = ring * smooth_min(1.0, (tree + instant) / (ring + instant), temperature)
+    moved = volume * seconds_per_byte(n, ranks, link, temperature)
     return jnp.asarray(2.0 * (launch_time(n, link) + hops + moved))
 
 

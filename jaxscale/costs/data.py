@@ -21,6 +21,7 @@ from jaxscale.plan import (
     element_bytes,
     expert_replicas,
     expert_shard,
+    expert_shard_ranks,
     pipelining,
     shard_ranks,
     sharding,
@@ -99,7 +100,7 @@ def data_traffic(
     dense, group = params.layers + params.embedding, shard_ranks(plan)
     # Ranks of a context-parallel group hold the same weights and reduce with the replicas.
     replicas, expert_ranks = plan.dp * plan.cp, expert_replicas(plan, temperature)
-    apart = expert_shard(plan, temperature)
+    expert_group, apart = expert_shard_ranks(plan, temperature), expert_shard(plan, temperature)
     # A dense model has no collective of experts, so it pays no latency for one either.
     routed = smooth_min(model.n_experts - 1.0, 1.0, temperature)
     gradient, weight = plan.gradient_bytes * model.trainable_share, element_bytes(plan)
@@ -109,15 +110,21 @@ def data_traffic(
         congestion = 1.0 + coefficients.dp_congestion * doublings
         return collective(volume * congestion, ranks, spacing, link, temperature)
 
-    def all_weights(collective: Collective, element: ArrayLike, ranks: ArrayLike) -> Array:
-        experts = timed(collective, element * params.experts, expert_ranks, apart)
-        return timed(collective, element * dense, ranks, plan.tp) + routed * experts
+    def in_group(element: ArrayLike) -> Array:
+        experts = timed(gather_time, element * params.experts, expert_group, apart)
+        return timed(gather_time, element * dense, group, plan.tp) + routed * experts
+
+    def reduced(shards: ArrayLike, expert_shards: ArrayLike) -> Array:
+        experts = gradient * params.experts / expert_shards
+        experts_time = timed(reduce_time, experts, expert_ranks / expert_shards, apart * expert_shards)
+        dense_time = timed(reduce_time, gradient * dense / shards, replicas / shards, plan.tp * shards)
+        return dense_time + routed * experts_time
 
     return Traffic(
-        all_reduce=all_weights(reduce_time, gradient, replicas),
-        scatter=all_weights(gather_time, gradient, group),
-        gather=all_weights(gather_time, weight, group),
-        between_copies=timed(reduce_time, gradient * dense / group, replicas / group, plan.tp * group),
+        all_reduce=reduced(1.0, 1.0),
+        scatter=in_group(gradient),
+        gather=in_group(weight),
+        between_copies=reduced(group, expert_group),
     )
 
 

@@ -1,8 +1,8 @@
-r"""Collectives of a pass hide behind a share of the matmuls that can run beside them.
+r"""Collectives of a pass hide behind a share of the compute that can run beside them.
 
-What the collectives of a pass cost, $t_\text{collectives}$, hides behind a share o of the time of those matmuls,
+What the collectives of a pass cost, $t_\text{collectives}$, hides behind a share o of the time of that compute,
 
-$$ t = \max(0,\; t_\text{collectives} - o \, t_\text{matmul}). $$
+$$ t = \max(0,\; t_\text{collectives} - o \, t_\text{compute}). $$
 
 Reference: Wang et al. 2023, doi 10.1145/3567955.3567959, section 3 (collectives and the matmuls that depend on them).
 """
@@ -26,12 +26,12 @@ class Passes(NamedTuple):
     backward: Array
 
 
-def behind_matmuls(collectives: Passes, matmuls: Passes, overlap: ArrayLike, temperature: Temperature = 0.0) -> Passes:
-    """Collectives that matmuls do not hide.
+def not_hidden(collectives: Passes, compute: Passes, overlap: ArrayLike, temperature: Temperature = 0.0) -> Passes:
+    """Collectives that compute does not hide.
 
     Args:
         collectives: time of each pass [s].
-        matmuls: time of the matmuls that can run beside them [s].
+        compute: time of the compute that can run beside them [s].
         overlap: o [1].
         temperature: smoothing [1].
 
@@ -39,6 +39,6 @@ def behind_matmuls(collectives: Passes, matmuls: Passes, overlap: ArrayLike, tem
         Times; zero where there are no collectives [s].
     """
     return Passes(
-        exposed(collectives.forward, overlap * matmuls.forward, temperature),
-        exposed(collectives.backward, overlap * matmuls.backward, temperature),
+        exposed(collectives.forward, overlap * compute.forward, temperature),
+        exposed(collectives.backward, overlap * compute.backward, temperature),
     )

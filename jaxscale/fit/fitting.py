@@ -12,7 +12,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Origin
+from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Origin, Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, values_of
 from jaxscale.errors import InputError
@@ -112,8 +112,9 @@ def fit_measured(
     """
     say = progress or (lambda _: None)
     n = len(measured.batch)
-    if n_starts < 1:
-        raise InputError(f"n_starts = {n_starts} is out of range; expected at least 1")
+    for what, count, least in (("n_starts", n_starts, 1), ("n_folds", n_folds, 2)):
+        if count < least:
+            raise InputError(f"{what} = {count} is out of range; expected at least {least}")
     if n < MIN_ROWS:
         raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
     pooled = start if start is not None else prior_medians()
@@ -258,8 +259,9 @@ def calibration_record(
     return Calibration(
         name=name,
         effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
-        scatter=measured_scatter(measured, held_out) + before.scatter,
-        known=tuple(sorted(set(before.known) | set(level_kinds(rows)))),
+        scatter=own_scatter(before, measured, held_out) + before.scatter,
+        # Models are known to those who ran them: of the start's own sources the start itself tells.
+        known=tuple(sorted({level for level in before.known if level[0] != "architecture"} | set(level_kinds(rows)))),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
         limits=before.limits,
@@ -267,6 +269,15 @@ def calibration_record(
         fitted=level_kinds([{kind: row[kind] for kind in ("source", "framework")} for row in rows]),
         origin=Origin(values_of(pooled), before) if before.known else None,
     )
+
+
+def own_scatter(before: Calibration, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
+    """Scatter that the runs of a fit show, of sources and frameworks that its start has not seen.
+
+    Runs that the start was fitted to are no longer held out: it says better how far off new ones may be.
+    """
+    found = measured_scatter(measured, held_out)
+    return tuple(entry for entry in found if (entry.kind, entry.level) not in before.known)
 
 
 def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscale.calibration import Scatter
+from jaxscale.calibration import Z90, Scatter
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.measured import groups_of
+from jaxscale.fit.objective import time_scatter
 
 MIN_RUNS = 5
 """Held-out runs below which a level gets no scatter of its own [1]."""
@@ -15,22 +16,29 @@ MEMORY_SCATTER = 0.15
 """Relative scatter of peak memory where fewer than `MIN_RUNS` were measured [1]."""
 
 
-def half_width(errors: np.ndarray, groups: np.ndarray) -> float:
+GROUPS_THAT_TELL = 9
+"""Groups from which on the largest error of G covers 90 % of new groups: G / (G + 1) of them [1]."""
+
+
+def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> float:
     r"""Half-width that covers 90 % of the runs of a new group.
 
     The quantile of split-conformal prediction, $0.9 (1 + 1/G)$, with the G groups as what is exchangeable: runs of one
-    group share most of their error, so that many runs of few groups tell little.
+    group share most of their error, so that many runs of few groups tell little; fewer than `GROUPS_THAT_TELL` cannot
+    tell of less than the scatter that runs are known to have.
     Reference: Lei et al. 2018, JASA 113, 1094-1111, section 2.2.
 
     Args:
         errors: absolute errors of held-out runs [row].
         groups: group of each run [row].
+        least: half-width for the scatter of single runs.
 
     Returns:
         Half-width, in the unit of the errors.
     """
-    level = min(1.0, 0.9 * (1.0 + 1.0 / len(np.unique(groups))))
-    return float(np.nanquantile(errors, level))
+    n = len(np.unique(groups))
+    found = float(np.nanquantile(errors, min(1.0, 0.9 * (1.0 + 1.0 / n))))
+    return max(found, least) if n < GROUPS_THAT_TELL else found
 
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
@@ -68,7 +76,8 @@ def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarra
     if rows.sum() < MIN_RUNS:
         return ()
     memory = np.where(np.isfinite(np.asarray(measured.peak_memory)), held_out[:, 1], np.nan)
-    time = half_width(np.abs(held_out[rows, 0]), groups_of(measured)[rows])
+    least = Z90 * float(np.max(time_scatter(measured.levels["source"])))
+    time = half_width(np.abs(held_out[rows, 0]), groups_of(measured)[rows], least)
     return (Scatter(kind, level, time, _memory_scatter(memory[rows])),)
 
 

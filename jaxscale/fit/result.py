@@ -241,6 +241,12 @@ class FitResult:
         return Profile(constrain_values(rows)[:, index], np.asarray(rises), distances**2)
 
     @property
+    def memory_errors(self) -> np.ndarray:
+        """Predicted minus measured logs of peak memory of the runs that state one, in sample [run with a peak]."""
+        position, count = np.asarray(self.problem.with_memory), int(np.sum(np.asarray(self.problem.has_memory)))
+        return np.asarray(self.solution.log_residuals)[position[:count], 1]
+
+    @property
     def valid(self) -> bool:
         """Whether the optimiser converged to a finite optimum."""
         return bool(self.solution.converged) and bool(np.isfinite(self.solution.loss))
@@ -262,9 +268,20 @@ class FitResult:
                 f"the fit stays near its start, with priors of {self.tightness:g} times their spread: intervals of "
                 "coefficients are as narrow as these"
             )
+        if seen := self._seen_by_start:
+            found.append(
+                f"the start was fitted to runs of {', '.join(seen)}: held-out errors may be of runs that it has seen, "
+                "and intervals are its own"
+            )
         if not np.isfinite(self.held_out).any():
             found.append("too few groups of runs for a cross-validation: the scatter is that of the starting fit")
         return tuple(found)
+
+    @property
+    def _seen_by_start(self) -> list[str]:
+        record = self.coefficients.calibration
+        known = record.origin.record.known if record is not None and record.origin is not None else ()
+        return sorted({source for kind, source in known if kind == "source"} & set(self.levels["source"]))
 
     @property
     def memory_limits(self) -> tuple[MemoryLimit, ...]:

@@ -51,7 +51,7 @@ class Solution(NamedTuple):
         parameters: standardised parameters at the optimum [parameter].
         loss: negative log posterior there [1].
         start_losses: loss that each start reached, at the end or where it was given up [start].
-        converged: whether the polish met its tolerance.
+        converged: whether the polish met its tolerance, or settled where polishing again is of no help.
         log_residuals: predicted minus measured logs of step time and memory, padding included [row, 2].
     """
 
@@ -208,7 +208,7 @@ def settled(problem: Problem, solution: Solution) -> Solution:
         idle = 0 if last.loss < best.loss - SETTLED else idle + 1
         best = _lowest([best, last])
         if idle == PATIENCE:
-            break
+            return best._replace(converged=jnp.asarray(True))
     return best
 
 

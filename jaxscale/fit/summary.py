@@ -27,11 +27,24 @@ def headlines(result: "FitResult") -> list[str]:
         f"fit of {result.n} runs in {result.groups.max() + 1} groups, {len(result.effects)} effects of levels",
         f"error of step time: {result.mape_train:.2f} % in sample, {result.mape_cv:.2f} % held out "
         f"(median {result.median_cv:.2f} %)",
+        *memory_lines(result),
         *floor_lines(result),
         f"AIC {found.aic:.1f}, BIC {found.bic:.1f}, {found.n_effective:.1f} parameters decided by the runs",
         "most influential runs: "
         + ", ".join(f"{result.name_of(row)} ({distance:.2g})" for row, distance in result.influence),
     ]
+
+
+def memory_error(result: "FitResult") -> dict[str, Any]:
+    """Runs that state a peak memory, and the mean error of theirs in sample [%]; None without any."""
+    found = 100.0 * np.abs(np.expm1(result.memory_errors))
+    return {"n": len(found), "mape": float(np.mean(found)) if len(found) else None}
+
+
+def memory_lines(result: "FitResult") -> list[str]:
+    """How well peak memory is met; nothing where no run states one."""
+    found = memory_error(result)
+    return [f"error of peak memory: {found['mape']:.2f} % in sample, {found['n']} runs"] if found["n"] else []
 
 
 def floor_lines(result: "FitResult") -> list[str]:
@@ -135,6 +148,7 @@ def summary_json(result: "FitResult") -> dict[str, Any]:
         "mape_train": _finite(result.mape_train),
         "mape_cv": _finite(result.mape_cv),
         "median_cv": _finite(result.median_cv),
+        "memory": memory_error(result),
         "repeats": repeat_noise(result),
         "valid": result.valid,
         "messages": list(result.messages),

@@ -20,8 +20,17 @@ LINES_TOLD = 10
 LEAST_UTILISATION = 0.005
 """Share of the peak that half of the runs of a real table exceed: 0.06 to 0.6 in the shipped tables [1]."""
 
+FAR_BELOW = 0.01
+"""Utilisation of a run over that of half of its table below which its time is hardly in the same unit [1]."""
+
+CAPACITY_SLACK = 1.1
+"""Peak memory over what the catalogue says of a chip, from which on no rounding of its capacity explains it [1]."""
+
 TOLERANCE = 0.05
 """Difference up to which two statements of the same speed count as one, as where the time is rounded [1]."""
+
+PLACE = "source_row"
+"""Column that tells copies of a row apart."""
 
 Say = Callable[[str], None]
 
@@ -56,6 +65,18 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
             f"{runs.path}: half of the runs reach less than {np.median(found):.2%} of the peak of their chips: check "
             "that step_time_s is in seconds and global_batch_size_seqs in sequences"
         )
+    _tell_of(
+        runs,
+        lines,
+        found < FAR_BELOW * np.median(found),
+        f"reach less than {FAR_BELOW:.0%} of what half of the others do: check that their step_time_s is in seconds",
+        say,
+    )
+    held = np.nan_to_num(measured.peak_memory / np.asarray(measured.batch.cluster.chip.hbm_bytes))
+    _tell_of(
+        runs, lines, held > CAPACITY_SLACK, "hold more than their chips can: check that peak_mem_gb is in 1e9 byte", say
+    )
+    _tell_of(runs, lines, is_copy(runs, index), "are copies of an earlier row, down to the measured time", say)
     apart = np.abs(np.log([stated_twice(runs.rows[position]) for position in index])) > TOLERANCE
     _tell_of(runs, lines, apart, "state a throughput that contradicts their step time, which is the one used", say)
     _tell_of(
@@ -76,6 +97,17 @@ def _tell_of(runs: Runs, lines: np.ndarray, which: np.ndarray, what: str, say: S
 
 def _first(lines: Sequence[int]) -> str:
     return ", ".join([*map(str, lines[:LINES_TOLD]), *(["..."] if len(lines) > LINES_TOLD else [])])
+
+
+def is_copy(runs: Runs, index: np.ndarray) -> np.ndarray:
+    """Whether a run has the values of an earlier one in all columns but its place in the source [row]."""
+    seen: set[tuple] = set()
+    found = []
+    for position in index:
+        values = tuple(sorted((name, value) for name, value in runs.rows[position].values.items() if name != PLACE))
+        found.append(values in seen)
+        seen.add(values)
+    return np.asarray(found, dtype=bool)
 
 
 def utilisation(measured: Measured) -> np.ndarray:

@@ -111,8 +111,9 @@ def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
 
 
 def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
-    """Errors where measurements exist, in all and by group."""
-    columns = (by, "runs", "mean error", "median", "90 % of runs below", "inside 90 % interval")
+    """Errors where measurements exist, in all and by group; of peak memory where any was measured."""
+    columns = [by, "runs", "mean error", "median", "90 % of runs below", "inside 90 % interval"]
+    has_memory = errors["n_memory"] > 0
     groups = errors["by"].get(by, {})
     entries = [("all", errors), *groups.items()] if len(groups) != 1 else list(groups.items())
     rows = [
@@ -121,10 +122,12 @@ def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
             entry["n"],
             *(f"{number(entry[key])} %" for key in ("mape", "median_ape", "p90_ape")),
             f"{100 * entry['coverage_90']:.0f} %",
+            *((f"{number(entry['memory_mape'])} %" if entry["n_memory"] else "-",) if has_memory else ()),
         )
         for name, entry in entries
         if entry["n"]
     ]
+    columns += ["mean error of memory"] if has_memory else []
     return make_table("Error of step time where it was measured", columns, rows, text=(by,))
 
 

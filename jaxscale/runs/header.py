@@ -6,11 +6,36 @@ from pathlib import Path
 
 from jaxscale.errors import InputError
 from jaxscale.runs.cells import show
-from jaxscale.runs.schema import REQUIRED, SHAPE
+from jaxscale.runs.schema import BY_NAME, REQUIRED, SHAPE
 
+# Columns that no prediction reads: nothing is lost where they are misspelt.
+_SAYS_NOTHING = ("source_row", "notes")
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 # What fills a required column that is absent.
 _FILLED_BY = {**dict.fromkeys(SHAPE, "model"), "micro_batch_size": "n_microbatches"}
+
+
+_ALIKE, _WHOLE_WORD = 0.75, 4
+"""Likeness of two names from which one may be meant by the other (`difflib`) [1], or letters of one inside it [1]."""
+
+
+def canonical(name: str) -> str:
+    """A name in a header as the schema spells it, whose case does not matter; as it is where the schema has none."""
+    name = name.strip()
+    return name.lower() if name.lower() in BY_NAME else name
+
+
+def misspelt(columns: Sequence[str]) -> dict[str, str]:
+    """Columns that are not read, but look like one that the table lacks, and which that is."""
+    absent = [name for name in BY_NAME if name not in (*columns, *_SAYS_NOTHING)]
+    unread = [name for name in columns if name not in BY_NAME and not name.startswith(("predicted_", "term_"))]
+    close = {name: _close(name.lower(), absent) for name in unread}
+    return {name: found[0] for name, found in close.items() if found}
+
+
+def _close(name: str, absent: Sequence[str]) -> list[str]:
+    inside = [other for other in absent if len(name) >= _WHOLE_WORD and name in other]
+    return inside or difflib.get_close_matches(name, absent, n=1, cutoff=_ALIKE)
 
 
 def check_header(path: Path, columns: Sequence[str]) -> None:
@@ -37,12 +62,6 @@ def check_header(path: Path, columns: Sequence[str]) -> None:
 
 def _missing(missing: Sequence[str], columns: Sequence[str]) -> str:
     noun = "column" if len(missing) == 1 else "columns"
-    hints = {name: close[0] for name in missing if (close := _close(name, columns))}
-    hint = f" (is {show(hints[missing[0]])} meant?)" if missing[0] in hints else ""
+    meant = {name: column for column, name in misspelt(columns).items() if name in missing}
+    hint = "".join(f" (is {show(column)} meant for {name!r}?)" for name, column in list(meant.items())[:1])
     return f"missing {noun} {', '.join(map(repr, missing))}{hint}; expected at least {', '.join(REQUIRED)}"
-
-
-def _close(name: str, columns: Sequence[str]) -> list[str]:
-    """Columns that are not the schema's own and look like the missing one."""
-    same = [column for column in columns if column.lower() == name]
-    return same or difflib.get_close_matches(name, [c for c in columns if c not in REQUIRED], n=1, cutoff=0.8)

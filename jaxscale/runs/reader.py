@@ -10,7 +10,7 @@ from jaxscale.catalogue import Hardware, load_hardware, model_fields
 from jaxscale.errors import InputError
 from jaxscale.runs.cells import parse_cell, parse_gpu, show, suggest
 from jaxscale.runs.checks import row_problems
-from jaxscale.runs.header import check_header
+from jaxscale.runs.header import canonical, check_header
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE, Value
 from jaxscale.runs.table import Row, Runs
 
@@ -87,19 +87,29 @@ def read_table(
     problems |= check.shapeless()
     lines = [f"{path}:{line}: {problem}" for line, problem in sorted(problems.items())]
     if lines and (not skip_bad or len(lines) == len(rows)):
-        raise _refusal(path, lines, len(rows))
+        raise _refusal(path, problems, lines, len(rows))
     kept = tuple(row for row in rows if row.line not in problems)
     return Runs(path, columns, kept, tuple(lines))
 
 
-def _refusal(path: Path, lines: list[str], n_rows: int) -> InputError:
-    """One problem is its own message; several are listed below a summary."""
-    if len(lines) == 1:
-        return InputError(lines[0], lines)
-    listed = [f"{path}: {len(lines)} of {n_rows} rows are bad", *lines[:_MAX_LISTED]]
-    if len(lines) > _MAX_LISTED:
-        listed.append(f"... and {len(lines) - _MAX_LISTED} more")
+def _refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: int) -> InputError:
+    """One problem is its own message, in however many rows; several are listed below a summary."""
+    grouped: dict[str, list[int]] = {}
+    for line, problem in sorted(problems.items()):
+        grouped.setdefault(problem, []).append(line)
+    told = [f"{path}:{where[0]}: {problem}{_more(where[1:])}" for problem, where in grouped.items()]
+    if len(told) == 1:
+        return InputError(told[0], lines)
+    listed = [f"{path}: {len(lines)} of {n_rows} rows are bad", *told[:_MAX_LISTED]]
+    if len(told) > _MAX_LISTED:
+        listed.append(f"... and {len(told) - _MAX_LISTED} more")
     return InputError("\n".join(listed), lines)
+
+
+def _more(lines: list[int]) -> str:
+    """The other lines that have the same problem."""
+    named = [*map(str, lines[:_MAX_LISTED]), *(["..."] if len(lines) > _MAX_LISTED else [])]
+    return f" (and the same in {len(lines)} more: lines {', '.join(named)})" if lines else ""
 
 
 def _open_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[int, list[str]]]]:
@@ -108,7 +118,7 @@ def _open_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[int, list[s
     first = next(records, None)
     if first is None:
         raise InputError(f"{path}: empty file; expected a CSV table with a header")
-    columns = tuple(name.strip() for name in first[1])
+    columns = tuple(canonical(name) for name in first[1])
     check_header(path, columns)
     return columns, records
 

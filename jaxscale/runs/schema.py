@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["integer", "number", "flag", "word", "text"]
+Kind = Literal["integer", "number", "flag", "word", "name", "text"]
 Value = float | bool | str
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
@@ -19,7 +19,8 @@ class Column:
 
     Attributes:
         name: header of the column.
-        kind: `integer` (8 or 8.0), `number` (> 0), `flag` (true or false), `word` (one of a vocabulary) or `text`.
+        kind: `integer` (8 or 8.0), `number` (> 0), `flag` (true or false), `word` (one of a vocabulary), `name`
+            (text whose case does not matter) or `text`.
         meaning: what a cell says.
         unit: unit of the cell.
         default: what an empty cell means.
@@ -60,7 +61,7 @@ COLUMNS = (
     Column("source", "text", "where the row comes from; one name per table"),
     Column("source_row", "text", "place in the source: file and line, sheet and row"),
     Column("model", "text", "name of the model; a catalogue name fills the shape columns"),
-    Column("framework", "text", "training framework", default="defaults of an unnamed framework"),
+    Column("framework", "name", "training framework", default="defaults of an unnamed framework"),
     Column("release", "text", "release of the framework or of the benchmark"),
     Column("n_layers", "integer", "depth", "1", "from the catalogue model", True, maximum=1e5),
     Column("d_model", "integer", "width", "1", "from the catalogue model", True, maximum=1e7),
@@ -97,7 +98,7 @@ COLUMNS = (
     _measured("tflops_per_gpu", "model flop rate, as the source counts", "1e12 flop/s", 1e6),
     _measured("mfu", "model flop utilisation, as the source counts", "1", 100.0),
     _measured("peak_mem_gb", "peak memory", "1e9 byte", 1e6),
-    Column("status", "text", "ok, oom, failed or other", default="ok"),
+    Column("status", "name", "ok, oom, failed or other", default="ok"),
     Column("notes", "text", "remarks"),
 )
 

@@ -1,13 +1,10 @@
-r"""Fully sharded training at scale: the flat ring, whose latency grows with every chip, and what of it compute hides.
+r"""Fully sharded training at scale: a ring whose latency grows with every chip, and what of it compute hides.
 
 NCCL gathers and scatters by one ring through all n chips of a group. A chunk makes n - 1 hops, k - 1 of them between
-the k domains that the group spans:
+the k domains that the group spans, as in `costs.collectives`:
 
 $$ t_\alpha = (n - k)\,\alpha_\mathrm{in} + (k - 1)\,\alpha_\mathrm{out} . $$
 
-With r = n / k chips of the group in each domain this is a ring inside a domain and one over the domains whose every
-hop also passes the r - 1 other chips, $(r - 1)\,\alpha_\mathrm{in} + (k - 1)\,[\alpha_\mathrm{out} + (r - 1)\,
-\alpha_\mathrm{in}]$: the hierarchy of `costs.collectives` with the network hop in brackets.
 Reference: NCCL, src/graph/tuning.cc (all-gather and reduce-scatter); Fernandez et al., arXiv 2411.13055, section 2.
 """
 
@@ -19,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._types import smooth_min
 from jaxscale.coefficients import Coefficients
-from jaxscale.costs.collectives import effective_link, gather_time, ranks_per_level
+from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.data import local_params
 from jaxscale.costs.pipeline import first_stage_layers
 from jaxscale.hardware import Cluster
@@ -27,31 +24,20 @@ from jaxscale.plan import Plan, element_bytes, shard_ranks
 from jaxscale.workload import Transformer
 
 
-def flat_ring(
-    cluster: Cluster,
-    plan: Plan,
-    coefficients: Coefficients,
-    hop_latency: Float[ArrayLike, " level"],
-    temperature: float = 0.0,
-) -> Cluster:
-    """The cluster as the rings of a plan's sharding group see it: the hops of the module's equation.
+def with_hop_latency(cluster: Cluster, coefficients: Coefficients, hop_latency: Float[ArrayLike, " level"]) -> Cluster:
+    """A cluster whose rings have hops of known latency.
 
     Args:
         cluster: chips and network.
-        plan: degrees; the group is `shard_group * cp` chips, `tp` apart.
         coefficients: whose latency scales are divided out, so that `hop_latency` is what applies.
         hop_latency: of one hop of the ring, inside a domain and between domains [s].
-        temperature: smoothing of the placement [1].
 
     Returns:
         The cluster with the latency of its network levels replaced.
     """
-    link = effective_link(cluster.network, coefficients)
-    here = ranks_per_level(shard_ranks(plan), plan.tp, link, temperature)[0]
     inside, between = jnp.asarray(hop_latency)[0], jnp.asarray(hop_latency)[1]
-    hop = (between + (here - 1.0) * inside) / coefficients.network_latency_scale
-    within = inside / coefficients.link_latency_scale
-    return eqx.tree_at(lambda c: c.network.latency, cluster, jnp.stack([within, hop, hop]))
+    inside, between = inside / coefficients.link_latency_scale, between / coefficients.network_latency_scale
+    return eqx.tree_at(lambda c: c.network.latency, cluster, jnp.stack([inside, between, between]))
 
 
 class LayerGather(NamedTuple):
@@ -81,7 +67,7 @@ def layer_gather(
     Args:
         model: the transformer.
         plan: degrees and sharding group.
-        cluster: as `flat_ring` returned it.
+        cluster: as `with_hop_latency` returned it.
         coefficients: fitted parameters.
         forward: compute of one microbatch's forward pass on one stage [s].
         temperature: smoothing [1].

@@ -12,7 +12,7 @@ from jaxscale.hardware import Cluster
 from jaxscale.memory import memory
 from jaxscale.plan import Plan
 from jaxscale.step import StepTime, step_time
-from jaxscale.trends.fully_sharded import flat_ring, sharding_group
+from jaxscale.trends.fully_sharded import sharding_group, with_hop_latency
 from jaxscale.trends.power import ChipPower, throttle
 from jaxscale.trends.prices import Price
 from jaxscale.workload import Transformer
@@ -91,7 +91,7 @@ def plan_at(layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperatu
 def step_at(
     scenario: Scenario, layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> StepTime:
-    """Time of one step on n chips, term by term: `step_time` with the latency of flat rings, and throttled.
+    """Time of one step on n chips, term by term: `step_time` with the hop latency of the scenario, and throttled.
 
     Args:
         scenario: model, chips, coefficients.
@@ -104,15 +104,15 @@ def step_at(
         The terms [s].
     """
     plan = plan_at(layout, n_chips, global_batch_size_seqs, temperature)
-    cluster = cluster_at(scenario, plan, temperature)
+    cluster = cluster_at(scenario, plan)
     return step_time(scenario.model, plan, cluster, scenario.coefficients, temperature)
 
 
-def cluster_at(scenario: Scenario, plan: Plan, temperature: float = 0.0) -> Cluster:
+def cluster_at(scenario: Scenario, plan: Plan) -> Cluster:
     """The cluster that a plan's collectives see, of as many chips as the plan takes, slowed by the power cap."""
     cluster = eqx.tree_at(lambda c: c.n_chips, scenario.cluster, plan.n_chips)
     cluster = eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, scenario.power, scenario.power_cap))
-    return flat_ring(cluster, plan, scenario.coefficients, scenario.hop_latency, temperature)
+    return with_hop_latency(cluster, scenario.coefficients, scenario.hop_latency)
 
 
 def memory_at(scenario: Scenario, layout: Layout, n_chips: Any, global_batch_size_seqs: Any) -> Array:

@@ -32,7 +32,8 @@ def test_help_of_a_command_names_the_hardware_option(run, command):
     ("arguments", "expected"),
     [
         (("predict",), "RUNS.csv"),
-        (("nope",), "nope"),
+        (("nope",), "command 'nope' is unknown; expected one of burst, demo, fit,"),
+        (("prdict", "runs.csv"), "command 'prdict' is unknown; expected one like predict"),
         (("predict", "runs.csv", "--nope"), "--nope"),
         (("plan", "--model", "gpt3-175b", "--gpu", "a100-80gb", "--n-gpus", "many", "--global-batch", "8"), "'many'"),
         (("fit", "runs.csv"), "--out"),
@@ -61,7 +62,7 @@ def test_any_other_failure_is_exit_1_and_not_hidden():
 
 def test_as_a_process(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "jaxscale.cli.main", "hardware", "no-such-chip"]
+    command = [sys.executable, "-m", "jaxscale", "hardware", "no-such-chip"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert result.returncode == 2
     assert result.stdout == ""

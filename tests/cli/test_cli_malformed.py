@@ -51,7 +51,7 @@ def test_refused(run, malformed, tmp_path, command):
 
 
 def test_as_a_process_there_is_no_traceback(table):
-    command = [sys.executable, "-m", "jaxscale.cli.main", "predict", str(table({"gpu": "potato"}))]
+    command = [sys.executable, "-m", "jaxscale", "predict", str(table({"gpu": "potato"}))]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr

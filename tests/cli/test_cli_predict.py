@@ -109,6 +109,12 @@ def test_without_out_and_json_a_table_is_printed(run, table):
     assert "Error of step time" not in planned.out
 
 
+def test_a_column_that_may_be_misspelt_is_told(run, table):
+    outcome = run("predict", table({"zero": "3"}), "--fit", "prior")
+    assert "column 'zero' is not read (is 'zero_stage' meant?)" in outcome.err
+    assert "is not read" not in run("predict", table({}), "--fit", "prior").err
+
+
 def test_skip_bad_drops_rows_and_says_how_many(run, table):
     path = table({}, {"tp": "x"})
     assert run("predict", path, "--fit", "prior").code == 2

@@ -53,7 +53,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def start(spec: Path, out: Path, *more: str, devices: int = 1) -> subprocess.Popen:
     environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    command = [sys.executable, "-m", "jaxscale.cli.main", "sweep", str(spec), "--out", str(out), *more]
+    command = [sys.executable, "-m", "jaxscale", "sweep", str(spec), "--out", str(out), *more]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 

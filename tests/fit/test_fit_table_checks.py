@@ -12,15 +12,16 @@ from jaxscale.fit.table_checks import stated_twice, tell, utilisation
 
 COLUMNS = (
     "n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,step_time_s,"
-    "tokens_per_s_per_gpu"
+    "tokens_per_s_per_gpu,peak_mem_gb"
 )
-RUN = "32,4096,32,4096,h100-80gb,64,4,1,1,256,{time},{throughput}"
+RUN = "32,4096,32,4096,h100-80gb,64,4,1,1,256,{time},{throughput},{memory}"
 """32 layers of 12 d^2 weights: a quarter of the peak takes 4 s."""
 
 
-def said_of(path, *rows: tuple[float, float | str]) -> list[str]:
-    """What is said of a table of runs with these times and throughputs."""
-    lines = [RUN.format(time=time, throughput=throughput) for time, throughput in rows]
+def said_of(path, *rows: tuple[float | str, ...]) -> list[str]:
+    """What is said of a table of runs with these times, throughputs and peaks."""
+    filled = [(*row, "", "")[:3] for row in rows]
+    lines = [RUN.format(time=time, throughput=throughput, memory=memory) for time, throughput, memory in filled]
     path.write_text("\n".join([COLUMNS, *lines]) + "\n", encoding="utf-8")
     runs, said = js.read_runs(path), []
     tell(runs, *measured_runs(runs), said.append)
@@ -38,8 +39,11 @@ def test_a_plausible_table_goes_without_a_word(tmp_path):
         (((4.0, ""), (0.004, ""), (4.0, "")), ("1 of 3 runs take less time than their chips need", "(lines 3)")),
         (((4000.0, ""), (4000.0, ""), (4.0, "")), ("half of the runs reach less than", "is in seconds")),
         (((4.0, ""), (4.0, 2048.0), (4.0, 4096.0)), ("1 of 3 runs state a throughput that contradicts", "(lines 3)")),
+        (((4.0,), (4100.0,), (4.2,)), ("1 of 3 runs reach less than 1% of what half of", "(lines 3)")),
+        (((4.0, "", 40.0), (4.1, "", 41000.0)), ("1 of 2 runs hold more than their chips can", "(lines 3)")),
+        (((4.0,), (4.1,), (4.0,)), ("1 of 3 runs are copies of an earlier row", "(lines 4)")),
     ],
-    ids=["faster than the peak", "milliseconds", "two speeds"],
+    ids=["faster than the peak", "milliseconds", "two speeds", "one in milliseconds", "megabytes", "a copy"],
 )
 def test_what_cannot_be_is_told_with_its_lines(tmp_path, rows, parts: tuple[str, ...]):
     (sentence,) = [line for line in said_of(tmp_path / "runs.csv", *rows) if parts[0] in line]
@@ -47,7 +51,7 @@ def test_what_cannot_be_is_told_with_its_lines(tmp_path, rows, parts: tuple[str,
 
 
 def test_rows_that_cannot_be_fitted_are_counted(tmp_path):
-    (said,) = said_of(tmp_path / "runs.csv", (4.0, ""), (4.0, ""), ("", ""))
+    (said,) = said_of(tmp_path / "runs.csv", (4.0, ""), (4.1, ""), ("", ""))
     assert "1 of 3 rows are left out" in said
 
 
@@ -62,5 +66,5 @@ def test_shipped_runs_stay_below_the_peak(table: str):
 
 def test_a_row_of_one_statement_contradicts_nothing(tmp_path):
     path = tmp_path / "runs.csv"
-    path.write_text(f"{COLUMNS}\n{RUN.format(time=4.0, throughput='')}\n", encoding="utf-8")
+    path.write_text(f"{COLUMNS}\n{RUN.format(time=4.0, throughput='', memory='')}\n", encoding="utf-8")
     assert stated_twice(js.read_runs(path).rows[0]) == 1.0

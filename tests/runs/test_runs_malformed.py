@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from run_tables import GOOD, read, write_rows
 
 from jaxscale.errors import InputError
+from jaxscale.runs.header import misspelt
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS
 
 SHAPE = dict.fromkeys(("n_layers", "d_model", "n_heads"), "")
@@ -72,10 +73,31 @@ def test_missing_columns_that_another_would_fill(table):
     assert "missing columns 'n_layers', 'micro_batch_size'" in message
 
 
+def renamed(path: Path, **names: str) -> Path:
+    """A table of one good row with columns of other names."""
+    return write_rows(path, [{names.get(name, name): cell for name, cell in GOOD.items()}])
+
+
 def test_misspelled_column(tmp_path):
-    row = {**GOOD, "TP": "2"}
-    del row["tp"]
-    assert "missing column 'tp' (is 'TP' meant?)" in refused(write_rows(tmp_path / "runs.csv", [row]))
+    table = renamed(tmp_path / "runs.csv", n_layers="num_layers", model="name")
+    assert "missing column 'n_layers' (is 'num_layers' meant for 'n_layers'?)" in refused(table)
+
+
+def test_the_case_of_a_column_does_not_matter(tmp_path):
+    assert read(renamed(tmp_path / "runs.csv", tp="TP", gpu="GPU")).rows[0]["tp"] == 2.0
+
+
+def test_columns_that_look_like_others_are_found():
+    columns = [*GOOD, "recompute", "zero", "peak_memory_gb", "loss", "note", "predicted_note", "term_matmul_s"]
+    expected = {"recompute": "activation_recompute", "zero": "zero_stage", "peak_memory_gb": "peak_mem_gb"}
+    assert misspelt(columns) == expected
+    assert misspelt([*columns, "zero_stage"]) == {name: is_ for name, is_ in expected.items() if name != "zero"}
+
+
+def test_a_problem_of_many_rows_is_told_once(tmp_path):
+    table = write_rows(tmp_path / "runs.csv", [GOOD, *[{**GOOD, "gpu": "potato"}] * 3])
+    message = refused(table)
+    assert message.count("potato") == 1 and "(and the same in 2 more: lines 4, 5)" in message
 
 
 def test_unknown_model_without_shape_columns(table):
@@ -139,7 +161,7 @@ def test_all_bad_rows_are_listed(table):
 
 def test_long_lists_are_cut_but_kept_whole_in_the_error(table):
     with pytest.raises(InputError) as caught:
-        read(table({}, *[{"tp": "x"}] * 50))
+        read(table({}, *[{"tp": f"x{index}"} for index in range(50)]))
     assert str(caught.value).endswith("... and 30 more")
     assert len(caught.value.problems) == 50
 

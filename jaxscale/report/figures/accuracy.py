@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 BAND = 0.10
 """Half width of the shaded band: within ten per cent [1]."""
 
+WIDEST_RATIO = 4.0
+"""Predicted over measured time, or the reverse, up to which the ratio is shown to scale [1]."""
+
 SHOWN = 0.98
 """Share of the errors that panels by column show to scale [1]."""
 
@@ -77,7 +80,7 @@ def predicted_against_measured(
             right.plot(x, y / x, marker, **looks)
         both = np.concatenate([times, found])
         _diagonal(left, (both.min() / 1.2, both.max() * 1.2) if both.size else (0.1, 10.0))
-        _ratio(right, left.get_xlim(), found / times)
+        _ratio(right, left.get_xlim(), times, found / times)
         figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
         if masks:
             figure.legend(
@@ -96,12 +99,17 @@ def _diagonal(axes: "Axes", limits: tuple[float, float]) -> None:
         round_ticks(axis, limits)
 
 
-def _ratio(axes: "Axes", limits: tuple[float, float], ratio: np.ndarray) -> None:
-    """The same errors with the diagonal laid flat, where a few per cent can be seen."""
+def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: np.ndarray) -> None:
+    """The same errors with the diagonal laid flat, where a few per cent can be seen; triangles are beyond."""
     axes.axhspan(1 - BAND, 1 + BAND, color="#D9D9D9", lw=0, zorder=0)
     axes.axhline(1.0, color=INK, lw=1, zorder=1)
-    low, high = np.quantile(ratio, [0.002, 0.998]) if ratio.size else (0.8, 1.25)
-    axes.set(xscale="log", yscale="log", xlim=limits, ylim=(min(low / 1.05, 0.8), max(high * 1.05, 1.25)))
+    low = np.quantile(ratio, 0.002, method="lower") if ratio.size else 0.8
+    high = np.quantile(ratio, 0.998, method="higher") if ratio.size else 1.25
+    bottom, top = max(min(low / 1.05, 0.8), 1.0 / WIDEST_RATIO), min(max(high * 1.05, 1.25), WIDEST_RATIO)
+    axes.set(xscale="log", yscale="log", xlim=limits, ylim=(bottom, top))
+    for beyond, edge, marker in ((ratio < bottom, bottom, "v"), (ratio > top, top, "^")):
+        if beyond.any():  # an empty set of points would upset the layout
+            axes.plot(times[beyond], np.full(beyond.sum(), edge), marker, ms=6, color=INK, mew=0, clip_on=False)
     axes.set(xlabel="measured step time [s]", ylabel="predicted / measured [1]")
     round_ticks(axes.xaxis, limits)
     _plain_ratio_ticks(axes)
@@ -148,9 +156,10 @@ def _plain_ratio_ticks(axes: "Axes") -> None:
     """Ticks such as 0.8 and 1.25 rather than powers of ten."""
     low, high = axes.get_ylim()
     low, high = min(low, 0.85), max(high, 1.2)
-    candidates = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
-    wide = high / low > 4.0
-    ticks = [tick for tick in candidates if low <= tick <= high and not (wide and tick in (0.9, 1.1))]
+    candidates = [0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
+    too_close = {4.0: (0.9, 1.1), 8.0: (0.67, 0.8, 1.25, 1.5)}
+    left_out = {tick for widest, close in too_close.items() if high / low > widest for tick in close}
+    ticks = [tick for tick in candidates if low <= tick <= high and tick not in left_out]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
     axes.set_ylim(low, high)
