@@ -20,7 +20,7 @@ PURPLE, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#7F7F7F"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, YELLOW, INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DOTS_PER_INCH = 130
-N_COLOURS = 256
+N_COLOURS = 192
 
 RC: dict[Any, Any] = {
     "axes.axisbelow": True,
