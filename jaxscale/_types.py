@@ -123,6 +123,11 @@ def positive_part(value: ArrayLike, temperature: Temperature) -> Array:
     return 0.5 * jnp.add(value, jnp.sqrt(jnp.square(value) + 4.0 * temperature**2))
 
 
+def several(n: ArrayLike, temperature: Temperature = 0.0) -> Array:
+    """Switch of a degree: 0 for one, 1 from two on, linear between, exact or smooth [1]."""
+    return smooth_min(jnp.subtract(n, 1.0), 1.0, temperature)
+
+
 def degree_within(room: ArrayLike, n: ArrayLike, temperature: Temperature) -> Array:
     """Ranks out of n for which there is room: at least one, at most n, exact or smooth [1]."""
     if not is_exact(temperature):

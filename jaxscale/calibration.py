@@ -188,6 +188,11 @@ class Calibration:
         return frozenset(self.known)
 
     @functools.cached_property
+    def known_sources(self) -> frozenset[str]:
+        """Sources of the runs that the fit has seen."""
+        return frozenset(level for kind, level in self.known if kind == "source")
+
+    @functools.cached_property
     def _scatter_by_level(self) -> dict[tuple[str, str], Scatter]:
         # The first entry of a level counts: a new fit puts its own before those of its start.
         return {(scatter.kind, scatter.level): scatter for scatter in reversed(self.scatter)}
@@ -229,17 +234,17 @@ class Calibration:
 
     def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
         source, framework, largest = levels.get("source") or "", levels.get("framework") or "", dict(self.largest)
-        is_new_source = ("source", source) not in self._known and ("framework", framework) in self._known
+        is_new_source = source not in self.known_sources and ("framework", framework) in self._known
         # A kernel that was never timed sets a run apart about as much as another system does.
         is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
-        novel = {
-            "new_source": (is_new_source, framework),
-            "new_model": (self._is_unseen("architecture", levels.get("architecture")), source),
-            "larger": (n_chips > largest.get(source, max(largest.values(), default=math.inf)), source),
-        }
+        novel = (
+            ("new_source", framework, is_new_source),
+            ("new_model", source, self._is_unseen("architecture", levels.get("architecture"))),
+            ("larger", source, n_chips > largest.get(source, max(largest.values(), default=math.inf))),
+        )
         found = [self._unseen_scatter for kind in ("gpu", "precision") if self._is_unseen(kind, levels.get(kind))]
-        for kind, level in ((kind, level) for kind, (is_novel, level) in novel.items() if is_novel):
-            entries = (self._scatter_by_level.get((kind, name)) for name in (level, ""))
+        for kind, level, is_novel in novel:
+            entries = (self._scatter_by_level.get((kind, name)) for name in (level, "") if is_novel)
             found += [entry for entry in entries if entry is not None][:1]
         return found
 

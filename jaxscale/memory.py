@@ -9,16 +9,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxscale._types import Temperature, as_arrays, smooth_max, smooth_min
+from jaxscale._types import Temperature, as_arrays, several, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
-from jaxscale.costs.data import local_params
+from jaxscale.costs.data import held_params, local_params
 from jaxscale.costs.elementwise import sequence_split
 from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
 from jaxscale.hardware import Cluster
 from jaxscale.plan import (
     Plan,
     element_bytes,
-    expert_shard_ranks,
     mean_by_precision,
     shard_ranks,
     sharding,
@@ -144,7 +143,7 @@ def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
 
     1F1B: min(m, pp), times `1 + (pp - 1) / (pp vpp)` when interleaved; GPipe: m.
     """
-    is_interleaved = smooth_min(plan.vpp - 1.0, 1.0, temperature)  # 0 or 1 at whole degrees, linear between
+    is_interleaved = several(plan.vpp, temperature)
     interleaved = 1.0 + is_interleaved * (plan.pp - 1.0) / (plan.pp * plan.vpp)
     one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
     return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
@@ -168,16 +167,7 @@ def memory(
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
     c = coefficients
     params = local_params(model, plan, temperature)
-    dense = params.layers + params.embedding
-    group = shard_ranks(plan)
-    expert_group = expert_shard_ranks(plan, temperature)
-
-    def held(stage: int) -> Array:
-        sharded = sharding(plan, stage)
-        shards = 1.0 + sharded * (group - 1.0)
-        expert_shards = 1.0 + sharded * (expert_group - 1.0)
-        return dense / shards + params.experts / expert_shards
-
+    optimizer, gradients, weights = (held_params(params, plan, stage, temperature) for stage in (1, 2, 3))
     layers = first_stage_layers(model, plan, temperature)
     whole = layer_activation_bytes(model, plan, c)
     in_flight = microbatches_in_flight(plan, temperature)
@@ -194,13 +184,19 @@ def memory(
     last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
     logits = smooth_max(last_stage, activations, temperature) - activations
     # A rank that shares its weights with no other has nothing to gather.
-    is_shared = jnp.minimum(group - 1.0, 1.0)
-    gathered = sharding(plan, 3) * is_shared * 2.0 * element_bytes(plan) * (params.layers + params.experts) / layers
+    gathered = (
+        sharding(plan, 3)
+        * several(shard_ranks(plan))
+        * 2.0
+        * element_bytes(plan)
+        * (params.layers + params.experts)
+        / layers
+    )
     trainable = model.trainable_share
     return Memory(
-        weights=weight_bytes(model, plan) * held(3),
-        gradients=c.gradient_memory_bytes * trainable * held(2),
-        optimizer=optimizer_state_bytes(plan) * trainable * held(1),
+        weights=weight_bytes(model, plan) * weights,
+        gradients=c.gradient_memory_bytes * trainable * gradients,
+        optimizer=optimizer_state_bytes(plan) * trainable * optimizer,
         activations=activations,
         logits=logits,
         buffers=gathered,

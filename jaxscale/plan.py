@@ -21,6 +21,7 @@ from jaxscale._types import (
     degree_within,
     is_exact,
     positive_part,
+    several,
 )
 from jaxscale.workload import Transformer
 
@@ -162,7 +163,7 @@ def sharding(plan: Plan, stage: int) -> Array:
 
 def pipelining(plan: Plan) -> Array:
     """Switch of a pipeline: 1 from two stages on, 0 without, linear between one stage and two [1]."""
-    return jnp.minimum(plan.pp - 1.0, 1.0)
+    return several(plan.pp)
 
 
 def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:

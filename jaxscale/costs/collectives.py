@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import N_LEVELS, Temperature, degree_within, positive_part, smooth_max, smooth_min
+from jaxscale._types import N_LEVELS, Temperature, degree_within, positive_part, several, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Network
 
@@ -83,7 +83,7 @@ def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: Te
 
 def launch_time(n: ArrayLike, link: Link) -> Array:
     """Launch of one collective: nothing for a single rank, whole from two ranks on, linear between [s]."""
-    return link.launch * jnp.minimum(jnp.subtract(n, 1.0), 1.0)
+    return link.launch * several(n)
 
 
 TREE_HOP = 2.0
@@ -100,7 +100,7 @@ def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, tempera
     slowest, rings = 0.0, 1.0
     for rank, bandwidth in zip(ranks, link.bandwidth, strict=True):
         # A level with one rank carries nothing; between one and two ranks what it carries grows linearly.
-        slowest = smooth_max(slowest, smooth_min(rank - 1.0, 1.0, temperature) / (rings * bandwidth), temperature)
+        slowest = smooth_max(slowest, several(rank, temperature) / (rings * bandwidth), temperature)
         rings = rings * rank
     return (1.0 - 1.0 / jnp.asarray(n)) * slowest
 
@@ -129,8 +129,7 @@ def tree_latency(ranks: tuple[Array, ...], link: Link, temperature: Temperature)
     """
     time = link.latency[0] * (ranks[0] - 1.0)
     for rank, latency in zip(ranks[1:], link.latency[1:], strict=True):
-        is_spanned = smooth_min(rank - 1.0, 1.0, temperature)
-        time = time + is_spanned * latency * TREE_HOP * jnp.log2(1.0 + rank)
+        time = time + several(rank, temperature) * latency * TREE_HOP * jnp.log2(1.0 + rank)
     return time
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature, exposed, log2_above_one, smooth_min
+from jaxscale._types import Temperature, exposed, log2_above_one, several
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Collective, Link, gather_time, reduce_time
 from jaxscale.costs.pipeline import first_stage_layers
@@ -64,6 +64,14 @@ def local_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0)
     return LocalParams(dense * stage, experts * stage, embedding)
 
 
+def held_params(params: LocalParams, plan: Plan, stage: int, temperature: Temperature = 0.0) -> Array:
+    """Parameters of whose state a chip holds its share, where ZeRO splits it from a stage on [1]."""
+    sharded = sharding(plan, stage)
+    shards = 1.0 + sharded * (shard_ranks(plan) - 1.0)
+    expert_shards = 1.0 + sharded * (expert_shard_ranks(plan, temperature) - 1.0)
+    return (params.layers + params.embedding) / shards + params.experts / expert_shards
+
+
 class DataParallel(NamedTuple):
     """Exposed data-parallel time of one step.
 
@@ -102,7 +110,7 @@ def data_traffic(
     replicas, expert_ranks = plan.dp * plan.cp, expert_replicas(plan, temperature)
     expert_group, apart = expert_shard_ranks(plan, temperature), expert_shard(plan, temperature)
     # A dense model has no collective of experts, so it pays no latency for one either.
-    routed = smooth_min(model.n_experts - 1.0, 1.0, temperature)
+    routed = several(model.n_experts, temperature)
     gradient, weight = plan.gradient_bytes * model.trainable_share, element_bytes(plan)
 
     def timed(collective: Collective, volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
@@ -110,21 +118,25 @@ def data_traffic(
         congestion = 1.0 + coefficients.dp_congestion * doublings
         return collective(volume * congestion, ranks, spacing, link, temperature)
 
-    def in_group(element: ArrayLike) -> Array:
-        experts = timed(gather_time, element * params.experts, expert_group, apart)
-        return timed(gather_time, element * dense, group, plan.tp) + routed * experts
+    def all_weights(
+        collective: Collective,
+        element: ArrayLike,
+        ranks: tuple[ArrayLike, ArrayLike],
+        shards: tuple[ArrayLike, ArrayLike] = (1.0, 1.0),
+    ) -> Array:
+        volumes, spacings = (element * dense, element * params.experts), (plan.tp, apart)
+        every, experts = (
+            timed(collective, volume / shard, rank, spacing * shard)
+            for volume, shard, rank, spacing in zip(volumes, shards, ranks, spacings, strict=True)
+        )
+        return every + routed * experts
 
-    def reduced(shards: ArrayLike, expert_shards: ArrayLike) -> Array:
-        experts = gradient * params.experts / expert_shards
-        experts_time = timed(reduce_time, experts, expert_ranks / expert_shards, apart * expert_shards)
-        dense_time = timed(reduce_time, gradient * dense / shards, replicas / shards, plan.tp * shards)
-        return dense_time + routed * experts_time
-
+    inside, copies = (group, expert_group), (replicas / group, expert_ranks / expert_group)
     return Traffic(
-        all_reduce=reduced(1.0, 1.0),
-        scatter=in_group(gradient),
-        gather=in_group(weight),
-        between_copies=reduced(group, expert_group),
+        all_reduce=all_weights(reduce_time, gradient, (replicas, expert_ranks)),
+        scatter=all_weights(gather_time, gradient, inside),
+        gather=all_weights(gather_time, weight, inside),
+        between_copies=all_weights(reduce_time, gradient, copies, shards=inside),
     )
 
 

@@ -7,9 +7,9 @@ from jaxtyping import Array
 
 from jaxscale._types import Temperature
 from jaxscale.coefficients import Coefficients
-from jaxscale.costs.data import local_params
+from jaxscale.costs.data import held_params, local_params
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, expert_shard_ranks, shard_ranks, sharding
+from jaxscale.plan import Plan
 from jaxscale.workload import Transformer
 
 
@@ -19,8 +19,5 @@ def optimizer_time(
     """Time of the optimizer update of one step [s]."""
     c = coefficients
     params = local_params(model, plan, temperature)
-    split = 1.0 + sharding(plan, 1) * (shard_ranks(plan) - 1.0)
-    expert_split = 1.0 + sharding(plan, 1) * (expert_shard_ranks(plan, temperature) - 1.0)
-    updated = (params.layers + params.embedding) / split + params.experts / expert_split
-    traffic = c.optimizer_bytes * model.trainable_share * updated
+    traffic = c.optimizer_bytes * model.trainable_share * held_params(params, plan, 1, temperature)
     return traffic / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)

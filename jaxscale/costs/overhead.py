@@ -5,7 +5,7 @@ A layer cannot run faster than the host launches its kernels: where the chip is 
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature, exposed, smooth_max, smooth_min
+from jaxscale._types import Temperature, exposed, several, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan
@@ -47,7 +47,7 @@ def host_exposed(
     node = cluster.network.domain_size[..., 0]
     spans_nodes = smooth_min(smooth_max(cluster.n_chips / node, 1.0, temperature) - 1.0, 1.0, temperature)
     nodes_of_group = smooth_max(plan.tp / node, 1.0, temperature)
-    ranks = plan.tp * smooth_min(plan.tp - 1.0, 1.0, temperature)  # none where tp = 1
+    ranks = plan.tp * several(plan.tp, temperature)  # none where tp = 1
     network = c.host_time_tp_network * spans_nodes * ranks
     per_layer = c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0)
     host = model.n_layers * per_layer

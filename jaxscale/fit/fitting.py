@@ -192,8 +192,8 @@ def near_the_best(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 def knows(start: Coefficients, measured: Measured) -> bool:
     """Whether a fit has seen the sources of all of some runs."""
-    known = start.calibration.known if start.calibration is not None else ()
-    return {("source", source) for source in measured.levels["source"]} <= set(known)
+    known = start.calibration.known_sources if start.calibration is not None else frozenset()
+    return set(measured.levels["source"]) <= known
 
 
 def groups_to_leave_out(measured: Measured) -> np.ndarray:

@@ -280,8 +280,8 @@ class FitResult:
     @property
     def _seen_by_start(self) -> list[str]:
         record = self.coefficients.calibration
-        known = record.origin.record.known if record is not None and record.origin is not None else ()
-        return sorted({source for kind, source in known if kind == "source"} & set(self.levels["source"]))
+        start = record.origin.record if record is not None and record.origin is not None else Calibration("none")
+        return sorted(start.known_sources & set(self.levels["source"]))
 
     @property
     def memory_limits(self) -> tuple[MemoryLimit, ...]:

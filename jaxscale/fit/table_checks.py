@@ -3,7 +3,7 @@
 Nothing is dropped for it: the fit is robust to a few wrong runs, and what is wrong is for their owner to say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from jaxscale.fit.batch import Measured, RunBatch
 from jaxscale.fit.siblings import contradicted
 from jaxscale.runs import Row, Runs
+from jaxscale.runs.cells import first_of
 from jaxscale.step import tokens_per_step
 from jaxscale.workload import model_flops
 
@@ -91,12 +92,8 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
 def _tell_of(runs: Runs, lines: np.ndarray, which: np.ndarray, what: str, say: Say) -> None:
     """Name the lines of some of the runs of a table; nothing of none."""
     if which.any():
-        named = _first(lines[which].tolist())
+        named = first_of(lines[which].tolist(), LINES_TOLD)
         say(f"{runs.path}: {which.sum()} of {len(lines)} runs {what} (lines {named}); they stay in the fit")
-
-
-def _first(lines: Sequence[int]) -> str:
-    return ", ".join([*map(str, lines[:LINES_TOLD]), *(["..."] if len(lines) > LINES_TOLD else [])])
 
 
 def is_copy(runs: Runs, index: np.ndarray) -> np.ndarray:

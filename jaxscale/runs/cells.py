@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxscale.runs.defaults import translate, words
 from jaxscale.runs.schema import Column, Value
@@ -82,6 +82,11 @@ def parse_gpu(text: str, known: Mapping[str, str]) -> tuple[str | None, str]:
     if name is not None:
         return known[name], ""
     return None, f"not in the hardware catalogue; {suggest(text, known)}, or a chip of your own by --hardware FILE.toml"
+
+
+def first_of(lines: Sequence[int], most: int) -> str:
+    """Numbers of lines for a message, no more than so many."""
+    return ", ".join([*map(str, lines[:most]), *(["..."] if len(lines) > most else [])])
 
 
 def suggest(text: str, known: Collection[str]) -> str:

@@ -63,5 +63,6 @@ def check_header(path: Path, columns: Sequence[str]) -> None:
 def _missing(missing: Sequence[str], columns: Sequence[str]) -> str:
     noun = "column" if len(missing) == 1 else "columns"
     meant = {name: column for column, name in misspelt(columns).items() if name in missing}
-    hint = "".join(f" (is {show(column)} meant for {name!r}?)" for name, column in list(meant.items())[:1])
+    name = next(iter(meant), None)
+    hint = f" (is {show(meant[name])} meant for {name!r}?)" if name else ""
     return f"missing {noun} {', '.join(map(repr, missing))}{hint}; expected at least {', '.join(REQUIRED)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxscale.catalogue import Hardware, load_hardware, model_fields
 from jaxscale.errors import InputError
-from jaxscale.runs.cells import parse_cell, parse_gpu, show, suggest
+from jaxscale.runs.cells import first_of, parse_cell, parse_gpu, show, suggest
 from jaxscale.runs.checks import row_problems
 from jaxscale.runs.header import canonical, check_header
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE, Value
@@ -108,8 +108,7 @@ def _refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: 
 
 def _more(lines: list[int]) -> str:
     """The other lines that have the same problem."""
-    named = [*map(str, lines[:_MAX_LISTED]), *(["..."] if len(lines) > _MAX_LISTED else [])]
-    return f" (and the same in {len(lines)} more: lines {', '.join(named)})" if lines else ""
+    return f" (and the same in {len(lines)} more: lines {first_of(lines, _MAX_LISTED)})" if lines else ""
 
 
 def _open_table(path: Path) -> tuple[tuple[str, ...], Iterator[tuple[int, list[str]]]]:
