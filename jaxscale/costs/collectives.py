@@ -15,9 +15,10 @@ References: Rabenseifner (2004); Sanders, Speck & Träff (2009), doi 10.1016/j.p
 ring latency = steps * hop latency, tree latency = 2 * log2(nodes) * hop latency.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
@@ -179,19 +180,62 @@ def reduce_time(
     return jnp.asarray(2.0 * (launch_time(n, link) + hops + moved))
 
 
-def dispatch_time(
-    volume: ArrayLike, copies: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature = 0.0
-) -> Array:
-    r"""Time of an all-to-all that sends every token to the ranks of k experts, drawn at random.
+class Transfer(NamedTuple):
+    """What a collective moves, and between whom.
 
-    Of G places a token reaches $G (1 - (1 - 1/G)^k)$. It crosses the network once for each domain that it must reach
-    and is passed on within: with $G_j = \prod_{i \ge j} r_i$,
-    $t = \sum_j [\alpha_j (r_j - 1) + V G_j (1 - (1 - 1/G_j)^k) (1 - 1/r_j) / W_j]$. With k = 1 on one level that is the
-    all-to-all of V. Reference: DeepEP, github.com/deepseek-ai/DeepEP (2025-02), README.
+    Attributes:
+        volume: V, as the collective counts it [byte].
+        n: ranks of the group [1].
+        stride: chips between neighbouring ranks [1].
+    """
+
+    volume: ArrayLike
+    n: ArrayLike
+    stride: ArrayLike
+
+
+def times_of(
+    collective: Collective, transfers: Sequence[Transfer], link: Link, temperature: Temperature = 0.0
+) -> Array:
+    """Time of one kind of collective for each of some transfers.
+
+    They are mapped over one trace of it: a cost model that wrote each of them out takes half as long again to compile.
+
+    Args:
+        collective: `gather_time` or `reduce_time`.
+        transfers: what is moved.
+        link: the network.
+        temperature: smoothing [1].
+
+    Returns:
+        Times [transfer] [s].
+    """
+    columns = [jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in zip(*transfers, strict=True)]
+    return jax.vmap(lambda volume, n, stride: collective(volume, n, stride, link, temperature))(*columns)
+
+
+def dispatch_time(
+    volume: ArrayLike,
+    copies: ArrayLike,
+    experts: ArrayLike,
+    n: ArrayLike,
+    stride: ArrayLike,
+    link: Link,
+    temperature: Temperature = 0.0,
+) -> Array:
+    r"""Time of an all-to-all that sends every token to the ranks of k different ones of E experts, drawn at random.
+
+    A place that holds one of G equal parts of the experts is missed by all k with the probability
+    $q(G) = (1 - E / (G (E - (k - 1) / 2)))^k$: draws are without return, and each is counted as from the mean number
+    of experts that are left, which is the hypergeometric law to 0.6 % where a token has up to a quarter of the experts.
+    It crosses the network once for each domain that it must reach and is passed on within: with
+    $G_j = \prod_{i \ge j} r_i$, $t = \sum_j [\alpha_j (r_j - 1) + V G_j (1 - q(G_j)) (1 - 1/r_j) / W_j]$. With k = 1 on
+    one level that is the all-to-all of V. Reference: DeepEP, github.com/deepseek-ai/DeepEP (2025-02), README.
 
     Args:
         volume: V, bytes of the tokens of one rank, each counted once [byte].
         copies: k, experts of a token [1].
+        experts: E, no fewer than k [1].
         n: ranks of the group [1].
         stride: chips between neighbouring ranks [1].
         link: the network.
@@ -201,9 +245,10 @@ def dispatch_time(
         Time [s]; zero for a single rank.
     """
     time, places = launch_time(n, link), jnp.asarray(n)
+    share = experts / (experts - 0.5 * jnp.subtract(copies, 1.0))
     ranks = ranks_per_level(n, stride, link, temperature)
     for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
-        missed = jnp.power(jnp.maximum(1.0 - 1.0 / places, 0.0), copies)
+        missed = jnp.power(jnp.maximum(1.0 - share / places, 0.0), copies)
         carried = volume * places * (1.0 - missed) * (1.0 - 1.0 / rank)
         time = time + latency * (rank - 1.0) + carried / bandwidth
         places = places / rank

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import Temperature, exposed, log2_above_one, several
 from jaxscale.coefficients import Coefficients
-from jaxscale.costs.collectives import Collective, Link, gather_time, reduce_time
+from jaxscale.costs.collectives import Link, Transfer, gather_time, reduce_time, times_of
 from jaxscale.costs.pipeline import first_stage_layers
 from jaxscale.plan import (
     Plan,
@@ -85,19 +85,23 @@ class DataParallel(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Collectives of one copy of the gradients or weights of a stage, hidden or not.
+    """Collectives of one copy of the gradients or weights of a stage, hidden or not, and of one bucket of no size.
 
     Attributes:
         all_reduce: of gradients, over all ranks that hold the same weights [s].
         scatter: of gradients, to the ranks that share one sharded copy [s].
         gather: of weights, from them [s].
         between_copies: all-reduce of gradient shards between sharded copies [s].
+        one_way: latency of one gather or scatter of dense weights [s].
+        both_ways: latency of one all-reduce of theirs [s].
     """
 
     all_reduce: Array
     scatter: Array
     gather: Array
     between_copies: Array
+    one_way: Array
+    both_ways: Array
 
 
 def data_traffic(
@@ -113,30 +117,33 @@ def data_traffic(
     routed = several(model.n_experts, temperature)
     gradient, weight = plan.gradient_bytes * model.trainable_share, element_bytes(plan)
 
-    def timed(collective: Collective, volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
-        doublings = log2_above_one(ranks * spacing / link.domain_size[0], temperature)
-        congestion = 1.0 + coefficients.dp_congestion * doublings
-        return collective(volume * congestion, ranks, spacing, link, temperature)
+    spacings, weights = (plan.tp, apart), (dense, params.experts)
 
-    def all_weights(
-        collective: Collective,
-        element: ArrayLike,
-        ranks: tuple[ArrayLike, ArrayLike],
-        shards: tuple[ArrayLike, ArrayLike] = (1.0, 1.0),
-    ) -> Array:
-        volumes, spacings = (element * dense, element * params.experts), (plan.tp, apart)
-        every, experts = (
-            timed(collective, volume / shard, rank, spacing * shard)
-            for volume, shard, rank, spacing in zip(volumes, shards, ranks, spacings, strict=True)
-        )
-        return every + routed * experts
+    def both(
+        element: ArrayLike, ranks: tuple[ArrayLike, ArrayLike], shards: tuple[ArrayLike, ArrayLike] = (1.0, 1.0)
+    ) -> list[Transfer]:
+        """Of dense weights and of experts, or of a shard of each between its copies."""
+        return [
+            Transfer(congested(element * held / shard, rank, space * shard), rank, space * shard)
+            for held, rank, space, shard in zip(weights, ranks, spacings, shards, strict=True)
+        ]
+
+    def congested(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
+        doublings = log2_above_one(ranks * spacing / link.domain_size[0], temperature)
+        return volume * (1.0 + coefficients.dp_congestion * doublings)
 
     inside, copies = (group, expert_group), (replicas / group, expert_ranks / expert_group)
+    one_way = [*both(gradient, inside), *both(weight, inside), Transfer(0.0, group, plan.tp)]
+    reduced = [*both(gradient, (replicas, expert_ranks)), *both(gradient, copies, inside)]
+    gathers = times_of(gather_time, one_way, link, temperature)
+    reduces = times_of(reduce_time, [*reduced, Transfer(0.0, replicas, plan.tp)], link, temperature)
     return Traffic(
-        all_reduce=all_weights(reduce_time, gradient, (replicas, expert_ranks)),
-        scatter=all_weights(gather_time, gradient, inside),
-        gather=all_weights(gather_time, weight, inside),
-        between_copies=all_weights(reduce_time, gradient, copies, shards=inside),
+        all_reduce=reduces[0] + routed * reduces[1],
+        scatter=gathers[0] + routed * gathers[1],
+        gather=gathers[2] + routed * gathers[3],
+        between_copies=reduces[2] + routed * reduces[3],
+        one_way=gathers[4],
+        both_ways=reduces[4],
     )
 
 
@@ -167,13 +174,11 @@ def data_parallel(
     sharded, split_gradients, fsdp = (sharding(plan, stage) for stage in (1, 2, 3))
     traffic = data_traffic(model, plan, link, c, temperature)
     # Every bucket pays the latency of its collectives; FSDP has one bucket per layer and direction.
-    one_way = gather_time(0.0, shard_ranks(plan), plan.tp, link, temperature)
-    both_ways = reduce_time(0.0, plan.dp * plan.cp, plan.tp, link, temperature)
     layers = first_stage_layers(model, plan, temperature)
     buckets = trainable * c.dp_buckets * layers
 
-    replicated = traffic.all_reduce + buckets * both_ways
-    split = traffic.scatter + trainable * traffic.gather + 2.0 * buckets * one_way
+    replicated = traffic.all_reduce + buckets * traffic.both_ways
+    split = traffic.scatter + trainable * traffic.gather + 2.0 * buckets * traffic.one_way
     once = (1.0 - sharded) * replicated + (sharded - fsdp) * split + sharded * traffic.between_copies
     # What FSDP's own collectives hide behind is not free to hide the rest.
     free = backward * (1.0 - fsdp * c.fsdp_overlap)
@@ -181,6 +186,6 @@ def data_parallel(
     step = exposed(once, cover * free, temperature)
     again = (1.0 - 1.0 / plan.n_microbatches) * exposed(traffic.scatter, cover * backward, temperature)
     # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
-    layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * one_way
+    layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * traffic.one_way
     streamed = exposed(layered, c.fsdp_overlap * (forward + backward), temperature)
     return DataParallel(step, (split_gradients - fsdp) * again + fsdp * streamed)

@@ -24,7 +24,8 @@ def expert_exchange(model: Transformer, plan: Plan, link: Link, temperature: Tem
     """
     volume = element_bytes(plan) * tokens_per_microbatch(model, plan) / plan.tp * expert_input(model)
     stride = expert_tensor_degree(plan, temperature)
-    one = 2.0 * moe_layers(model) * dispatch_time(volume, model.moe_top_k, plan.ep, stride, link, temperature)
+    among = (model.moe_top_k, model.n_experts, plan.ep, stride)
+    one = 2.0 * moe_layers(model) * dispatch_time(volume, *among, link, temperature)
     return Passes(one, one)
 
 

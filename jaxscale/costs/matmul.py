@@ -35,13 +35,9 @@ from jaxscale.workload import (
 def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
     """Time of one weight-matmul flop of large matrices: shares of each precision over its peak [s/flop]."""
     c = coefficients
-    relative = {"fp8": c.fp8_efficiency, "fp4": c.fp4_efficiency}
-    peak, share = jnp.asarray(chip.peak_flops), jnp.asarray(plan.precision)
-    time = sum(
-        share[..., index] / (peak[..., index] * c.matmul_efficiency * relative.get(name, 1.0))
-        for index, name in enumerate(PRECISIONS)
-    )
-    return jnp.asarray(time)
+    efficiency = {"fp8": c.matmul_efficiency * c.fp8_efficiency, "fp4": c.matmul_efficiency * c.fp4_efficiency}
+    reached = jnp.stack([jnp.asarray(efficiency.get(name, c.matmul_efficiency)) for name in PRECISIONS], axis=-1)
+    return jnp.sum(jnp.asarray(plan.precision) / (jnp.asarray(chip.peak_flops) * reached), axis=-1)
 
 
 def matmul_time(

@@ -6,10 +6,10 @@ References: Shoeybi et al. 2019, arXiv 1909.08053, section 3; Korthikanti et al.
 Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 """
 
-from jaxtyping import Array, ArrayLike
+from jaxtyping import ArrayLike
 
 from jaxscale._types import Temperature, smooth_max, smooth_min
-from jaxscale.costs.collectives import Link, gather_time
+from jaxscale.costs.collectives import Link, Transfer, gather_time, times_of
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, gathered_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer, expert_input, moe_layers
@@ -31,14 +31,12 @@ def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: 
     shared = mixtures * smooth_min(model.n_shared_experts, 1.0, temperature)
     blocks = model.n_attention_layers + model.n_dense_layers + shared + model.n_ssm_layers
     split = expert_tensor_degree(plan, temperature)
-    sent = tokens * expert_input(model) * model.moe_top_k * split / plan.tp
-
-    def moved(element: ArrayLike) -> Array:
-        whole = blocks * gather_time(element * tokens * model.d_model, plan.tp, 1.0, link, temperature)
-        return whole + mixtures * gather_time(element * sent, split, 1.0, link, temperature)
-
+    dense, sent = tokens * model.d_model, tokens * expert_input(model) * model.moe_top_k * split / plan.tp
     stored = element_bytes(plan)
-    scatter, gather = moved(stored), moved(stored + plan.sequence_parallel * (gathered_bytes(plan) - stored))
+    read = stored + plan.sequence_parallel * (gathered_bytes(plan) - stored)
+    transfers = [Transfer(e * v, n, 1.0) for e in (stored, read) for v, n in ((dense, plan.tp), (sent, split))]
+    times = times_of(gather_time, transfers, link, temperature)
+    scatter, gather = blocks * times[0] + mixtures * times[1], blocks * times[2] + mixtures * times[3]
     again = plan.sequence_parallel * model.trainable_share * gather
     return Passes(gather + scatter, gather + scatter + again)
 

@@ -1,5 +1,7 @@
 """Collectives against their closed forms."""
 
+from math import comb
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -18,6 +20,7 @@ from jaxscale.costs.collectives import (
 from jaxscale.hardware import Network
 
 VOLUME = 1e9
+MANY = 1e12  # experts, so many that those of a token differ anyway
 powers = st.sampled_from([1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 512.0, 4096.0])
 
 
@@ -53,7 +56,7 @@ def test_smooth_ranks_multiply_to_the_group_and_stay_near(n: float, stride: floa
 def test_ring_latency_is_one_hop_per_further_rank(n: float):
     one_level = link(sizes=(1e12, 1e12, 1e12))
     assert float(gather_time(0.0, n, 1.0, one_level)) == pytest.approx((n - 1.0) * 1e-6, rel=1e-9)
-    assert float(dispatch_time(0.0, 2.0, n, 1.0, one_level)) == pytest.approx((n - 1.0) * 1e-6, rel=1e-9)
+    assert float(dispatch_time(0.0, 2.0, MANY, n, 1.0, one_level)) == pytest.approx((n - 1.0) * 1e-6, rel=1e-9)
 
 
 @given(n=powers)
@@ -61,7 +64,7 @@ def test_ring_bandwidth_moves_all_but_one_share(n: float):
     one_level = link(sizes=(1e12, 1e12, 1e12), latency=(0.0, 0.0, 0.0))
     expected = VOLUME * (n - 1.0) / n / 400e9
     assert float(gather_time(VOLUME, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
-    assert float(dispatch_time(VOLUME, 1.0, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
+    assert float(dispatch_time(VOLUME, 1.0, 64.0, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
 
 
 @given(n=powers, stride=powers)
@@ -109,16 +112,28 @@ def test_tokens_cross_the_network_once_per_node_by_hand():
     """Of 64 ranks in 8 nodes, a token with 8 experts reaches 64 (1 - (63/64)^8) ranks in 8 (1 - (7/8)^8) nodes."""
     inside = VOLUME * 64.0 * (1.0 - (63.0 / 64.0) ** 8) * 7.0 / 8.0 / 400e9
     between = VOLUME * 8.0 * (1.0 - (7.0 / 8.0) ** 8) * 7.0 / 8.0 / 50e9
-    time = float(dispatch_time(VOLUME, 8.0, 64.0, 1.0, link()))
-    assert time == pytest.approx(42e-6 + inside + between, rel=1e-9)
-    assert time < 8.0 * float(dispatch_time(VOLUME, 1.0, 64.0, 1.0, link()))
+    time = float(dispatch_time(VOLUME, 8.0, MANY, 64.0, 1.0, link()))
+    assert time == pytest.approx(42e-6 + inside + between, rel=1e-6)
+    assert time < 8.0 * float(dispatch_time(VOLUME, 1.0, MANY, 64.0, 1.0, link()))
+
+
+@pytest.mark.parametrize(("copies", "experts"), [(2, 8), (4, 16), (8, 128), (1, 16), (22, 512)])
+@pytest.mark.parametrize("n", [2, 8])
+def test_the_experts_of_a_token_differ(copies: int, experts: int, n: int):
+    """The hypergeometric law: all k miss the E / n experts of a rank in C(E - E / n, k) of C(E, k) ways."""
+    flat = link(sizes=(1e12, 1e12, 1e12), latency=(0.0, 0.0, 0.0))
+    reached = 1.0 - comb(experts - experts // n, copies) / comb(experts, copies)
+    time = float(dispatch_time(VOLUME, float(copies), float(experts), float(n), 1.0, flat))
+    assert time == pytest.approx(VOLUME * (n - 1.0) * reached / 400e9, rel=6e-3)
+    if copies > 1:
+        assert time > float(dispatch_time(VOLUME, float(copies), MANY, float(n), 1.0, flat))
 
 
 @given(n=powers, copies=st.sampled_from([1.0, 2.0, 8.0]))
 def test_more_experts_per_token_cost_more_until_every_rank_is_reached(n: float, copies: float):
     assume(n > 1.0)
     flat = link(sizes=(1e12, 1e12, 1e12), latency=(0.0, 0.0, 0.0))
-    times = [float(dispatch_time(VOLUME, k, n, 1.0, flat)) for k in (copies, 2.0 * copies, 1e9)]
+    times = [float(dispatch_time(VOLUME, k, MANY, n, 1.0, flat)) for k in (copies, 2.0 * copies, 1e9)]
     assert times[0] < times[1] or times[1] == pytest.approx(times[2])
     assert times[2] == pytest.approx(VOLUME * (n - 1.0) / 400e9)
 
@@ -130,7 +145,7 @@ def test_stride_pushes_ranks_out_of_the_domain():
 
 @pytest.mark.parametrize("temperature", [0.0, 0.02])
 @pytest.mark.parametrize(
-    "collective", [gather_time, reduce_time, lambda volume, *rest: dispatch_time(volume, 8.0, *rest)]
+    "collective", [gather_time, reduce_time, lambda volume, *rest: dispatch_time(volume, 8.0, 128.0, *rest)]
 )
 def test_one_rank_costs_nothing(collective, temperature: float):
     assert float(collective(VOLUME, 1.0, 4.0, link(), temperature)) == pytest.approx(0.0, abs=1e-14)
