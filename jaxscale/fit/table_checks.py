@@ -51,49 +51,49 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
             f"{runs.path}: {left_out} of {len(runs)} rows are left out: no step time, a status other than ok, or a "
             "setting that the model needs is missing"
         )
-    lines = np.asarray([runs.rows[position].line for position in index])
     found = utilisation(measured)
-    _tell_of(
-        runs,
-        lines,
-        found > 1.0,
-        "take less time than their chips need to multiply: check that step_time_s is in seconds and "
-        "global_batch_size_seqs in sequences",
-        say,
-    )
     if np.median(found) < LEAST_UTILISATION:
         say(
             f"{runs.path}: half of the runs reach less than {np.median(found):.2%} of the peak of their chips: check "
             "that step_time_s is in seconds and global_batch_size_seqs in sequences"
         )
-    _tell_of(
-        runs,
-        lines,
-        found < FAR_BELOW * np.median(found),
-        f"reach less than {FAR_BELOW:.0%} of what half of the others do: check that their step_time_s is in seconds",
-        say,
-    )
+    lines = np.asarray([runs.rows[position].line for position in index])
+    for which, what in doubts(runs, measured, index, found):
+        if which.any():
+            named = first_of(lines[which].tolist(), LINES_TOLD)
+            say(f"{runs.path}: {which.sum()} of {len(lines)} runs {what} (lines {named}); they stay in the fit")
+
+
+def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarray) -> list[tuple[np.ndarray, str]]:
+    """What may be wrong with single runs.
+
+    Args:
+        runs: the table.
+        measured: its rows that can be fitted.
+        index: their positions in the table [row].
+        reached: their `utilisation` [1], [row].
+
+    Returns:
+        Whether each run is concerned [row], and what to say of those that are.
+    """
     held = np.nan_to_num(measured.peak_memory / np.asarray(measured.batch.cluster.chip.hbm_bytes))
-    _tell_of(
-        runs, lines, held > CAPACITY_SLACK, "hold more than their chips can: check that peak_mem_gb is in 1e9 byte", say
-    )
-    _tell_of(runs, lines, is_copy(runs, index), "are copies of an earlier row, down to the measured time", say)
     apart = np.abs(np.log([stated_twice(runs.rows[position]) for position in index])) > TOLERANCE
-    _tell_of(runs, lines, apart, "state a throughput that contradicts their step time, which is the one used", say)
-    _tell_of(
-        runs,
-        lines,
-        contradicted(measured),
-        "contradict most of their siblings, with more work in less time or the reverse",
-        say,
-    )
-
-
-def _tell_of(runs: Runs, lines: np.ndarray, which: np.ndarray, what: str, say: Say) -> None:
-    """Name the lines of some of the runs of a table; nothing of none."""
-    if which.any():
-        named = first_of(lines[which].tolist(), LINES_TOLD)
-        say(f"{runs.path}: {which.sum()} of {len(lines)} runs {what} (lines {named}); they stay in the fit")
+    return [
+        (
+            reached > 1.0,
+            "take less time than their chips need to multiply: check that step_time_s is in seconds and "
+            "global_batch_size_seqs in sequences",
+        ),
+        (
+            reached < FAR_BELOW * np.median(reached),
+            f"reach less than {FAR_BELOW:.0%} of what half of the others do: check that their step_time_s is in "
+            "seconds",
+        ),
+        (held > CAPACITY_SLACK, "hold more than their chips can: check that peak_mem_gb is in 1e9 byte"),
+        (is_copy(runs, index), "are copies of an earlier row, down to the measured time"),
+        (apart, "state a throughput that contradicts their step time, which is the one used"),
+        (contradicted(measured), "contradict most of their siblings, with more work in less time or the reverse"),
+    ]
 
 
 def is_copy(runs: Runs, index: np.ndarray) -> np.ndarray:
