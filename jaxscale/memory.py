@@ -18,6 +18,7 @@ from jaxscale.hardware import Cluster
 from jaxscale.plan import (
     Plan,
     element_bytes,
+    expert_shard_ranks,
     mean_by_precision,
     shard_ranks,
     sharding,
@@ -184,14 +185,9 @@ def memory(
     last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
     logits = smooth_max(last_stage, activations, temperature) - activations
     # A rank that shares its weights with no other has nothing to gather.
-    gathered = (
-        sharding(plan, 3)
-        * several(shard_ranks(plan))
-        * 2.0
-        * element_bytes(plan)
-        * (params.layers + params.experts)
-        / layers
-    )
+    shared = several(shard_ranks(plan)) * params.layers
+    shared = shared + several(expert_shard_ranks(plan, temperature)) * params.experts
+    gathered = sharding(plan, 3) * 2.0 * element_bytes(plan) * shared / layers
     trainable = model.trainable_share
     return Memory(
         weights=weight_bytes(model, plan) * weights,

@@ -13,7 +13,7 @@ from jaxscale.calibration import Z90, Calibration, Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import RunBatch
-from jaxscale.fit.measured import describe_runs, measured_times
+from jaxscale.fit.measured import describe_runs, measured_times, outcome
 from jaxscale.fit.store import load_fit, resolve_rows
 from jaxscale.memory import memory
 from jaxscale.oom import probability_of_oom
@@ -44,7 +44,7 @@ class Prediction:
         notes: why a row has no prediction, or what was assumed; empty if nothing [row].
         measured: measured step time where the table has one, never used for the prediction [s], [row].
         measured_memory: measured peak memory where the table has one, as little used [byte], [row].
-        status: status column, never used for the prediction [row].
+        status: how each run ended, see `outcome`; never used for the prediction [row].
         levels: columns by which errors are broken down [row].
     """
 
@@ -59,7 +59,7 @@ class Prediction:
     notes: tuple[str, ...]
     measured: np.ndarray
     measured_memory: np.ndarray
-    status: tuple[str | None, ...]
+    status: tuple[str, ...]
     levels: Mapping[str, tuple[str | None, ...]]
 
     @property
@@ -88,7 +88,8 @@ class Prediction:
         ran = np.asarray([status in ("ok", "oom") for status in self.status])
         known = rows & ran & np.isfinite(self.memory)
         is_oom = np.asarray([status == "oom" for status in self.status])
-        held = rows & np.isfinite(self.measured_memory) & np.isfinite(self.memory)
+        # What a run had taken when it ran out says little of its peak.
+        held = rows & ~is_oom & np.isfinite(self.measured_memory) & np.isfinite(self.memory)
         memory_ape = 100.0 * np.abs(self.memory[held] / self.measured_memory[held] - 1.0)
         has_oom = bool((known & is_oom).any())
         return {
@@ -161,13 +162,14 @@ def predict(runs: Runs, coefficients: Coefficients | str = "default", hardware: 
         for position, row, broken in zip(index, levels, _broken_rules(described.batch), strict=True):
             said = (notes[position], broken, _unseen(coefficients, row))
             notes[position] = "; ".join(text for text in said if text)
+    times = measured_times(runs, described)
     return Prediction(
         **columns,
         terms=terms,
         notes=tuple(notes),
-        measured=measured_times(runs, described),
+        measured=times,
         measured_memory=np.asarray([1e9 * (row["peak_mem_gb"] or np.nan) for row in runs]),
-        status=tuple(row["status"] for row in runs),
+        status=tuple(outcome(row, time) for row, time in zip(runs, times.tolist(), strict=True)),
         levels={name: tuple(row[name] for row in runs) for name in GROUPINGS},
     )
 

@@ -8,6 +8,7 @@ from registry import Configuration, as_arrays, changed, ideal_coefficients, rand
 from jaxscale._types import as_arrays as arrays
 from jaxscale.catalogue import cluster, model
 from jaxscale.coefficients import prior_medians
+from jaxscale.costs.data import local_params
 from jaxscale.memory import Memory, layer_activation_bytes, memory, microbatches_in_flight
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer, n_params
@@ -187,3 +188,12 @@ def test_capacity_decides_what_fits():
     tight = memory(shape, plan, cluster("v100-16gb", 1), prior_medians())
     assert bool(roomy.fits) and not bool(tight.fits)
     assert roomy.total == tight.total
+
+
+def test_experts_that_no_rank_shares_need_no_buffer():
+    """With ep = dp FSDP gathers the dense weights of a layer alone, twice."""
+    shape = model("mixtral-8x7b")
+    apart = of(shape, Plan(dp=8, ep=8, zero_stage=3))
+    dense = float(local_params(shape, Plan(dp=8, ep=8)).layers) / shape.n_layers
+    assert float(apart.buffers) == pytest.approx(2.0 * 2.0 * dense, rel=1e-6)
+    assert float(of(shape, Plan(dp=16, ep=8, zero_stage=3)).buffers) > 2.0 * float(apart.buffers)

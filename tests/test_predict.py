@@ -8,9 +8,9 @@ from jaxscale.runs import write_table
 
 HEADER = (
     "framework,n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,"
-    "step_time_s,status,peak_mem_gb"
+    "step_time_s,status,peak_mem_gb,tokens_per_s_per_gpu,dp,cp"
 ).split(",")
-PLANNED = ["nanotron", "32", "4096", "32", "4096", "h100-80gb", "64", "4", "1", "1", "256", "", "", ""]
+PLANNED = ["nanotron", "32", "4096", "32", "4096", "h100-80gb", "64", "4", "1", "1", "256", "", "", "", "", "", ""]
 
 
 def _table(tmp_path, *changes: dict[str, str]) -> js.Runs:
@@ -45,6 +45,20 @@ def test_incomplete_rows_are_kept_with_a_reason(tmp_path, default: js.Coefficien
     prediction = js.predict(_table(tmp_path, {}, {"seq_len": ""}), default)
     assert np.isfinite(prediction.step_time[0]) and np.isnan(prediction.step_time[1])
     assert "seq_len" in prediction.notes[1]
+
+
+def test_a_throughput_without_chips_is_an_incomplete_row(tmp_path, default: js.Coefficients):
+    prediction = js.predict(_table(tmp_path, {}, {"n_gpus": "", "tokens_per_s_per_gpu": "5000"}), default)
+    assert np.isnan(prediction.measured[1]) and "n_gpus" in prediction.notes[1]
+
+
+def test_sharding_that_is_assumed_is_told(tmp_path, default: js.Coefficients):
+    """Ranks of replicas and of a context-parallel group share the weights of a model that does not fit."""
+    large = {"framework": "nemo", "n_layers": "80", "d_model": "8192", "n_heads": "64", "tp": "1"}
+    rows = [{**large, "n_gpus": "8", "dp": dp, "cp": cp} for dp, cp in (("8", ""), ("2", "4"), ("1", "8"))]
+    prediction = js.predict(_table(tmp_path, {}, *rows), default)
+    assert ["zero_stage is empty: taken as 3" in note for note in prediction.notes] == [False, True, True, True]
+    np.testing.assert_allclose(prediction.memory[1:] / prediction.memory[1], 1.0, atol=0.6)
 
 
 def test_a_plan_that_cannot_be_is_predicted_with_a_note(tmp_path, default: js.Coefficients):
@@ -97,3 +111,15 @@ def test_errors_are_those_of_the_measured_rows(tmp_path, default: js.Coefficient
     assert errors["n"] == 2
     assert errors["mape"] == pytest.approx(25.0, abs=1e-3)
     assert errors["by"]["framework"]["nanotron"]["n"] == 2
+
+
+@pytest.mark.parametrize("status", ["ok", ""])
+def test_a_measured_run_without_a_status_ended(tmp_path, default: js.Coefficients, status: str):
+    """Two measured runs, one of which is said not to fit, one that ran out of memory, one planned."""
+    large = {"micro_batch_size": "64", "global_batch_size_seqs": "1024"}
+    rows = [{"step_time_s": "1", "status": status}, {**large, "step_time_s": "9", "status": status}]
+    rows += [{**large, "status": "oom", "peak_mem_gb": "79"}, large]
+    prediction = js.predict(_table(tmp_path, *rows), default)
+    assert prediction.status == ("ok", "ok", "oom", "")
+    assert prediction.errors()["oom_accuracy"] == pytest.approx(2.0 / 3.0)
+    assert prediction.errors()["n_memory"] == 0

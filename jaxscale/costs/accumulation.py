@@ -9,13 +9,14 @@ Microbatches of few tokens feel it most.
 References: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1; Zhao et al. 2023, arXiv 2304.11277, section 3.2.1.
 """
 
-from jaxtyping import Array
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import Temperature
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import layer_params
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, shard_ranks, sharding
+from jaxscale.plan import Plan, expert_shard_ranks, shard_ranks, sharding
 from jaxscale.workload import Transformer, head_params
 
 COPIED_WEIGHTS = 12.0 / 22.0
@@ -24,10 +25,12 @@ read and written for each of two passes, against 16-bit gradients read, written 
 2023, section 3.2.1) [1]."""
 
 
-def seconds_per_weight(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
-    """Time per weight and microbatch [s]; of frozen weights only that of gathering them."""
+def seconds_per_weight(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, sharers: ArrayLike
+) -> Array:
+    """Time per weight and microbatch [s]; of frozen weights only that of gathering them from their sharers."""
     c, trainable = coefficients, model.trainable_share
-    gathered = sharding(plan, 3) * (1.0 - 1.0 / shard_ranks(plan))
+    gathered = sharding(plan, 3) * (1.0 - 1.0 / jnp.asarray(sharers))
     copied = COPIED_WEIGHTS + (1.0 - COPIED_WEIGHTS) * trainable
     traffic = c.accumulation_bytes * trainable + gathered * c.fsdp_bytes * copied
     return traffic / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
@@ -38,9 +41,13 @@ def accumulation_time(
 ) -> Array:
     """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
     dense, experts = layer_params(model, plan, temperature)
-    return (dense + experts) * seconds_per_weight(model, plan, cluster, coefficients)
+    per_weight, per_expert_weight = (
+        seconds_per_weight(model, plan, cluster, coefficients, sharers)
+        for sharers in (shard_ranks(plan), expert_shard_ranks(plan, temperature))
+    )
+    return dense * per_weight + experts * per_expert_weight
 
 
 def head_accumulation_time(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """The same for the logits head on the last stage [s]."""
-    return head_params(model) / plan.tp * seconds_per_weight(model, plan, cluster, coefficients)
+    return head_params(model) / plan.tp * seconds_per_weight(model, plan, cluster, coefficients, shard_ranks(plan))

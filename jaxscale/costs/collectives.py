@@ -274,11 +274,11 @@ def send_time(
         Time [s].
     """
     time = 0.0
-    crossing = 1.0
+    crossing = 1.0  # share of the hops that reach a level
     pairs = smooth_max(jnp.subtract(stages, 1.0), 1.0, temperature)
     for level, size in enumerate(link.domain_size):
         boundaries = positive_part(stages * stride / size - 1.0, temperature) if level < N_LEVELS - 1 else 0.0
         leaving = smooth_min(boundaries / pairs, 1.0, temperature)
-        time = time + crossing * (1.0 - leaving) * (link.latency[level] + volume / link.bandwidth[level])
-        crossing = crossing * leaving
+        time = time + (crossing - leaving) * (link.latency[level] + volume / link.bandwidth[level])
+        crossing = leaving
     return jnp.asarray(time)

@@ -110,7 +110,7 @@ def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunB
 
 def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:
     plan = Plan(**row.plan)
-    if row.states_zero_stage or plan.pp > 1 or plan.dp == 1:
+    if row.states_zero_stage or plan.pp > 1 or plan.dp * plan.cp == 1:
         return plan
     # Weights and gradients are what ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3).
     per_param = float(element_bytes(plan)) + float(plan.gradient_bytes) * float(model.trainable_share)

@@ -26,6 +26,7 @@ from jaxscale.fit.prepare import about_start, fit_problem, parameters_of, tighte
 from jaxscale.fit.repeats import SOFTWARE
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.solve import Solution, random_starts, refine, solve
+from jaxscale.fit.start import answering, knows, levels_of, named_as
 from jaxscale.fit.store import level_kinds, load_fit
 from jaxscale.fit.table_checks import tell
 from jaxscale.runs import Runs
@@ -117,7 +118,9 @@ def fit_measured(
             raise InputError(f"{what} = {count} is out of range; expected at least {least}")
     if n < MIN_ROWS:
         raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
-    pooled = start if start is not None else prior_medians()
+    begun = start if start is not None else prior_medians()
+    measured = named_as(begun, measured)
+    pooled = answering(begun, measured)
     problem, effects = fit_problem(measured, pooled)
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
     groups = groups_to_leave_out(measured)
@@ -132,7 +135,7 @@ def fit_measured(
     alike = near_the_best(attempts)
     # Priors as wide as sources differ are what is known of a new one; of one that the start has fitted more is known.
     best = alike[0] if knows(pooled, measured) else alike[len(alike) // 2]
-    record = calibration_record(name, measured, pooled, best, data_hash)
+    record = calibration_record(name, measured, begun, best, data_hash)
     return FitResult(
         coefficients=moved(pooled, best.problem.parametrisation.spread, best.solution.parameters, record),
         problem=best.problem,
@@ -190,12 +193,6 @@ def near_the_best(attempts: Sequence[Attempt]) -> list[Attempt]:
     return [attempts[int(index)] for index in near] or list(attempts)
 
 
-def knows(start: Coefficients, measured: Measured) -> bool:
-    """Whether a fit has seen the sources of all of some runs."""
-    known = start.calibration.known_sources if start.calibration is not None else frozenset()
-    return set(measured.levels["source"]) <= known
-
-
 def groups_to_leave_out(measured: Measured) -> np.ndarray:
     """Groups of runs for cross-validation [row]; runs of equal settings, which foretell each other, stay together.
 
@@ -239,15 +236,16 @@ def moved(pooled: Coefficients, spread: Array, parameters: Array, record: Calibr
 
 
 def calibration_record(
-    name: str, measured: Measured, pooled: Coefficients, best: Attempt, data_hash: str
+    name: str, measured: Measured, start: Coefficients, best: Attempt, data_hash: str
 ) -> Calibration:
     """Merge what the start knew with the effects and the scatter of this fit."""
-    before = pooled.calibration or Calibration(name)
+    before = answering(start, measured).calibration or Calibration(name)
+    begun = start.calibration or before
     scale = np.asarray(best.problem.parametrisation.scale)
     values = scale * np.asarray(best.solution.parameters[len(names()) :])
     held_out = best.held_out
     effects = level_effects(best.effects, values)
-    rows = [dict(zip(measured.levels, row, strict=True)) for row in zip(*measured.levels.values(), strict=True)]
+    rows = levels_of(measured)
     ape = np.abs(np.expm1(held_out[:, 0]))
     provenance = {
         "runs": str(len(rows)),
@@ -261,13 +259,13 @@ def calibration_record(
         effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
         scatter=own_scatter(before, measured, held_out) + before.scatter,
         # Models are known to those who ran them: of the start's own sources the start itself tells.
-        known=tuple(sorted({level for level in before.known if level[0] != "architecture"} | set(level_kinds(rows)))),
+        known=tuple(sorted({level for level in begun.known if level[0] != "architecture"} | set(level_kinds(rows)))),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
         limits=before.limits,
         own=shared_levels(rows),
         fitted=level_kinds([{kind: row[kind] for kind in ("source", "framework")} for row in rows]),
-        origin=Origin(values_of(pooled), before) if before.known else None,
+        origin=Origin(values_of(start), begun) if begun.known else None,
     )
 
 

@@ -36,9 +36,13 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     outcomes = [describe(row, lambda name: models.get(name.lower())) for row in runs]
     index = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, RowDescription)]
     answered = tuple(outcome for outcome in outcomes if isinstance(outcome, RowDescription))
-    notes = tuple(o.reason if isinstance(o, Incomplete) else "; ".join(o.remarks) for o in outcomes)
+    notes = [o.reason if isinstance(o, Incomplete) else "; ".join(o.remarks) for o in outcomes]
     batch = assemble(answered, hardware) if answered else None
-    return Described(batch, np.asarray(index, dtype=int), answered, notes)
+    for position, row, stage in zip(index, answered, [] if batch is None else batch.plan.zero_stage, strict=True):
+        if stage != row.plan["zero_stage"]:
+            remark = f"zero_stage is empty: taken as {stage:g}, as the weights would not fit otherwise"
+            notes[position] = "; ".join(text for text in (notes[position], remark) if text)
+    return Described(batch, np.asarray(index, dtype=int), answered, tuple(notes))
 
 
 def measured_step_time(row: Row, description: RowDescription | None = None) -> float:
@@ -59,7 +63,7 @@ def measured_step_time(row: Row, description: RowDescription | None = None) -> f
     if row["step_time_s"] is not None:
         return float(row["step_time_s"])
     batch, length = row["global_batch_size_seqs"], row["seq_len"]
-    if not (batch and length):
+    if not (batch and length and row["n_gpus"]):
         return float("nan")
     if row["tokens_per_s_per_gpu"]:
         return float(batch * length / (row["tokens_per_s_per_gpu"] * row["n_gpus"]))
@@ -68,6 +72,11 @@ def measured_step_time(row: Row, description: RowDescription | None = None) -> f
         flops = float(model_flops(Transformer(**description.shape))) * batch * length
         return flops / (row["tflops_per_gpu"] * 1e12 * row["n_gpus"])
     return float("nan")
+
+
+def outcome(row: Row, step_time: float) -> str:
+    """How a run ended: its status; `ok` where that is blank and a step time was measured, empty for a planned run."""
+    return row["status"] or ("ok" if np.isfinite(step_time) else "")
 
 
 def measured_times(runs: Runs, described: Described) -> np.ndarray:

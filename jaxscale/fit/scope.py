@@ -45,19 +45,23 @@ def _splits_tensors(batch: RunBatch) -> np.ndarray:
     return np.asarray(batch.plan.tp) > 1.0
 
 
+def _splits_tensors_across_nodes(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.tp) > np.asarray(batch.cluster.network.domain_size)[:, 0]
+
+
 _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "fp8_efficiency": lambda batch: _computes_in(batch, "fp8"),
     "fp4_efficiency": lambda batch: _computes_in(batch, "fp4"),
     "scan_efficiency": lambda batch: np.asarray(batch.model.n_ssm_layers) > 0.0,
     "score_bytes": lambda batch: np.asarray(batch.plan.flash_attention) < 1.0,
     "host_time_tp_network": lambda batch: _splits_tensors(batch) & _spans_nodes(batch),
-    "host_time_tp_node": _splits_tensors,
+    "host_time_tp_node": _splits_tensors_across_nodes,
     "tp_overlap": _splits_tensors,
     "scale_out_efficiency": _spans_nodes,
     "network_latency_scale": _spans_nodes,
     "straggler": _spans_nodes,
     "dp_overlap": lambda batch: _has_replicas(batch) & (np.asarray(batch.plan.overlap_gradients) > 0.0),
-    "dp_congestion": _has_replicas,
+    "dp_congestion": lambda batch: _has_replicas(batch) & _spans_nodes(batch),
     "dp_buckets": _has_replicas,
     "fsdp_bytes": _gathers_weights,
     "fsdp_overlap": _gathers_weights,

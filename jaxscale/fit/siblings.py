@@ -1,7 +1,8 @@
 r"""Runs of a table that contradict their siblings; the rule looks at measured times alone, at no model's prediction.
 
 Siblings are runs of one model on one kind of chip and software whose plans differ in nothing but microbatch, pipeline
-stages and replicas, by a factor of at most `REACH` in all. The time of a pipeline slot, $T / (m + p - 1)$, ties them:
+stages and replicas, by a factor of at most `REACH` in all. The time of a pipeline slot, $T / (m + (p - 1) / v)$ with v
+virtual stages on a chip, ties them:
 
 - r times as many sequences in a microbatch take at least as long, and at most r times as long;
 - r times as many stages leave at least 1/r of the work to each, and at most all of it;
@@ -61,7 +62,7 @@ def families(measured: Measured) -> np.ndarray:
 def contradicted_within(measured: Measured) -> np.ndarray:
     """Which runs of one family contradict more than half of their siblings [row]."""
     plan = measured.batch.plan
-    slots = np.asarray(plan.n_microbatches + plan.pp - 1.0)
+    slots = np.asarray(plan.n_microbatches + (plan.pp - 1.0) / plan.vpp)
     slot = np.asarray(measured.step_time) / slots
     micro, stages, replicas = (ratios(part) for part in (plan.micro_batch_size, plan.pp, plan.dp))
     near = np.prod([np.maximum(ratio, 1.0 / ratio) for ratio in (micro, stages, replicas)], axis=0) <= REACH

@@ -1,5 +1,6 @@
 """Fits on disk: TOML with values, intervals, effects, scatter, limits of memory and provenance."""
 
+import json
 import math
 import os
 import tempfile
@@ -203,12 +204,13 @@ def _levels_by_kind(places: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    # What JSON escapes TOML reads, and TOML forbids one character more.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _number(value: float) -> str:
     text = f"{value:.6g}"
+    text = repr(float(value)) if float(text) == 1.0 else text  # a fraction that is nearly one must not become it
     return text if any(mark in text for mark in ".en") else f"{text}.0"
 
 

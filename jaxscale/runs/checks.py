@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from jaxscale.runs.schema import Value
 
-Values = Mapping[str, Value]
+Values = Mapping[str, Value | int]
 
 
 def number(values: Values, name: str) -> float | None:
@@ -47,7 +47,7 @@ def row_problems(values: Values) -> list[str]:
     """Contradictions within a row whose cells are each valid.
 
     Args:
-        values: cells of the row.
+        values: cells of the row, and what its catalogue model fills.
 
     Returns:
         One text for each contradiction: column, value, what would be valid.
@@ -114,7 +114,7 @@ def _shape_problem(values: Values) -> str:
     heads, kv_heads = number(values, "n_heads"), number(values, "n_kv_heads")
     if heads and kv_heads and heads % kv_heads:
         return f"column 'n_kv_heads' = '{kv_heads:.15g}': does not divide n_heads; expected a divisor of {heads:.15g}"
-    experts, top_k = number(values, "n_experts"), number(values, "moe_top_k")
-    if experts and top_k and top_k > experts:
+    experts, top_k = number(values, "n_experts") or 1.0, number(values, "moe_top_k")
+    if top_k and top_k > experts:
         return f"column 'moe_top_k' = '{top_k:.15g}': more than n_experts; expected at most {experts:.15g}"
     return ""

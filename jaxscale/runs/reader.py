@@ -11,6 +11,7 @@ from jaxscale.errors import InputError
 from jaxscale.runs.cells import first_of, parse_cell, parse_gpu, show, suggest
 from jaxscale.runs.checks import row_problems
 from jaxscale.runs.header import canonical, check_header
+from jaxscale.runs.rows import catalogue_shape
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE, Value
 from jaxscale.runs.table import Row, Runs
 
@@ -157,7 +158,8 @@ class _RowCheck:
         if len(cells) != len(self.columns):
             return {}, f"{len(cells)} cells; expected {len(self.columns)}, as in the header"
         values, problems = self._parse(cells)
-        problems = problems or row_problems(values) or self._model_problems(line, values)
+        whole = {**catalogue_shape(values, self.lookup), **values}
+        problems = problems or row_problems(whole) or self._model_problems(line, values)
         more = f" (and {len(problems) - 1} more in this row)" if len(problems) > 1 else ""
         return values, problems[0] + more if problems else ""
 

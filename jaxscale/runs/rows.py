@@ -13,6 +13,10 @@ EFFECTS = ("source", "framework", "release", "gpu", "precision", "attention_kern
 # Layer counts of one kind, which follow the depth where a row has fewer layers than the catalogue model.
 _LAYER_COUNTS = ("n_attention_layers", "n_mlp_layers", "n_ssm_layers")
 
+PATTERN = 0.25
+"""Share of the depth from which on dense layers are taken to alternate with mixtures, as in Llama 4 (1/2), and not to
+stand before them, as in DeepSeek-V3 (3 of 61) [1]."""
+
 
 @dataclass(frozen=True)
 class Incomplete:
@@ -101,7 +105,9 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
 def _shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> tuple[dict[str, Any], list[str]]:
     """Arguments of `Transformer`, and the shape columns that neither the row nor the catalogue fills."""
     given = {name: row[name] for name in MODEL_FIELDS if row[name] is not None}
-    entry = _catalogue_shape(row, lookup)
+    entry = catalogue_shape(row.values, lookup)
+    if "d_ff" in given and (float(entry.get("n_experts", 1)) > 1) and given["d_ff"] != entry.get("d_ff"):
+        given["d_ff_expert"] = given.pop("d_ff")  # the width of one expert, that of dense layers being the model's own
     shape = {**_rescaled(entry, given.get("n_layers")), **given}
     if "vocab_size" not in shape and (size := _default(row, "vocab_size")):
         shape["vocab_size"] = size
@@ -110,10 +116,10 @@ def _shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> tuple
     return shape, [name for name in SHAPE if name not in shape]
 
 
-def _catalogue_shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Mapping[str, Any]:
-    """Fields of the row's catalogue model; none if the row's own width or heads show that it is another model."""
-    entry = lookup(row["model"]) if row["model"] else None
-    if entry is None or any(row[name] not in (None, entry.get(name)) for name in ("d_model", "n_heads")):
+def catalogue_shape(values: Mapping[str, Any], lookup: Callable[[str], Mapping[str, Any] | None]) -> Mapping[str, Any]:
+    """Fields of a row's catalogue model; none if the row's own width or heads show that it is another model."""
+    entry = lookup(values["model"]) if values.get("model") else None
+    if entry is None or any(values.get(name) not in (None, entry.get(name)) for name in ("d_model", "n_heads")):
         return {}
     return entry
 
@@ -121,7 +127,11 @@ def _catalogue_shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]
 def _rescaled(entry: Mapping[str, Any], n_layers: float | None) -> dict[str, Any]:
     """A catalogue model at the depth of the row: benchmarks run proxies with fewer layers on small clusters."""
     share = n_layers / entry["n_layers"] if n_layers and entry else 1.0
-    return {name: value * share if name in _LAYER_COUNTS else value for name, value in entry.items()}
+    shape = {name: value * share if name in _LAYER_COUNTS else value for name, value in entry.items()}
+    if dense := entry.get("n_dense_layers"):
+        is_pattern = dense >= PATTERN * entry["n_layers"]
+        shape["n_dense_layers"] = dense * share if is_pattern else min(dense, n_layers or dense)
+    return shape
 
 
 def _seq_len(row: Row) -> float:

@@ -152,6 +152,18 @@ def test_one_rank_costs_nothing(collective, temperature: float):
     assert float(collective(VOLUME, 2.0, 4.0, link(), temperature)) > 0.0
 
 
+@pytest.mark.parametrize(("stride", "stages"), [(4, 8), (4, 16), (8, 8), (2, 64)])
+def test_a_chain_over_a_spine_is_the_mean_of_its_hops(stride: int, stages: int):
+    """Each chip sends to the one `stride` further on, over the lowest level that both share."""
+    sizes = (8, 16, 10**12)
+    spine = link(sizes=tuple(map(float, sizes)), latency=(0.0, 0.0, 0.0))
+    senders = range(stride * (stages - 1))
+    levels = [next(k for k, size in enumerate(sizes) if chip // size == (chip + stride) // size) for chip in senders]
+    expected = np.mean([VOLUME / float(spine.bandwidth[level]) for level in levels])
+    assert len(set(levels)) > 1
+    assert float(send_time(VOLUME, float(stride), float(stages), spine)) == pytest.approx(expected, rel=1e-9)
+
+
 def test_launches_count_once_per_collective():
     network = Network(np.asarray([8.0, 256.0, 1e12]), np.full(3, 1e30), np.zeros(3))
     launching = effective_link(network, ideal_coefficients(collective_launch=1e-5))

@@ -406,6 +406,17 @@ def test_fsdp_copies_what_it_gathers_and_scatters():
     np.testing.assert_allclose(frozen, 12.0 * weights / H100.chip.hbm_bandwidth * 7.0 / 8.0, rtol=1e-6)
 
 
+def test_experts_that_no_rank_shares_are_not_copied():
+    """With ep = dp FSDP gathers dense weights alone; in two shard groups of experts both."""
+    c, machine = ideal(fsdp_bytes=22.0), H100.chip.hbm_bandwidth
+    weights = local_params(MIXTRAL, plan(dp=8, ep=8))
+    apart = accumulation_time(MIXTRAL, plan(dp=8, ep=8, zero_stage=3), H100, c)
+    np.testing.assert_allclose(apart, 22.0 * 7.0 / 8.0 * weights.layers / machine, rtol=1e-6)
+    shared = accumulation_time(MIXTRAL, plan(dp=16, ep=8, zero_stage=3), H100, c)
+    expected = 22.0 * (15.0 / 16.0 * weights.layers + 0.5 * weights.experts) / machine
+    np.testing.assert_allclose(shared, expected, rtol=1e-6)
+
+
 def test_more_and_smaller_microbatches_accumulate_more_often():
     c = ideal(accumulation_bytes=20.0, matmul_exposed_bytes=0.0)
     one = step_time(LLAMA, plan(micro_batch_size=4), H100, c)

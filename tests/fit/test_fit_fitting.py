@@ -214,6 +214,46 @@ def test_a_fit_of_one_cluster_leaves_others_to_its_start(measured: Measured):
     assert js.resolve(fitted, {}).matmul_efficiency < 0.9 * js.resolve(start, {}).matmul_efficiency
 
 
+def _named(measured: Measured, **levels: str) -> Measured:
+    """The same runs with other levels."""
+    changed = {kind: (level,) * len(measured.batch) for kind, level in levels.items()}
+    return dataclasses.replace(measured, levels={**measured.levels, **changed})
+
+
+@pytest.fixture(scope="module")
+def chain(measured: Measured) -> tuple[Measured, js.Coefficients]:
+    """Runs, and a fit of one's own to slower ones, from a start that knows of another cluster."""
+    effect = LevelEffect("source", "theirs/other", (("matmul_efficiency", 0.8),))
+    known = (("source", "theirs/other"), ("framework", "other"))
+    start = dataclasses.replace(_truth(), calibration=Calibration("start", effects=(effect,), known=known))
+    runs = _synthetic(measured, noise=0.01).take(np.arange(0, 64, 8))
+    slower = dataclasses.replace(_named(runs, source="mine/f", framework="f"), step_time=1.4 * runs.step_time)
+    return runs, fit_measured(slower, start=start, n_starts=1, n_folds=2, name="mine").coefficients
+
+
+@pytest.mark.parametrize("levels", [{"source": "theirs/other", "framework": "other"}, {"source": "", "framework": ""}])
+def test_a_fit_returns_what_it_fitted_whatever_it_starts_from(chain: tuple[Measured, js.Coefficients], levels: dict):
+    """Its residuals are those of its predictions, for runs that only the start's start knows and for unnamed ones."""
+    runs, mine = chain
+    named = _named(runs, **levels)
+    second = fit_measured(named, start=mine, n_starts=1, n_folds=2)
+    with jax.enable_x64(True):
+        logs = predicted_logs(jax.tree.map(jnp.asarray, named.batch), jnp.asarray(base_of(named, second.coefficients)))
+    np.testing.assert_allclose(np.asarray(logs[0]) - np.log(named.step_time), second.residuals, atol=2e-3)
+    own = {"source": "mine/f", "framework": "f"}
+    if levels["source"]:
+        chex.assert_trees_all_close(js.resolve(second.coefficients, own), js.resolve(mine, own), rtol=1e-6)
+
+
+def test_runs_that_two_fits_answer_for_are_not_fitted_together(chain: tuple[Measured, js.Coefficients]):
+    runs, mine = chain
+    both = concatenate(
+        [_named(runs, source="theirs/other", framework="other"), _named(runs, source="mine/f", framework="f")]
+    )
+    with pytest.raises(js.InputError, match="8 of 16 runs are of a source or framework that 'mine' knows"):
+        fit_measured(both, start=mine)
+
+
 def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, result: js.FitResult):
     """Their errors are no measure of new ones: the start's scatter stays, and the fit says so."""
     start = result.coefficients

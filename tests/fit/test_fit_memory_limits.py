@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.calibration import Calibration, MemoryLimit, Scatter
+from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.memory_limits import Outcomes, fitted_limit, memory_limits, outcomes, with_memory_limits
 from jaxscale.fit.store import load_fit, to_toml
 from jaxscale.oom import limit_of, memory_limit, probability_of_oom
@@ -97,3 +98,15 @@ def test_report_names_the_limit_that_a_table_shows(bloom_fit: js.FitResult):
     assert 0.8 < limit.usable < 1.2
     assert "run out of memory" in found.summary() and "run out of memory" not in bloom_fit.summary()
     assert found.to_json()["memory_limits"] == [dataclasses.asdict(limit)]
+
+
+def test_runs_without_a_status_that_were_measured_ended(tmp_path):
+    """Where nothing is said, a step time says it."""
+    table = data_path("runs") / "bigscience_bloom_a100.csv"
+    blank = tmp_path / table.name
+    blank.write_text(table.read_text().replace(",ok,", ",,"))
+    runs = js.read_runs(blank)
+    said, unsaid = (outcomes(table, load_fit("default")) for table in (js.read_runs(table), runs))
+    assert ",ok," in table.read_text() and ",ok," not in blank.read_text()
+    assert unsaid.ran_out.sum() == said.ran_out.sum()
+    assert (~unsaid.ran_out).sum() == len(measured_runs(runs)[1]) > 60

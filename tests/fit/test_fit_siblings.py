@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import jaxscale as js
 from jaxscale._resources import data_path
+from jaxscale._types import with_fields
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.fitting import fit
 from jaxscale.fit.measured import measured_runs
@@ -72,3 +73,14 @@ def test_a_fit_names_the_lines():
 
 def test_an_empty_table_has_no_suspects(sweep: Measured):
     assert len(contradicted(sweep.take(np.zeros(len(sweep.batch), dtype=bool)))) == 0
+
+
+@pytest.mark.parametrize("virtual", [1.0, 4.0])
+def test_ideal_pipelines_contradict_nobody(sweep: Measured, virtual: float):
+    r"""Of v virtual stages, $T = W / p (m + (p - 1) / v)$; interleaving makes deep pipelines fast."""
+    plan = sweep.batch.plan
+    interleaved = with_fields(plan, {"vpp": np.full_like(plan.vpp, virtual), "n_microbatches": 2.0 * plan.pp})
+    batch = dataclasses.replace(sweep.batch, plan=interleaved)
+    work = plan.micro_batch_size / plan.pp
+    times = work * (interleaved.n_microbatches + (plan.pp - 1.0) / virtual)
+    assert not contradicted(dataclasses.replace(sweep, batch=batch, step_time=times)).any()

@@ -132,6 +132,19 @@ def test_a_record_is_the_same_on_disk(tmp_path, record: Calibration):
     assert loaded == record
 
 
+def test_any_name_and_any_fraction_survives_on_disk(tmp_path):
+    nasty = 'my\ncluster\t"x" \\ \x7f \u00e9'
+    record = Calibration(
+        "fit", effects=(LevelEffect("source", nasty, (("straggler", 0.5),)),), known=(("source", nasty),)
+    )
+    fit = dataclasses.replace(js.prior_medians(), calibration=record, tp_overlap=0.99999999)
+    path = tmp_path / "mine.toml"
+    path.write_text(to_toml(fit, {}, "a fit"), encoding="utf-8")
+    loaded = js.load_fit(path)
+    assert loaded.calibration.effects == record.effects and loaded.calibration.known == record.known
+    assert loaded.tp_overlap == 0.99999999
+
+
 def test_largest_clusters_are_kept_on_disk():
     record = js.load_fit().calibration
     assert record is not None

@@ -40,6 +40,15 @@ BAD_CELLS = [
     ({"micro_batch_size": "32", "n_microbatches": ""}, "column 'global_batch_size_seqs' = '64': less than one microb"),
     ({"n_kv_heads": "3"}, "column 'n_kv_heads' = '3': does not divide n_heads; expected a divisor of 16"),
     ({"n_experts": "4", "moe_top_k": "8"}, "column 'moe_top_k' = '8': more than n_experts; expected at most 4"),
+    ({"moe_top_k": "8"}, "column 'moe_top_k' = '8': more than n_experts; expected at most 1"),
+    (
+        {"model": "mixture", "n_layers": "", "d_model": "", "n_heads": "", "n_experts": "1"},
+        "column 'moe_top_k' = '2': more than n_experts; expected at most 1",
+    ),
+    (
+        {"model": "mixture", "n_layers": "", "d_model": "", "n_heads": "", "n_kv_heads": "64"},
+        "column 'n_kv_heads' = '64': does not divide n_heads; expected a divisor of 32",
+    ),
     ({"model": "gpt-9", **SHAPE}, "column 'model' = 'gpt-9': unknown model and no shape; expected one of"),
     ({"tp": "a\nb" * 100}, r"column 'tp' = 'a\nba\nb"),
 ]

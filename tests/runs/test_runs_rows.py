@@ -54,6 +54,27 @@ def test_proxy_with_fewer_layers_keeps_the_mixture_of_layers(table):
     assert (row.shape["n_layers"], row.shape["n_attention_layers"], row.shape["n_ssm_layers"]) == (26, 2, 12)
 
 
+NO_SHAPE = {"n_layers": "", "d_model": "", "n_heads": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "dense"), [("pattern", 24, 12), ("pattern", 48, 24), ("prefix", 4, 3), ("prefix", 2, 2)]
+)
+def test_dense_layers_of_a_proxy_alternate_or_come_first(table, name: str, depth: int, dense: int):
+    shape = described(table({**NO_SHAPE, "model": name, "n_layers": str(depth)})).shape
+    assert shape["n_dense_layers"] == dense
+    assert Transformer(**shape).n_layers == depth
+
+
+@pytest.mark.parametrize(
+    ("width", "dense", "expert"), [("1024", 18432, 1024), ("18432", 18432, 2048), ("", 18432, 2048)]
+)
+def test_the_width_of_a_mixture_is_that_of_an_expert(table, width: str, dense: int, expert: int):
+    """Unless it is that which the catalogue has for the dense layers."""
+    shape = described(table({**NO_SHAPE, "model": "prefix", "d_ff": width})).shape
+    assert (shape["d_ff"], shape["d_ff_expert"]) == (dense, expert)
+
+
 def test_catalogue_does_not_fill_another_shape(table):
     assert "n_kv_heads" not in described(table({"model": "known-8b"})).shape
 
