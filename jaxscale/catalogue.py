@@ -109,14 +109,16 @@ class Hardware:
         Raises:
             InputError: unknown id; names the closest ones.
         """
-        if chip_id not in self.chips:
+        found = self.chips.get(chip_id) or self.chips.get(chip_id.lower())
+        if found is None:
             raise InputError(f"gpu {chip_id!r} is not in the hardware catalogue; {_nearest(chip_id, self.chips)}")
-        return self.chips[chip_id]
+        return found
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    known, name = sorted(known), name.lower()
+    begun = [other for other in known if name and other.startswith(name)]
+    close = begun[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(known)}"
 
 

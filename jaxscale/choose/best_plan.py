@@ -19,7 +19,7 @@ from jaxscale.oom import limit_of, memory_limit, probability_of_oom
 from jaxscale.workload import Transformer
 
 ROOMY_BATCH = 2.0**40
-"""A batch that every power of two divides: finds the degrees that the wanted batch forbids [sequence]."""
+"""Sequences per chip of a batch that every degree divides: finds the degrees that the wanted batch forbids [1]."""
 
 MOST_DEGREES = 50_000
 """Combinations of degrees up to which every plan is scored, some 50 for each; beyond, the search is by gradient [1]."""
@@ -73,7 +73,8 @@ def best_plan(
         problem = PlanProblem(model, cluster, global_batch_size_seqs, fitted, limit)
         ((table, scores, _, _, searched, relaxed),) = search_plans([problem], space)
     if not len(table):
-        raise nothing_valid(model, n_chips, global_batch_size_seqs, enumerate_plans(model, n_chips, ROOMY_BATCH, space))
+        unbatched = enumerate_plans(model, n_chips, ROOMY_BATCH * n_chips, space)
+        raise nothing_valid(model, n_chips, global_batch_size_seqs, unbatched)
     fits = scores.memory <= limit
     if not fits.any():
         leanest = int(np.argmin(scores.memory))

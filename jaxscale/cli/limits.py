@@ -81,7 +81,10 @@ class Limits:
         if self.json:
             self._emit(found.to_json())
             return
-        show(threshold_table(found, describe(self.scenarios)))
+        said = describe(self.scenarios)
+        if self.gpu is not None:
+            said = {name: f"on {self.gpu} instead; else {said.get(name, 'as its file says')}" for name in found.names}
+        show(threshold_table(found, said))
         show("")
         show(elasticity_table(found))
         if not found.certified.all():
@@ -95,6 +98,11 @@ class Limits:
         if self.gpu is None:
             raise InputError("--model transformer: no chip; expected --gpu ID, see `jaxscale hardware`")
         gpu, fit = hardware[self.gpu].id, js.load_fit(self.fit)
+        if self.scenario:
+            say(
+                f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "
+                f"overlap are those of {gpu} and of the fit"
+            )
         found = {
             name: transformer_curve(sizes, gpu, laws, coefficients=fit, hardware=hardware)
             for name, laws in chosen.items()

@@ -70,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stderr.close()
         return 1
+    except OSError as error:  # a disk that is full, a folder that went away
+        say(f"{PROGRAM}: {error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
+        return 1
     except KeyboardInterrupt:
         say(f"{PROGRAM}: interrupted")
         return 1

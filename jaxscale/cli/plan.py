@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
-from jaxscale.cli.console import emit_json, show
+from jaxscale.cli.console import emit_json, say, show
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanSearch:
-    """Rank every valid parallel plan of a model on a cluster that fits its memory."""
+    """Rank every valid parallel plan of a model on a cluster that fits its memory, nine times out of ten at least."""
 
     model: Annotated[
         str, tyro.conf.arg(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
@@ -60,8 +60,11 @@ class PlanSearch:
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
         framework = checked_framework(self.framework, fitted)
-        levels = {"gpu": hardware[self.gpu].id, "precision": self.precision, "framework": framework}
-        space = framework_space(framework, self.precision)
+        precision = self.precision.lower()
+        levels = {"gpu": hardware[self.gpu].id, "precision": precision, "framework": framework}
+        space = framework_space(framework, precision)
+        if instead := hardware[self.gpu].fallbacks.get(f"peak_tflops_{precision}"):
+            say(f"{self.gpu} states no peak in {precision}: {instead}")
         choice = best_plan(
             model, cluster, self.global_batch, coefficients=fitted, levels=levels, space=space, top=self.top
         )
@@ -119,7 +122,10 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
     if not name_or_path.endswith(".toml"):
         return model(name_or_path, **changes)
     fields = read_toml(Path(name_or_path))
-    fields = {**fields.get("model", fields), **changes}
+    fields = fields.get("model", fields)
+    if not isinstance(fields, dict):
+        raise InputError(f"{name_or_path}: model = {fields!r} is no table; expected [model] with n_layers and so on")
+    fields = {**fields, **changes}
     for name, value in fields.items():
         if name not in ARGUMENTS:
             close = difflib.get_close_matches(name, ARGUMENTS, n=1) or [", ".join(ARGUMENTS)]

@@ -35,7 +35,7 @@ class Predict:
             InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.cli.tables import read_table, write_predictions
+        from jaxscale.cli.tables import predictions_as_json, read_table, write_predictions
         from jaxscale.report.files import check_writable
         from jaxscale.report.tables import error_summary, prediction_rows
 
@@ -52,7 +52,8 @@ class Predict:
             write_predictions(self.out, runs, prediction)
             say(f"wrote {self.out}")
         if self.json:
-            emit_json({**errors, "n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped})
+            counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
+            emit_json({**errors, **counts, "predictions": predictions_as_json(prediction)})
             return
         if self.out is None:
             show(prediction_rows(runs, prediction))

@@ -42,26 +42,37 @@ def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
     kept = [index for index, name in enumerate(runs.columns) if name not in added]
     columns = [*(runs.columns[index] for index in kept), *added]
     rows = (
-        [*(row.cells[index] for index in kept), *cells] for row, cells in zip(runs, _cells(prediction), strict=True)
+        [*(row.cells[index] for index in kept), *map(_cell, values)]
+        for row, values in zip(runs, _values(prediction), strict=True)
     )
     write_table(path, columns, rows)
 
 
-def _cells(prediction: Prediction) -> Iterator[list[str]]:
+def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
+    """What `predict --out` adds to each row, by column; None where a row gets no prediction."""
+    columns = (*FIXED_COLUMNS, *(f"term_{name}_s" for name in prediction.terms))
+    return [
+        {name: None if _cell(value) == "" else value for name, value in zip(columns, values, strict=True)}
+        for values in _values(prediction)
+    ]
+
+
+def _values(prediction: Prediction) -> Iterator[list[Any]]:
     answered = np.isfinite(prediction.step_time)
     peaks = (values / 1e9 for values in (prediction.memory, prediction.memory_lo, prediction.memory_hi))
     numbers = (prediction.step_time, prediction.lo, prediction.hi, *peaks)
     for index in range(len(prediction.step_time)):
-        fits = str(bool(prediction.fits[index])).lower() if answered[index] else ""
         yield [
-            *(_number(values[index]) for values in numbers),
-            fits,
-            _number(prediction.oom_probability[index]),
+            *(float(values[index]) for values in numbers),
+            bool(prediction.fits[index]) if answered[index] else "",
+            float(prediction.oom_probability[index]),
             prediction.notes[index],
-            *(_number(term[index]) for term in prediction.terms.values()),
+            *(float(term[index]) for term in prediction.terms.values()),
         ]
 
 
-def _number(value: Any) -> str:
-    """Seven digits: more than any measurement has."""
+def _cell(value: float | bool | str) -> str:
+    """A cell of a table; numbers with seven digits, more than any measurement has."""
+    if isinstance(value, bool | str):
+        return str(value).lower() if isinstance(value, bool) else value
     return f"{value:.7g}" if np.isfinite(value) else ""

@@ -56,6 +56,9 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
         raise InputError(
             f"{path}: coefficients.{unknown[0]} is not a coefficient; expected one of {', '.join(names())}"
         )
+    missing = [name for name in names() if name not in entries]
+    if missing and "provenance" in table:
+        raise InputError(f"{path}: coefficients.{missing[0]} is missing; expected a whole fit of this version")
     values = {name: prior.median for name, prior in priors().items()}
     for name, entry in entries.items():
         values[name] = _value(f"{path}: coefficients.{name}", entry, priors()[name].kind)

@@ -126,6 +126,8 @@ def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
         raise InputError(f"{path}: no table [axes.{SIZE}]; expected one, with from, to and n or with values")
     values = {name: _axis(f"{path}: axes.{name}", name, axis) for name, axis in axes.items()}
     plan = table.get("plan")
+    if plan is not None and not isinstance(plan, dict):
+        raise InputError(f"{path}: plan = {plan!r} is no table; expected [plan] with degrees such as tp = 8")
     if plan is not None:
         plan = {name: _degree(f"{path}: plan", name, value) for name, value in plan.items()}
     elif any(name in DEGREES for name in values):

@@ -29,9 +29,20 @@ def check_writable(path: str | Path, read: str | Path | None = None) -> Path:
         raise InputError(f"{path}: is a folder; expected the name of a file")
     if not path.parent.is_dir():
         raise InputError(f"{path}: folder {str(path.parent)!r} does not exist; expected an existing folder")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path}: folder {str(path.parent)!r} is closed to writing; expected one open to it")
+    _try_writing(path, path.parent, path.stem, path.suffix)
     return path
+
+
+def _try_writing(path: Path, folder: Path, stem: str = "", suffix: str = "") -> None:
+    """Make a file as `whole_file` does: rights alone do not tell whether one can be."""
+    try:
+        with tempfile.NamedTemporaryFile(prefix=f".{stem}.", suffix=suffix, dir=folder):
+            return
+    except PermissionError:
+        raise InputError(f"{path}: folder {str(folder)!r} is closed to writing; expected one open to it") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{path}: cannot be written ({reason}); expected another name or folder") from None
 
 
 def check_folder(path: str | Path) -> Path:
@@ -47,12 +58,19 @@ def check_folder(path: str | Path) -> Path:
         InputError: the path is a file, or the nearest folder above it is closed to writing.
     """
     path = Path(path)
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    existing = next(p for p in (path, *path.absolute().parents) if _exists(p))
     if not existing.is_dir():
         raise InputError(f"{path}: {str(existing)!r} is a file; expected a folder, or a name for a new one")
-    if not os.access(existing, os.W_OK):
-        raise InputError(f"{path}: folder {str(existing)!r} is closed to writing; expected one open to it")
+    _try_writing(path, existing, path.name if existing != path else "")
     return path
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file or folder; none has a name that is too long to ask."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

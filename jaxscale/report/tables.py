@@ -131,10 +131,16 @@ def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
     return make_table("Error of step time where it was measured", columns, rows, text=(by,))
 
 
+def _is_unusual(plan: Mapping[str, Any], name: str) -> bool:
+    """Whether a degree says something of a plan: usually 1, ZeRO stage 0, and a shard group of all of dp."""
+    usual = {"zero_stage": 0, "shard_group": plan["dp"]}
+    return plan.get(name, usual.get(name, 1)) != usual.get(name, 1)
+
+
 def plan_ranking(choice: Mapping[str, Any]) -> Table:
     """The best plans, in the form that `PlanChoice.to_json` gives them."""
-    degrees = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_size", "n_microbatches")
-    present = [name for name in degrees if any(plan.get(name, 1) not in (0, 1) for plan in choice["top"])]
+    degrees = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
+    present = [name for name in degrees if any(_is_unusual(plan, name) for plan in choice["top"])]
     choices = ("schedule", "recompute", "sequence_parallel")
     rows = [
         (
