@@ -102,6 +102,10 @@ def test_a_missing_file_is_refused(tmp_path: Path):
         load_hardware(tmp_path / "absent.toml")
 
 
+def test_chips_are_found_in_letters_of_any_case():
+    assert chip("H100-80GB").hbm_bytes == chip("h100-80gb").hbm_bytes
+
+
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(InputError, match="gpu 'h100-80' is not in the hardware catalogue; did you mean h100-80gb"):
         chip("h100-80")

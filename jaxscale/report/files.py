@@ -25,9 +25,9 @@ def check_writable(path: str | Path, read: str | Path | None = None) -> Path:
     path = Path(path)
     if read is not None and path.resolve() == Path(read).resolve():
         raise InputError(f"{path}: is the table that is read and would be overwritten; expected another name")
-    if path.is_dir():
+    if _exists(path) and path.is_dir():
         raise InputError(f"{path}: is a folder; expected the name of a file")
-    if not path.parent.is_dir():
+    if not (_exists(path.parent) and path.parent.is_dir()):
         raise InputError(f"{path}: folder {str(path.parent)!r} does not exist; expected an existing folder")
     _try_writing(path, path.parent, path.stem, path.suffix)
     return path

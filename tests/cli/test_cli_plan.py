@@ -88,6 +88,7 @@ def test_refusals(run, option, value, expected):
         ('n_layers = "8"\n', "is not a number"),
         ("n_layers = 8\nd_model = 1024\nn_heads = -1\n", "expected a number above 0"),
         ("n_layers = \n", "not valid TOML"),
+        ('model = "llama"\n', "model = 'llama' is no table; expected [model]"),
     ],
 )
 def test_a_model_file_with_a_mistake(run, tmp_path, text, expected):
@@ -99,3 +100,22 @@ def test_a_model_file_with_a_mistake(run, tmp_path, text, expected):
     assert outcome.code == 2
     assert outcome.err.startswith(f"jaxscale: {path}: ")
     assert expected in outcome.err
+
+
+def test_a_format_that_the_chip_lacks_is_told(run):
+    arguments = list(SMALL)
+    arguments[4] = "A100-80GB"
+    outcome = run(*arguments, "--precision", "FP8", "--seq-len", 2048, "--top", 1)
+    assert outcome.code == 0
+    assert "A100-80GB states no peak in fp8: 1 x peak_tflops_bf16" in outcome.err
+    assert "states no peak" not in run(*SMALL, "--precision", "fp8", "--seq-len", 2048, "--top", 1).err
+
+
+def test_a_batch_for_any_number_of_chips_is_told(run):
+    """1,000 chips have 5^3 among their factors: dp must have what tp and pp cannot take."""
+    arguments = list(SMALL)
+    arguments[6], arguments[8] = 1000, 256
+    refusal = run(*arguments).err
+    assert "dp must divide the batch; expected a multiple of one of 5," in refusal
+    arguments[8] = 1000
+    assert run(*arguments, "--top", 1).code == 0

@@ -94,6 +94,10 @@ def test_json_where_runs_were_measured(run, table):
     assert document["oom_accuracy"] is None
     assert document["by"]["gpu"]["a100-80gb"]["n"] == 2
     assert "1 of 3 rows are incomplete" in outcome.err
+    first, second, third = (row["predicted_step_time_s"] for row in document["predictions"])
+    assert first > 0.0 and second > 0.0 and third is None
+    terms = {name: value for name, value in document["predictions"][0].items() if name.startswith("term_")}
+    assert sum(terms.values()) == pytest.approx(first, rel=1e-6)
 
 
 def test_json_where_nothing_was_measured(run, table):

@@ -41,6 +41,9 @@ def test_transformer_on_a_chip(capsys, tmp_path):
     [
         (("--scenario", "globl-nvlink"), "did you mean global-nvlink"),
         (("--gpu", "h1000"), "h1000"),
+        (("--gpu", "h100"), "did you mean h100-80gb, h100-96gb?"),
+        (("--plot", "/proc/figure.png"), "/proc/figure.png: "),
+        (("--plot", "{long}.png"), "file name too long"),
         (("--model", "transformer"), "expected --gpu"),
         (("--from", "1e30", "--to", "1e20"), "no range"),
         (("--scenarios", "{own}"), "not valid TOML"),
@@ -50,6 +53,11 @@ def test_transformer_on_a_chip(capsys, tmp_path):
 def test_refusals_are_one_line(arguments, said, capsys, tmp_path):
     own = tmp_path / "own.toml"
     own.write_text("[scenarios")
-    assert main(["limits", *(argument.format(own=own) for argument in arguments)]) == 2
+    assert main(["limits", *(argument.format(own=own, long="x" * 300) for argument in arguments)]) == 2
     refusal = capsys.readouterr().err.strip()
     assert said in refusal and "\n" not in refusal
+
+
+def test_a_chip_in_place_of_that_of_a_scenario_is_told(capsys):
+    assert main(["limits", "--gpu", "MI300X", "--from", "1e26", "--to", "1e27"]) == 0
+    assert "on MI300X instead; else H100" in capsys.readouterr().out

@@ -103,12 +103,13 @@ def test_refusals(spec, tmp_path, capsys):
         SPEC.replace("n = 40", "m = 40"),
         SPEC.replace("to = 65536", "to = 1"),
         SPEC.replace("chunk = 5000", "chunk = 0"),
+        "plan = 3\n" + SPEC,
         SPEC.replace("[axes.training_flop]", "[axes.training"),
     ):
         spec.write_text(broken)
         assert main(["sweep", str(spec), "--out", str(tmp_path / "new")]) == 2
     said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 7 and not (tmp_path / "new").exists()
+    assert len(said) == 8 and not (tmp_path / "new").exists()
 
 
 def test_two_processes_share_a_sweep(spec, tmp_path):

@@ -132,6 +132,15 @@ def test_a_record_is_the_same_on_disk(tmp_path, record: Calibration):
     assert loaded == record
 
 
+def test_a_fit_that_ends_early_is_refused(tmp_path):
+    """A file of one's own may state some coefficients only; one that a fit wrote states all."""
+    text = to_toml(js.prior_medians(), {}, "a fit")
+    path = tmp_path / "mine.toml"
+    path.write_text(text[: text.index("[coefficients.tp_overlap]")])
+    with pytest.raises(js.InputError, match="coefficients.tp_overlap is missing; expected a whole fit"):
+        js.load_fit(path)
+
+
 def test_any_name_and_any_fraction_survives_on_disk(tmp_path):
     nasty = 'my\ncluster\t"x" \\ \x7f \u00e9'
     record = Calibration(
