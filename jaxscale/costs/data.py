@@ -119,6 +119,10 @@ def data_traffic(
 
     spacings, weights = (plan.tp, apart), (dense, params.experts)
 
+    def congested(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
+        doublings = log2_above_one(ranks * spacing / link.domain_size[0], temperature)
+        return volume * (1.0 + coefficients.dp_congestion * doublings)
+
     def both(
         element: ArrayLike, ranks: tuple[ArrayLike, ArrayLike], shards: tuple[ArrayLike, ArrayLike] = (1.0, 1.0)
     ) -> list[Transfer]:
@@ -128,14 +132,10 @@ def data_traffic(
             for held, rank, space, shard in zip(weights, ranks, spacings, shards, strict=True)
         ]
 
-    def congested(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Array:
-        doublings = log2_above_one(ranks * spacing / link.domain_size[0], temperature)
-        return volume * (1.0 + coefficients.dp_congestion * doublings)
-
     inside, copies = (group, expert_group), (replicas / group, expert_ranks / expert_group)
-    one_way = [*both(gradient, inside), *both(weight, inside), Transfer(0.0, group, plan.tp)]
+    gathered = [*both(gradient, inside), *both(weight, inside), Transfer(0.0, group, plan.tp)]
     reduced = [*both(gradient, (replicas, expert_ranks)), *both(gradient, copies, inside)]
-    gathers = times_of(gather_time, one_way, link, temperature)
+    gathers = times_of(gather_time, gathered, link, temperature)
     reduces = times_of(reduce_time, [*reduced, Transfer(0.0, replicas, plan.tp)], link, temperature)
     return Traffic(
         all_reduce=reduces[0] + routed * reduces[1],

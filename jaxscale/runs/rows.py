@@ -106,7 +106,7 @@ def _shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> tuple
     """Arguments of `Transformer`, and the shape columns that neither the row nor the catalogue fills."""
     given = {name: row[name] for name in MODEL_FIELDS if row[name] is not None}
     entry = catalogue_shape(row.values, lookup)
-    if "d_ff" in given and (float(entry.get("n_experts", 1)) > 1) and given["d_ff"] != entry.get("d_ff"):
+    if "d_ff" in given and entry.get("n_experts", 1) > 1 and given["d_ff"] != entry.get("d_ff"):
         given["d_ff_expert"] = given.pop("d_ff")  # the width of one expert, that of dense layers being the model's own
     shape = {**_rescaled(entry, given.get("n_layers")), **given}
     if "vocab_size" not in shape and (size := _default(row, "vocab_size")):
