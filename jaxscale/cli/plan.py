@@ -56,14 +56,15 @@ class PlanSearch:
         from jaxscale.report.tables import plan_ranking
 
         hardware = js.load_hardware(self.hardware)
+        chip = hardware[self.gpu]
         cluster = js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
         framework = checked_framework(self.framework, fitted)
         precision = self.precision.lower()
-        levels = {"gpu": hardware[self.gpu].id, "precision": precision, "framework": framework}
+        levels = {"gpu": chip.id, "precision": precision, "framework": framework}
         space = framework_space(framework, precision)
-        if instead := hardware[self.gpu].fallbacks.get(f"peak_tflops_{precision}"):
+        if instead := chip.fallbacks.get(f"peak_tflops_{precision}"):
             say(f"{self.gpu} states no peak in {precision}: {instead}")
         choice = best_plan(
             model, cluster, self.global_batch, coefficients=fitted, levels=levels, space=space, top=self.top

@@ -25,24 +25,30 @@ def check_writable(path: str | Path, read: str | Path | None = None) -> Path:
     path = Path(path)
     if read is not None and path.resolve() == Path(read).resolve():
         raise InputError(f"{path}: is the table that is read and would be overwritten; expected another name")
+    _temporary_for(path).unlink()
+    return path
+
+
+def _temporary_for(path: Path) -> Path:
+    """An empty file beside one that is to be written: rights alone do not tell whether there can be one."""
     if _exists(path) and path.is_dir():
         raise InputError(f"{path}: is a folder; expected the name of a file")
     if not (_exists(path.parent) and path.parent.is_dir()):
         raise InputError(f"{path}: folder {str(path.parent)!r} does not exist; expected an existing folder")
-    _try_writing(path, path.parent, path.stem, path.suffix)
-    return path
+    return _temporary_in(path.parent, path, path.stem, path.suffix)
 
 
-def _try_writing(path: Path, folder: Path, stem: str = "", suffix: str = "") -> None:
-    """Make a file as `whole_file` does: rights alone do not tell whether one can be."""
+def _temporary_in(folder: Path, path: Path, stem: str, suffix: str = "") -> Path:
+    """An empty file in a folder, for a path that is to be written there."""
     try:
-        with tempfile.NamedTemporaryFile(prefix=f".{stem}.", suffix=suffix, dir=folder):
-            return
+        handle, name = tempfile.mkstemp(prefix=f".{stem}.", suffix=suffix, dir=folder)
     except PermissionError:
         raise InputError(f"{path}: folder {str(folder)!r} is closed to writing; expected one open to it") from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{path}: cannot be written ({reason}); expected another name or folder") from None
+    os.close(handle)
+    return Path(name)
 
 
 def check_folder(path: str | Path) -> Path:
@@ -61,7 +67,7 @@ def check_folder(path: str | Path) -> Path:
     existing = next(p for p in (path, *path.absolute().parents) if _exists(p))
     if not existing.is_dir():
         raise InputError(f"{path}: {str(existing)!r} is a file; expected a folder, or a name for a new one")
-    _try_writing(path, existing, path.name if existing != path else "")
+    _temporary_in(existing, path, path.name if existing != path else "").unlink()
     return path
 
 
@@ -86,10 +92,8 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     Raises:
         InputError: the folder is missing or closed to writing.
     """
-    path = check_writable(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    path = Path(path)
+    temporary = _temporary_for(path)
     try:
         yield temporary
         # mkstemp makes files private; the file gets the rights that open() would give it.

@@ -5,9 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from registry import ideal_coefficients
+from cost_cases import H100, IDEAL, LINK, LLAMA, MIXTRAL, ideal, plan
 
 from jaxscale._types import PRECISIONS, as_arrays
 from jaxscale.catalogue import cluster, model
@@ -22,61 +20,10 @@ from jaxscale.costs.matmul import dense_forward, expert_forward, head_forward, m
 from jaxscale.costs.optimizer import optimizer_time
 from jaxscale.costs.overhead import bookkeeping_time, host_exposed
 from jaxscale.costs.overlap import Passes, not_hidden
-from jaxscale.costs.pipeline import (
-    DIVISIBLE,
-    bubble_time,
-    busiest_layers,
-    first_stage_layers,
-    head_in_layers,
-    imbalance_time,
-    last_stage_layers,
-    stage_times,
-    transfer_time,
-)
 from jaxscale.costs.state_space import scan_forward
 from jaxscale.costs.straggler import straggler_time
-from jaxscale.plan import Plan
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
-
-H100 = as_arrays(cluster("h100-80gb", 64))
-LLAMA = as_arrays(model("llama3-8b"))
-MIXTRAL = as_arrays(model("mixtral-8x7b"))
-IDEAL = as_arrays(ideal_coefficients())
-LINK = effective_link(H100.network, IDEAL)
-
-
-def plan(**fields: float | str | bool) -> Plan:
-    """A plan of arrays."""
-    return as_arrays(Plan(**fields))
-
-
-def ideal(**changes: float):
-    """Loss-free coefficients, some changed, as arrays."""
-    return as_arrays(ideal_coefficients(**changes))
-
-
-@given(st.integers(1, 200), st.integers(1, 64))
-def test_busiest_layers_is_the_ceiling_on_whole_numbers(layers: int, stages: int):
-    assert float(busiest_layers(float(layers), float(stages))) == pytest.approx(-(-layers // stages), abs=1e-9)
-    divided = float(busiest_layers(float(layers), float(stages), DIVISIBLE))
-    assert divided == pytest.approx(layers / stages) and -(-layers // stages) - 1.0 < divided
-
-
-@given(st.integers(1, 200), st.integers(1, 64))
-def test_slightly_smooth_layers_are_whole(layers: int, stages: int):
-    whole = -(-layers // stages)
-    assert float(busiest_layers(float(layers), float(stages), DIVISIBLE / 4.0)) == pytest.approx(whole, abs=1e-6)
-    between = float(busiest_layers(float(layers), float(stages), 0.7 * DIVISIBLE))
-    assert layers / stages - 1e-6 <= between <= whole + 1e-6
-
-
-@given(st.floats(1.0, 100.0), st.floats(1.0, 16.0))
-def test_busiest_layers_is_continuous_and_at_least_the_mean(layers: float, stages: float):
-    here, there = (float(busiest_layers(value, stages)) for value in (layers, layers * (1.0 + 1e-9)))
-    assert abs(there - here) < 1e-5
-    assert here >= layers / stages - 1e-9
-    assert float(busiest_layers(layers, 1.0)) == layers
 
 
 def test_large_matmuls_run_at_the_peak_and_small_ones_below():
@@ -454,49 +401,6 @@ def test_bookkeeping_counts_handovers_and_steps():
         for virtual in (1, 4):
             time = bookkeeping_time(plan(n_microbatches=8, pp=stages, vpp=virtual), ideal(pp_slot_time=0.5))
             np.testing.assert_allclose(time, 8 * virtual * neighbours / 2 * 0.5, rtol=1e-9)
-
-
-def test_head_on_the_last_stage_sets_the_pace_unless_balanced():
-    shape = as_arrays(Transformer(32, 4096, 32, vocab_size=128256))
-    four = plan(pp=4, n_microbatches=8)
-    head = head_in_layers(shape)
-    even = stage_times(shape, four, jnp.asarray(32.0), head)
-    np.testing.assert_allclose([even.total, even.busiest], [32.0 + head, 8.0 + head])
-    balanced = stage_times(shape, plan(pp=4, balanced_stages=True), jnp.asarray(32.0), head)
-    np.testing.assert_allclose(balanced.busiest, 9.0)
-    even = stage_times(shape, four, jnp.asarray(32.0), jnp.asarray(4.0))
-    np.testing.assert_allclose(bubble_time(four, even), 24.0)
-    np.testing.assert_allclose(imbalance_time(four, even), 8 * 3.0)
-    # A single stage has neither, whatever its layers and head.
-    one = stage_times(shape, plan(balanced_stages=True), jnp.asarray(32.0), jnp.asarray(4.7))
-    np.testing.assert_allclose([bubble_time(plan(), one), imbalance_time(plan(), one)], 0.0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("stages", "first", "last"), [(1, 16, 16), (2, 10, 6), (4, 5, 1), (8, 3, 0)])
-def test_stages_balanced_by_cost_count_the_head_as_layers_whatever_limits_their_pace(stages, first, last):
-    shape = as_arrays(Transformer(16, 2048, 32, d_ff=8192, gated_mlp=True, vocab_size=131072))
-    np.testing.assert_allclose(head_in_layers(shape), 4.0)
-    balanced = plan(pp=stages, balanced_stages=True)
-    np.testing.assert_allclose(first_stage_layers(shape, balanced), first)
-    np.testing.assert_allclose(last_stage_layers(shape, balanced), last)
-    # A head that takes no time, as where the host sets the pace of the layers, leaves them where they are.
-    slowest = stage_times(shape, balanced, jnp.asarray(16.0), jnp.asarray(0.0)).busiest
-    np.testing.assert_allclose(slowest, first)
-    np.testing.assert_allclose(first_stage_layers(shape, plan(pp=stages)), 16 / stages)
-
-
-def test_the_first_of_balanced_stages_holds_more_weights():
-    shape = as_arrays(Transformer(16, 2048, 32, d_ff=8192, gated_mlp=True, vocab_size=131072))
-    even, balanced = (local_params(shape, plan(pp=2, balanced_stages=by_cost)) for by_cost in (False, True))
-    np.testing.assert_allclose(balanced.layers, even.layers * 10.0 / 8.0)
-    np.testing.assert_allclose(balanced.embedding, even.embedding)
-
-
-def test_transfers_cross_each_boundary_both_ways():
-    machine = effective_link(cluster("h100-80gb", 64).network, IDEAL)
-    time = transfer_time(LLAMA, plan(dp=8, pp=2, n_microbatches=4), machine, IDEAL)
-    hop = 2.0 * 8192 * 4096 / 50e9
-    np.testing.assert_allclose(time, 2 * (4 + 1) * 0.5 * hop, rtol=0.05)
 
 
 def test_stragglers_grow_with_the_doublings_of_the_nodes():
