@@ -25,7 +25,7 @@ from jaxscale.fit.parameters import EFFECT_SPREAD, Effect, constrain_values, eff
 from jaxscale.fit.prepare import about_start, fit_problem, parameters_of, tightened
 from jaxscale.fit.repeats import SOFTWARE
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.solve import Solution, random_starts, refine, solve
+from jaxscale.fit.solve import Solution, one_blas_thread, random_starts, refine, solve
 from jaxscale.fit.start import answering, knows, levels_of, named_as
 from jaxscale.fit.store import level_kinds, load_fit
 from jaxscale.fit.table_checks import tell
@@ -95,6 +95,7 @@ def fit(
         return with_memory_limits(result, [runs], hardware)
 
 
+@one_blas_thread()
 def fit_measured(
     measured: Measured,
     *,

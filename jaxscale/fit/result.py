@@ -19,7 +19,7 @@ from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
 from jaxscale.fit.profile import profile_intervals, profile_rises
 from jaxscale.fit.repeats import deviations
-from jaxscale.fit.solve import Solution
+from jaxscale.fit.solve import Solution, one_blas_thread
 from jaxscale.fit.store import to_toml, write_text
 from jaxscale.fit.summary import summary_html, summary_json, summary_text
 
@@ -133,7 +133,7 @@ class FitResult:
         indices = np.flatnonzero(self._identified)
         if len(centre) <= PROFILED_UP_TO and len(indices):
             parts = (self.problem, self.solution.parameters, jnp.asarray(self.diagnostics.covariance))
-            with jax.enable_x64(True):
+            with jax.enable_x64(True), one_blas_thread():
                 ends[indices] = np.asarray(profile_intervals(*parts, jnp.asarray(indices)))
         return ends
 
@@ -233,7 +233,7 @@ class FitResult:
         error = np.sqrt(covariance[index, index])
         low, high = PROFILE_REACH * (self.intervals[index] - float(self.solution.parameters[index])) / error
         distances = np.unique(np.concatenate([np.linspace(low, 0.0, 7), np.linspace(0.0, high, 7)]))
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), one_blas_thread():
             parts = (self.problem, self.solution.parameters, jnp.asarray(covariance))
             rises = profile_rises(*parts, jnp.asarray(index), jnp.asarray(distances))
         rows = np.tile(unconstrain(self.coefficients), (len(distances), 1))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import jaxscale as js
 from jaxscale._resources import data_path
@@ -15,7 +16,7 @@ from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.objective import Problem, log_residuals, loss, predicted_logs, smoothed, time_scatter
 from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import fit_problem, parameters_of
-from jaxscale.fit.solve import SHARP, TEMPERATURE, from_exposed, random_starts, refine, settled, solve
+from jaxscale.fit.solve import SHARP, TEMPERATURE, from_exposed, one_blas_thread, random_starts, refine, settled, solve
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +110,17 @@ def test_smooth_step_times_are_close_to_exact_ones(bloom_fit: js.FitResult):
 def test_runs_scatter_as_their_table_says():
     known, other = time_scatter(["mlperf_llm_training/mlperf", "a-table-of-my-own"])
     assert known > other == pytest.approx(0.03)
+
+
+def test_factorisations_keep_to_one_thread_and_leave_the_setting_as_it_was():
+    import scipy.linalg  # noqa: F401  (loads the library whose threads are told)
+
+    def threads() -> list[int]:
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    with threadpool_limits(2, "blas"):
+        with one_blas_thread():
+            inside = threads()
+        after = threads()
+    assert inside and set(inside) == {1}
+    assert set(after) == {2}
