@@ -17,11 +17,12 @@ from calibrate import FOLDER, load_tables
 from left_out import fit_of
 
 from jaxscale.coefficients import prior_medians
+from jaxscale.files import write_whole
 from jaxscale.fit.batch import concatenate
 from jaxscale.fit.objective import Problem
 from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.fit.solve import SETTLED, Solution, refine, settled
-from jaxscale.fit.store import load_fit, to_toml, write_text
+from jaxscale.fit.store import load_fit, to_toml
 
 SIZES, SHARES = (0.15, 0.3, 0.6, 1.2), (0.02, 0.05, 0.1, 0.3)
 """Standard deviations of kicks, in those of the priors, and shares of the parameters that get one [1]."""
@@ -53,7 +54,7 @@ def main() -> None:
         if found.loss < lowest.loss - SETTLED:
             lowest = found
             place = fit_of(measured, problem, effects, lowest)
-            write_text(FOLDER / "results" / "default.toml", to_toml(place, {}, "to be finished by fits/calibrate.py"))
+            write_whole(FOLDER / "results" / "default.toml", to_toml(place, {}, "to be finished by fits/calibrate.py"))
 
 
 if __name__ == "__main__":

@@ -111,11 +111,12 @@ class Hardware:
         """
         found = self.chips.get(chip_id) or self.chips.get(chip_id.lower())
         if found is None:
-            raise InputError(f"gpu {chip_id!r} is not in the hardware catalogue; {_nearest(chip_id, self.chips)}")
+            raise InputError(f"gpu {chip_id!r} is not in the hardware catalogue; {nearest(chip_id, self.chips)}")
         return found
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Names that resemble an unknown one, or all that are known, in words."""
     known, name = sorted(known), name.lower()
     begun = [other for other in known if name and other.startswith(name)]
     close = begun[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.4)
@@ -178,7 +179,7 @@ def _parse_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntr
     unknown = set(fields) - texts - set(NUMBERS)
     if unknown:
         key = sorted(unknown)[0]
-        raise InputError(f"{where}: {key!r} is not a known number; {_nearest(key, NUMBERS)}")
+        raise InputError(f"{where}: {key!r} is not a known number; {nearest(key, NUMBERS)}")
     numbers = {key: _number(f"{where}.{key}", fields[key]) for key in NUMBERS if key in fields}
     for key in (*REQUIRED, "peak_tflops_bf16"):
         if key not in numbers and not (key == "peak_tflops_bf16" and "peak_tflops_fp32" in numbers):
@@ -281,5 +282,5 @@ def model(name: str, **changes: Any) -> Transformer:
     """
     fields = model_fields().get(name.lower())
     if fields is None:
-        raise InputError(f"model {name!r} is not in the catalogue; {_nearest(name.lower(), model_fields())}")
+        raise InputError(f"model {name!r} is not in the catalogue; {nearest(name.lower(), model_fields())}")
     return Transformer(**{**fields, **changes})

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxscale"
 
 LAYERS = (
-    ("errors", "_types", "_resources", "_compile", "_markup"),
+    ("errors", "_types", "_resources", "_compile", "_markup", "files"),
     ("hardware",),
     ("workload",),
     ("catalogue", "plan"),

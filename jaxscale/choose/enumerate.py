@@ -81,7 +81,7 @@ class PlanSpace:
                 expected = ", ".join(map(str, valid))
                 raise InputError(f"PlanSpace.{name} = {tuple(chosen)!r}; expected one or more of {expected}")
         if self.precision not in PRECISIONS:
-            raise InputError(f"PlanSpace.precision = {self.precision!r}; expected one of {', '.join(PRECISIONS)}")
+            raise InputError(f"precision = {self.precision!r}; expected one of {', '.join(PRECISIONS)}")
 
 
 @dataclass(frozen=True)

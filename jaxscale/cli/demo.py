@@ -29,7 +29,7 @@ class Demo:
         import jaxscale as js
         from jaxscale.cli.demo_report import make_report, summary_json, summary_lines
         from jaxscale.cli.demo_work import calibrate, choose
-        from jaxscale.report.files import check_folder
+        from jaxscale.files import check_folder
 
         check_folder(self.out)
         hardware = js.load_hardware(self.hardware)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile, checked_count
 from jaxscale.cli.console import emit_json, say, show
 
 
@@ -23,6 +23,9 @@ class Fit:
     report: Annotated[
         Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures: errors, profiles, intervals")
     ] = None
+    n_starts: Annotated[
+        int, tyro.conf.arg(metavar="N", help="points from which the best fit is searched; more take longer")
+    ] = 4
     hardware: HardwareFile = None
     json: Json = False
 
@@ -34,16 +37,17 @@ class Fit:
         """
         import jaxscale as js
         from jaxscale.cli.tables import read_table
+        from jaxscale.files import check_folder, check_writable
         from jaxscale.report import fit_report
-        from jaxscale.report.files import check_folder, check_writable
 
+        checked_count("--n-starts", self.n_starts)
         check_writable(self.out, self.runs)
         if self.report is not None:
             check_folder(self.report)
         hardware = js.load_hardware(self.hardware)
         start = js.load_fit(self.start)
         runs = read_table(self.runs, self.skip_bad, hardware)
-        result = js.fit(runs, start=start, name=self.out.stem, hardware=hardware, progress=say)
+        result = js.fit(runs, start=start, n_starts=self.n_starts, name=self.out.stem, hardware=hardware, progress=say)
         say("finding how far each coefficient can go: intervals by profile likelihood")
         result.save(self.out)
         say(f"wrote {self.out}")

@@ -51,9 +51,9 @@ class Limits:
             InputError: an unknown scenario or chip, a malformed file, an empty range, a figure that cannot be written.
         """
         import jaxscale as js
+        from jaxscale.files import check_writable
         from jaxscale.limits.scenario_library import load_scenarios, on_chip, pick
         from jaxscale.limits.study import curve_sizes
-        from jaxscale.report.files import check_writable
 
         sizes = curve_sizes(self.lowest, self.highest)
         hardware = js.load_hardware(self.hardware)
@@ -117,8 +117,8 @@ class Limits:
     def _draw(
         self, sizes: "np.ndarray", curves: "dict[str, np.ndarray]", bands: "dict[str, Any] | None" = None
     ) -> None:
+        from jaxscale.files import write_whole
         from jaxscale.limits.report import draw
-        from jaxscale.report.files import write_whole
         from jaxscale.report.style import png
 
         assert self.plot is not None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanSearch:
-    """Rank every valid parallel plan of a model on a cluster that fits its memory, nine times out of ten at least."""
+    """Rank every valid parallel plan of a model on a cluster that fits its memory, nine times out of ten by default."""
 
     model: Annotated[
         str, tyro.conf.arg(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
@@ -36,6 +36,9 @@ class PlanSearch:
     ] = None
     fit: FitName = "default"
     top: Annotated[int, tyro.conf.arg(metavar="K", help="plans to list")] = 10
+    oom_probability: Annotated[
+        float, tyro.conf.arg(metavar="P", help="accepted probability of running out of memory, above 0 and below 1")
+    ] = 0.1
     hardware: HardwareFile = None
     json: Json = False
 
@@ -67,7 +70,14 @@ class PlanSearch:
         if instead := chip.fallbacks.get(f"peak_tflops_{precision}"):
             say(f"{self.gpu} states no peak in {precision}: {instead}")
         choice = best_plan(
-            model, cluster, self.global_batch, coefficients=fitted, levels=levels, space=space, top=self.top
+            model,
+            cluster,
+            self.global_batch,
+            coefficients=fitted,
+            levels=levels,
+            space=space,
+            top=self.top,
+            oom_probability=self.oom_probability,
         )
         if self.json:
             emit_json(choice.to_json())
@@ -133,6 +143,8 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
             raise InputError(f"{name_or_path}: {name!r} is not a field of a model; expected {close[0]}")
         if not isinstance(value, int | float):
             raise InputError(f"{name_or_path}: {name} = {value!r} is not a number; expected a number, or true or false")
+        if not (name.endswith("_share") or float(value).is_integer()):
+            raise InputError(f"{name_or_path}: {name} = {value!r} is no whole number; expected one")
     missing = [name for name in ("n_layers", "d_model", "n_heads") if name not in fields]
     if missing:
         raise InputError(

@@ -36,7 +36,7 @@ class Predict:
         """
         import jaxscale as js
         from jaxscale.cli.tables import predictions_as_json, read_table, write_predictions
-        from jaxscale.report.files import check_writable
+        from jaxscale.files import check_writable
         from jaxscale.report.tables import error_summary, prediction_rows
 
         if self.out is not None:

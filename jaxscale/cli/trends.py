@@ -57,7 +57,7 @@ class Trends:
             InputError: an unknown name, a number out of range, a layout without room, a figure that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.report.files import check_writable, write_whole
+        from jaxscale.files import check_writable, write_whole
         from jaxscale.report.style import png
         from jaxscale.trends import library, report
         from jaxscale.trends.scenario import UNLIMITED

@@ -13,6 +13,7 @@ import numpy as np
 from jaxscale.calibration import Z90, Calibration, MemoryLimit
 from jaxscale.coefficients import Coefficients, names, priors
 from jaxscale.errors import InputError
+from jaxscale.files import write_whole
 from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.diagnostics import Diagnostics, diagnose
 from jaxscale.fit.objective import Problem, loss
@@ -20,7 +21,7 @@ from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
 from jaxscale.fit.profile import profile_intervals, profile_rises
 from jaxscale.fit.repeats import deviations
 from jaxscale.fit.solve import Solution, one_blas_thread
-from jaxscale.fit.store import to_toml, write_text
+from jaxscale.fit.store import to_toml
 from jaxscale.fit.summary import summary_html, summary_json, summary_text
 
 IDENTIFIED_BELOW = 0.7
@@ -308,4 +309,4 @@ class FitResult:
             InputError: the folder does not exist or cannot be written.
         """
         comment = f"jaxscale fit of {self.n} runs; load with jaxscale.load_fit or jaxscale predict --fit"
-        write_text(path, to_toml(self.coefficients, self.parameters, comment))
+        write_whole(path, to_toml(self.coefficients, self.parameters, comment))

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,24 +128,6 @@ def unconstrained_rows(coefficients: Coefficients, levels: Sequence[Mapping[str,
         start = from_values(record.origin.values, record.origin.record)
         rows[others] = unconstrained_rows(start, [levels[index] for index in others])
     return rows
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file whole or not at all.
-
-    Raises:
-        InputError: the folder does not exist or cannot be written.
-    """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: folder {path.parent} does not exist; expected an existing folder")
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(text)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 def to_toml(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, Any]], comment: str) -> str:

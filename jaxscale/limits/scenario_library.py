@@ -1,7 +1,6 @@
 """Named scenarios: the shipped ones of `data/limits.toml`, and files of the user's own in the same form."""
 
 import dataclasses
-import difflib
 import functools
 import math
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscale._resources import data_path
-from jaxscale.catalogue import ChipEntry, Hardware, load_hardware, read_toml
+from jaxscale.catalogue import ChipEntry, Hardware, load_hardware, nearest, read_toml
 from jaxscale.errors import InputError
 from jaxscale.limits.scenario import Scenario
 
@@ -115,12 +114,6 @@ def _fields(where: str, table: Mapping[str, Any], hardware: Hardware) -> dict[st
             raise InputError(f"{where}: {name!r} is not a field of a scenario; {nearest(name, FIELDS)}")
         fields[name] = checked_number(where, name, value)
     return fields
-
-
-def nearest(name: str, known: Any) -> str:
-    """Names that resemble an unknown one, in words."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
-    return f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(known)}"
 
 
 @functools.cache

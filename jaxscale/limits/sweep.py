@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from jaxscale._compile import compiler_options
 from jaxscale.errors import InputError
+from jaxscale.files import check_folder, write_whole
 from jaxscale.limits.integer_plan import rate
 from jaxscale.limits.overlap import SmoothOverlap
 from jaxscale.limits.problem import utilisation_problem
@@ -26,7 +27,6 @@ from jaxscale.limits.scaling_laws import log_ideal_chip_seconds
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.scenario_library import FIELDS
 from jaxscale.limits.sweep_spec import DEGREES, SIZE, SweepSpec
-from jaxscale.report.files import check_folder, write_whole
 
 AXIS = "device"
 SPEC_FILE = "sweep.json"

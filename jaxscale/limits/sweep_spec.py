@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.catalogue import Hardware, load_hardware, read_toml
+from jaxscale.catalogue import Hardware, load_hardware, nearest, read_toml
 from jaxscale.errors import InputError
 from jaxscale.limits.scenario import Scenario
 from jaxscale.limits.scenario_library import (
@@ -34,7 +34,6 @@ from jaxscale.limits.scenario_library import (
     LOWEST,
     checked_number,
     load_scenarios,
-    nearest,
     number_between,
     on_chip,
     pick,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxscale._markup import html_table
-from jaxscale.report.files import check_folder, write_whole
+from jaxscale.files import check_folder, write_whole
 from jaxscale.report.style import png
 
 if TYPE_CHECKING:

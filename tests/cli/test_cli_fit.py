@@ -54,6 +54,14 @@ def test_a_report_that_cannot_be_written_is_refused_before_any_work(run, measure
     assert not (tmp_path / "fit.toml").exists()
 
 
+def test_the_number_of_starts_is_told_and_checked(run, measured, tmp_path):
+    arguments = ("fit", measured, "--out", tmp_path / "fit.toml", "--n-starts")
+    assert "2 starts" in run(*arguments, 2).err
+    outcome = run(*arguments, 0)
+    assert outcome.code == 2
+    assert "--n-starts = 0 is out of range" in outcome.err and outcome.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["fit", "predict"])
 def test_a_table_is_never_overwritten_by_what_is_made_of_it(run, table, command):
     measured = table({})

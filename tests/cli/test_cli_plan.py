@@ -41,6 +41,15 @@ def test_model_and_chip_from_files(run, tmp_path):
     assert "'my-chip' is not in the hardware catalogue" in run(*arguments).err
 
 
+def test_a_lower_accepted_risk_leaves_more_memory_free(run):
+    """One 8B model on 8 chips of 40 GB: the fastest plan fills them as far as the risk allows."""
+    arguments = ["plan", "--model", "llama3-8b", "--gpu", "a100-40gb", "--n-gpus", 8, "--global-batch", 32]
+    risks = {risk: run(*arguments, "--oom-probability", risk, "--json").json["best"] for risk in (0.01, 0.5)}
+    assert risks[0.01]["oom_probability"] <= 0.01
+    assert risks[0.01]["memory_gb"] <= risks[0.5]["memory_gb"]
+    assert risks[0.01]["step_time_s"] >= risks[0.5]["step_time_s"]
+
+
 def test_framework_and_precision(run):
     """Plans take what the framework fixes, and the speed of its fitted runs."""
     arguments = ("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", 32)
@@ -64,7 +73,8 @@ def test_framework_and_precision(run):
         ("--gpu", "potato", "gpu 'potato' is not in the hardware catalogue"),
         ("--fit", "potato", "fit 'potato' is not shipped"),
         ("--framework", "potato", "--framework = 'potato' is unknown; expected one of"),
-        ("--precision", "fp3", "PlanSpace.precision = 'fp3'; expected one of"),
+        ("--precision", "fp3", "precision = 'fp3'; expected one of"),
+        ("--oom-probability", 1.5, "oom_probability = 1.5 is out of range; expected a number between 0 and 1"),
     ],
 )
 def test_refusals(run, option, value, expected):
@@ -86,6 +96,7 @@ def test_refusals(run, option, value, expected):
         ("n_layers = 8\nd_model = 1024\n", "missing n_heads"),
         ("n_layers = 8\nd_model = 1024\nheads = 8\n", "'heads' is not a field of a model; expected n_heads"),
         ('n_layers = "8"\n', "is not a number"),
+        ("n_layers = 3.5\nd_model = 1024\nn_heads = 8\n", "n_layers = 3.5 is no whole number"),
         ("n_layers = 8\nd_model = 1024\nn_heads = -1\n", "expected a number above 0"),
         ("n_layers = \n", "not valid TOML"),
         ('model = "llama"\n', "model = 'llama' is no table; expected [model]"),

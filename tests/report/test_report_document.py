@@ -5,9 +5,9 @@ import re
 import pytest
 
 from jaxscale.errors import InputError
+from jaxscale.files import check_folder, check_writable
 from jaxscale.report import Report, whole_file, write_whole
 from jaxscale.report.figures import sensitivity_bars
-from jaxscale.report.files import check_folder, check_writable
 
 
 @pytest.fixture
