@@ -50,7 +50,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "stragglers": ("mosaic_llm_foundry", {"straggler": GONE}),
     "mixture-of-experts overheads": (
         "nvidia_dgxc_benchmarking",
-        {"moe_layer_time": GONE, "moe_imbalance": GONE, "ep_overlap": FREE},
+        {"moe_expert_time": GONE, "routed_passes": GONE, "ep_overlap": FREE},
     ),
 }
 

@@ -24,7 +24,7 @@ from jaxscale.plan import (
     sharding,
     tokens_per_microbatch,
 )
-from jaxscale.workload import Transformer, attended_keys, copies_width, mlp_width
+from jaxscale.workload import Transformer, attended_keys, copies_width, mlp_width, routed_width
 
 Bytes = Float[Array, "*batch"]
 
@@ -95,7 +95,8 @@ def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coeffic
     scores = (2.0 * element + MASK_BYTES) * stored * model.n_heads * attended_keys(model)
     attention = (heads + scores) * model.n_attention_layers
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
-    mlp = element * (2.0 * (1.0 + model.gated_mlp) * mlp_width(model) + copies_width(model))
+    inner = mlp_width(model) + routed_width(model)
+    mlp = element * (2.0 * (1.0 + model.gated_mlp) * inner + copies_width(model))
     ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
     split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers

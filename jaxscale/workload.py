@@ -262,9 +262,13 @@ def moe_layers(model: Transformer) -> Number:
 
 
 def mlp_width(model: Transformer) -> Number:
-    """Inner widths of all MLPs that a token passes through, dense ones, routed and shared experts, added up [1]."""
-    experts = (model.moe_top_k + model.n_shared_experts) * model.d_ff_expert
-    return model.n_dense_layers * model.d_ff + moe_layers(model) * experts
+    """Inner widths of the MLPs that every token passes through, dense ones and shared experts, added up [1]."""
+    return model.n_dense_layers * model.d_ff + moe_layers(model) * model.n_shared_experts * model.d_ff_expert
+
+
+def routed_width(model: Transformer) -> Number:
+    """Inner widths of the routed experts that a token passes through, over all layers, added up [1]."""
+    return moe_layers(model) * model.moe_top_k * model.d_ff_expert
 
 
 def copies_width(model: Transformer) -> Array:

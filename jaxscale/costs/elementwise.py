@@ -9,7 +9,7 @@ from jaxtyping import Array
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
-from jaxscale.workload import Transformer, copies_width, mlp_width
+from jaxscale.workload import Transformer, copies_width, mlp_width, routed_width
 
 
 def sequence_split(plan: Plan) -> Array:
@@ -24,12 +24,13 @@ def elementwise_forward(model: Transformer, plan: Plan, cluster: Cluster, coeffi
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers)
     residual = c.residual_passes * model.d_model * blocks / sequence_split(plan)
     gate = 1.0 + model.gated_mlp
-    inner = gate * mlp_width(model)
+    mlp = gate * mlp_width(model)
     heads = model.n_attention_layers * (model.n_heads + 2.0 * model.n_kv_heads) * model.head_dim
     state = model.n_ssm_layers * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
+    hidden = c.hidden_passes * (mlp + heads + state) / plan.tp
     # A token is copied for each of its experts, and the copies are gathered again.
-    hidden = c.hidden_passes * (inner + heads + state + copies_width(model)) / plan.tp
-    return tokens * element_bytes(plan) * (residual + hidden) / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    routed = c.routed_passes * (gate * routed_width(model) + copies_width(model)) / plan.tp
+    return tokens * element_bytes(plan) * (residual + hidden + routed) / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
 
 
 def logits_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:

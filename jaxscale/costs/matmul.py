@@ -92,8 +92,7 @@ def expert_forward(
 ) -> Array:
     """Forward matmul time of routed and shared experts of all layers for one microbatch, as if on one stage.
 
-    An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens; imbalance makes the busiest chip work
-    `1 + moe_imbalance (1 - 1 / ep)` times the mean: a chip that holds all experts has no busier neighbour.
+    An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens: all are equally busy.
 
     Returns:
         Time [s]; zero for a dense model.
@@ -107,8 +106,7 @@ def expert_forward(
     each = matmul_time(expert_tokens, expert_params(model) / split, width / split, expert_input(model), *rest)
     routed = local_experts * each
     shared = matmul_time(tokens, shared_expert_params(model) / plan.tp, width / plan.tp, model.d_model, *rest)
-    busiest = 1.0 + c.moe_imbalance * (1.0 - 1.0 / plan.ep)
-    return moe_layers(model) * (routed * busiest + shared)
+    return moe_layers(model) * (routed + shared)
 
 
 def head_forward(

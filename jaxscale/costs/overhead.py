@@ -15,10 +15,11 @@ from jaxscale.workload import Transformer, moe_layers
 def kernel_gaps_forward(model: Transformer, coefficients: Coefficients) -> Array:
     """Gaps between the many small kernels of mixture layers in one forward pass of all layers [s].
 
-    Those of other layers are too short to be told from waves of tiles that are not full (`matmul`): both cost a matmul
-    a fixed time.
+    They are as many as the experts of the whole layer, wherever these are: the tokens of each arrive in a chunk of
+    their own, which is sorted by itself (Megatron-LM, moe_utils.py, `sort_chunks_by_idxs`, 2025). Gaps of other layers
+    are too short to be told from waves of tiles that are not full (`matmul`): both cost a matmul a fixed time.
     """
-    return coefficients.moe_layer_time * moe_layers(model)
+    return coefficients.moe_expert_time * model.n_experts * moe_layers(model)
 
 
 def host_exposed(

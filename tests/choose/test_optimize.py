@@ -194,7 +194,7 @@ TIMES = (
     "host_time_tp_network",
     "host_time_tp_node",
     "collective_launch",
-    "moe_layer_time",
+    "moe_expert_time",
     "pp_slot_time",
     "step_time",
     "straggler",
