@@ -342,8 +342,8 @@ knows in part.
 
 A refit without some runs is polished from where the fit of all runs ended. The posterior has many valleys, and that one
 may be the one that the runs left out have helped to choose. Refits that begin at the centre of the priors, as if
-nothing had been fitted before, may end in a poorer valley for want of luck; the truth lies between the two. These
-refits are of the cost terms before routed tokens had passes of their own. Mean / median error [%]; `fits/valleys.py`.
+nothing had been fitted before, may end in a poorer valley for want of luck; the truth lies between the two. Mean /
+median error [%]; `fits/valleys.py`.
 
 {valleys_table(data)}
 
