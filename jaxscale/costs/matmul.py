@@ -97,12 +97,11 @@ def expert_forward(
     Returns:
         Time [s]; zero for a dense model.
     """
-    c = coefficients
     tokens = tokens_per_microbatch(model, plan)
     width, split = model.d_ff_expert, expert_tensor_degree(plan, temperature)
     expert_tokens = tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp)
     local_experts = model.n_experts / plan.ep
-    rest = (plan, cluster, c, temperature)
+    rest = (plan, cluster, coefficients, temperature)
     each = matmul_time(expert_tokens, expert_params(model) / split, width / split, expert_input(model), *rest)
     routed = local_experts * each
     shared = matmul_time(tokens, shared_expert_params(model) / plan.tp, width / plan.tp, model.d_model, *rest)
