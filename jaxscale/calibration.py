@@ -18,6 +18,7 @@ KINDS = (
     "fused_norm",
     "release",
     "release_gpu",
+    "mixture",
     "architecture",
     "local_shape",
 )

@@ -48,6 +48,7 @@ class Coefficients(eqx.Module):
     residual_passes: Number = _coefficient()
     hidden_passes: Number = _coefficient()
     routed_passes: Number = _coefficient()
+    bias_passes: Number = _coefficient()
     logit_bytes: Number = _coefficient()
     accumulation_bytes: Number = _coefficient()
     fsdp_bytes: Number = _coefficient()

@@ -39,6 +39,7 @@ class Transformer(eqx.Module):
         d_ff_expert: MLP width of one expert [1].
         moe_latent_size: width of the projection on which routed experts work; 0 where they work on d [1].
         n_shared_experts: experts that see every token [1].
+        expert_bias: 1 where the output of a routed expert has a bias [1].
         dense_share: share of the layers whose MLP is dense [1].
         attention_share: share of the layers with attention [1].
         mlp_share: share of the layers with an MLP, dense or mixture [1].
@@ -71,6 +72,7 @@ class Transformer(eqx.Module):
     d_ff_expert: Number
     moe_latent_size: Number
     n_shared_experts: Number
+    expert_bias: Number
     dense_share: Number
     attention_share: Number
     mlp_share: Number
@@ -105,6 +107,7 @@ class Transformer(eqx.Module):
         d_ff_expert: Any = None,
         moe_latent_size: Any = 0,
         n_shared_experts: Any = 0,
+        expert_bias: Any = False,
         n_dense_layers: Any = 0,
         n_attention_layers: Any = None,
         n_mlp_layers: Any = None,
@@ -139,7 +142,7 @@ class Transformer(eqx.Module):
         self.n_experts, self.moe_top_k = as_float(n_experts), as_float(moe_top_k)
         self.d_ff_expert = _default(d_ff_expert, self.d_ff)
         self.moe_latent_size = as_float(moe_latent_size)
-        self.n_shared_experts = as_float(n_shared_experts)
+        self.n_shared_experts, self.expert_bias = as_float(n_shared_experts), as_float(expert_bias)
         self.attention_share = _default(n_attention_layers, n_layers) / n_layers
         self.mlp_share = _default(n_mlp_layers, n_layers) / n_layers
         is_dense = isinstance(self.n_experts, float) and self.n_experts == 1.0

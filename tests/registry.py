@@ -58,6 +58,7 @@ def draw_model(choose: Choose) -> Transformer:
             "moe_top_k": choose([1, 2, 8]),
             "d_ff_expert": choose([1024, 2048, 2 * d_model]),
             "n_shared_experts": choose([0, 1]),
+            "expert_bias": choose([False, True]),
             "n_dense_layers": choose([0, 3]),
         },
         "hybrid": {

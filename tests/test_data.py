@@ -40,7 +40,7 @@ CHIP_RANGES = {
 REQUIRED_OF_CHIP = {"memory_gb", "memory_gb_per_s", "domain_size", "link_gb_per_s", "network_gb_per_s", "max_power_w"}
 MODEL_FIELDS = {
     "n_layers", "d_model", "n_heads", "seq_len", "n_kv_heads", "head_dim", "d_ff", "gated_mlp", "vocab_size",
-    "tied_embeddings", "n_experts", "moe_top_k", "d_ff_expert", "moe_latent_size", "n_shared_experts",
+    "tied_embeddings", "n_experts", "moe_top_k", "d_ff_expert", "moe_latent_size", "n_shared_experts", "expert_bias",
     "n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers", "ssm_d_inner", "ssm_state", "ssm_groups",
     "q_lora_rank", "kv_lora_rank", "rope_head_dim", "v_head_dim", "window", "window_share", "position_embeddings",
     "trainable_share",

@@ -1,6 +1,5 @@
 """`jaxscale plan`: the fastest parallel plans of a model on a cluster."""
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -126,7 +125,7 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
     Raises:
         InputError: unknown name, or a file with a mistake.
     """
-    from jaxscale.catalogue import model, read_toml
+    from jaxscale.catalogue import model, nearest, read_toml
     from jaxscale.workload import ARGUMENTS, Transformer
 
     changes = {} if seq_len is None else {"seq_len": seq_len}
@@ -139,8 +138,7 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
     fields = {**fields, **changes}
     for name, value in fields.items():
         if name not in ARGUMENTS:
-            close = difflib.get_close_matches(name, ARGUMENTS, n=1) or [", ".join(ARGUMENTS)]
-            raise InputError(f"{name_or_path}: {name!r} is not a field of a model; expected {close[0]}")
+            raise InputError(f"{name_or_path}: {name!r} is not a field of a model; {nearest(name, ARGUMENTS)}")
         if not isinstance(value, int | float):
             raise InputError(f"{name_or_path}: {name} = {value!r} is not a number; expected a number, or true or false")
         if not (name.endswith("_share") or float(value).is_integer()):

@@ -30,7 +30,9 @@ def elementwise_forward(model: Transformer, plan: Plan, cluster: Cluster, coeffi
     hidden = c.hidden_passes * (mlp + heads + state) / plan.tp
     # A token is copied for each of its experts, and the copies are gathered again.
     routed = c.routed_passes * (gate * routed_width(model) + copies_width(model)) / plan.tp
-    return tokens * element_bytes(plan) * (residual + hidden + routed) / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    biased = c.bias_passes * model.expert_bias * copies_width(model) / plan.tp
+    passes = residual + hidden + routed + biased
+    return tokens * element_bytes(plan) * passes / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
 
 
 def logits_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:

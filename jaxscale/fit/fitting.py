@@ -248,6 +248,8 @@ def calibration_record(
     effects = level_effects(best.effects, values)
     rows = levels_of(measured)
     ape = np.abs(np.expm1(held_out[:, 0]))
+    # Models are known to those who ran them: of the start's own sources the start itself tells.
+    passed_on = {level for level in begun.known if level[0] not in ("architecture", "mixture")}
     provenance = {
         "runs": str(len(rows)),
         "data_sha256": data_hash,
@@ -259,8 +261,7 @@ def calibration_record(
         name=name,
         effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
         scatter=own_scatter(before, measured, held_out) + before.scatter,
-        # Models are known to those who ran them: of the start's own sources the start itself tells.
-        known=tuple(sorted({level for level in begun.known if level[0] != "architecture"} | set(level_kinds(rows)))),
+        known=tuple(sorted(passed_on | set(level_kinds(rows)))),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
         limits=before.limits,

@@ -35,10 +35,14 @@ EFFECT_SPREAD: Mapping[str, float] = {
     "fused_norm": 0.4,
     "release_gpu": 0.7,
     "release": 0.4,
+    "mixture": 4.0,
     "architecture": 1.0,
     "local_shape": 5.0,
 }
-"""Scale of a level's effect, in units of the coefficient's `spread_of_levels`, by kind of level [1]."""
+"""Scale of a level's effect, in units of the coefficient's `spread_of_levels`, by kind of level [1].
+
+Dense models share their kernels; those of mixtures, their routing and their recipes are each one's own.
+"""
 
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""

@@ -93,6 +93,7 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
             "source": _setup(row),
             "number_format": str(_filled(row, "precision")).lower(),
             "release_gpu": _release_on_chip(row),
+            "mixture": _mixture(shape),
             "architecture": _architecture(shape),
             "local_shape": _local_shape(row, shape, plan),
         },
@@ -209,6 +210,11 @@ def _architecture(shape: Mapping[str, Any]) -> str:
     """What decides how well kernels suit the layers of a model: width, heads, experts."""
     sizes = (shape["d_model"], shape["n_heads"], shape.get("n_experts") or 1.0, shape.get("n_ssm_layers") or 0.0)
     return "d{:g} h{:g} e{:g} s{:g}".format(*sizes)
+
+
+def _mixture(shape: Mapping[str, Any]) -> str | None:
+    """Architecture of a mixture of experts, whose kernels, routing and recipe are its own."""
+    return _architecture(shape) if (shape.get("n_experts") or 1.0) > 1.0 else None
 
 
 def _local_shape(row: Row, shape: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

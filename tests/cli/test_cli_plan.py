@@ -94,7 +94,7 @@ def test_refusals(run, option, value, expected):
     ("text", "expected"),
     [
         ("n_layers = 8\nd_model = 1024\n", "missing n_heads"),
-        ("n_layers = 8\nd_model = 1024\nheads = 8\n", "'heads' is not a field of a model; expected n_heads"),
+        ("n_layers = 8\nd_model = 1024\nheads = 8\n", "'heads' is not a field of a model; did you mean n_heads"),
         ('n_layers = "8"\n', "is not a number"),
         ("n_layers = 3.5\nd_model = 1024\nn_heads = 8\n", "n_layers = 3.5 is no whole number"),
         ("n_layers = 8\nd_model = 1024\nn_heads = -1\n", "expected a number above 0"),

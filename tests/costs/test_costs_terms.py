@@ -141,6 +141,18 @@ def test_each_expert_of_a_token_adds_traffic_of_its_own():
     np.testing.assert_allclose(added, 8 * 3.0 * 8192 * 2048 / 2 * 2.0 / 3.35e12, rtol=1e-6)
 
 
+def test_biases_are_added_to_the_outputs_of_routed_experts_alone():
+    mixture = {"d_ff_expert": 2048, "n_experts": 16, "moe_top_k": 2}
+    plain, biased, dense = (
+        elementwise_forward(
+            as_arrays(Transformer(8, 4096, 32, 8192, **shape)), plan(tp=2), H100, ideal(bias_passes=10.0)
+        )
+        for shape in (mixture, {**mixture, "expert_bias": True}, {"expert_bias": True})
+    )
+    assert plain == dense == 0.0
+    np.testing.assert_allclose(biased, 8 * 10.0 * 8192 * 2 * 4096 / 2 * 2.0 / 3.35e12, rtol=1e-6)
+
+
 def test_a_mixture_layer_pays_for_each_of_its_experts():
     coefficients = ideal(moe_expert_time=1e-5)
     np.testing.assert_allclose(kernel_gaps_forward(MIXTRAL, coefficients), 32 * 8 * 1e-5, rtol=1e-9)

@@ -28,6 +28,7 @@ LEVELS = {
     "fused_norm": ("", "", "", ""),
     "release": ("", "1", "", "2"),
     "release_gpu": ("", "1/a100-80gb", "", "2/h100-80gb"),
+    "mixture": ("", "", "", "z"),
     "architecture": ("x", "x", "y", "z"),
     "local_shape": ("x", "x", "y", "z"),
 }
@@ -77,6 +78,16 @@ def test_levels_with_the_same_rows_get_one_effect():
     assert chip and release and not set(chip) & set(release)
     split = find_effects({**LEVELS, "release": ("1", "1", "", "2"), "release_gpu": ("",) * 4}, EVERYWHERE)
     assert "matmul_efficiency" in [e.coefficient for e in split if e.level == "2"]
+
+
+def test_mixtures_differ_more_than_dense_models():
+    effects = find_effects(LEVELS, EVERYWHERE)
+    scale = dict(zip(effects, np.asarray(parametrisation(effects).scale)[: len(effects)].tolist(), strict=True))
+    dense, mixture = (
+        scale[Effect(kind, level, "layer_time_factor")] for kind, level in (("architecture", "y"), ("mixture", "z"))
+    )
+    assert mixture > 2.0 * dense > 0.0
+    assert Effect("architecture", "z", "layer_time_factor") not in scale  # one effect for the same rows
 
 
 def test_effects_need_a_row_that_they_can_move():
