@@ -27,11 +27,11 @@ def elementwise_forward(model: Transformer, plan: Plan, cluster: Cluster, coeffi
     mlp = gate * mlp_width(model)
     heads = model.n_attention_layers * (model.n_heads + 2.0 * model.n_kv_heads) * model.head_dim
     state = model.n_ssm_layers * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
-    hidden = c.hidden_passes * (mlp + heads + state) / plan.tp
+    hidden = c.hidden_passes * (mlp + heads + state)
     # A token is copied for each of its experts, and the copies are gathered again.
-    routed = c.routed_passes * (gate * routed_width(model) + copies_width(model)) / plan.tp
-    biased = c.bias_passes * model.expert_bias * copies_width(model) / plan.tp
-    passes = residual + hidden + routed + biased
+    copies = copies_width(model)
+    routed = c.routed_passes * (gate * routed_width(model) + copies) + c.bias_passes * model.expert_bias * copies
+    passes = residual + (hidden + routed) / plan.tp
     return tokens * element_bytes(plan) * passes / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
 
 

@@ -54,6 +54,7 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "fp4_efficiency": lambda batch: _computes_in(batch, "fp4"),
     "scan_efficiency": lambda batch: np.asarray(batch.model.n_ssm_layers) > 0.0,
     "routed_passes": _has_experts,
+    "bias_passes": lambda batch: _has_experts(batch) & (np.asarray(batch.model.expert_bias) > 0.0),
     "score_bytes": lambda batch: np.asarray(batch.plan.flash_attention) < 1.0,
     "host_time_tp_network": lambda batch: _splits_tensors(batch) & _spans_nodes(batch),
     "host_time_tp_node": _splits_tensors_across_nodes,

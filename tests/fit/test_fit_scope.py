@@ -42,6 +42,11 @@ def test_most_coefficients_in_scope_move_something(measured: Measured, slopes: n
     assert moved.all(), [name for name, moves in zip(names(), moved, strict=True) if not moves]
 
 
+def test_biases_count_only_where_experts_have_them(measured: Measured, slopes: np.ndarray):
+    column = names().index("bias_passes")
+    np.testing.assert_array_equal(scope(measured)[:, column], slopes[:, column] != 0.0)
+
+
 def test_memory_counts_only_where_it_was_measured(measured: Measured):
     column = names().index("working_bytes")
     np.testing.assert_array_equal(scope(measured)[:, column], np.isfinite(np.asarray(measured.peak_memory)))
