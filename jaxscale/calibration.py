@@ -201,8 +201,9 @@ class Calibration:
     def scatter_of(self, levels: Mapping[str, str | None], n_chips: float = 0.0) -> Scatter:
         """Scatter of a run of the given levels: its source's, its framework's, or that of an unseen framework.
 
-        What the fit never saw widens the interval: a chip or a precision to that of an unseen framework at least; a
-        source, a model, or more chips than any run of the source had, to what such runs showed when they were left out.
+        What the fit never saw widens the interval: a chip or a precision to that of an unseen framework at least, or of
+        a new source where the fit that it started from had seen it; a source, a model, or more chips than any run of
+        the source had, to what such runs showed when they were left out.
 
         Args:
             levels: level of the run by kind.
@@ -233,17 +234,24 @@ class Calibration:
     def _is_unseen(self, kind: str, level: str | None) -> bool:
         return bool(self.known and level) and (kind, level) not in self._known
 
+    def _started_with(self, kind: str, level: str | None) -> bool:
+        """Whether a fit that this one goes back to has seen a level."""
+        start = self.origin.record if self.origin is not None else None
+        return start is not None and ((kind, level) in start._known or start._started_with(kind, level))
+
     def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
         source, framework, largest = levels.get("source") or "", levels.get("framework") or "", dict(self.largest)
         is_new_source = source not in self.known_sources and ("framework", framework) in self._known
         # A kernel that was never timed sets a run apart about as much as another system does.
         is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
+        new = [(kind, level) for kind in ("gpu", "precision") if self._is_unseen(kind, level := levels.get(kind))]
+        is_new_source = is_new_source or any(self._started_with(kind, level) for kind, level in new)
         novel = (
             ("new_source", framework, is_new_source),
             ("new_model", source, self._is_unseen("architecture", levels.get("architecture"))),
             ("larger", source, n_chips > largest.get(source, max(largest.values(), default=math.inf))),
         )
-        found = [self._unseen_scatter for kind in ("gpu", "precision") if self._is_unseen(kind, levels.get(kind))]
+        found = [self._unseen_scatter for kind, level in new if not self._started_with(kind, level)]
         for kind, level, is_novel in novel:
             entries = (self._scatter_by_level.get((kind, name)) for name in (level, "") if is_novel)
             found += [entry for entry in entries if entry is not None][:1]

@@ -80,7 +80,7 @@ class Memory(eqx.Module):
 def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coefficients) -> Array:
     r"""Stored activations of one layer and microbatch, nothing recomputed.
 
-    $t [10 d / q + (2 (2 H + 2 K) h + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes in 16 bits, q = tp with
+    $t [10 d / q + (2 (H + K) (h + h_v) + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes in 16 bits, q = tp with
     sequence parallelism; the classic `s b h (10 + 24/t + 5 a s/(h t))` for f = 4 d (Korthikanti et al. 2022, equations
     1 to 4). 32-bit activations take twice as much, dropout masks do not.
 
@@ -91,7 +91,7 @@ def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coeffic
     stored = 1.0 - plan.flash_attention * 1.0
     # Selective recomputation drops the scores as fused attention does.
     stored = stored * (1.0 - plan.recompute_selective)
-    heads = 2.0 * element * (model.n_heads + model.n_kv_heads) * model.head_dim
+    heads = element * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.v_head_dim)
     scores = (2.0 * element + MASK_BYTES) * stored * model.n_heads * attended_keys(model)
     attention = (heads + scores) * model.n_attention_layers
     # Tokens are copied for their experts, and the copies kept for the gradients of those.

@@ -266,6 +266,7 @@ def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str
     Returns:
         Sentences that name the field, its value and what would be valid.
     """
+    replicas = plan.dp * plan.cp
     rules = (
         (plan.n_chips == n_chips, f"dp * tp * pp * cp = {plan.n_chips:g} must equal the cluster's {n_chips:g} chips"),
         (_divides(plan.tp, model.n_heads), f"tp = {plan.tp:g} must divide n_heads = {model.n_heads:g}"),
@@ -274,6 +275,10 @@ def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str
         (_divides(2 * plan.cp, model.seq_len) or plan.cp == 1, f"2 * cp = {2 * plan.cp:g} must divide seq_len"),
         (_divides(plan.ep, model.n_experts), f"ep = {plan.ep:g} must divide n_experts = {model.n_experts:g}"),
         (_divides(plan.ep, plan.dp * plan.cp * plan.tp), f"ep = {plan.ep:g} must divide dp * cp * tp"),
+        (
+            _divides(min(plan.ep, replicas), replicas),
+            f"ep = {plan.ep:g} must divide dp * cp = {replicas:g}, or be the larger",
+        ),
         (_divides(plan.shard_group, plan.dp), f"shard_group = {plan.shard_group:g} must divide dp = {plan.dp:g}"),
         (plan.vpp == 1 or plan.pp > 1, f"vpp = {plan.vpp:g} needs pp > 1"),
         (

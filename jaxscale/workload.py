@@ -8,7 +8,9 @@ import inspect
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import Number, as_float
@@ -145,8 +147,8 @@ class Transformer(eqx.Module):
         self.n_shared_experts, self.expert_bias = as_float(n_shared_experts), as_float(expert_bias)
         self.attention_share = _default(n_attention_layers, n_layers) / n_layers
         self.mlp_share = _default(n_mlp_layers, n_layers) / n_layers
-        is_dense = isinstance(self.n_experts, float) and self.n_experts == 1.0
-        self.dense_share = self.mlp_share if is_dense else as_float(n_dense_layers) / n_layers
+        stated = as_float(n_dense_layers) / n_layers
+        self.dense_share = stated + is_dense(self.n_experts) * (self.mlp_share - stated)
         self.ssm_share, self.ssm_d_inner = as_float(n_ssm_layers) / n_layers, as_float(ssm_d_inner)
         self.ssm_state, self.ssm_groups = as_float(ssm_state), as_float(ssm_groups)
         self.q_lora_rank, self.kv_lora_rank = as_float(q_lora_rank), as_float(kv_lora_rank)
@@ -195,6 +197,12 @@ ARGUMENTS = tuple(inspect.signature(Transformer).parameters)
 
 def _default(value: Any, otherwise: Any) -> Any:
     return otherwise if value is None else as_float(value)
+
+
+def is_dense(n_experts: Any) -> Any:
+    """1 for a single expert, which makes a layer a dense one, 0 from two on, linear between [1]."""
+    clip = jnp.clip if isinstance(n_experts, jax.Array) else np.clip
+    return as_float(clip(2.0 - n_experts, 0.0, 1.0))
 
 
 def _check_size(name: str, value: Any) -> None:

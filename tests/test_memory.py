@@ -63,6 +63,15 @@ def test_a_mixture_keeps_a_copy_of_its_tokens_for_every_expert():
     assert held[1] - held[0] == pytest.approx(2.0 * 2048.0 * 2.0 * 6144.0, rel=1e-9)
 
 
+def test_values_and_output_are_kept_at_their_own_width():
+    """Queries and keys of DeepSeek-V3 are 192 wide, values and what attention puts out 128 (arXiv 2412.19437)."""
+    held = []
+    for width in (192, 128):
+        shape = Transformer(61, 7168, 128, 4096, head_dim=192, v_head_dim=width)
+        held.append(float(layer_activation_bytes(*arrays((shape, Plan(), ideal_coefficients())))))
+    assert held[0] - held[1] == pytest.approx(2.0 * 4096.0 * 2.0 * 128.0 * (192.0 - 128.0), rel=1e-6)
+
+
 def test_selective_recomputation_drops_the_scores():
     shape = Transformer(48, 6144, 64, 2048)
     plain = Plan(flash_attention=False, recompute="selective")

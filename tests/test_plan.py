@@ -97,6 +97,7 @@ def test_a_valid_plan_breaks_no_rule():
         ({"cp": 5}, "2 * cp = 10 must divide seq_len"),
         ({"ep": 2}, "ep = 2 must divide n_experts = 1"),
         ({"ep": 3}, "ep = 3 must divide dp * cp * tp"),
+        ({"dp": 3, "ep": 4}, "ep = 4 must divide dp * cp = 6, or be the larger"),
         ({"shard_group": 3}, "shard_group = 3 must divide dp = 4"),
         ({"pp": 1, "vpp": 2}, "vpp = 2 needs pp > 1"),
         ({"vpp": 2, "n_microbatches": 9}, "interleaving needs n_microbatches = 9 to be a multiple of pp = 4"),

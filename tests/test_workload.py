@@ -4,6 +4,7 @@ import tomllib
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -86,6 +87,18 @@ def test_a_mixture_multiplies_only_its_chosen_experts():
     router = 6.0 * 8 * 64 * 1024
     assert float(model_flops(mixture)) == pytest.approx(float(model_flops(dense)) + router, rel=1e-12)
     assert float(n_params(mixture)) > 10.0 * float(n_params(dense))
+
+
+def test_one_expert_is_a_dense_layer_however_it_is_written():
+    """A number, an array and a traced number: the same model, and its neighbours in a batch are mixtures."""
+
+    def count(n_experts: object) -> jax.Array:
+        return n_params(Transformer(8, 1024, 8, d_ff=2048, vocab_size=1000, n_experts=n_experts, n_dense_layers=2))
+
+    one, two = (float(count(number)) for number in (1, 2))
+    assert one == float(count(jnp.asarray(1.0))) == float(count(np.array(1))) == float(jax.jit(count)(1.0))
+    np.testing.assert_allclose(jax.vmap(count)(jnp.asarray([1.0, 2.0])), [one, two], rtol=1e-7)
+    assert two > 1.2 * one
 
 
 def test_windows_shorten_attention():

@@ -28,7 +28,7 @@ from jaxscale.choose.loss import (
     loss_law,
     shape_law,
 )
-from jaxscale.workload import Transformer, n_active_params, n_params
+from jaxscale.workload import Transformer, is_dense, n_active_params, n_params
 
 
 class Laws(eqx.Module):
@@ -79,8 +79,7 @@ class RunFigures(NamedTuple):
 
 def mlp_ratio(model: Transformer) -> Array:
     """MLP width over model width; of one expert in a mixture [1]."""
-    is_dense = jnp.clip(2.0 - jnp.asarray(model.n_experts), 0.0, 1.0)
-    return (model.d_ff_expert + is_dense * (model.d_ff - model.d_ff_expert)) / model.d_model
+    return (model.d_ff_expert + is_dense(model.n_experts) * (model.d_ff - model.d_ff_expert)) / model.d_model
 
 
 def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array:

@@ -63,6 +63,8 @@ class PlanSearch:
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
         framework = checked_framework(self.framework, fitted)
+        if framework is None and (several := fitted_frameworks(fitted)):
+            say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
         precision = self.precision.lower()
         levels = {"gpu": chip.id, "precision": precision, "framework": framework}
         space = framework_space(framework, precision)
@@ -110,6 +112,12 @@ def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
     if name.lower() in known:
         return name.lower()
     raise InputError(f"--framework = {name!r} is unknown; expected one of {', '.join(sorted(known))}")
+
+
+def fitted_frameworks(fitted: "Coefficients") -> list[str]:
+    """Frameworks of the runs of a user's own fit; none of a fit that started from no other."""
+    record = fitted.calibration
+    return [] if record is None else sorted(level for kind, level in record.fitted if kind == "framework" and level)
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":

@@ -37,6 +37,8 @@ class Predict:
         import jaxscale as js
         from jaxscale.cli.tables import predictions_as_json, read_table, write_predictions
         from jaxscale.files import check_writable
+        from jaxscale.fit.measured import measured_runs
+        from jaxscale.fit.table_checks import tell_doubts
         from jaxscale.report.tables import error_summary, prediction_rows
 
         if self.out is not None:
@@ -58,4 +60,5 @@ class Predict:
         if self.out is None:
             show(prediction_rows(runs, prediction))
         if errors["n"]:
+            tell_doubts(runs, *measured_runs(runs, hardware), say)
             show(error_summary(errors))

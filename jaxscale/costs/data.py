@@ -10,6 +10,7 @@ References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 20
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._types import Temperature, exposed, log2_above_one, several
@@ -180,12 +181,14 @@ def data_parallel(
     replicated = traffic.all_reduce + buckets * traffic.both_ways
     split = traffic.scatter + trainable * traffic.gather + 2.0 * buckets * traffic.one_way
     once = (1.0 - sharded) * replicated + (sharded - fsdp) * split + sharded * traffic.between_copies
-    # What FSDP's own collectives hide behind is not free to hide the rest.
-    free = backward * (1.0 - fsdp * c.fsdp_overlap)
+    # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
+    layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * traffic.one_way
+    compute = jnp.add(forward, backward)
+    streamed = exposed(layered, c.fsdp_overlap * compute, temperature)
+    # The compute behind which FSDP's own collectives hide is not free to hide the rest.
+    taken = (layered - streamed) / jnp.where(compute > 0.0, compute, 1.0)
+    free = backward * (1.0 - fsdp * taken)
     cover = plan.overlap_gradients * c.dp_overlap * (1.0 - 1.0 / (plan.dp * plan.cp))
     step = exposed(once, cover * free, temperature)
     again = (1.0 - 1.0 / plan.n_microbatches) * exposed(traffic.scatter, cover * backward, temperature)
-    # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
-    layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * traffic.one_way
-    streamed = exposed(layered, c.fsdp_overlap * (forward + backward), temperature)
     return DataParallel(step, (split_gradients - fsdp) * again + fsdp * streamed)

@@ -42,6 +42,9 @@ NEAR_THE_BEST = 1.2
 """Held-out error of an attempt, over that of the best, up to which left-out runs do not tell them apart (about one
 standard error of ten runs; Breiman et al. 1984, Classification and Regression Trees, section 3.4.3) [1]."""
 
+OWN_KINDS = ("architecture", "mixture", "gpu", "precision", "attention_kernel")
+"""Kinds of level of which a fit knows those of its own runs alone: of the start's sources the start itself tells."""
+
 MIN_ROWS = 3
 
 MIN_GROUPS = 3
@@ -248,8 +251,7 @@ def calibration_record(
     effects = level_effects(best.effects, values)
     rows = levels_of(measured)
     ape = np.abs(np.expm1(held_out[:, 0]))
-    # Models are known to those who ran them: of the start's own sources the start itself tells.
-    passed_on = {level for level in begun.known if level[0] not in ("architecture", "mixture")}
+    passed_on = {level for level in begun.known if level[0] not in OWN_KINDS}
     provenance = {
         "runs": str(len(rows)),
         "data_sha256": data_hash,

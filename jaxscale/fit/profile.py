@@ -5,6 +5,9 @@ posterior; the central 90 % interval ends where it reaches the 90 % quantile of 
 Reference: Venzon & Moolgavkar 1988, Applied Statistics 37, 87-94, section 2.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import optimistix as optx
@@ -24,6 +27,12 @@ TRIALS = 6
 
 NEAR_ENOUGH = 0.005
 """Change of the distance from the optimum by a trial at which no further one is made [1]."""
+
+LEAST_RISE = 1e-6
+"""Rise of the deviance that counts as none [1]."""
+
+STEEPEST = 16.0
+"""Largest power of the distance for which a rise is taken [1]."""
 
 LARGEST_MOVE = 3.0
 """Factor by which one trial may change the distance from the optimum [1]."""
@@ -66,6 +75,59 @@ def along_ridge(
     return deviance(index, start[index], start, problem)[0]
 
 
+class Trials(NamedTuple):
+    """Search for where a deviance reaches its quantile.
+
+    Attributes:
+        distance: next trial [1].
+        last: the trial before it, and the deviance's rise there; where none was made the optimum [1].
+        below: farthest distance at which the deviance was below the quantile [1].
+        above: nearest distance at which it was above [1].
+        count: trials made [1].
+    """
+
+    distance: Array
+    last: tuple[Array, Array]
+    below: Array
+    above: Array
+    count: Array
+
+
+def crossing(rise: Callable[[Array], Array]) -> Array:
+    """Distance at which the rise of a deviance reaches the 90 % quantile.
+
+    Each trial takes the rise for a power of the distance, of the exponent by which it grew from the trial before: two,
+    a parabola's, at first, and more where a term that was hidden begins to show. What would leave the bracket of
+    earlier trials gives way to its middle.
+
+    Args:
+        rise: of the deviance, by the distance from the optimum in standard deviations of the Laplace approximation.
+
+    Returns:
+        The distance [1].
+    """
+
+    def trial(now: Trials) -> Trials:
+        before, rise_before = now.last
+        rises = jnp.maximum(rise(now.distance), LEAST_RISE)
+        grown = jnp.log(rises / rise_before) / jnp.log(now.distance / before)
+        exponent = jnp.where(now.count == 0, 2.0, jnp.clip(grown, 1.0, STEEPEST))
+        move = jnp.clip((Z90**2 / rises) ** (1.0 / exponent), 1.0 / LARGEST_MOVE, LARGEST_MOVE)
+        is_below = rises < Z90**2
+        below, above = jnp.where(is_below, now.distance, now.below), jnp.where(is_below, now.above, now.distance)
+        following = now.distance * move
+        is_inside = (below <= following) & (following <= above)
+        following = jnp.where(is_inside, following, jnp.sqrt(below * above))
+        return Trials(following, (now.distance, rises), below, above, now.count + 1)
+
+    def is_far(now: Trials) -> Array:
+        return (now.count < TRIALS) & (jnp.abs(now.distance / now.last[0] - 1.0) > NEAR_ENOUGH)
+
+    first, optimum, endless = (jnp.asarray(distance) for distance in (Z90, 0.0, jnp.inf))
+    begin = Trials(first, (optimum, jnp.asarray(LEAST_RISE)), optimum, endless, jnp.asarray(0))
+    return jax.lax.while_loop(is_far, trial, begin).distance
+
+
 @filter_jit
 def profile_intervals(
     problem: Problem,
@@ -87,19 +149,7 @@ def profile_intervals(
     least = 2.0 * loss(optimum, problem)
 
     def end(index: Array, side: Array) -> Array:
-        def trial(last: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            distance, _, count = last
-            rise = along_ridge(index, side * distance, optimum, covariance, problem) - least
-            factor = Z90 / jnp.sqrt(jnp.maximum(rise, 1e-6))
-            factor = jnp.clip(factor, 1.0 / LARGEST_MOVE, LARGEST_MOVE)
-            return distance * factor, factor, count + 1
-
-        def is_far(last: tuple[Array, Array, Array]) -> Array:
-            _, factor, count = last
-            return (count < TRIALS) & (jnp.abs(factor - 1.0) > NEAR_ENOUGH)
-
-        begin = (jnp.asarray(Z90), jnp.asarray(0.0), jnp.asarray(0))
-        distance, _, _ = jax.lax.while_loop(is_far, trial, begin)
+        distance = crossing(lambda far: along_ridge(index, side * far, optimum, covariance, problem) - least)
         return optimum[index] + side * distance * jnp.sqrt(covariance[index, index])
 
     sides = jnp.asarray([-1.0, 1.0])

@@ -40,6 +40,10 @@ ABSURD_ERROR = 70.0
 """Held-out error beyond that of any shipped table, even by a fit that never saw its framework (fits/README.md) [%]."""
 
 
+OUTSTANDING = 5.0
+"""Influence of the most influential run over that of the next, from which on it is named as one to look at [1]."""
+
+
 class Profile(NamedTuple):
     """Profile likelihood of one coefficient.
 
@@ -264,6 +268,12 @@ class FitResult:
             found.append(f"the optimiser stopped before its tolerance; largest gradient {jnp.max(jnp.abs(slope)):.2g}")
         if loose := int(np.sum(~self._identified)):
             found.append(f"{loose} of {len(names())} coefficients rest on their prior: on what the fit started from")
+        (run, most), (_, next_most), *_ = self.influence
+        if most > OUTSTANDING * max(1.0, next_most):
+            found.append(
+                f"{self.name_of(run)} decides more than any other run, with an influence of {most:.2g} against "
+                f"{next_most:.2g}: see what a fit without it says"
+            )
         if self.tightness < 1.0:
             found.append(
                 f"the fit stays near its start, with priors of {self.tightness:g} times their spread: intervals of "

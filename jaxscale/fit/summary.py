@@ -25,14 +25,20 @@ def headlines(result: "FitResult") -> list[str]:
     found = result.diagnostics
     return [
         f"fit of {result.n} runs in {result.groups.max() + 1} groups, {len(result.effects)} effects of levels",
-        f"error of step time: {result.mape_train:.2f} % in sample, {result.mape_cv:.2f} % held out "
-        f"(median {result.median_cv:.2f} %)",
+        f"error of step time: {result.mape_train:.2f} % in sample, {held_out_words(result)}",
         *memory_lines(result),
         *floor_lines(result),
         f"AIC {found.aic:.1f}, BIC {found.bic:.1f}, {found.n_effective:.1f} parameters decided by the runs",
         "most influential runs: "
         + ", ".join(f"{result.name_of(row)} ({distance:.2g})" for row, distance in result.influence),
     ]
+
+
+def held_out_words(result: "FitResult") -> str:
+    """Mean and median error of held-out runs; where none was held out, that."""
+    if not np.isfinite(result.held_out).any():
+        return "no run held out"
+    return f"{result.mape_cv:.2f} % held out (median {result.median_cv:.2f} %)"
 
 
 def memory_error(result: "FitResult") -> dict[str, Any]:

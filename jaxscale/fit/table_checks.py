@@ -1,4 +1,4 @@
-"""What a reader should know of a table before it is fitted: rows that cannot be used, numbers that cannot be.
+"""What a reader should know of a table of measured runs: rows that cannot be used, numbers that cannot be.
 
 Nothing is dropped for it: the fit is robust to a few wrong runs, and what is wrong is for their owner to say.
 """
@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxscale.fit.batch import Measured, RunBatch
+from jaxscale.fit.measured import status_of
 from jaxscale.fit.siblings import contradicted
 from jaxscale.runs import Row, Runs
 from jaxscale.runs.cells import first_of
@@ -37,7 +38,7 @@ Say = Callable[[str], None]
 
 
 def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
-    """Say all that there is to know.
+    """Say all that there is to know before a fit.
 
     Args:
         runs: the table.
@@ -47,10 +48,17 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
     """
     left_out = len(runs) - len(index)
     if left_out:
+        others = sorted({str(status_of(row)) for row in runs} - {"None", "ok", "oom"})
+        named = f" (here {first_of(others, LINES_TOLD)})" if others else ""
         say(
-            f"{runs.path}: {left_out} of {len(runs)} rows are left out: no step time, a status other than ok, or a "
-            "setting that the model needs is missing"
+            f"{runs.path}: {left_out} of {len(runs)} rows have no step time to count: none is stated, the status is "
+            f"other than ok{named}, or a setting that the model needs is missing"
         )
+    tell_doubts(runs, measured, index, say)
+
+
+def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
+    """Say what may be wrong with measured runs; takes what `tell` does."""
     found = utilisation(measured)
     if np.median(found) < LEAST_UTILISATION:
         say(
@@ -61,7 +69,7 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
     for which, what in doubts(runs, measured, index, found):
         if which.any():
             named = first_of(lines[which].tolist(), LINES_TOLD)
-            say(f"{runs.path}: {which.sum()} of {len(lines)} runs {what} (lines {named}); they stay in the fit")
+            say(f"{runs.path}: {which.sum()} of {len(lines)} runs {what} (lines {named}); they count all the same")
 
 
 def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarray) -> list[tuple[np.ndarray, str]]:

@@ -84,8 +84,8 @@ def parse_gpu(text: str, known: Mapping[str, str]) -> tuple[str | None, str]:
     return None, f"not in the hardware catalogue; {suggest(text, known)}, or a chip of your own by --hardware FILE.toml"
 
 
-def first_of(lines: Sequence[int], most: int) -> str:
-    """Numbers of lines for a message, no more than so many."""
+def first_of(lines: Sequence[int | str], most: int) -> str:
+    """Numbers of lines, or words, for a message, no more than so many."""
     return ", ".join([*map(str, lines[:most]), *(["..."] if len(lines) > most else [])])
 
 

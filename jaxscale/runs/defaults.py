@@ -18,11 +18,11 @@ def translate(vocabulary: str, word: str) -> str | None:
     """The model's word for a word of a table, or None if the vocabulary lacks it.
 
     Args:
-        vocabulary: `precisions` or `recompute`.
+        vocabulary: `precisions`, `number_formats`, `recompute` or `status`.
         word: the cell.
 
     Returns:
-        One of `PRECISIONS` or none/selective/full.
+        One of `PRECISIONS`, a number format, none/selective/full or ok/oom; None for a word of no vocabulary.
     """
     known: Mapping[str, str] = load_defaults()[vocabulary]
     word = word.lower()

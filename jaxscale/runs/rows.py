@@ -91,7 +91,7 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
         effects={
             **{name: _level(row, name) for name in EFFECTS},
             "source": _setup(row),
-            "number_format": str(_filled(row, "precision")).lower(),
+            "number_format": _number_format(row),
             "release_gpu": _release_on_chip(row),
             "mixture": _mixture(shape),
             "architecture": _architecture(shape),
@@ -190,6 +190,12 @@ def _level(row: Row, name: str) -> str | None:
     if name == "precision":
         return translate("precisions", str(_filled(row, name)))
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def _number_format(row: Row) -> str:
+    """Format of the numbers that are multiplied, one name for each, in lower case."""
+    word = str(_filled(row, "precision")).lower()
+    return translate("number_formats", word) or word
 
 
 def _setup(row: Row) -> str | None:

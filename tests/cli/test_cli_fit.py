@@ -77,7 +77,7 @@ def test_rows_that_cannot_be_fitted_are_counted(run, table, tmp_path):
     rows = [{"step_time_s": 10.0 + index} for index in range(4)] + [{"step_time_s": ""}] * 2
     outcome = run("fit", table(*rows), "--out", tmp_path / "fit.toml")
     assert outcome.code == 0, outcome.err
-    assert "2 of 6 rows are left out" in outcome.err
+    assert "2 of 6 rows have no step time to count" in outcome.err
 
 
 def test_a_table_without_measurements_is_refused(run, table, tmp_path):

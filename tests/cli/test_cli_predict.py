@@ -34,6 +34,18 @@ def predicted(run, path, out, *more):
     return read_rows(out)
 
 
+def test_measured_rows_that_cannot_be_are_told(run, shipped, tmp_path):
+    """One measured time in milliseconds: the errors would be read as the model's."""
+    rows = [
+        {**row, "step_time_s": str(float(row["step_time_s"] or 10.0) / (1000.0 if i == 3 else 1.0))}
+        for i, row in enumerate(shipped[:8])
+    ]
+    outcome = run("predict", write_rows(tmp_path / "runs.csv", rows), "--fit", "prior")
+    assert outcome.code == 0 and "check that step_time_s is in seconds" in outcome.err
+    planned = [{**row, **dict.fromkeys(MEASURED, "")} for row in rows]
+    assert "step_time_s" not in run("predict", write_rows(tmp_path / "planned.csv", planned), "--fit", "prior").err
+
+
 def test_output_keeps_every_column_and_adds_the_predictions(run, shipped, tmp_path):
     path = write_rows(tmp_path / "runs.csv", [{**row, "my_own_column": str(i)} for i, row in enumerate(shipped)])
     rows = predicted(run, path, tmp_path / "out.csv")

@@ -22,6 +22,7 @@ from jaxscale.costs.overhead import bookkeeping_time, host_exposed, kernel_gaps_
 from jaxscale.costs.overlap import Passes, not_hidden
 from jaxscale.costs.state_space import scan_forward
 from jaxscale.costs.straggler import straggler_time
+from jaxscale.plan import Plan
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
 
@@ -55,6 +56,18 @@ def test_thin_matmuls_expose_what_they_read_and_write():
 def test_precision_chooses_the_peak():
     bf16, fp8 = (seconds_per_flop(H100.chip, plan(precision=word), IDEAL) for word in ("bf16", "fp8"))
     np.testing.assert_allclose(bf16 / fp8, H100.chip.peak("fp8") / H100.chip.peak("bf16"), rtol=1e-9)
+
+
+def test_a_format_without_units_runs_as_the_one_that_stands_in():
+    """H100 has no 4-bit units and A100 none for 8 bits either: narrower words gain nothing there, and lose nothing."""
+    c = ideal(fp8_efficiency=0.8, fp4_efficiency=0.6)
+
+    def seconds(gpu: str, word: str) -> float:
+        return float(seconds_per_flop(cluster(gpu, 8).chip, plan(precision=word), c))
+
+    assert seconds("h100-80gb", "fp4") == seconds("h100-80gb", "fp8") < seconds("h100-80gb", "bf16")
+    assert seconds("a100-80gb", "fp4") == seconds("a100-80gb", "fp8") == seconds("a100-80gb", "bf16")
+    assert seconds("b200", "fp4") < seconds("b200", "fp8") < seconds("b200", "bf16")
 
 
 def test_the_logits_head_stays_in_sixteen_bits():
@@ -349,6 +362,23 @@ def test_hybrid_sharding_keeps_the_gathers_inside_the_group():
     hybrid = data_parallel(LLAMA, plan(dp=64, zero_stage=3, shard_group=8), link, IDEAL, nothing, nothing)
     assert hybrid.microbatch < 0.7 * full.microbatch
     assert hybrid.step > full.step
+
+
+@pytest.mark.parametrize("group", [1, 8, 32, 64])
+def test_prefetch_takes_only_the_compute_that_it_needs(group: int):
+    """The rest hides the reduction between copies: the better the prefetch the faster, and none is as without FSDP."""
+    link, plain = effective_link(H100.network, IDEAL), plan(dp=64)
+    passes = jnp.asarray(0.1), jnp.asarray(0.2)
+
+    def seconds(layout: Plan, overlap: float) -> float:
+        found = data_parallel(LLAMA, layout, link, ideal(fsdp_overlap=overlap, dp_overlap=0.9), *passes)
+        return float(found.step + found.microbatch)
+
+    times = [seconds(plan(dp=64, zero_stage=3, shard_group=group), overlap) for overlap in np.linspace(0.0, 1.0, 11)]
+    assert max(np.diff(times)) < 1e-9
+    assert (times[-1] < 0.9 * times[0]) == (group > 1)
+    if group == 1:
+        assert times == pytest.approx([seconds(plain, 0.0)] * 11, rel=1e-3)
 
 
 def test_every_microbatch_streams_all_local_weights_whatever_its_size():

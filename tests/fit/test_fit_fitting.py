@@ -264,14 +264,14 @@ def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, resul
     assert not any("that it has seen" in message for message in result.messages)
 
 
-def test_models_of_the_start_are_new_to_a_cluster_that_never_ran_them(measured: Measured):
+def test_models_and_chips_of_the_start_are_new_to_a_cluster_that_never_ran_them(measured: Measured):
     shape, other = measured.levels["architecture"][0], "d1 h1 e1 s0"
-    start = dataclasses.replace(
-        _truth(), calibration=Calibration("start", known=(("architecture", other), ("framework", "other")))
-    )
+    foreign = (("architecture", other), ("gpu", "theirs"), ("precision", "fp4"))
+    start = dataclasses.replace(_truth(), calibration=Calibration("start", known=(*foreign, ("framework", "other"))))
     known = fit_measured(_synthetic(measured, noise=0.01), start=start, n_starts=1, n_folds=2).coefficients.calibration
     assert ("architecture", shape) in known.known and ("framework", "other") in known.known
-    assert ("architecture", other) not in known.known
+    assert ("gpu", measured.levels["gpu"][0]) in known.known
+    assert not set(foreign) & set(known.known)
 
 
 def test_a_fold_of_all_runs_leaves_nothing_out(measured: Measured):

@@ -13,7 +13,7 @@ from jaxscale.calibration import Z90
 from jaxscale.coefficients import names, priors
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, log_likelihood
 from jaxscale.fit.objective import DEGREES_OF_FREEDOM, log_residuals, loss, reweighted
-from jaxscale.fit.profile import deviance
+from jaxscale.fit.profile import crossing, deviance
 from jaxscale.fit.solve import refine
 
 
@@ -24,6 +24,23 @@ def test_profile_ends_where_the_deviance_has_risen_by_its_quantile(bloom_fit: js
         index = names().index(name)
         for end in bloom_fit.intervals[index]:
             assert float(rise(jnp.asarray(index), jnp.asarray(end))) - least == pytest.approx(Z90**2, rel=0.05)
+
+
+RISES = {
+    "parabola": lambda distance: distance**2,
+    "narrow": lambda distance: (20.0 * distance) ** 2,
+    "steep": lambda distance: distance**6,
+    "hidden": lambda distance: 0.02 * distance**2 + 10.0 * jnp.maximum(distance - 2.0, 0.0) ** 2,
+    "flattens": lambda distance: jnp.sqrt(distance**2 + 1.0) ** 1.5 - 1.0,
+}
+"""Deviances by the distance from the optimum; parabolas alone lead to and fro over the end of the hidden one."""
+
+
+@pytest.mark.parametrize("name", RISES)
+def test_the_end_of_an_interval_is_found_whatever_the_deviance_looks_like(name: str):
+    end = crossing(RISES[name])
+    assert float(RISES[name](end)) == pytest.approx(Z90**2, rel=0.03)
+    assert float(RISES[name](0.9 * end)) < 0.97 * Z90**2 < Z90**2 < float(RISES[name](1.1 * end))
 
 
 def test_profile_of_an_unused_coefficient_is_its_prior(bloom_fit: js.FitResult):

@@ -50,6 +50,25 @@ def test_what_no_fitted_run_had_widens_the_interval():
     assert kind(65.0, source="yours", framework="g") == "unseen"
 
 
+def test_a_chip_that_only_the_start_has_seen_sets_runs_apart_like_another_system():
+    """Its pooled values still apply: a chip that neither has seen is further off."""
+    scatters = (
+        Scatter("source", "mine/f", 0.05, 0.1),
+        Scatter("new_source", "", 0.3, 0.1),
+        Scatter("unseen", "", 0.6, 0.1),
+    )
+    start = Calibration("start", known=(("gpu", "b"), ("precision", "fp8")))
+    mine = Calibration("mine", scatter=scatters, known=(("source", "mine/f"), ("gpu", "a")), origin=Origin((), start))
+    again = Calibration("again", scatter=scatters, known=mine.known, origin=Origin((), mine))
+    levels = {"source": "mine/f", "framework": "f"}
+    for record in (mine, again):
+        assert record.scatter_of({**levels, "gpu": "a"}).kind == "source"
+        assert record.scatter_of({**levels, "gpu": "b"}).kind == "new_source"
+        assert record.scatter_of({**levels, "gpu": "a", "precision": "fp8"}).kind == "new_source"
+        assert record.scatter_of({**levels, "gpu": "c"}).kind == "unseen"
+    assert mine.unseen({**levels, "gpu": "b"})[-1] == "gpu 'b'"
+
+
 def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
     """By what other sources of the framework were, when left out, else by what such sources typically were."""
     scatters = (

@@ -7,7 +7,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.fit.measured import measured_runs
+from jaxscale.fit.measured import measured_runs, status_of
 from jaxscale.fit.table_checks import stated_twice, tell, utilisation
 
 COLUMNS = (
@@ -52,7 +52,30 @@ def test_what_cannot_be_is_told_with_its_lines(tmp_path, rows, parts: tuple[str,
 
 def test_rows_that_cannot_be_fitted_are_counted(tmp_path):
     (said,) = said_of(tmp_path / "runs.csv", (4.0, ""), (4.1, ""), ("", ""))
-    assert "1 of 3 rows are left out" in said
+    assert "1 of 3 rows have no step time to count" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("Success", "ok"),
+        ("completed", "ok"),
+        ("CUDA OOM", "oom"),
+        ("Out of memory", "oom"),
+        ("hung", "hung"),
+        ("", None),
+    ],
+)
+def test_words_for_how_a_run_ended(tmp_path, word: str, status: str | None):
+    """A run counts where it ended well, by whatever name, and an unknown word is told, not taken for a failure."""
+    path, row = tmp_path / "runs.csv", RUN.format(time=4.0, throughput="", memory="")
+    path.write_text(f"{COLUMNS},status\n{row},ok\n{row.replace('4.0', '4.1')},{word}\n", encoding="utf-8")
+    runs, said = js.read_runs(path), []
+    measured, index = measured_runs(runs)
+    assert status_of(runs.rows[1]) == status
+    assert len(index) == (2 if status in ("ok", None) else 1)
+    tell(runs, measured, index, said.append)
+    assert any("(here hung)" in line for line in said) == (status == "hung")
 
 
 @pytest.mark.parametrize("table", sorted(path.stem for path in data_path("runs").glob("*.csv")))

@@ -110,6 +110,11 @@ def test_defaults_and_derived_values(table, change, expected):
     assert {name: plan[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize(("word", "name"), [("bfloat16", "bf16"), ("BF16-mixed", "bf16"), ("MXFP8", "mxfp8")])
+def test_a_number_format_has_one_name(table, word: str, name: str):
+    assert described(table({"precision": word})).effects["number_format"] == name
+
+
 def test_framework_without_accumulation_takes_one_microbatch(table):
     change = {"framework": "maxtext", "pp": "", "dp": "8", "micro_batch_size": "", "n_microbatches": ""}
     row = described(table(change))
