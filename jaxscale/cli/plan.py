@@ -117,7 +117,9 @@ def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
 def fitted_frameworks(fitted: "Coefficients") -> list[str]:
     """Frameworks of the runs of a user's own fit; none of a fit that started from no other."""
     record = fitted.calibration
-    return [] if record is None else sorted(level for kind, level in record.fitted if kind == "framework" and level)
+    if record is None or record.origin is None:
+        return []
+    return sorted(level for kind, level in record.fitted if kind == "framework" and level)
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":

@@ -1,8 +1,13 @@
 """`jaxscale plan`: JSON, models and chips of the user's own, refusals."""
 
+import dataclasses
+
 import pytest
 
+from jaxscale.calibration import Calibration, Origin
 from jaxscale.cli.plan import load_model
+from jaxscale.coefficients import from_values, values_of
+from jaxscale.fit.store import load_fit, to_toml
 from jaxscale.plan import Plan, violations
 
 SMALL = ("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", 32, "--fit", "prior")
@@ -120,6 +125,19 @@ def test_a_format_that_the_chip_lacks_is_told(run):
     assert outcome.code == 0
     assert "A100-80GB states no peak in fp8: 1 x peak_tflops_bf16" in outcome.err
     assert "states no peak" not in run(*SMALL, "--precision", "fp8", "--seq-len", 2048, "--top", 1).err
+
+
+def test_the_frameworks_of_a_fit_are_named_where_none_is_chosen(run, tmp_path):
+    """A fit of runs of two: neither is meant, so their common values answer, and that is said."""
+    start = load_fit("prior")
+    record = Calibration("mine", fitted=(("framework", "mine"), ("framework", "nemo"), ("source", "here/nemo")))
+    (tmp_path / "own.toml").write_text(to_toml(from_values(values_of(start), record), {}, "a fit"), encoding="utf-8")
+    alone = (*SMALL[:-1], tmp_path / "own.toml", "--seq-len", 2048, "--top", 1)
+    assert "--framework" not in run(*alone).err
+    record = dataclasses.replace(record, origin=Origin(values_of(start), Calibration("prior")))
+    (tmp_path / "own.toml").write_text(to_toml(from_values(values_of(start), record), {}, "a fit"), encoding="utf-8")
+    assert "the fit knows runs of mine, nemo: name one by --framework" in run(*alone).err
+    assert "name one" not in run(*alone, "--framework", "nemo").err
 
 
 def test_a_batch_for_any_number_of_chips_is_told(run):

@@ -288,6 +288,13 @@ def test_an_absurd_fit_says_so(measured: Measured, result: js.FitResult):
     assert any("check the units" in message for message in messages)
 
 
+@pytest.mark.parametrize(("most", "is_named"), [(40.0, True), (9.0, False)])
+def test_a_run_that_decides_the_fit_is_named(result: js.FitResult, monkeypatch, most: float, is_named: bool):
+    monkeypatch.setattr(js.FitResult, "influence", property(lambda _: ((3, most), (1, 2.0))))
+    said = [message for message in result.messages if "decides more than any other run" in message]
+    assert [message.startswith(result.name_of(3)) for message in said] == ([True] if is_named else [])
+
+
 def test_a_table_without_step_times_says_what_is_missing(tmp_path):
     columns = "n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,step_time_s"
     planned = "32,4096,32,4096,h100-80gb,64,4,1,1,256,"
