@@ -79,7 +79,8 @@ class RunFigures(NamedTuple):
 
 def mlp_ratio(model: Transformer) -> Array:
     """MLP width over model width; of one expert in a mixture [1]."""
-    return (model.d_ff_expert + is_dense(model.n_experts) * (model.d_ff - model.d_ff_expert)) / model.d_model
+    width = model.d_ff_expert + is_dense(model.n_experts) * (model.d_ff - model.d_ff_expert)
+    return jnp.asarray(width / model.d_model)
 
 
 def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array:

@@ -33,16 +33,10 @@ from jaxscale.workload import (
 
 
 def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
-    """Time of one weight-matmul flop of large matrices: shares of each precision over its peak [s/flop].
-
-    A chip without units for 8 or 4 bits multiplies in the next wider format, at the efficiency of that.
-    """
+    """Time of one weight-matmul flop of large matrices: shares of each precision over its peak [s/flop]."""
     c = coefficients
-    in_sixteen = c.matmul_efficiency
-    in_eight = in_sixteen * jnp.where(chip.peak("fp8") == chip.peak("bf16"), 1.0, c.fp8_efficiency)
-    in_four = jnp.where(chip.peak("fp4") == chip.peak("fp8"), in_eight, in_sixteen * c.fp4_efficiency)
-    efficiency = {"fp8": in_eight, "fp4": in_four}
-    reached = jnp.stack([jnp.asarray(efficiency.get(name, in_sixteen)) for name in PRECISIONS], axis=-1)
+    efficiency = {"fp8": c.matmul_efficiency * c.fp8_efficiency, "fp4": c.matmul_efficiency * c.fp4_efficiency}
+    reached = jnp.stack([jnp.asarray(efficiency.get(name, c.matmul_efficiency)) for name in PRECISIONS], axis=-1)
     return jnp.sum(jnp.asarray(plan.precision) / (jnp.asarray(chip.peak_flops) * reached), axis=-1)
 
 

@@ -58,18 +58,6 @@ def test_precision_chooses_the_peak():
     np.testing.assert_allclose(bf16 / fp8, H100.chip.peak("fp8") / H100.chip.peak("bf16"), rtol=1e-9)
 
 
-def test_a_format_without_units_runs_as_the_one_that_stands_in():
-    """H100 has no 4-bit units and A100 none for 8 bits either: narrower words gain nothing there, and lose nothing."""
-    c = ideal(fp8_efficiency=0.8, fp4_efficiency=0.6)
-
-    def seconds(gpu: str, word: str) -> float:
-        return float(seconds_per_flop(cluster(gpu, 8).chip, plan(precision=word), c))
-
-    assert seconds("h100-80gb", "fp4") == seconds("h100-80gb", "fp8") < seconds("h100-80gb", "bf16")
-    assert seconds("a100-80gb", "fp4") == seconds("a100-80gb", "fp8") == seconds("a100-80gb", "bf16")
-    assert seconds("b200", "fp4") < seconds("b200", "fp8") < seconds("b200", "bf16")
-
-
 def test_the_logits_head_stays_in_sixteen_bits():
     heads = {word: head_forward(LLAMA, plan(precision=word), H100, IDEAL) for word in ("bf16", "fp8", "fp4", "fp32")}
     assert heads["fp8"] == heads["fp4"] == heads["bf16"] < heads["fp32"]
