@@ -244,14 +244,16 @@ class Calibration:
         is_new_source = source not in self.known_sources and ("framework", framework) in self._known
         # A kernel that was never timed sets a run apart about as much as another system does.
         is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
-        new = [(kind, level) for kind in ("gpu", "precision") if self._is_unseen(kind, level := levels.get(kind))]
-        is_new_source = is_new_source or any(self._started_with(kind, level) for kind, level in new)
+        places = [(kind, levels.get(kind)) for kind in ("gpu", "precision")]
+        new = [place for place in places if self._is_unseen(*place)]
+        of_start = [self._started_with(*place) for place in new]
+        is_new_source = is_new_source or any(of_start)
         novel = (
             ("new_source", framework, is_new_source),
             ("new_model", source, self._is_unseen("architecture", levels.get("architecture"))),
             ("larger", source, n_chips > largest.get(source, max(largest.values(), default=math.inf))),
         )
-        found = [self._unseen_scatter for kind, level in new if not self._started_with(kind, level)]
+        found = [] if all(of_start) else [self._unseen_scatter]
         for kind, level, is_novel in novel:
             entries = (self._scatter_by_level.get((kind, name)) for name in (level, "") if is_novel)
             found += [entry for entry in entries if entry is not None][:1]

@@ -202,10 +202,10 @@ def _degrees(model: Transformer, n_chips: float | int, batch: float | int, space
     columns["dp"] = np.maximum(round(n_chips) // taken, 1)
     columns = _keep(columns, (columns["dp"] * taken == n_chips) & (np.mod(batch, columns["dp"]) == 0))
     columns = _cross(columns, "ep", options["ep"])
-    # Each stage holds whole copies of the experts: as many as dp * cp over ep, or one.
+    # Each stage holds whole copies of the experts: as many as dp * cp over ep, or one that takes chips of tp.
     replicas = columns["dp"] * columns["cp"]
-    whole = replicas % np.minimum(columns["ep"], replicas) == 0
-    columns = _keep(columns, whole & (replicas * columns["tp"] % columns["ep"] == 0))
+    room = np.where(columns["ep"] > replicas, replicas * columns["tp"], replicas)
+    columns = _keep(columns, room % columns["ep"] == 0)
     columns = _cross(columns, "micro_batch_size", options["micro_batch_size"])
     per_step = columns["dp"] * columns["micro_batch_size"]
     columns = _keep(columns, np.mod(batch, per_step) == 0)
@@ -224,8 +224,7 @@ def _sharding(model: Transformer, columns: Columns, space: PlanSpace) -> Columns
     """ZeRO stages, and at stage 3 the copies of the sharded weights that HSDP keeps."""
     columns = _cross(columns, "zero_stage", np.unique(space.zero_stage))
     stage, replicas = columns["zero_stage"], columns["dp"] * columns["cp"]
-    unshared = stage == min(space.zero_stage)
-    columns = _keep(columns, ((stage < 2) | (columns["pp"] == 1)) & ((replicas > 1) | unshared))
+    columns = _keep(columns, ((stage < 2) | (columns["pp"] == 1)) & ((replicas > 1) | (stage == min(space.zero_stage))))
     hybrid = (columns["zero_stage"] == 3) & space.hybrid_sharding
     single = {**_keep(columns, ~hybrid), "copies": np.ones(np.sum(~hybrid), np.int64)}
     several = _keep(columns, hybrid)

@@ -8,7 +8,7 @@ from jaxscale.catalogue import Hardware, load_hardware, model_fields
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured, RunBatch, assemble, classes
 from jaxscale.runs import Incomplete, Row, RowDescription, Runs, describe
-from jaxscale.runs.defaults import default_for, translate
+from jaxscale.runs.defaults import default_for
 from jaxscale.workload import Transformer, model_flops
 
 
@@ -45,12 +45,6 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     return Described(batch, np.asarray(index, dtype=int), answered, tuple(notes))
 
 
-def status_of(row: Row) -> str | None:
-    """How a row says that its run ended: `ok`, `oom`, another word of its own, or None where it says nothing."""
-    word = row["status"]
-    return None if word is None else translate("status", word) or word
-
-
 def measured_step_time(row: Row, description: RowDescription | None = None) -> float:
     """Measured step time of a row.
 
@@ -64,7 +58,7 @@ def measured_step_time(row: Row, description: RowDescription | None = None) -> f
     Returns:
         Time [s]; nan where nothing was measured or the run failed.
     """
-    if status_of(row) not in (None, "ok"):
+    if row["status"] not in (None, "ok"):
         return float("nan")
     if row["step_time_s"] is not None:
         return float(row["step_time_s"])
@@ -82,7 +76,7 @@ def measured_step_time(row: Row, description: RowDescription | None = None) -> f
 
 def outcome(row: Row, step_time: float) -> str:
     """How a run ended: its status; `ok` where that is blank and a step time was measured, empty for a planned run."""
-    return status_of(row) or ("ok" if np.isfinite(step_time) else "")
+    return row["status"] or ("ok" if np.isfinite(step_time) else "")
 
 
 def measured_times(runs: Runs, described: Described) -> np.ndarray:

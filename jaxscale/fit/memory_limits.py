@@ -22,7 +22,7 @@ from jaxscale.calibration import Calibration, MemoryLimit
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import RunBatch
-from jaxscale.fit.measured import describe_runs, measured_times, outcome, status_of
+from jaxscale.fit.measured import describe_runs, measured_times, outcome
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.store import resolve_rows
 from jaxscale.memory import memory
@@ -73,7 +73,7 @@ def _log_use(batch: RunBatch, coefficients: Coefficients) -> Float[Array, " row"
 
 def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = None) -> Outcomes | None:
     """Runs of a table that ended or ran out of memory, with their predicted peaks; None where none ran out."""
-    if not any(status_of(row) == "oom" for row in runs):
+    if not any(row["status"] == "oom" for row in runs):
         return None
     described = describe_runs(runs, hardware)
     if described.batch is None:

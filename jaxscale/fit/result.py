@@ -39,7 +39,6 @@ MOST_INFLUENTIAL = 5
 ABSURD_ERROR = 70.0
 """Held-out error beyond that of any shipped table, even by a fit that never saw its framework (fits/README.md) [%]."""
 
-
 OUTSTANDING = 5.0
 """Influence of the most influential run over that of the next, from which on it is named as one to look at [1]."""
 

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from jaxscale.fit.batch import Measured, RunBatch
-from jaxscale.fit.measured import status_of
 from jaxscale.fit.siblings import contradicted
 from jaxscale.runs import Row, Runs
 from jaxscale.runs.cells import first_of
@@ -48,7 +47,7 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
     """
     left_out = len(runs) - len(index)
     if left_out:
-        others = sorted({str(status_of(row)) for row in runs} - {"None", "ok", "oom"})
+        others = sorted({str(row["status"]) for row in runs if row["status"] not in (None, "ok", "oom")})
         named = f" (here {first_of(others, LINES_TOLD)})" if others else ""
         say(
             f"{runs.path}: {left_out} of {len(runs)} rows have no step time to count: none is stated, the status is "

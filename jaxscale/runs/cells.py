@@ -38,7 +38,10 @@ def parse_cell(column: Column, text: str) -> tuple[Value | None, str]:
         return flag, "" if flag is not None else f"not a flag; expected {column.expected}"
     if column.kind == "word" and translate(column.vocabulary, text) is None:
         return None, f"not known; expected one of {words(column.vocabulary)}"
-    return text.lower() if column.kind == "name" else text, ""
+    if column.kind == "name":
+        name = text.lower()
+        return (translate(column.vocabulary, name) or name) if column.vocabulary else name, ""
+    return text, ""
 
 
 def _parse_number(column: Column, text: str) -> tuple[float | None, str]:

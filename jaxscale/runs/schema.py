@@ -27,7 +27,7 @@ class Column:
         required: a row needs it for a prediction.
         minimum: least valid value of an integer.
         maximum: greatest valid value of an integer or a number.
-        vocabulary: table of `defaults.toml` that lists the valid words.
+        vocabulary: table of `defaults.toml` that lists the valid words, or other words for some names.
     """
 
     name: str
@@ -98,7 +98,7 @@ COLUMNS = (
     _measured("tflops_per_gpu", "model flop rate, as the source counts", "1e12 flop/s", 1e6),
     _measured("mfu", "model flop utilisation, as the source counts", "1", 100.0),
     _measured("peak_mem_gb", "peak memory", "1e9 byte", 1e6),
-    Column("status", "name", "ok, oom, failed or other", default="ok"),
+    Column("status", "name", "ok, oom, failed or other", default="ok", vocabulary="status"),
     Column("notes", "text", "remarks"),
 )
 

@@ -7,7 +7,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.fit.measured import measured_runs, status_of
+from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.table_checks import stated_twice, tell, utilisation
 
 COLUMNS = (
@@ -72,7 +72,7 @@ def test_words_for_how_a_run_ended(tmp_path, word: str, status: str | None):
     path.write_text(f"{COLUMNS},status\n{row},ok\n{row.replace('4.0', '4.1')},{word}\n", encoding="utf-8")
     runs, said = js.read_runs(path), []
     measured, index = measured_runs(runs)
-    assert status_of(runs.rows[1]) == status
+    assert runs.rows[1]["status"] == status
     assert len(index) == (2 if status in ("ok", None) else 1)
     tell(runs, measured, index, said.append)
     assert any("(here hung)" in line for line in said) == (status == "hung")
