@@ -8,6 +8,9 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 KINDS = (
     "framework",
@@ -275,3 +278,15 @@ class Calibration:
         """Levels of a run that the fit never saw, as `kind 'level'`."""
         named = {kind: levels.get(kind) for kind in ("source", "framework", "gpu", "precision", "attention_kernel")}
         return [f"{kind} {level!r}" for kind, level in named.items() if level and (kind, level) not in self._known]
+
+
+def scatter_of(record: Calibration | None, levels: Mapping[str, str | None], n_chips: float) -> Scatter:
+    """Scatter of a run of the given levels on `n_chips` chips; without a calibration, within a factor of two."""
+    if record is None:
+        return Scatter("unseen", "", math.log(2.0), 0.3)
+    return record.scatter_of(levels, n_chips)
+
+
+def interval_ends(middle: Any, half: Any) -> tuple[Any, Any]:
+    """Ends of intervals of given half-widths of the logarithm, in the unit of their middles."""
+    return middle * np.exp(-half), middle * np.exp(half)

@@ -65,6 +65,11 @@ class ChipEntry:
     sources: Mapping[str, str]
     fallbacks: Mapping[str, str]
 
+    def lacks(self, precision: str) -> str:
+        """What counts in place of a peak that the chip does not state; empty if it states it."""
+        instead = self.fallbacks.get(f"peak_tflops_{precision}")
+        return f"{self.id} states no peak in {precision}: {instead}" if instead else ""
+
     def chip(self) -> Chip:
         """The chip in SI units."""
         n = self.numbers

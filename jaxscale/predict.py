@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._compile import filter_jit
-from jaxscale.calibration import Z90, Calibration, Scatter
+from jaxscale.calibration import Z90, Calibration, interval_ends, scatter_of
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.batch import RunBatch
@@ -147,16 +147,17 @@ def predict(runs: Runs, coefficients: Coefficients | str = "default", hardware: 
         total = np.asarray(step.total)[:count]
         peak = np.asarray(peak)[:count]
         chips = np.asarray(described.batch.cluster.n_chips)
-        scatter = [_scatter(coefficients, row, float(n)) for row, n in zip(levels, chips, strict=True)]
+        record = coefficients.calibration
+        scatter = [scatter_of(record, row, float(n)) for row, n in zip(levels, chips, strict=True)]
         half = np.asarray([entry.time for entry in scatter])
         memory_half = Z90 * np.asarray([entry.memory for entry in scatter])
-        record = coefficients.calibration or Calibration("none")
-        limits = [record.memory_limit_of(row, entry.memory) for row, entry in zip(levels, scatter, strict=True)]
+        known = record or Calibration("none")
+        limits = [known.memory_limit_of(row, entry.memory) for row, entry in zip(levels, scatter, strict=True)]
         capacity = np.asarray(described.batch.cluster.chip.hbm_bytes)
         columns["step_time"][index] = total
-        columns["lo"][index], columns["hi"][index] = _ends(total, half)
+        columns["lo"][index], columns["hi"][index] = interval_ends(total, half)
         columns["memory"][index] = peak
-        columns["memory_lo"][index], columns["memory_hi"][index] = _ends(peak, memory_half)
+        columns["memory_lo"][index], columns["memory_hi"][index] = interval_ends(peak, memory_half)
         uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
         columns["oom_probability"][index] = [probability_of_oom(*use) for use in uses]
         for position, row, broken in zip(index, levels, _broken_rules(described.batch), strict=True):
@@ -179,17 +180,6 @@ def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coeffic
     n = len(batch)
     rows = np.minimum(np.arange(1 << (n - 1).bit_length()), n - 1)
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), (batch, coefficients))
-
-
-def _ends(middle: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of an interval of logarithms about a middle."""
-    return middle * np.exp(-half), middle * np.exp(half)
-
-
-def _scatter(coefficients: Coefficients, levels: Mapping[str, str | None], n_chips: float) -> Scatter:
-    if coefficients.calibration is None:
-        return Scatter("unseen", "", float(np.log(2.0)), 0.3)  # an uncalibrated model is right within a factor of two
-    return coefficients.calibration.scatter_of(levels, n_chips)
 
 
 def _unseen(coefficients: Coefficients, levels: Mapping[str, str | None]) -> str:

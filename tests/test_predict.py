@@ -8,9 +8,9 @@ from jaxscale.runs import write_table
 
 HEADER = (
     "framework,n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,"
-    "step_time_s,status,peak_mem_gb,tokens_per_s_per_gpu,dp,cp"
+    "step_time_s,status,peak_mem_gb,tokens_per_s_per_gpu,dp,cp,precision"
 ).split(",")
-PLANNED = ["nanotron", "32", "4096", "32", "4096", "h100-80gb", "64", "4", "1", "1", "256", "", "", "", "", "", ""]
+PLANNED = ["nanotron", "32", "4096", "32", "4096", "h100-80gb", "64", "4", "1", "1", "256", "", "", "", "", "", "", ""]
 
 
 def _table(tmp_path, *changes: dict[str, str]) -> js.Runs:
@@ -59,6 +59,16 @@ def test_sharding_that_is_assumed_is_told(tmp_path, default: js.Coefficients):
     prediction = js.predict(_table(tmp_path, {}, *rows), default)
     assert ["zero_stage is empty: taken as 3" in note for note in prediction.notes] == [False, True, True, True]
     np.testing.assert_allclose(prediction.memory[1:] / prediction.memory[1], 1.0, atol=0.6)
+
+
+def test_a_format_that_the_chip_lacks_is_told_and_no_slower(tmp_path, default: js.Coefficients):
+    formats = ("bf16", "fp8", "fp4")
+    rows = [{"gpu": gpu, "precision": precision} for gpu in ("a100-80gb", "h100-80gb") for precision in formats]
+    prediction = js.predict(_table(tmp_path, *rows), default)
+    told = ["states no peak in" in note for note in prediction.notes]
+    assert told == [False, True, True, False, False, True]
+    assert (prediction.step_time[1:3] <= 1.02 * prediction.step_time[0]).all()
+    assert prediction.step_time[4] < prediction.step_time[3]
 
 
 def test_a_plan_that_cannot_be_is_predicted_with_a_note(tmp_path, default: js.Coefficients):

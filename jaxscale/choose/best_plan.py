@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxscale.calibration import MemoryLimit
+from jaxscale.calibration import MemoryLimit, interval_ends, scatter_of
 from jaxscale.choose._host import number
 from jaxscale.choose.enumerate import PlanSpace, PlanTable, count_degrees, enumerate_plans
 from jaxscale.choose.plan_search import PlanProblem, search_plans
@@ -83,9 +83,11 @@ def best_plan(
     order = rank(scores, fits)[:top]
     ranked = _scored(model, table, scores, cluster, fitted, order, usable)
     best = int(order[0])
+    scatter = scatter_of(pooled.calibration, levels or {}, n_chips)
     return PlanChoice(
         best=ranked[0],
         top=ranked,
+        step_time_interval=interval_ends(ranked[0].step_time, scatter.time),
         searched=searched,
         infeasible=int(np.sum(~fits)),
         exhaustive=exhaustive,

@@ -95,6 +95,7 @@ class PlanChoice:
     Attributes:
         best: the fastest plan that fits.
         top: the fastest ones in order, the best first.
+        step_time_interval: ends of the central 90 % interval of the best plan's step [s].
         searched: valid plans scored.
         infeasible: of these, or of the last window of a local search, plans that exceed the memory limit.
         exhaustive: whether every valid plan of the space was scored.
@@ -107,6 +108,7 @@ class PlanChoice:
 
     best: ScoredPlan
     top: tuple[ScoredPlan, ...]
+    step_time_interval: tuple[float, float]
     searched: int
     infeasible: int
     exhaustive: bool
@@ -126,6 +128,7 @@ class PlanChoice:
         return {
             "best": self.best.to_json(),
             "top": [scored.to_json() for scored in self.top],
+            "step_time_interval_s": list(self.step_time_interval),
             "searched": self.searched,
             "infeasible_by_memory": self.infeasible,
             "exhaustive_optimum": self.exhaustive,

@@ -55,6 +55,7 @@ class PlanSearch:
         import jaxscale as js
         from jaxscale.choose.best_plan import best_plan
         from jaxscale.choose.framework_space import framework_space
+        from jaxscale.report.style import seconds
         from jaxscale.report.tables import plan_ranking
 
         hardware = js.load_hardware(self.hardware)
@@ -68,8 +69,8 @@ class PlanSearch:
         precision = self.precision.lower()
         levels = {"gpu": chip.id, "precision": precision, "framework": framework}
         space = framework_space(framework, precision)
-        if instead := chip.fallbacks.get(f"peak_tflops_{precision}"):
-            say(f"{self.gpu} states no peak in {precision}: {instead}")
+        if lacking := chip.lacks(precision):
+            say(lacking)
         choice = best_plan(
             model,
             cluster,
@@ -84,7 +85,8 @@ class PlanSearch:
             emit_json(choice.to_json())
             return
         show(plan_ranking(choice.to_json()))
-        show("\n".join(["", *choice.binds, *choice.reasons]))
+        lo, hi = (seconds(end) for end in choice.step_time_interval)
+        show("\n".join([f"90 % interval of the first plan's step: {lo} to {hi}", "", *choice.binds, *choice.reasons]))
 
 
 def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:

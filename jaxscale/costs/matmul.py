@@ -33,11 +33,16 @@ from jaxscale.workload import (
 
 
 def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
-    """Time of one weight-matmul flop of large matrices: shares of each precision over its peak [s/flop]."""
+    """Time of one weight-matmul flop of large matrices: shares of each precision over its peak [s/flop].
+
+    No narrow format is slower than the next wider one: a chip without units for it multiplies in that.
+    """
     c = coefficients
     efficiency = {"fp8": c.matmul_efficiency * c.fp8_efficiency, "fp4": c.matmul_efficiency * c.fp4_efficiency}
-    reached = jnp.stack([jnp.asarray(efficiency.get(name, c.matmul_efficiency)) for name in PRECISIONS], axis=-1)
-    return jnp.sum(jnp.asarray(plan.precision) / (jnp.asarray(chip.peak_flops) * reached), axis=-1)
+    rates = {name: chip.peak(name) * efficiency.get(name, c.matmul_efficiency) for name in PRECISIONS}
+    rates["fp8"] = jnp.maximum(rates["fp8"], rates["bf16"])
+    rates["fp4"] = jnp.maximum(rates["fp4"], rates["fp8"])
+    return jnp.sum(jnp.asarray(plan.precision) / jnp.stack([*rates.values()], axis=-1), axis=-1)
 
 
 def matmul_time(

@@ -39,9 +39,10 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     notes = [o.reason if isinstance(o, Incomplete) else "; ".join(o.remarks) for o in outcomes]
     batch = assemble(answered, hardware) if answered else None
     for position, row, stage in zip(index, answered, [] if batch is None else batch.plan.zero_stage, strict=True):
+        said = [notes[position], hardware[row.gpu].lacks(row.plan["precision"])]
         if stage != row.plan["zero_stage"]:
-            remark = f"zero_stage is empty: taken as {stage:g}, as the weights would not fit otherwise"
-            notes[position] = "; ".join(text for text in (notes[position], remark) if text)
+            said.append(f"zero_stage is empty: taken as {stage:g}, as the weights would not fit otherwise")
+        notes[position] = "; ".join(text for text in said if text)
     return Described(batch, np.asarray(index, dtype=int), answered, tuple(notes))
 
 

@@ -70,6 +70,18 @@ def test_terms_add_up(choice):
         assert 0.0 <= scored.oom_probability <= 0.1 + 1e-9
 
 
+def test_the_interval_is_that_of_runs_like_the_planned_one(choice):
+    """Within a factor of two without a calibration; with one, narrower where the framework is one that it knows."""
+    lo, hi = choice.step_time_interval
+    assert (choice.best.step_time / lo, hi / choice.best.step_time) == pytest.approx((2.0, 2.0))
+    small = cluster("h100-80gb", 8)
+    known, unknown = (
+        best_plan(LLAMA, small, 64, levels={"gpu": "h100-80gb", "framework": framework}).step_time_interval
+        for framework in ("nemo", "new-thing")
+    )
+    assert known[1] / known[0] < 0.8 * unknown[1] / unknown[0]
+
+
 def test_ranked_in_order(choice):
     times = [scored.step_time for scored in choice.top]
     assert len(times) == 20

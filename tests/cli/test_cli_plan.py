@@ -26,6 +26,8 @@ def test_json(run):
     figures = {name: words.pop(name) for name in ("step_time_s", "mfu", "memory_gb", "oom_probability")}
     assert 0.0 < figures["mfu"] < 1.0
     assert figures["memory_gb"] < 80.0
+    lo, hi = document["step_time_interval_s"]
+    assert lo < figures["step_time_s"] < hi
     plan = Plan(**words)
     assert violations(load_model("llama3-8b", 4096), plan, 16.0) == []
     assert plan.global_batch_size_seqs == 32.0
@@ -35,6 +37,7 @@ def test_table(run):
     outcome = run(*SMALL, "--top", 2)
     assert outcome.code == 0
     assert "Fastest plans" in outcome.out
+    assert "90 % interval of the first plan's step: " in outcome.out
 
 
 def test_model_and_chip_from_files(run, tmp_path):
@@ -123,7 +126,7 @@ def test_a_format_that_the_chip_lacks_is_told(run):
     arguments[4] = "A100-80GB"
     outcome = run(*arguments, "--precision", "FP8", "--seq-len", 2048, "--top", 1)
     assert outcome.code == 0
-    assert "A100-80GB states no peak in fp8: 1 x peak_tflops_bf16" in outcome.err
+    assert "a100-80gb states no peak in fp8: 1 x peak_tflops_bf16" in outcome.err
     assert "states no peak" not in run(*SMALL, "--precision", "fp8", "--seq-len", 2048, "--top", 1).err
 
 

@@ -58,6 +58,19 @@ def test_precision_chooses_the_peak():
     np.testing.assert_allclose(bf16 / fp8, H100.chip.peak("fp8") / H100.chip.peak("bf16"), rtol=1e-9)
 
 
+def test_a_format_without_units_is_multiplied_in_the_next_wider_one():
+    """However poor the format's own efficiency; where a chip has units for it, that counts."""
+    poor = ideal(fp8_efficiency=0.6, fp4_efficiency=0.4)
+    of = {
+        chip: [seconds_per_flop(where.chip, plan(precision=word), poor) for word in ("bf16", "fp8", "fp4")]
+        for chip, where in (("a100", as_arrays(cluster("a100-80gb", 8))), ("h100", H100))
+    }
+    np.testing.assert_allclose(of["a100"], of["a100"][0], rtol=1e-6)
+    bf16, fp8, fp4 = of["h100"]
+    np.testing.assert_allclose(bf16 / fp8, 0.6 * H100.chip.peak("fp8") / H100.chip.peak("bf16"), rtol=1e-6)
+    assert fp4 == fp8
+
+
 def test_the_logits_head_stays_in_sixteen_bits():
     heads = {word: head_forward(LLAMA, plan(precision=word), H100, IDEAL) for word in ("bf16", "fp8", "fp4", "fp32")}
     assert heads["fp8"] == heads["fp4"] == heads["bf16"] < heads["fp32"]
