@@ -30,6 +30,9 @@ KINDS = (
 OTHER_SOURCES = "framework_sources"
 """Kind of the effect that a framework's sources foretell for a source that was never fitted."""
 
+UNNAMED = "unnamed"
+"""Kind of the runs of a framework, or of none that is named, that name no source."""
+
 Z90 = 1.6448536269514722
 """Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""
 
@@ -69,11 +72,11 @@ class Scatter:
     """Relative scatter of runs around the prediction, measured on runs that the fit did not see.
 
     Attributes:
-        kind: kind of level (`source`, `framework`), `unnamed` for runs that name neither, `unseen` for a new framework,
+        kind: kind of level (`source`, `framework`), `unnamed` for runs without a source, `unseen` for a new framework,
             `new_source` for a new source of a framework that is known, `new_model` and `larger` for runs of a source on
             a model, or on more chips, than the fit ever saw.
-        level: its name; the framework of `new_source`, the source of `new_model` and `larger`, empty for any of these;
-            empty for `unnamed` and `unseen`.
+        level: its name; the framework of `unnamed` and `new_source`, the source of `new_model` and `larger`, empty for
+            any of these, or where no framework is named; empty for `unseen`.
         time: half-width of the central 90 % interval of log step time [1].
         memory: standard deviation of log peak memory [1].
     """
@@ -223,12 +226,10 @@ class Calibration:
         return replace(widest, memory=max(entry.memory for entry in found))
 
     def _usual_scatter(self, levels: Mapping[str, str | None]) -> Scatter:
-        by_level = self._scatter_by_level
-        for kind in ("source", "framework"):
-            if (kind, levels.get(kind)) in by_level:
-                return by_level[kind, str(levels[kind])]
-        has_name = levels.get("framework") or levels.get("source")
-        return self._unseen_scatter if has_name else by_level.get(("unnamed", ""), self._unseen_scatter)
+        source, framework = levels.get("source") or "", levels.get("framework") or ""
+        first = ("source", source) if source else (UNNAMED, framework)
+        found = (self._scatter_by_level.get(place) for place in (first, ("framework", framework)))
+        return next((scatter for scatter in found if scatter is not None), self._unseen_scatter)
 
     @functools.cached_property
     def _unseen_scatter(self) -> Scatter:
@@ -244,7 +245,8 @@ class Calibration:
 
     def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
         source, framework, largest = levels.get("source") or "", levels.get("framework") or "", dict(self.largest)
-        is_new_source = source not in self.known_sources and ("framework", framework) in self._known
+        is_fitted = source in self.known_sources or (not source and (UNNAMED, framework) in self._scatter_by_level)
+        is_new_source = not is_fitted and ("framework", framework) in self._known
         # A kernel that was never timed sets a run apart about as much as another system does.
         is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
         places = [(kind, levels.get(kind)) for kind in ("gpu", "precision")]
@@ -275,9 +277,19 @@ class Calibration:
         return self.limit_by_source.get(source, MemoryLimit("", 1.0, scatter))
 
     def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
-        """Levels of a run that the fit never saw, as `kind 'level'`."""
+        """Levels of a run that neither the fit nor the one it started from saw, as `kind 'level'`."""
+        return [f"{kind} {level!r}" for kind, level in self._new(levels) if not self._started_with(kind, level)]
+
+    def from_start_alone(self, levels: Mapping[str, str | None]) -> list[str]:
+        """Levels of a run that the fit knows from the one it started from alone, as `kind 'level'`."""
+        return [f"{kind} {level!r}" for kind, level in self._new(levels) if self._started_with(kind, level)]
+
+    def _new(self, levels: Mapping[str, str | None]) -> list[tuple[str, str]]:
+        """Levels of a run that are not among those of the runs of the fit that answers for it."""
+        if origin := self.origin_of(levels):
+            return origin.record._new(levels)
         named = {kind: levels.get(kind) for kind in ("source", "framework", "gpu", "precision", "attention_kernel")}
-        return [f"{kind} {level!r}" for kind, level in named.items() if level and (kind, level) not in self._known]
+        return [(kind, level) for kind, level in named.items() if level and (kind, level) not in self._known]
 
 
 def scatter_of(record: Calibration | None, levels: Mapping[str, str | None], n_chips: float) -> Scatter:

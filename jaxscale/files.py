@@ -9,12 +9,12 @@ from pathlib import Path
 from jaxscale.errors import InputError
 
 
-def check_writable(path: str | Path, read: str | Path | None = None) -> Path:
+def check_writable(path: str | Path, *read: str | Path | None) -> Path:
     """Check, before any work is done, that a file can be written.
 
     Args:
         path: the file.
-        read: a file that the work reads, which must not be overwritten.
+        read: files that the work reads, which must not be overwritten.
 
     Returns:
         The path.
@@ -23,8 +23,8 @@ def check_writable(path: str | Path, read: str | Path | None = None) -> Path:
         InputError: the folder is missing or closed to writing, or the path is a folder or the file that is read.
     """
     path = Path(path)
-    if read is not None and path.resolve() == Path(read).resolve():
-        raise InputError(f"{path}: is the table that is read and would be overwritten; expected another name")
+    if path.resolve() in [Path(one).resolve() for one in read if one is not None]:
+        raise InputError(f"{path}: is a file that is read and would be overwritten; expected another name")
     _temporary_for(path).unlink()
     return path
 

@@ -12,14 +12,16 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxscale._types import Temperature, as_arrays, several, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import held_params, local_params
-from jaxscale.costs.elementwise import sequence_split
 from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
 from jaxscale.hardware import Cluster
 from jaxscale.plan import (
     Plan,
     element_bytes,
     expert_shard_ranks,
+    expert_tensor_degree,
+    key_value_heads,
     mean_by_precision,
+    sequence_split,
     shard_ranks,
     sharding,
     tokens_per_microbatch,
@@ -77,12 +79,21 @@ class Memory(eqx.Module):
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "capacity"}
 
 
-def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coefficients) -> Array:
+def layer_activation_bytes(
+    model: Transformer, plan: Plan, coefficients: Coefficients, temperature: Temperature = 0.0
+) -> Array:
     r"""Stored activations of one layer and microbatch, nothing recomputed.
 
     $t [10 d / q + (2 (H + K) (h + h_v) + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes in 16 bits, q = tp with
     sequence parallelism; the classic `s b h (10 + 24/t + 5 a s/(h t))` for f = 4 d (Korthikanti et al. 2022, equations
-    1 to 4). 32-bit activations take twice as much, dropout masks do not.
+    1 to 4). 32-bit activations take twice as much, dropout masks do not. Ranks that split an expert each keep whole
+    the tokens that it takes in.
+
+    Args:
+        model: the transformer.
+        plan: size of a microbatch, degrees.
+        coefficients: `activation_factor`.
+        temperature: smoothing [1].
 
     Returns:
         Bytes of the average layer [byte].
@@ -91,12 +102,14 @@ def layer_activation_bytes(model: Transformer, plan: Plan, coefficients: Coeffic
     stored = 1.0 - plan.flash_attention * 1.0
     # Selective recomputation drops the scores as fused attention does.
     stored = stored * (1.0 - plan.recompute_selective)
-    heads = element * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.v_head_dim)
+    n_heads = model.n_heads + plan.tp * key_value_heads(model, plan, temperature)
+    heads = element * n_heads * (model.head_dim + model.v_head_dim)
     scores = (2.0 * element + MASK_BYTES) * stored * model.n_heads * attended_keys(model)
     attention = (heads + scores) * model.n_attention_layers
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
     inner = mlp_width(model) + routed_width(model)
-    mlp = element * (2.0 * (1.0 + model.gated_mlp) * inner + copies_width(model))
+    copies = expert_tensor_degree(plan, temperature) * copies_width(model)
+    mlp = element * (2.0 * (1.0 + model.gated_mlp) * inner + copies)
     ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
     split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers
@@ -151,6 +164,17 @@ def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
     return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
 
 
+def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Microbatches whose activations the last stage holds at once, per layer it owns [1].
+
+    1F1B: one; interleaved, where all but the last chunk of the next microbatches wait: `1 + (pp - 1)(1 - 1/vpp)`, at
+    most m; GPipe: m.
+    """
+    turned = 1.0 + (plan.pp - 1.0) * (1.0 - 1.0 / plan.vpp)
+    one_f_one_b = smooth_min(plan.n_microbatches, turned, temperature)
+    return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
+
+
 def memory(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Memory:
@@ -171,7 +195,7 @@ def memory(
     params = local_params(model, plan, temperature)
     optimizer, gradients, weights = (held_params(params, plan, stage, temperature) for stage in (1, 2, 3))
     layers = first_stage_layers(model, plan, temperature)
-    whole = layer_activation_bytes(model, plan, c)
+    whole = layer_activation_bytes(model, plan, c, temperature)
     in_flight = microbatches_in_flight(plan, temperature)
     checkpoint = element_bytes(plan) * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
     per_layer = whole + plan.recompute_full * (checkpoint - whole)
@@ -181,7 +205,9 @@ def memory(
     last_layers = last_stage_layers(model, plan, temperature)
     # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
     turned = 1.0 + plan.gpipe * (plan.n_microbatches - 1.0)
-    last_stored = per_layer * last_layers * turned + transient_activation_bytes(model, plan, c, 1.0, temperature)
+    last_in_flight = microbatches_at_the_end(plan, temperature)
+    last_stored = per_layer * last_layers * last_in_flight
+    last_stored = last_stored + transient_activation_bytes(model, plan, c, last_in_flight, temperature)
     # Logits are gone before the first layer is recomputed.
     last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
     logits = smooth_max(last_stage, activations, temperature) - activations

@@ -22,8 +22,9 @@ from jaxscale._types import (
     is_exact,
     positive_part,
     several,
+    smooth_max,
 )
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, attention_params
 
 RECOMPUTE = ("none", "selective", "full")
 ZERO_STAGES = (1, 2, 3)
@@ -171,9 +172,25 @@ def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:
     return plan.micro_batch_size * model.seq_len / plan.cp
 
 
+def key_value_heads(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Key/value heads on a tensor-parallel rank: K / tp, or a copy of one where ranks outnumber them [1]."""
+    return smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
+
+
+def attention_rank_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Matmul parameters of one attention layer on a tensor-parallel rank, copied key/value heads included [1]."""
+    copied = key_value_heads(model, plan, temperature) - model.n_kv_heads / plan.tp
+    return attention_params(model) / plan.tp + copied * model.d_model * (model.head_dim + model.v_head_dim)
+
+
 def shard_ranks(plan: Plan) -> Number:
     """Ranks that share one sharded copy of the weights: a context-parallel group holds the same ones [1]."""
     return plan.shard_group * plan.cp
+
+
+def sequence_split(plan: Plan) -> Array:
+    """Ways in which the residual stream is split inside a tensor-parallel group: tp with sequence parallelism [1]."""
+    return 1.0 + plan.sequence_parallel * (plan.tp - 1.0)
 
 
 WIDER_FORMAT = {"fp8": "bf16", "fp4": "bf16"}
@@ -255,13 +272,42 @@ def expert_shard_ranks(plan: Plan, temperature: Temperature = 0.0) -> Array:
     return jnp.exp(positive_part(jnp.log(inside), temperature))
 
 
-def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str]:
+IDLE = 1.0 / 9.0
+"""Part of a scale-up domain that may be left out so that groups fit into it: racks of 72 chips train as 64 do
+(NVIDIA NeMo performance summary, GB200 and GB300, 2025 and 2026) [1]."""
+
+
+def suits_domain(tp: Any, domain_size: int | float) -> Any:
+    """Whether tensor-parallel groups of neighbours fill scale-up domains without straddling two of them.
+
+    A group that lies on two nodes, on either with a part of their network links, is slower than any in whole ones.
+
+    Args:
+        tp: degrees, a number or an array of them [1].
+        domain_size: chips of a domain [1].
+
+    Returns:
+        For each degree, whether tp divides the domain, but for a share of `IDLE`, or the domain tp.
+    """
+    left = np.mod(domain_size, tp)
+    return np.where(tp <= domain_size, left <= IDLE * domain_size, np.mod(tp, domain_size) == 0)
+
+
+def shares_key_values(tp: Any, n_kv_heads: int | float) -> Any:
+    """Whether each tensor-parallel rank holds whole key/value heads, or several ranks a copy of the same one."""
+    return (np.mod(n_kv_heads, tp) == 0) | (np.mod(tp, n_kv_heads) == 0)
+
+
+def violations(
+    model: Transformer, plan: Plan, n_chips: int | float, domain_size: int | float | None = None
+) -> list[str]:
     """Rules that a plan breaks, one clear sentence each; an empty list is a valid plan.
 
     Args:
         model: the transformer.
         plan: concrete (not traced) plan.
         n_chips: chips of the cluster [1].
+        domain_size: chips of a scale-up domain, which tensor-parallel groups are to suit; None for any [1].
 
     Returns:
         Sentences that name the field, its value and what would be valid.
@@ -270,6 +316,14 @@ def violations(model: Transformer, plan: Plan, n_chips: int | float) -> list[str
     rules = (
         (plan.n_chips == n_chips, f"dp * tp * pp * cp = {plan.n_chips:g} must equal the cluster's {n_chips:g} chips"),
         (_divides(plan.tp, model.n_heads), f"tp = {plan.tp:g} must divide n_heads = {model.n_heads:g}"),
+        (
+            shares_key_values(plan.tp, model.n_kv_heads),
+            f"tp = {plan.tp:g} must divide n_kv_heads = {model.n_kv_heads:g} or be a multiple of it",
+        ),
+        (
+            domain_size is None or suits_domain(plan.tp, float(domain_size)),
+            f"tp = {plan.tp:g} must divide the scale-up domain of {domain_size or 1:g} chips or be a multiple of it",
+        ),
         (_divides(plan.tp, model.d_ff), f"tp = {plan.tp:g} must divide d_ff = {model.d_ff:g}"),
         (plan.pp * plan.vpp <= model.n_layers, f"pp * vpp = {plan.pp * plan.vpp:g} exceeds {model.n_layers:g} layers"),
         (_divides(2 * plan.cp, model.seq_len) or plan.cp == 1, f"2 * cp = {2 * plan.cp:g} must divide seq_len"),

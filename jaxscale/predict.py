@@ -184,12 +184,20 @@ def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coeffic
 
 def _unseen(coefficients: Coefficients, levels: Mapping[str, str | None]) -> str:
     record = coefficients.calibration
-    unseen = record.unseen(levels) if record is not None else []
-    return f"not in the fit, pooled values used: {', '.join(unseen)}" if unseen else ""
+    if record is None:
+        return ""
+    said = {
+        "not in the fit, pooled values used": record.unseen(levels),
+        "known from the start of the fit alone": record.from_start_alone(levels),
+    }
+    return "; ".join(f"{what}: {', '.join(found)}" for what, found in said.items() if found)
 
 
 def _broken_rules(batch: RunBatch) -> list[str]:
     """What each plan breaks, as the model takes it, in words; empty for a valid one [row]."""
     rows = (batch.take(np.asarray(index)) for index in range(len(batch)))
-    broken = [violations(row.model, row.plan, float(row.cluster.n_chips)) for row in rows]
+    broken = [
+        violations(row.model, row.plan, float(row.cluster.n_chips), float(row.cluster.network.domain_size[0]))
+        for row in rows
+    ]
     return [f"predicted although {' and '.join(rules)}" if rules else "" for rules in broken]

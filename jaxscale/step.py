@@ -126,7 +126,7 @@ def microbatch_times(
     weights = dense + matmul.expert_forward(*compute, temperature)
     core = attention.attention_forward(*compute)
     scan = state_space.scan_forward(*compute)
-    streams = elementwise.elementwise_forward(*compute)
+    streams = elementwise.elementwise_forward(*compute, temperature)
     gaps = overhead.kernel_gaps_forward(model, coefficients)
     tensors = tensor.tensor_collectives(model, plan, link, temperature)
     beside = tensor.matmuls_beside(model, plan, link, dense, temperature)

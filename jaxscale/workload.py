@@ -20,7 +20,7 @@ DEFAULT_VOCABULARY = 51200.0
 
 
 class Transformer(eqx.Module):
-    """Decoder transformer, dense or mixture of experts, with optional latent attention and state-space layers.
+    """Transformer, dense or mixture of experts, with optional latent attention and state-space layers.
 
     All fields are floats: widths and depths trace and differentiate, and models of different kinds stack. Layers of one
     kind are stored as shares of the depth, so that a model with another `n_layers` is the same model, deeper.
@@ -56,6 +56,7 @@ class Transformer(eqx.Module):
         window: keys a sliding-window layer attends to [token].
         window_share: share of attention layers with a sliding window [1].
         position_embeddings: learned positions [token].
+        causal: 1 where a token attends to earlier ones alone, 0 for an encoder [1].
         trainable_share: share of the weights that receive gradients; 0 for low-rank adapters [1].
     """
 
@@ -89,6 +90,7 @@ class Transformer(eqx.Module):
     window: Number
     window_share: Number
     position_embeddings: Number
+    causal: Number
     trainable_share: Number
 
     def __init__(
@@ -124,6 +126,7 @@ class Transformer(eqx.Module):
         window: Any = 0,
         window_share: Any = 0,
         position_embeddings: Any = 0,
+        causal: Any = True,
         trainable_share: Any = 1,
     ):
         """Describe a model; what is left out takes the customary value (`d_ff = 4 d_model`, full attention heads).
@@ -155,7 +158,7 @@ class Transformer(eqx.Module):
         self.rope_head_dim = as_float(rope_head_dim)
         self.v_head_dim = _default(v_head_dim, self.head_dim)
         self.window, self.window_share = as_float(window), as_float(window_share)
-        self.position_embeddings = as_float(position_embeddings)
+        self.position_embeddings, self.causal = as_float(position_embeddings), as_float(causal)
         self.trainable_share = as_float(trainable_share)
 
     def __check_init__(self):
@@ -254,6 +257,11 @@ def expert_params(model: Transformer) -> Array:
     return (2.0 + model.gated_mlp) * expert_input(model) * model.d_ff_expert
 
 
+def router_params(model: Transformer) -> Number:
+    """Matmul parameters of the router of one mixture layer: a score of every token for every expert, d E [1]."""
+    return model.d_model * model.n_experts
+
+
 def shared_expert_params(model: Transformer) -> Number:
     """Matmul parameters of a mixture layer that see every token: shared experts, and projections around routed ones.
 
@@ -289,13 +297,13 @@ def copies_width(model: Transformer) -> Array:
 
 def n_params(model: Transformer) -> Array:
     """All parameters: attention, MLPs and experts, routers, norms, embeddings [1]."""
-    routed = model.n_experts * (expert_params(model) + model.d_model)
+    routed = model.n_experts * expert_params(model) + router_params(model)
     return _layer_params(model, routed) + embedding_params(model)
 
 
 def n_active_params(model: Transformer) -> Array:
     """Parameters that one token passes through, embeddings included [1]."""
-    routed = model.moe_top_k * expert_params(model) + model.n_experts * model.d_model
+    routed = model.moe_top_k * expert_params(model) + router_params(model)
     return _layer_params(model, routed) + embedding_params(model)
 
 
@@ -327,7 +335,7 @@ def head_params(model: Transformer) -> Number:
 
 def matmul_params_per_token(model: Transformer) -> Array:
     """Parameters that multiply one token: active layers and the logits head, not the embedding lookup [1]."""
-    routed = model.moe_top_k * expert_params(model) + model.n_experts * model.d_model
+    routed = model.moe_top_k * expert_params(model) + router_params(model)
     return dense_layer_params(model) + moe_layers(model) * routed + head_params(model)
 
 
@@ -350,7 +358,7 @@ def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Nu
 def model_flops(model: Transformer, causal: bool = False) -> Array:
     """Model flops per token of one training step, forward and backward, nothing recomputed [flop].
 
-    `6 * (matmul parameters) + 12 * L * d * S`; with `causal` the attention part is halved.
+    `6 * (matmul parameters) + 12 * L * d * S`; with `causal` the attention part of a causal model is halved.
 
     Args:
         model: the transformer.
@@ -359,5 +367,5 @@ def model_flops(model: Transformer, causal: bool = False) -> Array:
     Returns:
         Flops per token [flop].
     """
-    attention = 3.0 * model.n_attention_layers * attention_flops_per_token(model, float(causal))
+    attention = 3.0 * model.n_attention_layers * attention_flops_per_token(model, causal * model.causal)
     return 6.0 * matmul_params_per_token(model) + attention

@@ -17,7 +17,7 @@ from jaxscale._types import PRECISIONS
 from jaxscale.catalogue import cluster, model
 from jaxscale.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.hardware import Cluster
-from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan, violations
+from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan, shares_key_values, violations
 from jaxscale.step import StepTime, step_time
 from jaxscale.workload import Transformer
 
@@ -74,6 +74,7 @@ def draw_model(choose: Choose) -> Transformer:
     }
     fields |= extras[choose(["dense", "dense", "mixture", "mixture", "hybrid", "latent", "window"])]
     fields["moe_latent_size"] = 512 if fields.get("n_experts") == 256 else 0
+    fields["causal"] = choose([True, True, True, False])
     return Transformer(n_layers, d_model, n_heads, **fields)
 
 
@@ -82,7 +83,7 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
     pp = choose([1, 1, 2, 4, 8])
     vpp = choose([1, 1, 2]) if 2 * pp <= shape.n_layers and pp > 1 else 1
     dp = choose([1, 2, 8, 64, 512])
-    cp, tp = choose([1, 1, 2, 8]), choose([1, 1, 2, 4, 8])
+    cp, tp = choose([1, 1, 2, 8]), choose([tp for tp in (1, 1, 2, 4, 8) if shares_key_values(tp, shape.n_kv_heads)])
     ranks = dp * cp * tp
     zero_stage = choose([0, 1, 2, 3]) if pp == 1 else choose([0, 1])
     return Plan(

@@ -43,7 +43,7 @@ MODEL_FIELDS = {
     "tied_embeddings", "n_experts", "moe_top_k", "d_ff_expert", "moe_latent_size", "n_shared_experts", "expert_bias",
     "n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers", "ssm_d_inner", "ssm_state", "ssm_groups",
     "q_lora_rank", "kv_lora_rank", "rope_head_dim", "v_head_dim", "window", "window_share", "position_embeddings",
-    "trainable_share",
+    "causal", "trainable_share",
 }  # fmt: skip
 REQUIRED_OF_MODEL = {"source", "n_layers", "d_model", "n_heads", "d_ff", "gated_mlp", "vocab_size", "seq_len"}
 ABOUT_MODEL = {"aliases", "source", "published_params", "published_digits", "published_active_params", "note"}

@@ -9,7 +9,13 @@ from jaxscale._types import as_arrays as arrays
 from jaxscale.catalogue import cluster, model
 from jaxscale.coefficients import prior_medians
 from jaxscale.costs.data import local_params
-from jaxscale.memory import Memory, layer_activation_bytes, memory, microbatches_in_flight
+from jaxscale.memory import (
+    Memory,
+    layer_activation_bytes,
+    memory,
+    microbatches_at_the_end,
+    microbatches_in_flight,
+)
 from jaxscale.plan import Plan
 from jaxscale.workload import Transformer, n_params
 
@@ -61,6 +67,33 @@ def test_a_mixture_keeps_a_copy_of_its_tokens_for_every_expert():
     mixture = Transformer(48, 6144, 64, 2048, d_ff_expert=4096, n_experts=8, moe_top_k=2)
     held = [float(layer_activation_bytes(*arrays((shape, Plan(), ideal_coefficients())))) for shape in (dense, mixture)]
     assert held[1] - held[0] == pytest.approx(2.0 * 2048.0 * 2.0 * 6144.0, rel=1e-9)
+
+
+@pytest.mark.parametrize(("ep", "split"), [(1, 8.0), (8, 1.0)])
+def test_ranks_that_split_an_expert_keep_its_tokens_whole(ep: int, split: float):
+    """Copies of a token for its two experts, of its full width, on each of the ranks that share these."""
+    shape, coefficients = model("mixtral-8x7b"), prior_medians()
+    plan = Plan(tp=8, ep=ep, sequence_parallel=True)
+    two, three = (
+        layer_activation_bytes(*arrays((changed(shape, moe_top_k=k), plan, coefficients))) for k in (2.0, 3.0)
+    )
+    each = shape.seq_len * (2.0 * 2.0 * 2.0 * shape.d_ff_expert + 2.0 * split * shape.d_model) / 8.0
+    np.testing.assert_allclose(three - two, coefficients.activation_factor * each, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (Plan(pp=4, n_microbatches=16), 1.0),
+        (Plan(pp=4, n_microbatches=16, schedule="gpipe"), 16.0),
+        (Plan(pp=4, vpp=8, n_microbatches=16, schedule="interleaved"), 29.0 / 8.0),
+        (Plan(pp=2, vpp=16, n_microbatches=2, schedule="interleaved"), 31.0 / 16.0),
+        (Plan(n_microbatches=16), 1.0),
+    ],
+)
+def test_microbatches_at_the_end(plan: Plan, expected: float):
+    """An interleaved last stage holds (vpp - 1) pp + 1 of its chunks, each of a vpp-th of its layers."""
+    assert microbatches_at_the_end(arrays(plan)) == pytest.approx(expected)
 
 
 def test_values_and_output_are_kept_at_their_own_width():

@@ -8,14 +8,18 @@ from registry import changed, random_configurations, stack
 from jaxscale.catalogue import model
 from jaxscale.plan import (
     Plan,
+    attention_rank_params,
     expert_shard,
     expert_tensor_degree,
+    key_value_heads,
     shard_ranks,
     sharding,
     sixteen_bit,
+    suits_domain,
     tokens_per_microbatch,
     violations,
 )
+from jaxscale.workload import attention_params
 
 LLAMA = model("llama3-8b")
 GOOD = Plan(dp=4, tp=8, pp=4, cp=2, n_microbatches=8)
@@ -93,6 +97,7 @@ def test_a_valid_plan_breaks_no_rule():
         ({"dp": 5}, "dp * tp * pp * cp = 320 must equal the cluster's 256 chips"),
         ({"tp": 3}, "tp = 3 must divide n_heads = 32"),
         ({"tp": 5}, "tp = 5 must divide d_ff = 14336"),
+        ({"tp": 12}, "tp = 12 must divide n_kv_heads = 8 or be a multiple of it"),
         ({"pp": 64}, "pp * vpp = 64 exceeds 32 layers"),
         ({"cp": 5}, "2 * cp = 10 must divide seq_len"),
         ({"ep": 2}, "ep = 2 must divide n_experts = 1"),
@@ -107,6 +112,27 @@ def test_a_valid_plan_breaks_no_rule():
 def test_each_rule_has_its_sentence(change: dict[str, float], sentence: str):
     plan = Plan(**({"dp": 4, "tp": 8, "pp": 4, "cp": 2, "n_microbatches": 8} | change))
     assert any(message.startswith(sentence) for message in violations(LLAMA, plan, 256))
+
+
+@pytest.mark.parametrize(
+    ("tp", "domain", "suits"),
+    [(1, 8, True), (4, 8, True), (8, 8, True), (16, 8, True), (6, 8, False), (12, 8, False), (2, 1, True)]
+    + [(8, 72, True), (16, 72, True), (64, 72, True), (48, 72, False), (128, 72, False), (16, 256, True)],
+)
+def test_groups_fill_their_domains(tp: int, domain: int, suits: bool):
+    """Racks of 72 may leave a ninth of their chips out, nodes of 8 none."""
+    assert bool(suits_domain(tp, domain)) is suits
+    broken = violations(LLAMA, changed(GOOD, tp=float(tp)), 256, domain)
+    assert any("scale-up domain" in message for message in broken) is not suits
+    assert not any("scale-up domain" in message for message in violations(LLAMA, changed(GOOD, tp=float(tp)), 256))
+
+
+def test_ranks_beyond_the_key_value_heads_hold_copies_of_one():
+    d, h = 4096, 128
+    assert [float(key_value_heads(LLAMA, Plan(tp=tp))) for tp in (1, 8, 32)] == [8.0, 1.0, 1.0]
+    for tp, copies in ((8, 1.0), (32, 4.0)):
+        whole = tp * attention_rank_params(LLAMA, Plan(tp=tp))
+        assert whole == attention_params(LLAMA) + (copies - 1.0) * 8 * d * 2 * h
 
 
 def test_plans_of_every_kind_stack():

@@ -1,5 +1,6 @@
 """The best parallel plan: every valid one is scored, those that fit are ranked."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -61,6 +62,7 @@ def best_plan(
     usable = limit_of(pooled, levels)
     fitted = resolve(pooled, levels or {})
     n_chips = number(cluster.n_chips)
+    space = dataclasses.replace(space or PlanSpace(), domain_size=number(cluster.network.level(0)[0]))
     capacity = number(cluster.chip.hbm_bytes)
     limit = memory_limit(capacity, usable, oom_probability)
     if exhaustive is None:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxscale._types import PRECISIONS, with_fields
 from jaxscale.choose._host import number
 from jaxscale.errors import InputError
-from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan
+from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan, shares_key_values, suits_domain
 from jaxscale.workload import Transformer
 
 Columns = dict[str, np.ndarray]
@@ -52,6 +52,7 @@ class PlanSpace:
         balanced_stages: layers shared out by cost, the logits head included, in all plans.
         gradient_bytes: of a gradient while replicas reduce it, in all plans [byte].
         precision: of the weight matmuls, in all plans.
+        domain_size: chips of a scale-up domain, which tp is to suit; None for any [1].
     """
 
     tp: Sequence[int] | None = None
@@ -71,6 +72,7 @@ class PlanSpace:
     balanced_stages: bool = False
     gradient_bytes: float = 4.0
     precision: str = "bf16"
+    domain_size: float | None = None
 
     def __post_init__(self):
         """Refuse unknown words and empty choices."""
@@ -173,8 +175,12 @@ def admissible(model: Transformer, n_chips: float | int, batch: float | int, spa
         Values of tp, pp, cp, ep, micro_batch_size and vpp, ascending [1].
     """
     chips = divisors(n_chips)
+    splits = (np.mod(model.n_heads, chips) == 0) & (np.mod(model.d_ff, chips) == 0)
+    splits = splits & shares_key_values(chips, number(model.n_kv_heads))
+    if space.domain_size is not None:
+        splits = splits & suits_domain(chips, space.domain_size)
     values = {
-        "tp": chips[(np.mod(model.n_heads, chips) == 0) & (np.mod(model.d_ff, chips) == 0)],
+        "tp": chips[splits],
         "pp": chips[chips <= model.n_layers],
         "cp": chips[(chips == 1) | (np.mod(model.seq_len, 2 * chips) == 0)],
         "ep": divisors(number(model.n_experts)),

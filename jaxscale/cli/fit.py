@@ -8,6 +8,7 @@ import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile, checked_count
 from jaxscale.cli.console import emit_json, say, show
+from jaxscale.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ class Fit:
         from jaxscale.report import fit_report
 
         checked_count("--n-starts", self.n_starts)
-        check_writable(self.out, self.runs)
+        check_writable(self.out, self.runs, self.start, self.hardware)
+        if self.out.suffix != ".toml":
+            raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
         if self.report is not None:
             check_folder(self.report)
         hardware = js.load_hardware(self.hardware)
@@ -51,7 +54,7 @@ class Fit:
         say("finding how far each coefficient can go: intervals by profile likelihood")
         result.save(self.out)
         say(f"wrote {self.out}")
+        emit_json(result.to_json()) if self.json else show(result.summary())
         if self.report is not None:
             say("drawing the figures")
             say(f"wrote {fit_report(result, f'Fit of {self.runs.name}').save(self.report)} and the figures beside it")
-        emit_json(result.to_json()) if self.json else show(result.summary())

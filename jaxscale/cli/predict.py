@@ -42,7 +42,7 @@ class Predict:
         from jaxscale.report.tables import error_summary, prediction_rows
 
         if self.out is not None:
-            check_writable(self.out, self.runs)
+            check_writable(self.out, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = read_table(self.runs, self.skip_bad, hardware)
         prediction = js.predict(runs, js.load_fit(self.fit), hardware)

@@ -1,7 +1,8 @@
 r"""Attention core: scores and weighted values, fused or materialised.
 
-Fused (flash): causal flops at an efficiency of their own. Materialised: full flops and the traffic of the score matrix,
-$S$ scores per token and head (Dao et al. 2022, arXiv 2205.14135; Korthikanti et al. 2022, arXiv 2205.05198, section 4).
+Fused (flash): the flops that a causal mask leaves, at an efficiency of their own. Materialised: full flops and the
+traffic of the score matrix, $S$ scores per token and head.
+References: Dao et al. 2022, arXiv 2205.14135; Korthikanti et al. 2022, arXiv 2205.05198, section 4.
 """
 
 from jaxtyping import Array
@@ -25,10 +26,10 @@ def attention_forward(model: Transformer, plan: Plan, cluster: Cluster, coeffici
     c = coefficients
     tokens = tokens_per_microbatch(model, plan) / plan.tp
     seconds = core_seconds_per_flop(cluster.chip, plan) / c.attention_efficiency
-    fused = tokens * attention_flops_per_token(model, 1.0) * seconds
+    fused = tokens * attention_flops_per_token(model, model.causal) * seconds
     scores = tokens * model.n_heads * attended_keys(model)
     traffic = scores * 0.5 * element_bytes(plan) * c.score_bytes / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
-    materialised = 2.0 * fused + traffic
+    materialised = tokens * attention_flops_per_token(model) * seconds + traffic
     return model.n_attention_layers * (materialised + plan.flash_attention * (fused - materialised))
 
 

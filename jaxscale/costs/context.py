@@ -5,18 +5,16 @@ Reference: Liu et al. 2023, arXiv 2310.01889 (ring attention), section 3.
 
 from jaxtyping import Array
 
-from jaxscale._types import Temperature, smooth_max
+from jaxscale._types import Temperature
 from jaxscale.costs.attention import attention_backward_factor
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan import Plan, element_bytes
+from jaxscale.plan import Plan, element_bytes, key_value_heads
 from jaxscale.workload import Transformer
 
 
 def key_value_ring(model: Transformer, plan: Plan, link: Link, temperature: Temperature = 0.0) -> Passes:
     """Ring of keys and values of all layers, for one microbatch; on the way back their gradients travel along.
-
-    A tensor-parallel rank holds K / tp key/value heads, and copies of one where there are fewer heads than ranks.
 
     Args:
         model: the transformer.
@@ -27,8 +25,7 @@ def key_value_ring(model: Transformer, plan: Plan, link: Link, temperature: Temp
     Returns:
         Times, hidden or not [s]; zero for cp = 1.
     """
-    heads = smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
-    width = heads * (model.head_dim + model.v_head_dim)
+    width = key_value_heads(model, plan, temperature) * (model.head_dim + model.v_head_dim)
     volume = element_bytes(plan) * plan.micro_batch_size * model.seq_len * width
     ring = model.n_attention_layers * gather_time(volume, plan.cp, plan.tp, link, temperature)
     return Passes(ring, 2.0 * ring)

@@ -19,6 +19,7 @@ from jaxscale.costs.collectives import Link, Transfer, gather_time, reduce_time,
 from jaxscale.costs.pipeline import first_stage_layers
 from jaxscale.plan import (
     Plan,
+    attention_rank_params,
     element_bytes,
     expert_replicas,
     expert_shard,
@@ -27,7 +28,14 @@ from jaxscale.plan import (
     shard_ranks,
     sharding,
 )
-from jaxscale.workload import Transformer, dense_layer_params, embedding_params, expert_params, moe_layers
+from jaxscale.workload import (
+    Transformer,
+    attention_params,
+    dense_layer_params,
+    embedding_params,
+    expert_params,
+    moe_layers,
+)
 
 
 class LocalParams(NamedTuple):
@@ -50,9 +58,11 @@ class LocalParams(NamedTuple):
 
 
 def layer_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> tuple[Array, Array]:
-    """Dense weights of all layers per chip, as if on one stage, over tp; routed experts over ep * etp [1], [1]."""
+    """Dense weights of all layers on a rank of tp, as if on one stage; routed experts on one of ep * etp [1], [1]."""
     experts = moe_layers(model) * model.n_experts * expert_params(model)
-    return dense_layer_params(model) / plan.tp, experts / expert_shard(plan, temperature)
+    copied = attention_rank_params(model, plan, temperature) - attention_params(model) / plan.tp
+    dense = dense_layer_params(model) / plan.tp + model.n_attention_layers * copied
+    return dense, experts / expert_shard(plan, temperature)
 
 
 def local_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> LocalParams:
@@ -95,6 +105,7 @@ class Traffic(NamedTuple):
         between_copies: all-reduce of gradient shards between sharded copies [s].
         one_way: latency of one gather or scatter of dense weights [s].
         both_ways: latency of one all-reduce of theirs [s].
+        copies_both_ways: latency of one all-reduce between sharded copies [s].
     """
 
     all_reduce: Array
@@ -103,6 +114,7 @@ class Traffic(NamedTuple):
     between_copies: Array
     one_way: Array
     both_ways: Array
+    copies_both_ways: Array
 
 
 def data_traffic(
@@ -137,7 +149,8 @@ def data_traffic(
     gathered = [*both(gradient, inside), *both(weight, inside), Transfer(0.0, group, plan.tp)]
     reduced = [*both(gradient, (replicas, expert_ranks)), *both(gradient, copies, inside)]
     gathers = times_of(gather_time, gathered, link, temperature)
-    reduces = times_of(reduce_time, [*reduced, Transfer(0.0, replicas, plan.tp)], link, temperature)
+    empty = [Transfer(0.0, replicas, plan.tp), Transfer(0.0, copies[0], plan.tp * inside[0])]
+    reduces = times_of(reduce_time, [*reduced, *empty], link, temperature)
     return Traffic(
         all_reduce=reduces[0] + routed * reduces[1],
         scatter=gathers[0] + routed * gathers[1],
@@ -145,6 +158,7 @@ def data_traffic(
         between_copies=reduces[2] + routed * reduces[3],
         one_way=gathers[4],
         both_ways=reduces[4],
+        copies_both_ways=reduces[5],
     )
 
 
@@ -180,7 +194,10 @@ def data_parallel(
 
     replicated = traffic.all_reduce + buckets * traffic.both_ways
     split = traffic.scatter + trainable * traffic.gather + 2.0 * buckets * traffic.one_way
-    once = (1.0 - sharded) * replicated + (sharded - fsdp) * split + sharded * traffic.between_copies
+    # What FSDP shards is reduced between its copies as it was gathered, layer by layer.
+    parts = (1.0 - fsdp) * buckets + fsdp * trainable * (layers - 1.0)
+    between = traffic.between_copies + parts * traffic.copies_both_ways
+    once = (1.0 - sharded) * replicated + (sharded - fsdp) * split + sharded * between
     # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
     layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * traffic.one_way
     compute = jnp.add(forward, backward)

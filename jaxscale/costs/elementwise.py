@@ -6,18 +6,16 @@ stream over tp (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2); the r
 
 from jaxtyping import Array
 
+from jaxscale._types import Temperature
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
+from jaxscale.plan import Plan, element_bytes, key_value_heads, sequence_split, tokens_per_microbatch
 from jaxscale.workload import Transformer, copies_width, mlp_width, routed_width
 
 
-def sequence_split(plan: Plan) -> Array:
-    """Ways in which the residual stream is split inside a tensor-parallel group: tp with sequence parallelism [1]."""
-    return 1.0 + plan.sequence_parallel * (plan.tp - 1.0)
-
-
-def elementwise_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
+def elementwise_forward(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
+) -> Array:
     """Forward memory-bound time of all layers for one microbatch, as if on one stage [s]."""
     c = coefficients
     tokens = tokens_per_microbatch(model, plan)
@@ -25,7 +23,8 @@ def elementwise_forward(model: Transformer, plan: Plan, cluster: Cluster, coeffi
     residual = c.residual_passes * model.d_model * blocks / sequence_split(plan)
     gate = 1.0 + model.gated_mlp
     mlp = gate * mlp_width(model)
-    heads = model.n_attention_layers * (model.n_heads + 2.0 * model.n_kv_heads) * model.head_dim
+    keys_and_values = plan.tp * key_value_heads(model, plan, temperature) * (model.head_dim + model.v_head_dim)
+    heads = model.n_attention_layers * (model.n_heads * model.head_dim + keys_and_values)
     state = model.n_ssm_layers * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
     hidden = c.hidden_passes * (mlp + heads + state)
     # A token is copied for each of its experts, and the copies are gathered again.

@@ -18,15 +18,23 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._types import PRECISIONS, Temperature, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
-from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, sixteen_bit, tokens_per_microbatch
+from jaxscale.plan import (
+    Plan,
+    attention_rank_params,
+    element_bytes,
+    expert_tensor_degree,
+    sequence_split,
+    sixteen_bit,
+    tokens_per_microbatch,
+)
 from jaxscale.workload import (
     Transformer,
-    attention_params,
     expert_input,
     expert_params,
     head_params,
     mlp_params,
     moe_layers,
+    router_params,
     shared_expert_params,
     ssm_params,
 )
@@ -86,7 +94,7 @@ def dense_forward(
     tokens = tokens_per_microbatch(model, plan)
     rest = (model.d_model, plan, cluster, coefficients, temperature)
     heads = model.n_heads * model.head_dim / plan.tp
-    attention = matmul_time(tokens, attention_params(model) / plan.tp, heads, *rest)
+    attention = matmul_time(tokens, attention_rank_params(model, plan, temperature), heads, *rest)
     mlp = matmul_time(tokens, mlp_params(model, model.d_ff) / plan.tp, model.d_ff / plan.tp, *rest)
     ssm = matmul_time(tokens, ssm_params(model) / plan.tp, (1.0 + model.ssm_d_inner) / plan.tp, *rest)
     return model.n_attention_layers * attention + model.n_dense_layers * mlp + model.n_ssm_layers * ssm
@@ -95,9 +103,10 @@ def dense_forward(
 def expert_forward(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward matmul time of routed and shared experts of all layers for one microbatch, as if on one stage.
+    """Forward matmul time of all mixture layers for one microbatch, as if on one stage: experts and routers.
 
-    An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens: all are equally busy.
+    An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens: all are equally busy. A router works in no fewer
+    than 16 bits, on the tokens that a rank keeps.
 
     Returns:
         Time [s]; zero for a dense model.
@@ -110,7 +119,9 @@ def expert_forward(
     each = matmul_time(expert_tokens, expert_params(model) / split, width / split, expert_input(model), *rest)
     routed = local_experts * each
     shared = matmul_time(tokens, shared_expert_params(model) / plan.tp, width / plan.tp, model.d_model, *rest)
-    return moe_layers(model) * (routed + shared)
+    kept, wide = tokens / sequence_split(plan), sixteen_bit(plan)
+    router = matmul_time(kept, router_params(model), model.n_experts, model.d_model, wide, *rest[1:])
+    return moe_layers(model) * (routed + shared + router)
 
 
 def head_forward(

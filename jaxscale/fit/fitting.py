@@ -12,7 +12,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Origin, Scatter
+from jaxscale.calibration import OTHER_SOURCES, UNNAMED, Calibration, LevelEffect, Origin, Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, values_of
 from jaxscale.errors import InputError
@@ -65,8 +65,8 @@ def fit(
 
     Args:
         runs: the table; rows without a measured step time are left out.
-        start: coefficients to start from and shrink towards: the name of a fit, its coefficients, or None for the
-            priors alone.
+        start: fit to start from and shrink towards, by name or as its coefficients; None, or coefficients of no fit
+            such as `prior`, for the priors alone.
         n_starts: starting points of the search [1].
         n_folds: folds of the cross-validation; whole groups of (shape, chips, tp, pp) are left out together [1].
         name: what the fit is called.
@@ -147,9 +147,10 @@ def fit_measured(
         effects=best.effects,
         residuals=np.asarray(best.solution.log_residuals)[:n, 0],
         held_out=best.held_out[:, 0],
-        groups=groups_of(measured),
+        groups=groups,
         levels=measured.levels,
         tightness=best.tightness,
+        settings_left_out=bool(groups.max() > groups_of(measured).max()),
     )
 
 
@@ -177,8 +178,8 @@ class Attempt(NamedTuple):
 
 
 def candidates(problem: Problem, start: Coefficients | None, n: int) -> dict[float, Problem]:
-    """Problems by the width of their priors, tightest first; one where no start is trusted or n runs decide."""
-    if start is None:
+    """Problems by the width of their priors, tightest first; one where the start is no fit or n runs decide."""
+    if start is None or start.calibration is None:
         return {1.0: problem}
     around = about_start(problem)
     if n > FEW_RUNS:
@@ -252,6 +253,7 @@ def calibration_record(
     rows = levels_of(measured)
     ape = np.abs(np.expm1(held_out[:, 0]))
     passed_on = {level for level in begun.known if level[0] not in OWN_KINDS}
+    unnamed = {(UNNAMED, row["framework"]) for row in rows if not row["source"]}
     provenance = {
         "runs": str(len(rows)),
         "data_sha256": data_hash,
@@ -263,7 +265,7 @@ def calibration_record(
         name=name,
         effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
         scatter=own_scatter(before, measured, held_out) + before.scatter,
-        known=tuple(sorted(passed_on | set(level_kinds(rows)))),
+        known=tuple(sorted(passed_on | set(level_kinds(rows)) | unnamed)),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
         limits=before.limits,

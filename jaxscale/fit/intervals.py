@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscale.calibration import Z90, Scatter
+from jaxscale.calibration import UNNAMED, Z90, Scatter
 from jaxscale.fit.batch import Measured
 from jaxscale.fit.measured import groups_of
 from jaxscale.fit.objective import time_scatter
@@ -42,14 +42,16 @@ def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> fl
 
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of each source and framework, and of runs that name neither, from residuals of time and memory [row, 2].
+    """Scatter of each source and framework, and of runs without a source, from residuals of time and memory [row, 2].
 
     Runs that name neither say nothing of those that do, nor the reverse: others are as likely of a new framework.
     """
     sources, frameworks = (np.asarray(measured.levels[kind], dtype=object) for kind in ("source", "framework"))
-    unnamed = (sources == "") & (frameworks == "")
-    named = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
-    return (*named[0], *named[1], *level_scatter("unnamed", "", measured.take(unnamed), held_out[unnamed]))
+    found = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
+    for framework in sorted(set(frameworks[sources == ""])):
+        own = (sources == "") & (frameworks == framework)
+        found.append(level_scatter(UNNAMED, framework, measured.take(own), held_out[own]))
+    return tuple(entry for entries in found for entry in entries)
 
 
 def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:

@@ -80,7 +80,8 @@ def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None =
         return None
     times = measured_times(runs, described).tolist()
     status = np.asarray([outcome(row, time) for row, time in zip(runs, times, strict=True)])
-    levels = [row.effects for row in described.descriptions]
+    record = coefficients.calibration or Calibration("none")
+    levels = [record.named(row.effects) for row in described.descriptions]
     found = Outcomes(
         np.asarray([level["source"] or "" for level in levels], dtype=object),
         np.asarray([level["architecture"] or "" for level in levels], dtype=object),

@@ -220,6 +220,12 @@ def constrain_values(unconstrained: np.ndarray) -> np.ndarray:
     return np.where(_fractions(), 1.0 / (1.0 + np.exp(-bounded)), np.exp(bounded))
 
 
+def slope_of_values(unconstrained: np.ndarray) -> np.ndarray:
+    """Change of each value for one of its coordinate: the value v where that is its log, v (1 - v) where its logit."""
+    values = constrain_values(unconstrained)
+    return np.where(_fractions(), values * (1.0 - values), values)
+
+
 def unconstrain(coefficients: Coefficients) -> np.ndarray:
     """Coordinates of coefficient values, in field order: log, or logit for fractions [coefficient]."""
     values = np.asarray(values_of(coefficients))

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.calibration import Z90, Calibration, MemoryLimit
+from jaxscale.calibration import UNNAMED, Z90, Calibration, MemoryLimit
 from jaxscale.coefficients import Coefficients, names, priors
 from jaxscale.errors import InputError
 from jaxscale.files import write_whole
 from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.diagnostics import Diagnostics, diagnose
 from jaxscale.fit.objective import Problem, loss
-from jaxscale.fit.parameters import Effect, constrain_values, unconstrain
+from jaxscale.fit.parameters import Effect, constrain_values, slope_of_values, unconstrain
 from jaxscale.fit.profile import profile_intervals, profile_rises
 from jaxscale.fit.repeats import deviations
 from jaxscale.fit.solve import Solution, one_blas_thread
@@ -68,10 +68,11 @@ class FitResult:
         effects: levels that were given effects, in parameter order.
         residuals: predicted minus measured log step time of each run, in sample [row].
         held_out: the same for runs that the fit did not see; nan where there were too few groups [row].
-        groups: group of each run in the cross-validation [row].
+        groups: what was left out together in the cross-validation, by run [row].
         levels: level names of each run, by kind.
         lines: line of each run in its table; empty where the runs are of no single table [row].
         tightness: spreads of the priors over their own, below 1 where a fit of few runs stays near its start [1].
+        settings_left_out: whether only runs of equal settings were left out together, for want of groups.
     """
 
     coefficients: Coefficients
@@ -84,6 +85,7 @@ class FitResult:
     levels: Mapping[str, tuple[str, ...]]
     lines: tuple[int, ...] = ()
     tightness: float = 1.0
+    settings_left_out: bool = False
 
     @property
     def n(self) -> int:
@@ -102,12 +104,12 @@ class FitResult:
 
     @property
     def mape_cv(self) -> float:
-        """Mean absolute percentage error of held-out groups [%]; nan with fewer than two groups."""
+        """Mean absolute percentage error of held-out runs [%]; nan where none could be held out."""
         return float(100.0 * np.mean(np.abs(np.expm1(self.held_out))))
 
     @property
     def median_cv(self) -> float:
-        """Median absolute percentage error of held-out groups [%]."""
+        """Median absolute percentage error of held-out runs [%]."""
         return float(100.0 * np.median(np.abs(np.expm1(self.held_out))))
 
     @cached_property
@@ -148,10 +150,10 @@ class FitResult:
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """Each coefficient: value, standard error of its log (or logit), 90 % interval, unit, whether identified."""
+        """Each coefficient: value, standard error and 90 % interval in its unit, whether identified."""
         centre = unconstrain(self.coefficients)
         spread = np.asarray(self.problem.parametrisation.spread)
-        error = spread * np.sqrt(np.diag(self.diagnostics.covariance))[: len(names())]
+        error = spread * np.sqrt(np.diag(self.diagnostics.covariance))[: len(names())] * slope_of_values(centre)
         moves = (self.intervals - np.asarray(self.solution.parameters)[: len(names()), None]) * spread[:, None]
         low, high = (constrain_values(centre + moves[:, side]) for side in (0, 1))
         identified = self._identified
@@ -176,7 +178,7 @@ class FitResult:
     def repeats(self) -> np.ndarray:
         """Log of step time over that of all runs of the same settings; nan where no other run has them [1], [row].
 
-        What a fit errs on these runs is this scatter at least; see `jaxscale.fit.repeats`.
+        What a prediction errs on further such runs is this scatter at least; see `jaxscale.fit.repeats`.
         """
         return deviations(np.asarray(self.problem.log_time)[: self.n], self.batch, self.levels)
 
@@ -283,6 +285,11 @@ class FitResult:
                 f"the start was fitted to runs of {', '.join(seen)}: held-out errors may be of runs that it has seen, "
                 "and intervals are its own"
             )
+        if self.settings_left_out:
+            found.append(
+                "too few groups of equal shape, chips, tp and pp: settings were left out one by one, and other shapes "
+                "and plans may be further off than held-out runs"
+            )
         if not np.isfinite(self.held_out).any():
             found.append("too few groups of runs for a cross-validation: the scatter is that of the starting fit")
         return tuple(found)
@@ -291,7 +298,9 @@ class FitResult:
     def _seen_by_start(self) -> list[str]:
         record = self.coefficients.calibration
         start = record.origin.record if record is not None and record.origin is not None else Calibration("none")
-        return sorted(start.known_sources & set(self.levels["source"]))
+        own = zip(self.levels["source"], self.levels["framework"], strict=True)
+        is_seen = any((UNNAMED, framework) in start.known for source, framework in own if not source)
+        return sorted(start.known_sources & set(self.levels["source"])) + ["no named source"] * is_seen
 
     @property
     def memory_limits(self) -> tuple[MemoryLimit, ...]:

@@ -60,19 +60,30 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
     values = {name: prior.median for name, prior in priors().items()}
     for name, entry in entries.items():
         values[name] = _value(f"{path}: coefficients.{name}", entry, priors()[name].kind)
-    effects = tuple(
-        LevelEffect(e["kind"], e["level"], tuple(sorted(e["shifts"].items()))) for e in table.get("effects", [])
-    )
-    scatter = tuple(Scatter(**entry) for entry in table.get("scatter", []))
+    try:
+        record = _record(path, table)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise InputError(f"{path}: its record is cut or of another version ({what}); expected a whole fit") from None
+    return from_values([values[name] for name in names()], record)
+
+
+def _record(path: Path, table: Mapping[str, Any]) -> Calibration:
     known, fitted = (_places(table.get(name, {})) for name in ("known", "fitted"))
-    largest = tuple((source, float(count)) for source, count in table.get("largest", {}).items())
-    provenance = tuple((key, str(value)) for key, value in table.get("provenance", {}).items())
-    limits = tuple(MemoryLimit(**entry) for entry in table.get("memory_limits", []))
-    own = tuple((kind, str(level)) for kind, level in table.get("own", {}).items())
-    name = str(table.get("name", path.stem))
-    origin = _origin(path, table["origin"]) if "origin" in table else None
-    calibration = Calibration(name, effects, scatter, known, largest, provenance, limits, own, fitted, origin)
-    return from_values([values[name] for name in names()], calibration)
+    return Calibration(
+        name=str(table.get("name", path.stem)),
+        effects=tuple(
+            LevelEffect(e["kind"], e["level"], tuple(sorted(e["shifts"].items()))) for e in table.get("effects", [])
+        ),
+        scatter=tuple(Scatter(**entry) for entry in table.get("scatter", [])),
+        known=known,
+        largest=tuple((source, float(count)) for source, count in table.get("largest", {}).items()),
+        provenance=tuple((key, str(value)) for key, value in table.get("provenance", {}).items()),
+        limits=tuple(MemoryLimit(**entry) for entry in table.get("memory_limits", [])),
+        own=tuple((kind, str(level)) for kind, level in table.get("own", {}).items()),
+        fitted=fitted,
+        origin=_origin(path, table["origin"]) if "origin" in table else None,
+    )
 
 
 def _places(levels_by_kind: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str], ...]:

@@ -60,7 +60,7 @@ def floor_lines(result: "FitResult") -> list[str]:
         return []
     return [
         f"{noise['n']} runs repeat the settings of others and scatter by {noise['mape']:.2f} % "
-        f"(median {noise['median_ape']:.2f} %), which no prediction from settings can go below"
+        f"(median {noise['median_ape']:.2f} %), which is what any prediction from settings errs by on further ones"
     ]
 
 
@@ -75,8 +75,8 @@ def repeat_noise(result: "FitResult") -> dict[str, Any]:
 def remarks(result: "FitResult") -> list[str]:
     """Limits of memory that the runs showed, and what a careful reader should know."""
     limits = [
-        f"half of the runs of {limit.source} run out of memory where {limit.usable:.0%} of a chip's is predicted, "
-        f"with a scatter of {limit.scatter:.0%}"
+        f"half of the runs of {limit.source or 'no named source'} run out of memory where {limit.usable:.0%} of a "
+        f"chip's is predicted, with a scatter of {limit.scatter:.0%}"
         for limit in result.memory_limits
     ]
     return [*limits, *result.messages]

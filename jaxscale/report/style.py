@@ -111,6 +111,12 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray) -> None:
     axis.set_ticks([], minor=True)
 
 
+def literal(name: str) -> str:
+    """A name out of data as a label that shows it as it is: no mathematics, and none that a legend leaves out."""
+    shown = name.replace("$", r"\$")
+    return f"\N{THIN SPACE}{shown}" if shown.startswith("_") else shown
+
+
 def seconds(value: float) -> str:
     """A time in the unit that suits it: `3.2 s`, `870 ms`, `41 us`."""
     if abs(value) >= 1000.0:

@@ -73,6 +73,21 @@ def test_a_table_is_never_overwritten_by_what_is_made_of_it(run, table, command)
     assert measured.read_bytes() == before
 
 
+def test_nothing_that_is_read_is_overwritten(run, table, measured, tmp_path):
+    """Not the fit that predicts, nor the hardware; and a fit gets a name by which it can be read."""
+    fit, chips = tmp_path / "fit.toml", tmp_path / "chips.toml"
+    fit.write_text("[coefficients]\n")
+    chips.write_text('[chips."c"]\nmemory_gb = 64\nmemory_gb_per_s = 2000\npeak_tflops_bf16 = 300\n')
+    for arguments in (
+        ("predict", measured, "--fit", fit, "--out", fit),
+        ("predict", measured, "--hardware", chips, "--out", chips),
+        ("fit", measured, "--start", fit, "--out", fit),
+    ):
+        outcome = run(*arguments)
+        assert outcome.code == 2 and "would be overwritten" in outcome.err
+    assert "expected one that ends in .toml" in run("fit", measured, "--out", tmp_path / "mine").err
+
+
 def test_rows_that_cannot_be_fitted_are_counted(run, table, tmp_path):
     rows = [{"step_time_s": 10.0 + index} for index in range(4)] + [{"step_time_s": ""}] * 2
     outcome = run("fit", table(*rows), "--out", tmp_path / "fit.toml")

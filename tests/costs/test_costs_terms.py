@@ -14,7 +14,7 @@ from jaxscale.costs.accumulation import accumulation_time, head_accumulation_tim
 from jaxscale.costs.attention import attention_forward
 from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.context import attention_beside, key_value_ring
-from jaxscale.costs.data import data_parallel, local_params
+from jaxscale.costs.data import data_parallel, data_traffic, local_params
 from jaxscale.costs.elementwise import elementwise_forward, logits_forward, sequence_split
 from jaxscale.costs.matmul import dense_forward, expert_forward, head_forward, matmul_time, seconds_per_flop
 from jaxscale.costs.optimizer import optimizer_time
@@ -24,7 +24,7 @@ from jaxscale.costs.state_space import scan_forward
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.plan import Plan
 from jaxscale.step import step_time
-from jaxscale.workload import Transformer, n_params
+from jaxscale.workload import Transformer, model_flops, n_params
 
 
 def test_large_matmuls_run_at_the_peak_and_small_ones_below():
@@ -90,12 +90,36 @@ def test_tensor_parallelism_divides_the_matmuls():
 
 
 def test_experts_work_as_a_dense_model_of_their_active_width():
+    """Beside them every token gets a score for each of the eight experts."""
     dense = as_arrays(Transformer(8, 4096, 32, 8192, d_ff=8192, gated_mlp=True))
     mixture = as_arrays(Transformer(8, 4096, 32, 8192, d_ff_expert=4096, gated_mlp=True, n_experts=8, moe_top_k=2))
     mlp = dense_forward(dense, plan(), H100, IDEAL) - dense_forward(mixture, plan(), H100, IDEAL)
+    router = 8 * 2.0 * 8192 * 4096 * 8 / H100.chip.peak("bf16")
     for ep in (1, 8):
-        np.testing.assert_allclose(expert_forward(mixture, plan(ep=ep), H100, IDEAL), mlp, rtol=1e-9)
+        np.testing.assert_allclose(expert_forward(mixture, plan(ep=ep), H100, IDEAL), mlp + router, rtol=1e-9)
     assert expert_forward(LLAMA, plan(), H100, IDEAL) == 0.0
+
+
+def test_an_encoder_attends_to_all_tokens():
+    """Twice what a causal mask leaves of fused attention, and of the model's flops with it."""
+    encoder = eqx.tree_at(lambda m: m.causal, LLAMA, 0.0)
+    fused = [attention_forward(shape, plan(), H100, IDEAL) for shape in (encoder, LLAMA)]
+    np.testing.assert_allclose(fused[0], 2.0 * fused[1], rtol=1e-6)
+    stored = [attention_forward(shape, plan(flash_attention=False), H100, IDEAL) for shape in (encoder, LLAMA)]
+    np.testing.assert_allclose(*stored, rtol=1e-9)
+    assert model_flops(encoder, causal=True) == model_flops(encoder) == model_flops(LLAMA) > model_flops(LLAMA, True)
+
+
+def test_copies_of_sharded_weights_are_reduced_layer_by_layer():
+    """Between two copies of FSDP's shards each layer pays the latency of a collective of its own, whatever its size."""
+    sized = plan(dp=64, zero_stage=3, shard_group=32, overlap_gradients=False)
+    parts = [data_parallel(LLAMA, sized, LINK, ideal(fsdp_overlap=overlap), 1.0, 2.0).step for overlap in (0.0, 1.0)]
+    traffic = data_traffic(LLAMA, sized, LINK, IDEAL)
+    whole = traffic.between_copies + (LLAMA.n_layers - 1.0) * traffic.copies_both_ways
+    np.testing.assert_allclose(parts, whole, rtol=1e-6)
+    assert traffic.copies_both_ways > 0.0
+    one_copy = data_traffic(LLAMA, plan(dp=64, zero_stage=3), LINK, IDEAL)
+    assert one_copy.between_copies == one_copy.copies_both_ways == 0.0
 
 
 def test_a_scan_takes_six_flops_per_channel_and_state():
@@ -280,7 +304,8 @@ def test_experts_on_a_projection_send_less_and_hold_less():
     np.testing.assert_allclose(held[0].experts / held[1].experts, 4.0, rtol=1e-9)
     np.testing.assert_allclose(held[1].layers - held[0].layers, 32 * 2 * 4096 * 1024, rtol=1e-9)
     times = [expert_forward(shape, plan(), H100, IDEAL) for shape in (full, latent)]
-    flops = [2.0 * 3 * width * 14336 * 2 + 2.0 * extra for width, extra in ((4096, 0.0), (1024, 2 * 4096 * 1024))]
+    every_token = (4096 * 8, 4096 * 8 + 2 * 4096 * 1024)  # the router, and projections
+    flops = [2 * 3 * width * 14336 + shared for width, shared in zip((4096, 1024), every_token, strict=True)]
     np.testing.assert_allclose(times[0] / times[1], flops[0] / flops[1], rtol=1e-6)
 
 

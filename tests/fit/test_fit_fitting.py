@@ -12,10 +12,18 @@ from jaxtyping import Array
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect, Scatter
+from jaxscale.calibration import OTHER_SOURCES, UNNAMED, Calibration, LevelEffect, Scatter
 from jaxscale.coefficients import names
 from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.fitting import Attempt, fit_measured, groups_to_leave_out, near_the_best, shared_levels
+from jaxscale.fit.fitting import (
+    MIN_GROUPS,
+    Attempt,
+    candidates,
+    fit_measured,
+    groups_to_leave_out,
+    near_the_best,
+    shared_levels,
+)
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import (
     Problem,
@@ -184,6 +192,14 @@ def test_runs_of_equal_settings_are_left_out_together(measured: Measured):
     np.testing.assert_array_equal(groups_to_leave_out(measured), groups_of(measured))
 
 
+def test_a_fit_whose_settings_were_left_out_says_so(measured: Measured, result: js.FitResult):
+    one_group = np.flatnonzero(groups_of(measured) == np.argmax(np.bincount(groups_of(measured))))
+    fitted = fit_measured(measured.take(one_group), start=_truth(), n_starts=1, n_folds=2)
+    assert fitted.settings_left_out and fitted.groups.max() + 1 >= MIN_GROUPS
+    assert any("settings were left out one by one" in message for message in fitted.messages)
+    assert not result.settings_left_out
+
+
 def test_equal_runs_move_the_start_and_keep_its_scatter(measured: Measured):
     unseen = Scatter("unseen", "", 0.4, 0.3)
     start = dataclasses.replace(_truth(), calibration=Calibration("start", scatter=(unseen,)))
@@ -262,6 +278,21 @@ def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, resul
     assert again.coefficients.calibration.scatter_of(levels) == start.calibration.scatter_of(levels)
     assert any("that it has seen" in message for message in again.messages)
     assert not any("that it has seen" in message for message in result.messages)
+
+
+def test_unnamed_runs_that_the_start_has_seen_are_not_held_out_either(measured: Measured, result: js.FitResult):
+    start = dataclasses.replace(result.coefficients, calibration=Calibration("start", known=((UNNAMED, "f"),)))
+    runs = _named(measured.take(np.arange(8)), source="", framework="f")
+    again = fit_measured(runs, start=start, n_starts=1, n_folds=2)
+    assert any("fitted to runs of no named source" in message for message in again.messages)
+    assert all(entry.kind != UNNAMED for entry in again.coefficients.calibration.scatter)
+
+
+def test_coefficients_of_no_fit_are_the_priors(measured: Measured):
+    """They hold as tightly as the prior of each coefficient, not as loosely as levels differ."""
+    problem, _ = fit_problem(measured, js.prior_medians())
+    assert candidates(problem, js.prior_medians(), 10) == candidates(problem, None, 10) == {1.0: problem}
+    assert len(candidates(problem, js.load_fit(), 10)) > 1
 
 
 def test_models_and_chips_of_the_start_are_new_to_a_cluster_that_never_ran_them(measured: Measured):

@@ -7,6 +7,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
+from jaxscale.calibration import UNNAMED, Calibration, Scatter
 from jaxscale.fit.intervals import half_width, measured_scatter
 from jaxscale.fit.measured import measured_runs
 
@@ -52,3 +53,19 @@ def test_only_runs_that_name_nothing_tell_of_such_runs():
     found = {entry.kind: entry for entry in measured_scatter(dataclasses.replace(measured, levels=blank), held_out)}
     assert found["unnamed"].time == pytest.approx(0.3)
     assert found["source"].time == pytest.approx(0.05)
+
+
+def test_runs_of_a_framework_without_a_source_tell_of_such_runs():
+    """Whatever others of the framework did, and whether or not what was fitted before knows it."""
+    measured = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))[0]
+    n = len(measured.batch)
+    framework = measured.levels["framework"][0]
+    unnamed = dataclasses.replace(measured, levels={**measured.levels, "source": ("",) * n})
+    found = measured_scatter(unnamed, np.full((n, 2), 0.3))
+    own = next(entry for entry in found if entry.kind == UNNAMED)
+    assert (own.level, own.time) == (framework, pytest.approx(0.3))
+    known = (("framework", framework),)
+    before = (Scatter("framework", framework, 0.1, 0.1), Scatter("new_source", "", 0.2, 0.1))
+    levels = {"source": "", "framework": framework}
+    assert Calibration("mine", scatter=(own, *before), known=known).scatter_of(levels).time == pytest.approx(0.3)
+    assert Calibration("start", scatter=before, known=known).scatter_of(levels).kind == "new_source"

@@ -100,6 +100,16 @@ def test_report_names_the_limit_that_a_table_shows(bloom_fit: js.FitResult):
     assert found.to_json()["memory_limits"] == [dataclasses.asdict(limit)]
 
 
+def test_runs_without_a_source_are_those_of_the_fitted_one(tmp_path):
+    table = data_path("runs") / "bigscience_bloom_a100.csv"
+    blank = tmp_path / table.name
+    blank.write_text(table.read_text().replace("\nbigscience_bloom_a100,", "\n,"))
+    own = (("framework", "megatron-deepspeed"), ("source", "mine/megatron-deepspeed"))
+    fitted = dataclasses.replace(load_fit("default"), calibration=Calibration("mine", own=own))
+    found = outcomes(js.read_runs(blank), fitted)
+    assert set(found.sources) == {"mine/megatron-deepspeed"}
+
+
 def test_runs_without_a_status_that_were_measured_ended(tmp_path):
     """Where nothing is said, a step time says it."""
     table = data_path("runs") / "bigscience_bloom_a100.csv"

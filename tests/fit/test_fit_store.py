@@ -66,7 +66,17 @@ def test_a_chip_that_only_the_start_has_seen_sets_runs_apart_like_another_system
         assert record.scatter_of({**levels, "gpu": "b"}).kind == "new_source"
         assert record.scatter_of({**levels, "gpu": "a", "precision": "fp8"}).kind == "new_source"
         assert record.scatter_of({**levels, "gpu": "c"}).kind == "unseen"
-    assert mine.unseen({**levels, "gpu": "b"})[-1] == "gpu 'b'"
+    assert mine.from_start_alone({**levels, "gpu": "b"}) == ["gpu 'b'"]
+    assert "gpu 'b'" not in mine.unseen({**levels, "gpu": "b"})
+    assert mine.unseen({**levels, "gpu": "c"})[-1] == "gpu 'c'"
+
+
+def test_what_the_start_answers_for_is_new_where_it_is_to_the_start():
+    start = Calibration("start", known=(("source", "theirs/f"), ("framework", "f"), ("gpu", "b")))
+    mine = Calibration("mine", known=(("source", "mine/g"), ("gpu", "a")), origin=Origin((), start))
+    levels = {"source": "theirs/f", "framework": "f"}
+    assert mine.unseen({**levels, "gpu": "b"}) == mine.from_start_alone({**levels, "gpu": "b"}) == []
+    assert mine.unseen({**levels, "gpu": "a"}) == ["gpu 'a'"]
 
 
 def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
@@ -203,6 +213,9 @@ def test_unknown_names_are_refused_with_the_known_ones():
         ("[coefficients.fsdp_overlap]\nvalue = 1.5\n", "between 0 and 1"),
         ("[coefficients.nonsense]\nvalue = 1\n", "not a coefficient"),
         ("[coefficients", "not valid TOML"),
+        ("[coefficients]\n[[scatter]]\nkind = 'source'\n", "cut or of another version"),
+        ("[coefficients]\n[[effects]]\nkind = 'gpu'\nlevel = 'a'\n", "'shifts' is missing"),
+        ("[coefficients]\n[known]\nsite = 3\n", "cut or of another version"),
     ],
 )
 def test_malformed_files_are_refused(tmp_path, text: str, complaint: str):

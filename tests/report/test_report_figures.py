@@ -90,6 +90,18 @@ def test_a_table_without_measurements_still_draws():
     assert png(figures.predicted_against_measured(empty, np.ones(3), ["a"] * 3))
 
 
+@pytest.mark.parametrize("name", ["cost_$5_vs_$6_", r"a\$b", "$x", "_hidden"])
+def test_names_out_of_data_are_shown_as_they_are(name: str):
+    """Neither read as mathematics nor left out of the legend."""
+    times = np.asarray([1.0, 2.0, 3.0, 4.0])
+    figure = figures.predicted_against_measured(times, times, [name, name, "other", "other"])
+    assert png(figure)
+    (legend,) = figure.legends
+    shown = [text.get_text().replace(r"\$", "$").strip() for text in legend.get_texts()]
+    assert len(shown) == 2 and any(text.startswith(name) for text in shown)
+    assert png(figures.residuals_by_column(times - 2.5, {"release": [name, name, "other", "other"]}))
+
+
 def test_groups_beyond_the_palette_are_put_together():
     masks = ranked_groups([f"g{i % 12}" for i in range(60)])
     assert len(masks) == len(PALETTE)

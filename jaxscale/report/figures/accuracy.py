@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, new_figure, round_ticks, small_multiples, style
+from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, literal, new_figure, round_ticks, small_multiples, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +69,7 @@ def predicted_against_measured(
         left, right = figure.subplots(1, 2)
         for (name, mask), colour, marker in zip(masks.items(), PALETTE, MARKERS, strict=False):
             x, y = times[mask], found[mask]
-            label = f"{name} ({mask.sum()}): {100 * np.mean(np.abs(y / x - 1)):.1f} %"
+            label = f"{literal(name)} ({mask.sum()}): {100 * np.mean(np.abs(y / x - 1)):.1f} %"
             looks: Any = {
                 "ms": 4.5,
                 "color": colour,
@@ -218,7 +218,8 @@ def _short(levels: Sequence[str]) -> list[str]:
     """Names of levels without the folder that all of them share, cut where they are long."""
     shared = os.path.commonprefix(list(levels)) if len(levels) > 1 else ""
     names = [level[shared.rfind("/") + 1 :] or level for level in levels]
-    return [name if len(name) <= LONG_NAME else f"{name[: LONG_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for name in names]
+    cut = [name if len(name) <= LONG_NAME else f"{name[: LONG_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for name in names]
+    return [literal(name) for name in cut]
 
 
 def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:

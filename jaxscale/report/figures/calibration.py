@@ -37,7 +37,9 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
             axes.hlines(places[mask], *ends[mask].T, color=colour, lw=2.2)
             axes.plot(centre[mask], places[mask], "o", color=colour, ms=4, label=label)
         axes.set_yticks(places, names(), fontsize=8.5)
-        axes.set(xlabel="distance from the prior median [prior standard deviations]", ylim=(-1, len(places)))
+        axes.set(
+            xlabel="distance from what the fit starts from [standard deviations of its priors]", ylim=(-1, len(places))
+        )
         axes.set_title("Coefficients and their 90 % intervals")
         figure.legend(loc="outside lower center", ncols=3)
     return figure
