@@ -19,7 +19,7 @@ from markdown import markdown_table
 
 from jaxscale.catalogue import cluster, model
 from jaxscale.choose._host import number
-from jaxscale.choose.enumerate import enumerate_plans
+from jaxscale.choose.enumerate import enumerate_plans, within_domains
 from jaxscale.choose.integer_designs import Wish, pick, realise
 from jaxscale.choose.plan_search import FoundPlans, PlanProblem, search_plans
 from jaxscale.choose.score import score_plans
@@ -74,7 +74,8 @@ def draw_problem(generator: np.random.Generator, coefficients: Coefficients) -> 
 def exhaustive(problem: PlanProblem) -> tuple[float, int, float]:
     """Least step time of all valid plans that fit, how many plans there are, and the seconds it took."""
     start = time.perf_counter()
-    table = enumerate_plans(problem.model, number(problem.cluster.n_chips), problem.batch)
+    space = within_domains(None, problem.cluster)
+    table = enumerate_plans(problem.model, number(problem.cluster.n_chips), problem.batch, space)
     scores = score_plans(problem.model, table, problem.cluster, problem.coefficients)
     fitting = scores.step_time[scores.memory <= problem.memory_limit]
     return float(fitting.min(initial=np.inf)), len(table), time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -113,14 +114,16 @@ def _evaluate(batch: RunBatch, coefficients: Coefficients) -> tuple[StepTime, ja
     return jax.vmap(one)(batch, coefficients)
 
 
-def predict(runs: Runs, coefficients: Coefficients | str = "default", hardware: Hardware | None = None) -> Prediction:
+def predict(
+    runs: Runs, coefficients: Coefficients | str | Path = "default", hardware: Hardware | None = None
+) -> Prediction:
     """Predict every row of a table.
 
     Measured columns are never read to make a prediction: a row without them is a planned run.
 
     Args:
         runs: the table.
-        coefficients: pooled coefficients, or the name of a fit; with a calibration record, effects and scatter of each
+        coefficients: pooled coefficients, or a fit by its name or file; with a calibration record, effects and scatter of each
             row's levels apply.
         hardware: catalogue of chips; the shipped one where None.
 
@@ -130,7 +133,7 @@ def predict(runs: Runs, coefficients: Coefficients | str = "default", hardware: 
     Raises:
         InputError: no such fit.
     """
-    coefficients = load_fit(coefficients) if isinstance(coefficients, str) else coefficients
+    coefficients = coefficients if isinstance(coefficients, Coefficients) else load_fit(coefficients)
     described = describe_runs(runs, hardware)
     n = len(runs)
     columns = {name: np.full(n, np.nan) for name in NUMBERS}

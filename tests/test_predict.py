@@ -93,6 +93,13 @@ def test_out_of_memory_probability_follows_the_batch(tmp_path, default: js.Coeff
     assert prediction.fits[0] and not prediction.fits[2]
 
 
+def test_a_fit_may_be_a_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[coefficients]\nmatmul_efficiency = 0.5\n")
+    runs = _table(tmp_path, {})
+    assert js.predict(runs, path).step_time == js.predict(runs, js.load_fit(path)).step_time
+
+
 def test_a_fit_may_be_named(tmp_path, default: js.Coefficients):
     runs = _table(tmp_path, {})
     assert js.predict(runs, "default").step_time == js.predict(runs, default).step_time == js.predict(runs).step_time

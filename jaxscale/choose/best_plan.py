@@ -1,13 +1,12 @@
 """The best parallel plan: every valid one is scored, those that fit are ranked."""
 
-import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 
 from jaxscale.calibration import MemoryLimit, interval_ends, scatter_of
 from jaxscale.choose._host import number
-from jaxscale.choose.enumerate import PlanSpace, PlanTable, count_degrees, enumerate_plans
+from jaxscale.choose.enumerate import PlanSpace, PlanTable, count_degrees, enumerate_plans, within_domains
 from jaxscale.choose.plan_search import PlanProblem, search_plans
 from jaxscale.choose.reasons import alternatives, binding, nothing_fits, nothing_valid
 from jaxscale.choose.result import PlanChoice, ScoredPlan
@@ -62,7 +61,7 @@ def best_plan(
     usable = limit_of(pooled, levels)
     fitted = resolve(pooled, levels or {})
     n_chips = number(cluster.n_chips)
-    space = dataclasses.replace(space or PlanSpace(), domain_size=number(cluster.network.level(0)[0]))
+    space = within_domains(space, cluster)
     capacity = number(cluster.chip.hbm_bytes)
     limit = memory_limit(capacity, usable, oom_probability)
     if exhaustive is None:

@@ -6,6 +6,7 @@ appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, shardin
 recomputation needs attention that stores its scores.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from jaxscale._types import PRECISIONS, with_fields
 from jaxscale.choose._host import number
 from jaxscale.errors import InputError
+from jaxscale.hardware import Cluster
 from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan, shares_key_values, suits_domain
 from jaxscale.workload import Transformer
 
@@ -84,6 +86,11 @@ class PlanSpace:
                 raise InputError(f"PlanSpace.{name} = {tuple(chosen)!r}; expected one or more of {expected}")
         if self.precision not in PRECISIONS:
             raise InputError(f"precision = {self.precision!r}; expected one of {', '.join(PRECISIONS)}")
+
+
+def within_domains(space: PlanSpace | None, cluster: Cluster) -> PlanSpace:
+    """A space, or everything valid where None, whose tensor-parallel groups suit a cluster's scale-up domains."""
+    return dataclasses.replace(space or PlanSpace(), domain_size=number(cluster.network.level(0)[0]))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jaxscale.choose._host import number
 from jaxscale.choose.design_space import INTERLEAVING
 from jaxscale.choose.enumerate import divisors
 from jaxscale.choose.shape_lattice import TILE, at_whole_sizes
-from jaxscale.plan import Plan
+from jaxscale.plan import Plan, suits_domain
 from jaxscale.workload import Transformer
 
 
@@ -48,8 +48,8 @@ class Wish(NamedTuple):
     recompute: bool
 
 
-def possible(wishes: Sequence[Wish], template: Transformer, n_chips: int) -> list[Wish]:
-    """The wishes whose degrees can be had on a number of chips; their sizes are rounded later."""
+def possible(wishes: Sequence[Wish], template: Transformer, n_chips: int, domain_size: float) -> list[Wish]:
+    """The wishes whose degrees can be had on chips in domains of a size; their own sizes are rounded later."""
     if not wishes:
         return []
     w = _columns(wishes)
@@ -57,6 +57,7 @@ def possible(wishes: Sequence[Wish], template: Transformer, n_chips: int) -> lis
     replicas = n_chips // taken * w["cp"] * w["tp"]
     valid = (n_chips % taken == 0) & ((w["zero_stage"] == 1) | (w["pp"] == 1)) & ((w["vpp"] == 1) | (w["pp"] > 1))
     valid &= (number(template.n_experts) % w["ep"] == 0) & (replicas % w["ep"] == 0)
+    valid &= suits_domain(w["tp"], domain_size)
     valid &= (w["cp"] == 1) | (number(template.seq_len) % (2 * w["cp"]) == 0)
     return [wish for wish, is_valid in zip(wishes, valid, strict=True) if is_valid]
 
@@ -79,7 +80,7 @@ def realise(wishes: Sequence[Wish], template: Transformer, n_chips: int, head_di
     n_layers = _multiple(w["n_layers"], w["pp"] * w["vpp"])
     micro_batch = np.maximum(np.round(w["micro_batch_size"]), 1.0)
     n_microbatches = _multiple(w["batch"] / (micro_batch * dp), np.where(w["vpp"] > 1, w["pp"], 1))
-    models = _shapes(template, d_model, n_layers, w["mlp_ratio"], head_dim, np.lcm(TILE, w["tp"]))
+    models = _shapes(template, d_model, n_layers, w["mlp_ratio"], head_dim, w["tp"])
     degrees: dict[str, Any] = {name: w[name] for name in ("tp", "pp", "vpp", "cp", "ep", "zero_stage")}
     degrees |= {"dp": dp, "shard_group": dp, "micro_batch_size": micro_batch, "n_microbatches": n_microbatches}
     degrees |= {"sequence_parallel": w["tp"] > 1, "recompute_full": w["recompute"]}
@@ -102,16 +103,17 @@ def _columns(wishes: Sequence[Wish]) -> dict[str, np.ndarray]:
 
 
 def _shapes(
-    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, ratio: np.ndarray, head_dim: int, tile: np.ndarray
+    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, ratio: np.ndarray, head_dim: int, tp: np.ndarray
 ) -> Transformer:
     """The template at whole widths and depths, with MLP widths in whole tiles and key/value heads that divide."""
+    tile = np.lcm(TILE, tp)
     wider = d_model / number(template.d_model)
     changes = {}
     for name in ("d_ff", "d_ff_expert"):
         changes[name] = _multiple(number(getattr(template, name)) * wider * ratio, tile)
     for name in ("moe_latent_size", "ssm_d_inner"):
         changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
-    return with_fields(at_whole_sizes(template, d_model, n_layers, head_dim), changes)
+    return with_fields(at_whole_sizes(template, d_model, n_layers, head_dim, tp), changes)
 
 
 def neighbours(wish: Wish, n_chips: int, template: Transformer) -> list[Wish]:

@@ -18,7 +18,7 @@ from jaxscale.choose._host import number
 from jaxscale.choose.candidates import CONVERGED, best_candidate, certify, promising
 from jaxscale.choose.constraints import Goals
 from jaxscale.choose.design_space import families_for
-from jaxscale.choose.enumerate import PlanSpace, PlanTable, admissible, enumerate_plans
+from jaxscale.choose.enumerate import PlanSpace, PlanTable, admissible, enumerate_plans, within_domains
 from jaxscale.choose.interior_point import Optimum, polish
 from jaxscale.choose.lagrangian import descend, start_points
 from jaxscale.choose.plan_space import PLAN_COORDINATES, PlanSetting, plan_goals
@@ -169,9 +169,9 @@ def search_plans(problems: Sequence[PlanProblem], space: PlanSpace | None = None
     Returns:
         One answer for each problem.
     """
-    space = space or PlanSpace()
     relaxed = relax_plans(problems)
-    return [_near(problem, optima, space) for problem, optima in zip(problems, relaxed, strict=True)]
+    found = zip(problems, relaxed, strict=True)
+    return [_near(problem, optima, within_domains(space, problem.cluster)) for problem, optima in found]
 
 
 def _near(problem: PlanProblem, optima: list[RelaxedPlan], space: PlanSpace) -> FoundPlans:

@@ -144,10 +144,10 @@ def round_design(
         InputError: no design looked at keeps them.
     """
     seen: dict[Wish, float] = {}
-    template = setting.template
+    template, domain_size = setting.template, number(setting.cluster.network.level(0)[0])
 
     def score(wishes: list[Wish]) -> list[Wish]:
-        can_be = possible(list(dict.fromkeys(wishes)), template, n_chips)
+        can_be = possible(list(dict.fromkeys(wishes)), template, n_chips, domain_size)
         new = [wish for wish in can_be if wish not in seen]
         if new:
             values = design_quantities(realise(new, template, n_chips, head_dim), setting, wanted)

@@ -17,6 +17,7 @@ from jaxscale.choose.enumerate import divisors
 from jaxscale.choose.relaxed import LAYER_SHARES, WIDTH_FIELDS, depth_of
 from jaxscale.errors import InputError
 from jaxscale.memory import memory
+from jaxscale.plan import shares_key_values
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
 
@@ -86,25 +87,29 @@ def integer_shapes(problem: "ShapeProblem", width: float) -> Transformer:
     d_model = np.repeat(widths, 2)
     n_layers = np.stack([below, below + chunk], axis=1).ravel()
     possible = n_layers >= chunk
-    return _batched(template, d_model[possible], n_layers[possible], head_dim, math.lcm(TILE, tp))
+    return _batched(template, d_model[possible], n_layers[possible], head_dim, tp)
 
 
-def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tile: int) -> Transformer:
+def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tp: int) -> Transformer:
+    tile = math.lcm(TILE, tp)
     wider = d_model / number(template.d_model)
     widths = {name: tile * np.round(number(getattr(template, name)) * wider / tile) for name in WIDTH_FIELDS}
-    model = with_fields(at_whole_sizes(template, d_model, n_layers, head_dim), widths)
+    model = with_fields(at_whole_sizes(template, d_model, n_layers, head_dim, np.full(len(d_model), tp)), widths)
     dtype = jnp.result_type(float)
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), model)
 
 
-def at_whole_sizes(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int) -> Transformer:
-    """The template at whole widths and depths: heads that divide each other, whole layers of each kind.
+def at_whole_sizes(
+    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tp: np.ndarray
+) -> Transformer:
+    """The template at whole widths and depths: heads that divide each other and suit tp, whole layers of each kind.
 
     Args:
         template: proportions that are kept; widths of MLPs and the like stay as they are.
         d_model: d, whole multiples of `head_dim` [shape].
         n_layers: L, whole [shape].
         head_dim: width of a head [1].
+        tp: tensor-parallel degrees, which divide the heads [shape].
 
     Returns:
         Models, stacked [shape].
@@ -115,7 +120,7 @@ def at_whole_sizes(template: Transformer, d_model: np.ndarray, n_layers: np.ndar
         "d_model": d_model,
         "n_layers": n_layers,
         "n_heads": n_heads,
-        "n_kv_heads": np.asarray([_nearest_divisor(round(heads), share) for heads in n_heads]),
+        "n_kv_heads": np.asarray([_kv_heads(h, t, share) for h, t in zip(n_heads.tolist(), tp.tolist(), strict=True)]),
         "head_dim": np.full_like(d_model, head_dim),
         "v_head_dim": np.full_like(d_model, number(template.v_head_dim) * scale),
         "rope_head_dim": np.full_like(d_model, number(template.rope_head_dim) * scale),
@@ -126,8 +131,10 @@ def at_whole_sizes(template: Transformer, d_model: np.ndarray, n_layers: np.ndar
 
 
 @functools.lru_cache(maxsize=4096)
-def _nearest_divisor(heads: int, share: float) -> float:
+def _kv_heads(heads: float, tp: int, share: float) -> float:
+    """Divisor of the heads, nearest to a share of them, that tensor-parallel ranks hold in whole heads or copies."""
     options = divisors(heads)
+    options = options[[bool(shares_key_values(tp, option)) for option in options.tolist()]]
     return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])
 
 

@@ -10,7 +10,6 @@ $$ U = \frac{6 N B}{n\, C\, t_{step}}, \qquad t_{step} \le t_{train} B / D $$
 with C the dense 16-bit peak.
 """
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 
 from jaxscale.calibration import MemoryLimit
 from jaxscale.catalogue import Hardware, cluster
-from jaxscale.choose.enumerate import PlanSpace, enumerate_plans
+from jaxscale.choose.enumerate import PlanSpace, enumerate_plans, within_domains
 from jaxscale.choose.score import score_plans
 from jaxscale.coefficients import Coefficients
 from jaxscale.fit.store import load_fit, resolve
@@ -131,7 +130,7 @@ def design(training_flop: float, laws: Scenario) -> TransformerDesign:
     return TransformerDesign(model, batch, flop, laws.training_time * flop / training_flop)
 
 
-def plan_space(n_chips: float, domain_size: float) -> PlanSpace:
+def plan_space(n_chips: float) -> PlanSpace:
     """Plans of powers of two that large runs use: ZeRO 1 or 3, sequence parallelism, 1F1B, interleaved or not."""
     powers = [2**k for k in range(round(math.log2(n_chips)) + 1)]
     return PlanSpace(
@@ -146,7 +145,6 @@ def plan_space(n_chips: float, domain_size: float) -> PlanSpace:
         recompute=("none", "full"),
         schedule=("1f1b", "interleaved"),
         whole_chunks=False,
-        domain_size=domain_size,
     )
 
 
@@ -192,11 +190,10 @@ def _best(
     one = cluster(gpu, 1, hardware=hardware)
     peak = float(one.chip.peak("bf16"))
     limit = memory_limit(float(one.chip.hbm_bytes), usable, OOM)
-    space = functools.partial(plan_space, domain_size=float(one.network.domain_size[0]))
     least = math.ceil(math.log2(max(wanted.flop / (peak * wanted.deadline), 1.0)))
     found = (0.0, math.nan, 0.0, 0.0, 0.0)
     for n_chips in (2.0 ** (least + k) for k in range(DOUBLINGS)):
-        table = enumerate_plans(wanted.model, n_chips, wanted.batch, space(n_chips))
+        table = enumerate_plans(wanted.model, n_chips, wanted.batch, within_domains(plan_space(n_chips), one))
         if not len(table):
             continue
         scores = score_plans(wanted.model, table, cluster(gpu, round(n_chips), hardware=hardware), fitted)

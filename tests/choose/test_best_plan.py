@@ -10,7 +10,7 @@ from jaxscale.calibration import MemoryLimit
 from jaxscale.catalogue import cluster, model
 from jaxscale.choose import score
 from jaxscale.choose.best_plan import best_plan, rank
-from jaxscale.choose.enumerate import PlanSpace, enumerate_plans
+from jaxscale.choose.enumerate import PlanSpace, enumerate_plans, within_domains
 from jaxscale.choose.result import plan_words
 from jaxscale.choose.score import Scores, score_plans
 from jaxscale.coefficients import prior_medians
@@ -80,6 +80,17 @@ def test_the_interval_is_that_of_runs_like_the_planned_one(choice):
         for framework in ("nemo", "new-thing")
     )
     assert known[1] / known[0] < 0.8 * unknown[1] / unknown[0]
+
+
+def test_no_group_lies_astride_two_domains():
+    """On three quarters of a power of two tp 6 and 12 divide chips and heads, but not nodes of eight."""
+    shape = model("gpt3-175b")
+    chips = cluster("h100-80gb", 384)
+    listed = enumerate_plans(shape, 384, 768, PlanSpace(zero_stage=(1,)))
+    assert {6, 12} <= set(listed.columns["tp"].tolist())
+    within = enumerate_plans(shape, 384, 768, within_domains(PlanSpace(zero_stage=(1,)), chips))
+    assert set(within.columns["tp"].tolist()) == {1, 2, 4, 8, 16, 24, 32, 48, 96}
+    assert within.space.domain_size == 8.0
 
 
 def test_ranked_in_order(choice):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from jaxscale.catalogue import cluster, model
+from jaxscale.choose.integer_designs import Wish, possible
 from jaxscale.choose.loss import ShapeLaw
 from jaxscale.choose.relaxed import depth_of, stretched
 from jaxscale.choose.shape import search_shape
+from jaxscale.choose.shape_lattice import at_whole_sizes
 from jaxscale.coefficients import prior_medians
 from jaxscale.errors import InputError
 from jaxscale.memory import memory
@@ -69,6 +71,21 @@ def test_integer_design_is_valid_and_exact(search):
     assert bool(memory(shape, PLAN, H100S, COEFFICIENTS).fits)
     assert float(n_params(shape)) == pytest.approx(float(n_params(LLAMA)), rel=0.03)
     assert search.step_time == pytest.approx(float(step_time(shape, PLAN, H100S, COEFFICIENTS).total), rel=1e-9)
+
+
+def test_key_value_heads_of_a_design_suit_its_ranks():
+    """A quarter of 48 heads would be cut by eight ranks: eight heads, or sixteen, are the nearest that are not."""
+    twelve, eight = (
+        at_whole_sizes(LLAMA, np.full(1, 48.0 * 128.0), np.full(1, 32.0), 128, np.full(1, tp)) for tp in (4, 8)
+    )
+    assert twelve.n_kv_heads == [12.0]
+    assert eight.n_kv_heads in ([8.0], [16.0])
+
+
+def test_designs_leave_no_group_astride_two_domains():
+    wish = Wish(4096.0, 32.0, 1.0, 256.0, 1.0, tp=6, cp=1, pp=1, vpp=1, ep=1, zero_stage=1, recompute=False)
+    assert possible([wish], LLAMA, 96, domain_size=8.0) == []
+    assert possible([wish], LLAMA, 96, domain_size=72.0) == [wish]
 
 
 def test_integer_design_is_the_best_of_its_lattice(search):

@@ -23,7 +23,7 @@ def curve():
 
 def test_utilisation_is_that_of_the_step_time(curve):
     wanted, n_chips = design(SIZES[2], scenario()), curve.chips[2]
-    table = enumerate_plans(wanted.model, n_chips, wanted.batch, plan_space(n_chips, domain_size=8.0))
+    table = enumerate_plans(wanted.model, n_chips, wanted.batch, plan_space(n_chips))
     same = np.stack([table.columns[name] for name in ("tp", "pp", "dp")], axis=1) == curve.degrees[2]
     cluster = js.cluster(GPU, int(n_chips))
     fitted = js.resolve(js.load_fit(), {"gpu": GPU, "precision": "bf16"})
