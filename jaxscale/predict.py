@@ -123,8 +123,8 @@ def predict(
 
     Args:
         runs: the table.
-        coefficients: pooled coefficients, or a fit by its name or file; with a calibration record, effects and scatter of each
-            row's levels apply.
+        coefficients: pooled coefficients, or a fit by its name or file; with a calibration record, effects and scatter
+            of each row's levels apply.
         hardware: catalogue of chips; the shipped one where None.
 
     Returns:
