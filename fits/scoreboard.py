@@ -329,10 +329,10 @@ percentage error of step time, by the pooled fit with effects by setup; "own coe
 
 ## What repeats leave
 
-Runs of equal settings differ, and no prediction from settings can go below that. Mean / median of their distance from
-the mean of their like [%], widened to that of single runs (`jaxscale/fit/repeats.py`), where the table states the same
-model, plan, cluster and software; over releases it holds what software gained between them, which a fit of releases
-knows in part.
+Runs of equal settings differ, and no prediction from settings can meet further ones better than that. Mean / median of
+their distance from the mean of their like [%], widened to that of single runs (`jaxscale/fit/repeats.py`), where the
+table states the same model, plan, cluster and software; over releases it holds what software gained between them, which
+a fit of releases knows in part.
 
 {repeats_table(data)}
 

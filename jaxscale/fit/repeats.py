@@ -1,4 +1,4 @@
-r"""Runs of equal settings differ: the error that no prediction from these settings can go below.
+r"""Runs of equal settings differ: the error that no prediction from these settings can go below on further runs.
 
 Of the n logs of step time of runs whose model, plan, cluster and software are the same, each is $x_i - \bar x$ from
 their mean, the best that a prediction can do. These are a share $(n - 1) / n$ of the variance of one run, since the
