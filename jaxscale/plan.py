@@ -177,10 +177,15 @@ def key_value_heads(model: Transformer, plan: Plan, temperature: Temperature = 0
     return smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
 
 
+def copied_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Matmul parameters of one attention layer that a tensor-parallel rank holds beyond its share: copied heads [1]."""
+    copied = key_value_heads(model, plan, temperature) - model.n_kv_heads / plan.tp
+    return copied * model.d_model * (model.head_dim + model.v_head_dim)
+
+
 def attention_rank_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Matmul parameters of one attention layer on a tensor-parallel rank, copied key/value heads included [1]."""
-    copied = key_value_heads(model, plan, temperature) - model.n_kv_heads / plan.tp
-    return attention_params(model) / plan.tp + copied * model.d_model * (model.head_dim + model.v_head_dim)
+    return attention_params(model) / plan.tp + copied_params(model, plan, temperature)
 
 
 def shard_ranks(plan: Plan) -> Number:
@@ -284,7 +289,7 @@ def suits_domain(tp: Any, domain_size: int | float) -> Any:
 
     Args:
         tp: degrees, a number or an array of them [1].
-        domain_size: chips of a domain [1].
+        domain_size: chips of a domain; chips that stand alone, 1, suit any whole degree [1].
 
     Returns:
         For each degree, whether tp divides the domain, but for a share of `IDLE`, or the domain tp.
@@ -293,21 +298,27 @@ def suits_domain(tp: Any, domain_size: int | float) -> Any:
     return np.where(tp <= domain_size, left <= IDLE * domain_size, np.mod(tp, domain_size) == 0)
 
 
-def shares_key_values(tp: Any, n_kv_heads: int | float) -> Any:
-    """Whether each tensor-parallel rank holds whole key/value heads, or several ranks a copy of the same one."""
+def shares_key_values(tp: Any, n_kv_heads: Any) -> Any:
+    """Whether each tensor-parallel rank holds whole key/value heads, or several ranks a copy of the same one.
+
+    Args:
+        tp: degrees, a number or an array of them [1].
+        n_kv_heads: K, likewise [1].
+
+    Returns:
+        The answer for each.
+    """
     return (np.mod(n_kv_heads, tp) == 0) | (np.mod(tp, n_kv_heads) == 0)
 
 
-def violations(
-    model: Transformer, plan: Plan, n_chips: int | float, domain_size: int | float | None = None
-) -> list[str]:
+def violations(model: Transformer, plan: Plan, n_chips: int | float, domain_size: int | float = 1) -> list[str]:
     """Rules that a plan breaks, one clear sentence each; an empty list is a valid plan.
 
     Args:
         model: the transformer.
         plan: concrete (not traced) plan.
         n_chips: chips of the cluster [1].
-        domain_size: chips of a scale-up domain, which tensor-parallel groups are to suit; None for any [1].
+        domain_size: chips of a scale-up domain, which tensor-parallel groups are to suit [1].
 
     Returns:
         Sentences that name the field, its value and what would be valid.
@@ -321,8 +332,8 @@ def violations(
             f"tp = {plan.tp:g} must divide n_kv_heads = {model.n_kv_heads:g} or be a multiple of it",
         ),
         (
-            domain_size is None or suits_domain(plan.tp, float(domain_size)),
-            f"tp = {plan.tp:g} must divide the scale-up domain of {domain_size or 1:g} chips or be a multiple of it",
+            suits_domain(plan.tp, domain_size),
+            f"tp = {plan.tp:g} must divide the scale-up domain of {domain_size:g} chips or be a multiple of it",
         ),
         (_divides(plan.tp, model.d_ff), f"tp = {plan.tp:g} must divide d_ff = {model.d_ff:g}"),
         (plan.pp * plan.vpp <= model.n_layers, f"pp * vpp = {plan.pp * plan.vpp:g} exceeds {model.n_layers:g} layers"),

@@ -6,10 +6,9 @@ appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, shardin
 recomputation needs attention that stores its scores.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -54,7 +53,7 @@ class PlanSpace:
         balanced_stages: layers shared out by cost, the logits head included, in all plans.
         gradient_bytes: of a gradient while replicas reduce it, in all plans [byte].
         precision: of the weight matmuls, in all plans.
-        domain_size: chips of a scale-up domain, which tp is to suit; None for any [1].
+        domain_size: chips of a scale-up domain, which tp is to suit [1].
     """
 
     tp: Sequence[int] | None = None
@@ -74,7 +73,7 @@ class PlanSpace:
     balanced_stages: bool = False
     gradient_bytes: float = 4.0
     precision: str = "bf16"
-    domain_size: float | None = None
+    domain_size: float = 1.0
 
     def __post_init__(self):
         """Refuse unknown words and empty choices."""
@@ -90,7 +89,7 @@ class PlanSpace:
 
 def within_domains(space: PlanSpace | None, cluster: Cluster) -> PlanSpace:
     """A space, or everything valid where None, whose tensor-parallel groups suit a cluster's scale-up domains."""
-    return dataclasses.replace(space or PlanSpace(), domain_size=number(cluster.network.level(0)[0]))
+    return replace(space or PlanSpace(), domain_size=number(cluster.network.level(0)[0]))
 
 
 @dataclass(frozen=True)
@@ -183,9 +182,7 @@ def admissible(model: Transformer, n_chips: float | int, batch: float | int, spa
     """
     chips = divisors(n_chips)
     splits = (np.mod(model.n_heads, chips) == 0) & (np.mod(model.d_ff, chips) == 0)
-    splits = splits & shares_key_values(chips, number(model.n_kv_heads))
-    if space.domain_size is not None:
-        splits = splits & suits_domain(chips, space.domain_size)
+    splits &= shares_key_values(chips, number(model.n_kv_heads)) & suits_domain(chips, space.domain_size)
     values = {
         "tp": chips[splits],
         "pp": chips[chips <= model.n_layers],

@@ -134,7 +134,7 @@ def at_whole_sizes(
 def _kv_heads(heads: float, tp: int, share: float) -> float:
     """Divisor of the heads, nearest to a share of them, that tensor-parallel ranks hold in whole heads or copies."""
     options = divisors(heads)
-    options = options[[bool(shares_key_values(tp, option)) for option in options.tolist()]]
+    options = options[shares_key_values(tp, options)]
     return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])
 
 

@@ -62,6 +62,8 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Coefficients:
         values[name] = _value(f"{path}: coefficients.{name}", entry, priors()[name].kind)
     try:
         record = _record(path, table)
+    except InputError:
+        raise  # of the fit that it started from, which has said what is wrong
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
         raise InputError(f"{path}: its record is cut or of another version ({what}); expected a whole fit") from None

@@ -216,6 +216,7 @@ def test_unknown_names_are_refused_with_the_known_ones():
         ("[coefficients]\n[[scatter]]\nkind = 'source'\n", "cut or of another version"),
         ("[coefficients]\n[[effects]]\nkind = 'gpu'\nlevel = 'a'\n", "'shifts' is missing"),
         ("[coefficients]\n[known]\nsite = 3\n", "cut or of another version"),
+        ("[coefficients]\n[origin.coefficients]\nnonsense = 1\n", "^[^(]*nonsense is not a coefficient"),
     ],
 )
 def test_malformed_files_are_refused(tmp_path, text: str, complaint: str):
