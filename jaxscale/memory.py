@@ -160,7 +160,8 @@ def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
     """
     is_interleaved = several(plan.vpp, temperature)
     interleaved = 1.0 + is_interleaved * (plan.pp - 1.0) / (plan.pp * plan.vpp)
-    return all_with_gpipe(plan, smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature))
+    one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
+    return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
 
 
 def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array:
@@ -170,12 +171,8 @@ def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array
     most m; GPipe: m.
     """
     turned = 1.0 + (plan.pp - 1.0) * (1.0 - 1.0 / plan.vpp)
-    return all_with_gpipe(plan, smooth_min(plan.n_microbatches, turned, temperature))
-
-
-def all_with_gpipe(plan: Plan, held: ArrayLike) -> Array:
-    """Microbatches that a stage holds at once: as many as 1F1B does, or with GPipe all m of them [1]."""
-    return held + plan.gpipe * (plan.n_microbatches - held)
+    one_f_one_b = smooth_min(plan.n_microbatches, turned, temperature)
+    return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
 
 
 def memory(
@@ -206,8 +203,8 @@ def memory(
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
     logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
     last_layers = last_stage_layers(model, plan, temperature)
-    # Logits turn round with their microbatch, but for GPipe, which holds all microbatches with theirs.
-    turned = all_with_gpipe(plan, 1.0)
+    # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
+    turned = 1.0 + plan.gpipe * (plan.n_microbatches - 1.0)
     last_in_flight = microbatches_at_the_end(plan, temperature)
     last_stored = per_layer * last_layers * last_in_flight
     last_stored = last_stored + transient_activation_bytes(model, plan, c, last_in_flight, temperature)

@@ -177,15 +177,10 @@ def key_value_heads(model: Transformer, plan: Plan, temperature: Temperature = 0
     return smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
 
 
-def copied_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Matmul parameters of one attention layer that a tensor-parallel rank holds beyond its share: copied heads [1]."""
-    copied = key_value_heads(model, plan, temperature) - model.n_kv_heads / plan.tp
-    return copied * model.d_model * (model.head_dim + model.v_head_dim)
-
-
 def attention_rank_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Matmul parameters of one attention layer on a tensor-parallel rank, copied key/value heads included [1]."""
-    return attention_params(model) / plan.tp + copied_params(model, plan, temperature)
+    copied = key_value_heads(model, plan, temperature) - model.n_kv_heads / plan.tp
+    return attention_params(model) / plan.tp + copied * model.d_model * (model.head_dim + model.v_head_dim)
 
 
 def shard_ranks(plan: Plan) -> Number:

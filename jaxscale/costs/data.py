@@ -19,7 +19,7 @@ from jaxscale.costs.collectives import Link, Transfer, gather_time, reduce_time,
 from jaxscale.costs.pipeline import first_stage_layers
 from jaxscale.plan import (
     Plan,
-    copied_params,
+    attention_rank_params,
     element_bytes,
     expert_replicas,
     expert_shard,
@@ -28,7 +28,14 @@ from jaxscale.plan import (
     shard_ranks,
     sharding,
 )
-from jaxscale.workload import Transformer, dense_layer_params, embedding_params, expert_params, moe_layers
+from jaxscale.workload import (
+    Transformer,
+    attention_params,
+    dense_layer_params,
+    embedding_params,
+    expert_params,
+    moe_layers,
+)
 
 
 class LocalParams(NamedTuple):
@@ -53,8 +60,8 @@ class LocalParams(NamedTuple):
 def layer_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> tuple[Array, Array]:
     """Dense weights of all layers on a rank of tp, as if on one stage; routed experts on one of ep * etp [1], [1]."""
     experts = moe_layers(model) * model.n_experts * expert_params(model)
-    copied = model.n_attention_layers * copied_params(model, plan, temperature)
-    dense = dense_layer_params(model) / plan.tp + copied
+    copied = attention_rank_params(model, plan, temperature) - attention_params(model) / plan.tp
+    dense = dense_layer_params(model) / plan.tp + model.n_attention_layers * copied
     return dense, experts / expert_shard(plan, temperature)
 
 
