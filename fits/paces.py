@@ -4,6 +4,7 @@
 own pace is an error that no prediction can avoid which has seen none of its runs.
 """
 
+import dataclasses
 from functools import cache
 
 import jax
@@ -21,7 +22,7 @@ def as_if_by(measured: Measured, stack: str, framework: str) -> Measured:
     other = {"source": stack, "framework": framework, "release": "", "release_gpu": ""}
     n = len(measured.batch)
     levels = {kind: (other[kind],) * n if kind in other else column for kind, column in measured.levels.items()}
-    return Measured(measured.batch, measured.step_time, measured.peak_memory, measured.parts, levels)
+    return dataclasses.replace(measured, levels=levels)
 
 
 @cache

@@ -14,6 +14,7 @@ from jaxscale.errors import InputError
 from jaxscale.fit.memory_limits import Outcomes, memory_limits, outcomes
 from jaxscale.fit.store import load_fit
 from jaxscale.oom import probability_of_oom
+from jaxscale.predict import predict
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
@@ -66,6 +67,24 @@ def oom_table(probability: np.ndarray, ran_out: np.ndarray) -> str:
     classes = reliability(probability, ran_out)
     lines = [(name, f"{n}", f"{stated:.1f}", f"{seen:.1f}") for name, n, stated, seen in classes]
     return f"{said}\n\n{markdown_table(head, lines)}"
+
+
+def ended_table() -> str:
+    """Runs that ended without a stated peak, and how many of them are said to run out of memory, as Markdown.
+
+    By whether a row says what it recomputes: where it does not, it may have kept less than is predicted.
+    """
+    lines = []
+    for path in sorted((FOLDER.parent / "data/runs").glob("*.csv")):
+        runs = read_runs(path)
+        said = predict(runs)
+        ended = np.isfinite(said.measured) & np.isfinite(said.memory) & ~np.isfinite(said.measured_memory)
+        states = np.asarray([row["activation_recompute"] is not None for row in runs])
+        for rows in (ended & states, ended & ~states):
+            if rows.any():
+                stated = "yes" if states[rows].all() else "no"
+                lines.append((path.stem, stated, f"{rows.sum()}", f"{(rows & ~said.fits).sum()}"))
+    return markdown_table(("runs of", "recomputation stated", "n", "said to run out"), lines)
 
 
 def reliability_figure(probability: np.ndarray, ran_out: np.ndarray) -> None:

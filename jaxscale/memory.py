@@ -36,8 +36,9 @@ MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
 MASK_BYTES = 1.0
 """Stored bytes per element of a dropout mask (Korthikanti et al., section 4.1) [byte]."""
 
-WEIGHT_WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
-"""Stored bytes per frozen weight, which nothing needs in more bits than the matmuls read [byte]."""
+MATMUL_WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+"""Stored bytes per element of what nothing but matmuls reads: frozen weights, and inputs kept for the gradients of
+weights (Micikevicius et al. 2022, arXiv 2209.05433, section 4) [byte]."""
 
 
 class Memory(eqx.Module):
@@ -49,7 +50,7 @@ class Memory(eqx.Module):
         optimizer: master weights and moments [byte].
         activations: stored for the backward pass, all microbatches in flight [byte].
         logits: logits, their 32-bit copy and gradient, beyond what the first stage holds [byte].
-        buffers: gathered parameters of FSDP and communication buffers [byte].
+        buffers: gathered parameters of FSDP [byte].
         framework: context, communicators, workspaces [byte].
         capacity: memory of the chip [byte].
     """
@@ -86,8 +87,9 @@ def layer_activation_bytes(
 
     $t [10 d / q + (2 (H + K) (h + h_v) + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes in 16 bits, q = tp with
     sequence parallelism; the classic `s b h (10 + 24/t + 5 a s/(h t))` for f = 4 d (Korthikanti et al. 2022, equations
-    1 to 4). 32-bit activations take twice as much, dropout masks do not. Ranks that split an expert each keep whole
-    the tokens that it takes in.
+    1 to 4). 32-bit activations take twice as much, dropout masks do not. Inputs of matmuls, 4 d and 2 f of it, are kept
+    as wide as these read them, and only for weights that are trained. A fused gate keeps 2 f less. Ranks that split an
+    expert each keep whole the tokens that it takes in.
 
     Args:
         model: the transformer.
@@ -98,7 +100,7 @@ def layer_activation_bytes(
     Returns:
         Bytes of the average layer [byte].
     """
-    element = element_bytes(plan)
+    element, read = element_bytes(plan), model.trainable_share * mean_by_precision(plan, MATMUL_WIDTHS)
     stored = 1.0 - plan.flash_attention * 1.0
     # Selective recomputation drops the scores as fused attention does.
     stored = stored * (1.0 - plan.recompute_selective)
@@ -109,17 +111,17 @@ def layer_activation_bytes(
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
     inner = mlp_width(model) + routed_width(model)
     copies = expert_tensor_degree(plan, temperature) * copies_width(model)
-    mlp = element * (2.0 * (1.0 + model.gated_mlp) * inner + copies)
+    mlp = element * (1.0 + model.gated_mlp * (2.0 - plan.fused_glu)) * inner + read * (inner + copies)
     ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
     split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers
-    residual = (4.0 * element + 2.0 * MASK_BYTES) * model.d_model * blocks / sequence_split(plan)
+    residual = 2.0 * (element + read + MASK_BYTES) * model.d_model * blocks / sequence_split(plan)
     return coefficients.activation_factor * tokens_per_microbatch(model, plan) * (residual + split)
 
 
 def weight_bytes(model: Transformer, plan: Plan) -> Array:
     """Stored bytes per weight: an element while it is trained, the width of the matmuls where it is frozen [byte]."""
-    frozen = mean_by_precision(plan, WEIGHT_WIDTHS)
+    frozen = mean_by_precision(plan, MATMUL_WIDTHS)
     return frozen + model.trainable_share * (element_bytes(plan) - frozen)
 
 
@@ -153,6 +155,11 @@ def transient_activation_bytes(
     return per_element * tokens_per_microbatch(model, plan) * model.d_model
 
 
+def all_with_gpipe(one_f_one_b: ArrayLike, plan: Plan) -> Array:
+    """Microbatches held: as many as 1F1B holds, or all of them with GPipe, which turns round once at the end [1]."""
+    return one_f_one_b + plan.gpipe * (plan.n_microbatches - jnp.asarray(one_f_one_b))
+
+
 def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Microbatches whose activations the first stage holds at once, per layer it owns [1].
 
@@ -161,7 +168,7 @@ def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
     is_interleaved = several(plan.vpp, temperature)
     interleaved = 1.0 + is_interleaved * (plan.pp - 1.0) / (plan.pp * plan.vpp)
     one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
-    return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
+    return all_with_gpipe(one_f_one_b, plan)
 
 
 def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array:
@@ -172,7 +179,7 @@ def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array
     """
     turned = 1.0 + (plan.pp - 1.0) * (1.0 - 1.0 / plan.vpp)
     one_f_one_b = smooth_min(plan.n_microbatches, turned, temperature)
-    return one_f_one_b + plan.gpipe * (plan.n_microbatches - one_f_one_b)
+    return all_with_gpipe(one_f_one_b, plan)
 
 
 def memory(
@@ -204,17 +211,18 @@ def memory(
     logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
     last_layers = last_stage_layers(model, plan, temperature)
     # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
-    turned = 1.0 + plan.gpipe * (plan.n_microbatches - 1.0)
+    turned = all_with_gpipe(1.0, plan)
     last_in_flight = microbatches_at_the_end(plan, temperature)
     last_stored = per_layer * last_layers * last_in_flight
     last_stored = last_stored + transient_activation_bytes(model, plan, c, last_in_flight, temperature)
     # Logits are gone before the first layer is recomputed.
     last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
     logits = smooth_max(last_stage, activations, temperature) - activations
-    # A rank that shares its weights with no other has nothing to gather.
-    shared = several(shard_ranks(plan)) * params.layers
-    shared = shared + several(expert_shard_ranks(plan, temperature)) * params.experts
-    gathered = sharding(plan, 3) * 2.0 * element_bytes(plan) * shared / layers
+    # A rank that shares its weights with no other has nothing to gather. Layers come two at a time, the one that runs
+    # and the next; embeddings belong to the outermost unit, which stays whole.
+    dense_shared, experts_shared = several(shard_ranks(plan)), several(expert_shard_ranks(plan, temperature))
+    at_once = 2.0 * (dense_shared * params.layers + experts_shared * params.experts) / layers
+    gathered = sharding(plan, 3) * element_bytes(plan) * (at_once + dense_shared * params.embedding)
     trainable = model.trainable_share
     return Memory(
         weights=weight_bytes(model, plan) * weights,

@@ -54,6 +54,7 @@ class Plan(eqx.Module):
         overlap_gradients: 1 where gradients are reduced while the last backward pass still runs, 0 after it [1].
         balanced_stages: 1 where pipeline stages get layers by cost, the logits head included, 0 where evenly [1].
         gradient_bytes: of a gradient while replicas reduce it: 4 in 32 bits, 2 in 16 [byte].
+        fused_glu: 1 where one kernel gates the MLP and keeps its inputs alone, 0 where also the activated gate [1].
         precision: share of the weight matmuls done in each of `PRECISIONS` [1].
     """
 
@@ -76,6 +77,7 @@ class Plan(eqx.Module):
     overlap_gradients: Number
     balanced_stages: Number
     gradient_bytes: Number
+    fused_glu: Number
     precision: PerPrecision
 
     def __init__(
@@ -99,6 +101,7 @@ class Plan(eqx.Module):
         overlap_gradients: Any = True,
         balanced_stages: Any = False,
         gradient_bytes: Any = 4,
+        fused_glu: Any = False,
     ):
         """Describe a plan in words and numbers.
 
@@ -121,6 +124,7 @@ class Plan(eqx.Module):
         self.overlap_gradients = as_float(overlap_gradients)
         self.balanced_stages = as_float(balanced_stages)
         self.gradient_bytes = as_float(gradient_bytes)
+        self.fused_glu = as_float(fused_glu)
         self.precision = np.asarray([float(name == precision) for name in PRECISIONS])
 
     def __check_init__(self):
@@ -179,8 +183,13 @@ def key_value_heads(model: Transformer, plan: Plan, temperature: Temperature = 0
 
 def attention_rank_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Matmul parameters of one attention layer on a tensor-parallel rank, copied key/value heads included [1]."""
+    return attention_params(model) / plan.tp + copied_params(model, plan, temperature)
+
+
+def copied_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Of these what ranks beyond the key/value heads hold copies of: zero up to as many ranks as heads [1]."""
     copied = key_value_heads(model, plan, temperature) - model.n_kv_heads / plan.tp
-    return attention_params(model) / plan.tp + copied * model.d_model * (model.head_dim + model.v_head_dim)
+    return copied * model.d_model * (model.head_dim + model.v_head_dim)
 
 
 def shard_ranks(plan: Plan) -> Number:

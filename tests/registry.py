@@ -105,6 +105,7 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
         overlap_gradients=choose([False, True, True]),
         balanced_stages=shape.vocab_size > 1e5,
         gradient_bytes=choose([2.0, 4.0]),
+        fused_glu=zero_stage == 1,
     )
 
 

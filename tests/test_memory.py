@@ -62,6 +62,32 @@ def test_activations_follow_korthikanti(tp: int, parallel: bool, scores: bool):
     assert got != pytest.approx(korthikanti(4.0 * 2048.0, 6144.0, 64.0, 2048.0, tp + 1.0, parallel, scores), rel=1e-3)
 
 
+@pytest.mark.parametrize(("precision", "width"), [("bf16", 2.0), ("fp8", 1.0), ("fp4", 0.5)])
+@pytest.mark.parametrize("trained", [0.0, 1.0])
+def test_inputs_of_matmuls_are_kept_as_these_read_them(precision: str, width: float, trained: float):
+    """Those of norms, 4 d, attention and gates, of which three are kept for each output, stay in 16 bits.
+
+    Of weights that are frozen no gradient needs an input.
+    """
+    shape = Transformer(48, 6144, 64, 2048, d_ff=16384, gated_mlp=True, trainable_share=trained)
+    got = float(layer_activation_bytes(*arrays((shape, Plan(precision=precision), ideal_coefficients()))))
+    read = trained * width
+    per_token = 6144.0 * (4.0 + 2.0 + 2.0 * read + 4.0 * 2.0) + 16384.0 * (3.0 * 2.0 + read)
+    assert got == pytest.approx(2048.0 * per_token, rel=1e-9)
+
+
+def test_a_fused_gate_keeps_its_inputs_alone():
+    """Outputs of two matrices and their product, 6 f bytes instead of 8 f (Megatron-Core, fused_bias_swiglu.py)."""
+    gated = Transformer(48, 6144, 64, 2048, d_ff=16384, gated_mlp=True)
+    plain = Transformer(48, 6144, 64, 2048, d_ff=16384)
+    for shape, saved in ((gated, 2.0 * 2048 * 16384), (plain, 0.0)):
+        held = [
+            float(layer_activation_bytes(*arrays((shape, Plan(fused_glu=fused), ideal_coefficients()))))
+            for fused in (False, True)
+        ]
+        assert held[0] - held[1] == pytest.approx(saved, rel=1e-9)
+
+
 def test_a_mixture_keeps_a_copy_of_its_tokens_for_every_expert():
     dense = Transformer(48, 6144, 64, 2048, d_ff=8192)
     mixture = Transformer(48, 6144, 64, 2048, d_ff_expert=4096, n_experts=8, moe_top_k=2)
@@ -233,9 +259,10 @@ def test_capacity_decides_what_fits():
 
 
 def test_experts_that_no_rank_shares_need_no_buffer():
-    """With ep = dp FSDP gathers the dense weights of a layer alone, twice."""
+    """With ep = dp FSDP gathers the dense weights of a layer alone, twice, and the embeddings, which stay gathered."""
     shape = model("mixtral-8x7b")
     apart = of(shape, Plan(dp=8, ep=8, zero_stage=3))
-    dense = float(local_params(shape, Plan(dp=8, ep=8)).layers) / shape.n_layers
-    assert float(apart.buffers) == pytest.approx(2.0 * 2.0 * dense, rel=1e-6)
+    held = local_params(shape, Plan(dp=8, ep=8))
+    dense = float(held.layers) / shape.n_layers
+    assert float(apart.buffers) == pytest.approx(2.0 * (2.0 * dense + float(held.embedding)), rel=1e-6)
     assert float(of(shape, Plan(dp=16, ep=8, zero_stage=3)).buffers) > 2.0 * float(apart.buffers)

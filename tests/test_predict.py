@@ -61,6 +61,15 @@ def test_sharding_that_is_assumed_is_told(tmp_path, default: js.Coefficients):
     np.testing.assert_allclose(prediction.memory[1:] / prediction.memory[1], 1.0, atol=0.6)
 
 
+def test_an_optimizer_that_does_not_fit_is_sharded(tmp_path, default: js.Coefficients):
+    """Replicas of 7e9 parameters hold 18 byte of each without ZeRO; ZeRO 1 and chips of 192 GB need no FSDP."""
+    shape = {"n_layers": "32", "d_model": "4096", "n_heads": "32", "n_gpus": "8", "tp": "1", "dp": "8"}
+    rows = [{**shape, "framework": "megatron-deepspeed"}, {**shape, "framework": "nemo"}]
+    rows.append({**rows[0], "gpu": "b200"})
+    notes = js.predict(_table(tmp_path, *rows), default).notes
+    assert ["zero_stage is empty: taken as 3" in note for note in notes] == [True, False, False]
+
+
 def test_a_format_that_the_chip_lacks_is_told_and_no_slower(tmp_path, default: js.Coefficients):
     formats = ("bf16", "fp8", "fp4")
     rows = [{"gpu": gpu, "precision": precision} for gpu in ("a100-80gb", "h100-80gb") for precision in formats]

@@ -78,12 +78,12 @@ def run(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
 
 
 def test_the_installed_package_finds_its_own_data(python: Path, tmp_path: Path):
-    code = "import jaxscale as js; print(js.__file__, js.chip('h100-80gb').hbm_bytes, js.model('llama3-8b').d_model)"
+    code = "import jaxscale as js; print(js.__file__, js.chip('h100-80gb').max_power, js.model('llama3-8b').d_model)"
     done = run(python, "-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    file, memory, width = done.stdout.split()
+    file, power, width = done.stdout.split()
     assert Path(file).is_relative_to(python.parents[1])
-    assert (float(memory), float(width)) == (80e9, 4096.0)
+    assert (float(power), float(width)) == (700.0, 4096.0)
 
 
 def test_the_installed_command_predicts(python: Path, tmp_path: Path):

@@ -22,7 +22,7 @@ from jaxscale.workload import Transformer
 
 Columns = dict[str, np.ndarray]
 
-FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages", "gradient_bytes")
+FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages", "gradient_bytes", "fused_glu")
 """Fields of a plan that all plans of a space share."""
 
 FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in FIXED)
@@ -52,6 +52,7 @@ class PlanSpace:
         overlap_gradients: gradients reduced while the last backward pass still runs, in all plans.
         balanced_stages: layers shared out by cost, the logits head included, in all plans.
         gradient_bytes: of a gradient while replicas reduce it, in all plans [byte].
+        fused_glu: gated MLPs by one kernel, in all plans.
         precision: of the weight matmuls, in all plans.
         domain_size: chips of a scale-up domain, which tp is to suit [1].
     """
@@ -72,6 +73,7 @@ class PlanSpace:
     overlap_gradients: bool = True
     balanced_stages: bool = False
     gradient_bytes: float = 4.0
+    fused_glu: bool = False
     precision: str = "bf16"
     domain_size: float = 1.0
 

@@ -5,7 +5,7 @@ from jaxscale.runs.defaults import default_for, is_fused
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
-    """Every plan of a framework: its attention kernel, stages, and width and overlap of gradients, all degrees free.
+    """Every plan of a framework: its kernels, stages, and width and overlap of gradients, all degrees free.
 
     Args:
         framework: a framework of `runs/defaults.toml`, such as `nemo`; any other counts as one that it does not name.
@@ -22,5 +22,6 @@ def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace
         overlap_gradients=default_for("overlap_gradients", framework, None),
         balanced_stages=default_for("balanced_stages", framework, None),
         gradient_bytes=float(default_for("gradient_bytes", framework, None)),
+        fused_glu=bool(default_for("fused_glu", framework, None)),
         precision=precision,
     )

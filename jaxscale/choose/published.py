@@ -87,6 +87,7 @@ def compare_design(name: str, coefficients: Coefficients | None = None) -> Compa
         overlap_gradients=bool(plan.overlap_gradients),
         balanced_stages=bool(plan.balanced_stages),
         gradient_bytes=float(plan.gradient_bytes),
+        fused_glu=bool(plan.fused_glu),
     )
     batch = design["global_batch_size_seqs"]
     choice = best_plan(shape, machine, batch, coefficients=pooled, levels=levels, space=space)

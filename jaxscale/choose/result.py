@@ -20,6 +20,7 @@ def plan_words(plan: Plan) -> dict[str, Any]:
     words["overlap_gradients"] = bool(plan.overlap_gradients)
     words["balanced_stages"] = bool(plan.balanced_stages)
     words["gradient_bytes"] = number(plan.gradient_bytes)
+    words["fused_glu"] = bool(plan.fused_glu)
     return words
 
 

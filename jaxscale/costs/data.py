@@ -19,7 +19,7 @@ from jaxscale.costs.collectives import Link, Transfer, gather_time, reduce_time,
 from jaxscale.costs.pipeline import first_stage_layers
 from jaxscale.plan import (
     Plan,
-    attention_rank_params,
+    copied_params,
     element_bytes,
     expert_replicas,
     expert_shard,
@@ -30,7 +30,6 @@ from jaxscale.plan import (
 )
 from jaxscale.workload import (
     Transformer,
-    attention_params,
     dense_layer_params,
     embedding_params,
     expert_params,
@@ -60,8 +59,7 @@ class LocalParams(NamedTuple):
 def layer_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> tuple[Array, Array]:
     """Dense weights of all layers on a rank of tp, as if on one stage; routed experts on one of ep * etp [1], [1]."""
     experts = moe_layers(model) * model.n_experts * expert_params(model)
-    copied = attention_rank_params(model, plan, temperature) - attention_params(model) / plan.tp
-    dense = dense_layer_params(model) / plan.tp + model.n_attention_layers * copied
+    dense = dense_layer_params(model) / plan.tp + model.n_attention_layers * copied_params(model, plan, temperature)
     return dense, experts / expert_shard(plan, temperature)
 
 

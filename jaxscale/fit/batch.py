@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxscale._types import stacked
 from jaxscale.catalogue import Hardware
-from jaxscale.costs.data import local_params
+from jaxscale.costs.data import held_params, local_params
 from jaxscale.hardware import Cluster
+from jaxscale.memory import optimizer_state_bytes
 from jaxscale.plan import Plan, element_bytes
 from jaxscale.runs import RowDescription
 from jaxscale.workload import Transformer
@@ -39,6 +40,24 @@ class RunBatch(eqx.Module):
         return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], self)
 
 
+ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
+"""Rows are padded with copies of the first to one of these counts, so that few shapes are compiled [1]."""
+
+
+def bucket_of(n: int) -> int:
+    """Rows that n of them are padded to [1]."""
+    return next(bucket for bucket in ROW_BUCKETS if bucket >= n)
+
+
+def padding_rows(n: int) -> np.ndarray:
+    """Positions of n rows, then of the copies that pad them [padded row]."""
+    return np.concatenate([np.arange(n), np.zeros(bucket_of(n) - n, dtype=int)])
+
+
+MEASURED_COLUMNS = ("step_time", "peak_memory", "peak_bound", "parts")
+"""Fields of `Measured` that have one number for each run."""
+
+
 class Measured(eqx.Module):
     """Measured runs: what ran, how long a step took, and to which levels each run belongs.
 
@@ -46,6 +65,8 @@ class Measured(eqx.Module):
         batch: what ran [row].
         step_time: measured [s], [row].
         peak_memory: measured [byte], nan where it was not [row].
+        peak_bound: what it was at most, as the run ended, infinite where its table does not say what was kept [byte],
+            [row].
         parts: how many timings are behind all runs of a setup, where steps are composed of them [1], [row].
         levels: level names of each row, by kind; static, never traced.
     """
@@ -53,6 +74,7 @@ class Measured(eqx.Module):
     batch: RunBatch
     step_time: Float[np.ndarray, " row"] | Float[Array, " row"]
     peak_memory: Float[np.ndarray, " row"] | Float[Array, " row"]
+    peak_bound: Float[np.ndarray, " row"] | Float[Array, " row"]
     parts: Float[np.ndarray, " row"] | Float[Array, " row"]
     levels: Mapping[str, tuple[str, ...]] = eqx.field(static=True)
 
@@ -60,8 +82,8 @@ class Measured(eqx.Module):
         """The given rows, by index or mask."""
         index = np.arange(len(self.batch))[rows]
         levels = {kind: tuple(values[i] for i in index) for kind, values in self.levels.items()}
-        time, memory, parts = (np.asarray(column)[index] for column in (self.step_time, self.peak_memory, self.parts))
-        return Measured(self.batch.take(index), time, memory, parts, levels)
+        columns = {name: np.asarray(getattr(self, name))[index] for name in MEASURED_COLUMNS}
+        return Measured(self.batch.take(index), **columns, levels=levels)
 
 
 def concatenate(tables: Sequence[Measured]) -> Measured:
@@ -69,9 +91,8 @@ def concatenate(tables: Sequence[Measured]) -> Measured:
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[table.batch for table in tables])
     kinds = tables[0].levels
     levels = {kind: tuple(level for table in tables for level in table.levels[kind]) for kind in kinds}
-    columns = zip(*((table.step_time, table.peak_memory, table.parts) for table in tables), strict=True)
-    times, memory, parts = (np.concatenate(column) for column in columns)
-    return Measured(batch, times, memory, parts, levels)
+    columns = {name: np.concatenate([getattr(table, name) for table in tables]) for name in MEASURED_COLUMNS}
+    return Measured(batch, **columns, levels=levels)
 
 
 def classes(numbers: PyTree, words: Sequence[Sequence[str]]) -> np.ndarray:
@@ -91,13 +112,13 @@ def classes(numbers: PyTree, words: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 FSDP_FROM = 0.95
-"""Share of the chip's memory above which weights, gradients and optimizer state count as not fitting [1]."""
+"""Share of the chip's memory above which weights, gradients and the optimizer's state count as not fitting [1]."""
 
 
 def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunBatch:
     """Build and stack the model, plan and cluster of each described row.
 
-    Where a row names no ZeRO stage and its state could not fit without sharding the weights, it is taken as FSDP.
+    Where a row names no ZeRO stage and its state could not fit with the one of its framework, it is taken as FSDP.
 
     Raises:
         ValueError: a shape or a degree that cannot be; the reader has checked files before.
@@ -112,9 +133,10 @@ def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:
     plan = Plan(**row.plan)
     if row.states_zero_stage or plan.pp > 1 or plan.dp * plan.cp == 1:
         return plan
-    # Weights and gradients are what ZeRO-1 leaves on every chip (Rajbhandari et al. 2020, section 3).
-    per_param = float(element_bytes(plan)) + float(plan.gradient_bytes) * float(model.trainable_share)
-    state = per_param * float(local_params(model, plan).total)
+    params, trained = local_params(model, plan), float(model.trainable_share)
+    per_param = float(element_bytes(plan)) + float(plan.gradient_bytes) * trained
+    optimizer = float(optimizer_state_bytes(plan)) * trained * float(held_params(params, plan, 1))
+    state = per_param * float(params.total) + optimizer
     return Plan(**{**row.plan, "zero_stage": 3.0}) if state > FSDP_FROM * cluster.chip.hbm_bytes else plan
 
 

@@ -89,7 +89,7 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
     with jax.enable_x64(True):
         jacobian = np.array(_jacobian(solution.parameters, problem))
         pseudo = np.asarray(residuals(solution.parameters, problem))
-        n_data = sum(float(weight.sum()) for weight in weights(problem))
+        n_data = sum(float(jnp.sum(weight)) for weight in weights_of_measured(problem))
         scale = np.asarray(information_scale(problem, solution))
     jacobian[: len(scale)] *= scale[:, None]
     errors = pseudo[: len(scale)] / scale
@@ -125,15 +125,23 @@ def information_scale(problem: Problem, solution: Solution) -> Array:
     return math.sqrt(information) / jax.vmap(jax.grad(robust))(errors)
 
 
+def weights_of_measured(problem: Problem) -> tuple[Array, Array]:
+    """What measured step times [row] and measured peaks [memory row] count, bounds nothing [1]."""
+    time, memory = weights(problem)
+    return time, memory * ~problem.is_bound
+
+
 def log_likelihood(problem: Problem, solution: Solution) -> float:
-    """Log likelihood of the measured logs of time and memory under Student's t [1]."""
+    """Log likelihood of the measured logs of time and memory under Student's t, and of bounds that are broken [1]."""
     nu = DEGREES_OF_FREEDOM
     constant = math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu) - 0.5 * math.log(nu * math.pi)
     total = 0.0
     with jax.enable_x64(True):
         logs = jnp.asarray(solution.log_residuals)
         errors = standardised_errors(logs[:, 0], logs[:, 1], problem)
-        for values, sigma, weight in zip(errors, (problem.scatter, MEMORY_SIGMA), weights(problem), strict=True):
-            density = constant - jnp.log(sigma) - 0.5 * (nu + 1.0) * jnp.log1p(values**2 / nu)
-            total += float(jnp.sum(weight * density))
+        kinds = (errors, (problem.scatter, MEMORY_SIGMA), weights(problem), weights_of_measured(problem))
+        for values, sigma, told, of_measured in zip(*kinds, strict=True):
+            # A bound that is kept is certain: its likelihood is one.
+            total -= float(jnp.sum(told * 0.5 * (nu + 1.0) * jnp.log1p(values**2 / nu)))
+            total += float(jnp.sum(of_measured * (constant - jnp.log(sigma))))
     return total

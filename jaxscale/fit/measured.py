@@ -104,6 +104,7 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
     times = measured_times(runs, described)[described.index]
     memory = np.asarray([1e9 * (row["peak_mem_gb"] or float("nan")) for row in rows])
     parts = np.asarray([row.measured_parts for row in described.descriptions])
+    states = np.asarray([row.states_recompute for row in described.descriptions])
     levels = {
         kind: tuple(str(row.effects[kind] or "") for row in described.descriptions)
         for kind in (described.descriptions[0].effects if described.descriptions else ())
@@ -117,7 +118,9 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
             f"{runs.path}: no row can be fitted; expected a step time, or a throughput, in rows that have every column "
             f"the model needs ({first})"
         )
-    return Measured(described.batch, times, memory, parts, levels).take(kept), described.index[kept]
+    # Runs may have recomputed what their table leaves open: then their chip's memory says nothing of what they kept.
+    bound = np.where(states, np.asarray(described.batch.cluster.chip.hbm_bytes), np.inf)
+    return Measured(described.batch, times, memory, bound, parts, levels).take(kept), described.index[kept]
 
 
 def groups_of(measured: Measured) -> np.ndarray:

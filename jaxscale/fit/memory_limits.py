@@ -10,22 +10,19 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
 from jax.scipy.stats import norm
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from jaxscale._compile import filter_jit
 from jaxscale.calibration import Calibration, MemoryLimit
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
-from jaxscale.fit.batch import RunBatch
+from jaxscale.fit.ended import log_use
 from jaxscale.fit.measured import describe_runs, measured_times, outcome
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.store import resolve_rows
-from jaxscale.memory import memory
+from jaxscale.fit.store import unconstrained_rows
 from jaxscale.runs import Runs
 
 MIN_RUNS = 5
@@ -62,15 +59,6 @@ class Outcomes(NamedTuple):
         return Outcomes(*(column[rows] for column in self))
 
 
-@filter_jit
-def _log_use(batch: RunBatch, coefficients: Coefficients) -> Float[Array, " row"]:
-    def one(run: RunBatch, row: Coefficients) -> Array:
-        peak = memory(run.model, run.plan, run.cluster, row)
-        return jnp.log(peak.total / peak.capacity)
-
-    return jax.vmap(one)(batch, coefficients)
-
-
 def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = None) -> Outcomes | None:
     """Runs of a table that ended or ran out of memory, with their predicted peaks; None where none ran out."""
     if not any(row["status"] == "oom" for row in runs):
@@ -85,7 +73,7 @@ def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None =
     found = Outcomes(
         np.asarray([level["source"] or "" for level in levels], dtype=object),
         np.asarray([level["architecture"] or "" for level in levels], dtype=object),
-        np.asarray(_log_use(described.batch, resolve_rows(coefficients, levels))),
+        np.asarray(log_use(described.batch, jnp.asarray(unconstrained_rows(coefficients, levels)))),
         status[described.index] == "oom",
     )
     return found.take(np.isin(status[described.index], ("ok", "oom")))

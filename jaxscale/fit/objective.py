@@ -15,12 +15,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxscale._types import Temperature
 from jaxscale.calibration import table_of
 from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
-from jaxscale.fit.batch import Measured, RunBatch
+from jaxscale.fit.batch import Measured, RunBatch, bucket_of, padding_rows
 from jaxscale.fit.parameters import Parametrisation, constrain
 from jaxscale.memory import memory
 from jaxscale.runs.defaults import default_for
@@ -38,9 +38,10 @@ class Problem(eqx.Module):
     Attributes:
         batch: what ran [row].
         log_time: natural log of measured step times [ln s], [row].
-        log_memory: natural log of measured peak memory [ln byte], 0 where none was measured [row].
-        with_memory: positions of the rows with a measured peak, then padding [memory row].
+        log_memory: natural log of measured peak memory, or of what bounds it [ln byte], 0 where nothing does [row].
+        with_memory: positions of the rows with a measured peak, then of those with a bound, then padding [memory row].
         has_memory: 1 for those rows, 0 for the padding [memory row].
+        is_bound: whether it is only known that a run fitted, `log_memory` being its chip's memory [memory row].
         memory_members: their rows of `members`, at hand since gathering them is slow [memory row, effect].
         base: unconstrained coefficients before the fit [row, coefficient].
         members: which effects apply to which row [row, effect].
@@ -55,6 +56,7 @@ class Problem(eqx.Module):
     log_memory: Float[Array, " row"]
     with_memory: Int[Array, " memory_row"]
     has_memory: Float[Array, " memory_row"]
+    is_bound: Bool[Array, " memory_row"]
     memory_members: Float[Array, "memory_row effect"]
     base: Float[Array, "row coefficient"]
     members: Float[Array, "row effect"]
@@ -76,12 +78,9 @@ class Problem(eqx.Module):
 MEMORY_SIGMA = 0.06
 """Sigma of the log peak memory in a fit; that of step time is the `scatter` of its table [1]."""
 
-ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
-"""Rows are padded with copies of weight 0 to one of these counts, so that few shapes are compiled [1]."""
-
 
 def make_problem(
-    measured: Measured, parametrisation: Parametrisation, base: np.ndarray, members: np.ndarray
+    measured: Measured, parametrisation: Parametrisation, base: np.ndarray, members: np.ndarray, bounds: np.ndarray
 ) -> Problem:
     """A problem of all measured rows, padded to a bucket of rows.
 
@@ -90,25 +89,27 @@ def make_problem(
         parametrisation: map from parameters to coefficients.
         base: unconstrained coefficients before the fit [row, coefficient].
         members: which effects apply to which row [row, effect].
+        bounds: whether the memory of its chip bounds the peak of a row, of which nothing else is known [row].
 
     Returns:
         The problem; its first `len(measured.batch)` rows are the measured ones.
     """
     n = len(measured.batch)
-    size = next(bucket for bucket in ROW_BUCKETS if bucket >= n)
-    rows = np.concatenate([np.arange(n), np.zeros(size - n, dtype=int)])
-    weight = np.concatenate([information(measured), np.zeros(size - n)])
+    rows = padding_rows(n)
+    weight = np.concatenate([information(measured), np.zeros(len(rows) - n)])
     batch = jax.tree.map(jnp.asarray, measured.batch.take(rows))
-    memory = np.asarray(measured.peak_memory)[rows]
+    known, bounded = np.flatnonzero(np.isfinite(measured.peak_memory)), np.flatnonzero(bounds)
+    memory = np.where(bounds, measured.peak_bound, measured.peak_memory)[rows]
     log_memory = jnp.asarray(np.log(np.where(np.isfinite(memory), memory, 1.0)))
     log_time = jnp.log(jnp.asarray(np.asarray(measured.step_time)[rows]))
     fixed = (jnp.asarray(base[rows]), jnp.asarray(members[rows]), jnp.asarray(weight))
-    known = np.flatnonzero(np.isfinite(memory) & (weight > 0.0))
-    room = next(bucket for bucket in ROW_BUCKETS if bucket >= max(len(known), 1))
-    with_memory = np.concatenate([known, np.zeros(room - len(known))]).astype(int)
-    has_memory = jnp.asarray((np.arange(room) < len(known)).astype(float))
-    memory_members = jnp.asarray(members[rows][with_memory])
-    logs = (log_time, log_memory, jnp.asarray(with_memory), has_memory, memory_members)
+    told = np.concatenate([known, bounded])
+    place = np.arange(bucket_of(max(len(told), 1)))
+    with_memory = np.pad(told, (0, len(place) - len(told)))
+    has_memory = jnp.asarray((place < len(told)).astype(float))
+    is_bound = jnp.asarray((place >= len(known)) & (place < len(told)))
+    memory_members = jnp.asarray(members[with_memory])
+    logs = (log_time, log_memory, jnp.asarray(with_memory), has_memory, is_bound, memory_members)
     scatter = time_scatter(measured.levels["source"])[rows]
     return Problem(batch, *logs, *fixed, parametrisation, jnp.asarray(scatter))
 
@@ -191,10 +192,18 @@ def _errors_by_row(rows: Float[Array, "row coefficient"], problem: Problem) -> t
 
 
 def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """Predicted minus measured logs of step time and memory, 0 where no peak was measured [row, 2]."""
+    """Predicted minus measured logs of step time and memory [row, 2].
+
+    Of memory 0 where no peak was measured, but for runs that should not have fitted: how far they exceed their chip's.
+    """
     time, memory = row_errors(problem.rows(parameters), problem)
-    measured = jnp.zeros_like(time).at[problem.with_memory].add(problem.has_memory)
-    return jnp.stack([time, memory * measured], axis=1)
+    told = problem.has_memory * beyond_bound(memory[problem.with_memory], problem)
+    return jnp.stack([time, jnp.zeros_like(time).at[problem.with_memory].add(told)], axis=1)
+
+
+def beyond_bound(memory: Float[Array, " memory_row"], problem: Problem) -> Array:
+    """Errors of memory, 0 where a bound is kept [memory row]."""
+    return jnp.where(problem.is_bound & (memory < 0.0), 0.0, memory)
 
 
 def pseudo_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
@@ -221,11 +230,13 @@ def _residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Proble
     (parameters, problem), mapping = primals, primals[1].parametrisation
     known, n_pooled = problem.with_memory, mapping.spread.shape[0]
     errors, by_time, by_memory = _errors_by_row(problem.rows(parameters), problem)
-    (time, memory), counts = standardised_errors(*errors, problem), _root_weights(problem)
-    (time, of_time), (memory, of_memory) = (_with_slope(values) for values in (time, memory))
+    standardised, counts = standardised_errors(*errors, problem), _root_weights(problem)
+    (time, of_time), (memory, of_memory) = (_with_slope(values) for values in standardised)
     effects, of_effects = _with_slope(parameters[n_pooled:])
     by_time = by_time * (counts[0] * of_time / problem.scatter)[:, None]
-    by_memory = by_memory[known] * (counts[1] * of_memory / MEMORY_SIGMA)[:, None]
+    # A bound that is kept has an error of exactly zero, and pulls nowhere.
+    pull = jnp.where(problem.is_bound & (standardised[1] == 0.0), 0.0, counts[1] * of_memory / MEMORY_SIGMA)
+    by_memory = by_memory[known] * pull[:, None]
     tangent = tangents[0]
     changes = (
         mapping.row_jacobian(by_time, problem.members) @ tangent,
@@ -238,17 +249,17 @@ def _residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Proble
 
 
 def standardised_errors(time: Array, memory: Array, problem: Problem) -> tuple[Array, Array]:
-    """Errors of step time [row] and of the peaks that were measured [memory row], over their scatter [1]."""
-    return time / problem.scatter, memory[problem.with_memory] / MEMORY_SIGMA
+    """Errors of step time [row] and of the peaks of which something is known [memory row], over their scatter [1]."""
+    return time / problem.scatter, beyond_bound(memory[problem.with_memory], problem) / MEMORY_SIGMA
 
 
 def weights(problem: Problem) -> tuple[Array, Array]:
-    """What step times [row] and the peaks that were measured [memory row] count, padding nothing [1]."""
+    """What step times [row] and the peaks of which something is known [memory row] count, padding nothing [1]."""
     return problem.weight, problem.weight[problem.with_memory] * problem.has_memory
 
 
 def _root_weights(problem: Problem) -> tuple[Array, Array]:
-    """Roots of the weights of step times [row] and of the peaks that were measured [memory row].
+    """Roots of the weights of step times [row] and of the peaks of which something is known [memory row].
 
     They are apart from what they weigh: a row of weight zero must not meet the infinite slope of sqrt(0).
     """

@@ -9,6 +9,7 @@ import numpy as np
 from jaxscale.calibration import Calibration
 from jaxscale.coefficients import Coefficients, prior_medians, priors
 from jaxscale.fit.batch import Measured
+from jaxscale.fit.ended import bounds_memory
 from jaxscale.fit.objective import Problem, make_problem
 from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation, unconstrain
 from jaxscale.fit.scope import scope
@@ -31,9 +32,11 @@ def fit_problem(measured: Measured, start: Coefficients) -> tuple[Problem, tuple
     Returns:
         The problem, and its effects in parameter order.
     """
-    effects = find_effects(measured.levels, scope(measured))
+    base = base_of(measured, start)
+    bounds = bounds_memory(measured, base)
+    effects = find_effects(measured.levels, scope(measured, bounds))
     members = membership(measured.levels, effects)
-    return make_problem(measured, parametrisation(effects), base_of(measured, start), members), effects
+    return make_problem(measured, parametrisation(effects), base, members, bounds), effects
 
 
 def parameters_of(coefficients: Coefficients, problem: Problem, effects: Sequence[Effect]) -> np.ndarray:

@@ -249,8 +249,8 @@ class FitResult:
     @property
     def memory_errors(self) -> np.ndarray:
         """Predicted minus measured logs of peak memory of the runs that state one, in sample [run with a peak]."""
-        position, count = np.asarray(self.problem.with_memory), int(np.sum(np.asarray(self.problem.has_memory)))
-        return np.asarray(self.solution.log_residuals)[position[:count], 1]
+        is_measured = (np.asarray(self.problem.has_memory) > 0.0) & ~np.asarray(self.problem.is_bound)
+        return np.asarray(self.solution.log_residuals)[np.asarray(self.problem.with_memory)[is_measured], 1]
 
     @property
     def valid(self) -> bool:

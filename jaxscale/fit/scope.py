@@ -76,11 +76,17 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
 }
 
 
-def scope(measured: Measured) -> np.ndarray:
+BOUNDED = ("activation_factor",)
+"""Coefficients of memory that runs may tell of which it is only known that they fitted: the one that moves most of the
+peak, as a bound can tell one thing."""
+
+
+def scope(measured: Measured, bounds: np.ndarray) -> np.ndarray:
     """Whether each coefficient can move the prediction of each run that was measured.
 
     Args:
         measured: the runs.
+        bounds: whether all that is known of the peak of a run is that it fitted [row].
 
     Returns:
         Array of booleans [row, coefficient].
@@ -91,5 +97,6 @@ def scope(measured: Measured) -> np.ndarray:
     for name in names():
         condition = _CONDITIONS.get(name)
         inside = everywhere if condition is None else condition(measured.batch)
-        columns.append(inside & has_memory if name in MEMORY_COEFFICIENTS else inside)
+        told = has_memory | bounds if name in BOUNDED else has_memory
+        columns.append(inside & told if name in MEMORY_COEFFICIENTS else inside)
     return np.stack(columns, axis=1)

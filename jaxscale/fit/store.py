@@ -15,6 +15,9 @@ from jaxscale.coefficients import Coefficients, from_values, names, prior_median
 from jaxscale.errors import InputError
 from jaxscale.fit.parameters import constrain_values, unconstrain
 
+END = "end"
+"""Last table of a file, without which it is not whole."""
+
 
 def load_fit(name_or_path: str | Path = "default") -> Coefficients:
     """Coefficients of a shipped fit or of a file, `js.load_fit("default")`.
@@ -38,7 +41,10 @@ def load_fit(name_or_path: str | Path = "default") -> Coefficients:
             shipped = sorted(file.stem for file in path.parent.glob("*.toml") if _is_fit(file))
             known = ", ".join([*shipped, "prior"])
             raise InputError(f"fit {str(name_or_path)!r} is not shipped; expected a .toml file or one of: {known}")
-    return _parse(path, read_toml(path))
+    table = read_toml(path)
+    if "provenance" in table and END not in table:
+        raise InputError(f"{path}: cut or of another version; expected a whole fit, up to its last table [{END}]")
+    return _parse(path, table)
 
 
 def _is_fit(path: Path) -> bool:
@@ -154,7 +160,7 @@ def to_toml(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, An
     Returns:
         The text.
     """
-    return "\n".join([f"# {comment}", *_fit_lines(coefficients, parameters, "")]) + "\n"
+    return "\n".join([f"# {comment}", *_fit_lines(coefficients, parameters, ""), "", f"[{END}]"]) + "\n"
 
 
 def _fit_lines(coefficients: Coefficients, parameters: Mapping[str, Mapping[str, Any]], within: str) -> list[str]:

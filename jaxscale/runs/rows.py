@@ -43,6 +43,7 @@ class RowDescription:
         effects: levels of the categorical effects as the row names them, None where it does not.
         measured_parts: how many timings are behind all rows of its setup, where steps are composed of them [1].
         states_zero_stage: whether the row names its ZeRO stage itself.
+        states_recompute: whether it names what it recomputes.
         remarks: what was assumed beyond the documented defaults.
     """
 
@@ -55,6 +56,7 @@ class RowDescription:
     effects: Mapping[str, str | None]
     measured_parts: float
     states_zero_stage: bool = True
+    states_recompute: bool = True
     remarks: tuple[str, ...] = ()
 
 
@@ -99,6 +101,7 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
         },
         measured_parts=float(_default(row, "measured_parts")),
         states_zero_stage=row["zero_stage"] is not None,
+        states_recompute=row["activation_recompute"] is not None,
         remarks=_remarks(row, known, batch),
     )
 
@@ -172,6 +175,7 @@ def _choices(row: Row, tp: float) -> dict[str, Any]:
         "overlap_gradients": bool(_default(row, "overlap_gradients")),
         "balanced_stages": float(_default(row, "balanced_stages")),
         "gradient_bytes": float(_default(row, "gradient_bytes")),
+        "fused_glu": bool(_default(row, "fused_glu")),
     }
 
 

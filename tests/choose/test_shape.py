@@ -113,7 +113,7 @@ def test_another_size():
 
 
 def test_too_large_for_the_chips():
-    with pytest.raises(InputError, match="no shape of 2e\\+12 parameters fits in 80 GB"):
+    with pytest.raises(InputError, match="no shape of 2e\\+12 parameters fits in 84.9 GB"):
         search_shape(LLAMA, PLAN, H100S, COEFFICIENTS, params=2e12)
     with pytest.raises(InputError, match="params"):
         search_shape(LLAMA, PLAN, H100S, COEFFICIENTS, params=-1.0)

@@ -9,6 +9,7 @@ import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.batch import Measured, concatenate
+from jaxscale.fit.ended import bounds_memory
 from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.objective import predicted_logs
 from jaxscale.fit.prepare import base_of
@@ -22,6 +23,18 @@ def measured() -> Measured:
 
 
 @pytest.fixture(scope="module")
+def bounds(measured: Measured) -> np.ndarray:
+    """Whether all that is known of the memory of a run is that it fitted [row]."""
+    return bounds_memory(measured, base_of(measured, js.prior_medians()))
+
+
+@pytest.fixture(scope="module")
+def inside(measured: Measured, bounds: np.ndarray) -> np.ndarray:
+    """Scope of each coefficient [row, coefficient]."""
+    return scope(measured, bounds)
+
+
+@pytest.fixture(scope="module")
 def slopes(measured: Measured) -> np.ndarray:
     """Derivative of the logs of step time and memory by each coefficient [row, coefficient]."""
     rows = jnp.asarray(base_of(measured, js.prior_medians()))
@@ -29,24 +42,27 @@ def slopes(measured: Measured) -> np.ndarray:
     return np.asarray(jax.jit(jax.grad(lambda u: jnp.sum(jnp.stack(predicted_logs(batch, u)))))(rows))
 
 
-def test_coefficients_out_of_scope_move_nothing(measured: Measured, slopes: np.ndarray):
-    outside = ~scope(measured)
+def test_coefficients_out_of_scope_move_nothing(inside: np.ndarray, slopes: np.ndarray):
+    outside = ~inside
     step_only = np.asarray([name not in MEMORY_COEFFICIENTS for name in names()])
     np.testing.assert_allclose(slopes[:, step_only][outside[:, step_only]], 0.0, atol=1e-14)
     assert outside.any(axis=0).sum() >= 20
 
 
-def test_most_coefficients_in_scope_move_something(measured: Measured, slopes: np.ndarray):
-    inside = scope(measured)
+def test_most_coefficients_in_scope_move_something(inside: np.ndarray, slopes: np.ndarray):
     moved = np.asarray([np.abs(slopes[inside[:, i], i]).max(initial=0.0) > 0.0 for i in range(len(names()))])
     assert moved.all(), [name for name, moves in zip(names(), moved, strict=True) if not moves]
 
 
-def test_biases_count_only_where_experts_have_them(measured: Measured, slopes: np.ndarray):
+def test_biases_count_only_where_experts_have_them(inside: np.ndarray, slopes: np.ndarray):
     column = names().index("bias_passes")
-    np.testing.assert_array_equal(scope(measured)[:, column], slopes[:, column] != 0.0)
+    np.testing.assert_array_equal(inside[:, column], slopes[:, column] != 0.0)
 
 
-def test_memory_counts_only_where_it_was_measured(measured: Measured):
-    column = names().index("working_bytes")
-    np.testing.assert_array_equal(scope(measured)[:, column], np.isfinite(np.asarray(measured.peak_memory)))
+def test_memory_counts_where_it_was_measured_and_a_bound_for_one_coefficient(
+    measured: Measured, bounds: np.ndarray, inside: np.ndarray
+):
+    is_measured = np.isfinite(np.asarray(measured.peak_memory))
+    np.testing.assert_array_equal(inside[:, names().index("working_bytes")], is_measured)
+    np.testing.assert_array_equal(inside[:, names().index("activation_factor")], is_measured | bounds)
+    assert bounds.any() and not (bounds & is_measured).any()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
+from jaxscale._resources import fit_path
 from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Origin, Scatter
 from jaxscale.coefficients import from_values, names, values_of
 from jaxscale.fit.store import to_toml
@@ -162,10 +163,23 @@ def test_a_record_is_the_same_on_disk(tmp_path, record: Calibration):
 
 
 def test_a_fit_that_ends_early_is_refused(tmp_path):
+    """Effects, scatter or limits that are missing would change predictions without a word."""
+    text = fit_path("bigscience_bloom_a100.toml").read_text(encoding="utf-8")
+    tables = text.split("\n\n[")
+    path = tmp_path / "mine.toml"
+    for kept in range(2, len(tables), 7):
+        path.write_text("\n\n[".join(tables[:kept]), encoding="utf-8")
+        with pytest.raises(js.InputError, match="expected a whole fit"):
+            js.load_fit(path)
+    path.write_text(text, encoding="utf-8")
+    assert js.load_fit(path).calibration == js.load_fit("bigscience_bloom_a100").calibration
+
+
+def test_a_fit_without_one_coefficient_is_refused(tmp_path):
     """A file of one's own may state some coefficients only; one that a fit wrote states all."""
     text = to_toml(js.prior_medians(), {}, "a fit")
     path = tmp_path / "mine.toml"
-    path.write_text(text[: text.index("[coefficients.tp_overlap]")])
+    path.write_text(text.replace("[coefficients.tp_overlap]", "[other]"))
     with pytest.raises(js.InputError, match="coefficients.tp_overlap is missing; expected a whole fit"):
         js.load_fit(path)
 

@@ -81,7 +81,7 @@ def test_own_scenarios(tmp_path):
     path = tmp_path / "own.toml"
     path.write_text("[scenarios.mine]\ngpu = 'b200'\nnetwork_latency = 1e-6\n")
     mine = load_scenarios(path)["mine"]
-    assert mine.network_latency == 1e-6 and mine.memory_bytes == pytest.approx(180e9)
+    assert mine.network_latency == 1e-6 and mine.memory_bytes == pytest.approx(191.5e9)
     assert mine.batch_exponent == pytest.approx(1 / 6)
 
 

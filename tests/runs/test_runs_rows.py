@@ -33,6 +33,7 @@ def test_complete_row(table):
         **{"zero_stage": 0, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"},
         **{"precision": "bf16", "flash_attention": True, "overlap_gradients": True, "balanced_stages": False},
         "gradient_bytes": 4,
+        "fused_glu": False,
     }
     assert (row.gpu, row.n_gpus, row.gpus_per_node, row.remarks) == ("a100-80gb", 16, None, ())
     assert row.effects["framework"] is None and row.effects["precision"] == "bf16"
@@ -98,7 +99,7 @@ def test_catalogue_does_not_fill_another_shape(table):
         ({"activation_recompute": "minimal"}, {"recompute": "selective"}),
         ({"attention_kernel": "torch"}, {"flash_attention": False}),
         ({"vpp": "3"}, {"schedule": "interleaved"}),
-        ({"framework": "nemo"}, {"zero_stage": 1, "sequence_parallel": True, "gradient_bytes": 2}),
+        ({"framework": "nemo"}, {"zero_stage": 1, "sequence_parallel": True, "gradient_bytes": 2, "fused_glu": True}),
         ({"framework": "nemo", "zero_stage": "0"}, {"zero_stage": 0}),
         ({"framework": "mlperf"}, {"precision": "fp8"}),
         ({"framework": "nanotron"}, {"balanced_stages": True}),

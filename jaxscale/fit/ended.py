@@ -1,0 +1,47 @@
+"""What it says of memory that a run ended: its peak was at most what its chip has.
+
+Most tables state step times alone. A run without a stated peak still bounds it, where its table says what was kept for
+the backward pass: in a fit the predicted peak counts where it exceeds the chip's memory, by as much, and nowhere else
+(a censored observation; Tobin 1958, Econometrica 26, 24-36).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale.fit.batch import Measured, RunBatch, padding_rows
+from jaxscale.fit.parameters import constrain
+from jaxscale.memory import memory
+
+NEAR_CAPACITY = 0.5
+"""Peak over the chip's memory, as predicted before a fit, up to which it says nothing that a run ended: no fit moves a
+prediction so far that it would bound it [1]."""
+
+
+@filter_jit
+def log_use(batch: RunBatch, unconstrained: Float[Array, "row coefficient"]) -> Float[Array, " row"]:
+    """Natural log of predicted peak memory over the chip's memory of each run [1], [row]."""
+
+    def one(run: RunBatch, row: Array) -> Array:
+        peak = memory(run.model, run.plan, run.cluster, constrain(row))
+        return jnp.log(peak.total / peak.capacity)
+
+    return jax.vmap(one)(batch, unconstrained)
+
+
+def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
+    """Whether all that is known of the peak of each run is that it fitted, where that says something [row].
+
+    Args:
+        measured: the runs, all of which ended.
+        base: their unconstrained coefficients before a fit [row, coefficient].
+
+    Returns:
+        Booleans [row].
+    """
+    rows = padding_rows(len(measured.batch))
+    use = log_use(jax.tree.map(jnp.asarray, measured.batch.take(rows)), jnp.asarray(base[rows]))
+    is_near = np.asarray(use)[: len(measured.batch)] > np.log(NEAR_CAPACITY)
+    return is_near & np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
