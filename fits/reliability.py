@@ -80,9 +80,8 @@ def ended_table() -> str:
         said = predict(runs)
         ended = np.isfinite(said.measured) & np.isfinite(said.memory) & ~np.isfinite(said.measured_memory)
         states = np.asarray([row["activation_recompute"] is not None for row in runs])
-        for rows in (ended & states, ended & ~states):
+        for stated, rows in (("yes", ended & states), ("no", ended & ~states)):
             if rows.any():
-                stated = "yes" if states[rows].all() else "no"
                 lines.append((path.stem, stated, f"{rows.sum()}", f"{(rows & ~said.fits).sum()}"))
     return markdown_table(("runs of", "recomputation stated", "n", "said to run out"), lines)
 

@@ -22,6 +22,6 @@ def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace
         overlap_gradients=default_for("overlap_gradients", framework, None),
         balanced_stages=default_for("balanced_stages", framework, None),
         gradient_bytes=float(default_for("gradient_bytes", framework, None)),
-        fused_glu=bool(default_for("fused_glu", framework, None)),
+        fused_glu=default_for("fused_glu", framework, None),
         precision=precision,
     )

@@ -8,7 +8,7 @@ from jaxscale._resources import data_path
 from jaxscale.catalogue import cluster, model, read_toml
 from jaxscale.choose._host import number
 from jaxscale.choose.best_plan import best_plan
-from jaxscale.choose.enumerate import PlanSpace
+from jaxscale.choose.enumerate import FIXED, PlanSpace
 from jaxscale.choose.result import PlanChoice, plan_words
 from jaxscale.coefficients import Coefficients
 from jaxscale.errors import InputError
@@ -82,13 +82,7 @@ def compare_design(name: str, coefficients: Coefficients | None = None) -> Compa
     levels = {"gpu": design["gpu"], "precision": "bf16", "framework": design.get("framework")}
     pooled = load_fit() if coefficients is None else coefficients
     plan, fitted = Plan(**design["plan"]), resolve(pooled, levels)
-    space = PlanSpace(
-        flash_attention=bool(plan.flash_attention),
-        overlap_gradients=bool(plan.overlap_gradients),
-        balanced_stages=bool(plan.balanced_stages),
-        gradient_bytes=float(plan.gradient_bytes),
-        fused_glu=bool(plan.fused_glu),
-    )
+    space = PlanSpace(**{name: value for name, value in plan_words(plan).items() if name in FIXED})
     batch = design["global_batch_size_seqs"]
     choice = best_plan(shape, machine, batch, coefficients=pooled, levels=levels, space=space)
     seconds, peak = (number(part(shape, plan, machine, fitted).total) for part in (step_time, memory))

@@ -41,7 +41,10 @@ def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
     Returns:
         Booleans [row].
     """
-    rows = padding_rows(len(measured.batch))
-    use = log_use(jax.tree.map(jnp.asarray, measured.batch.take(rows)), jnp.asarray(base[rows]))
-    is_near = np.asarray(use)[: len(measured.batch)] > np.log(NEAR_CAPACITY)
-    return is_near & np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
+    bounds = np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
+    if bounds.any():
+        found = np.flatnonzero(bounds)
+        rows = found[padding_rows(len(found))]
+        use = log_use(jax.tree.map(jnp.asarray, measured.batch.take(rows)), jnp.asarray(base[rows]))
+        bounds[found] = np.asarray(use)[: len(found)] > np.log(NEAR_CAPACITY)
+    return bounds

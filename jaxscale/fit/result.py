@@ -15,7 +15,7 @@ from jaxscale.coefficients import Coefficients, names, priors
 from jaxscale.errors import InputError
 from jaxscale.files import write_whole
 from jaxscale.fit.batch import RunBatch
-from jaxscale.fit.diagnostics import Diagnostics, diagnose
+from jaxscale.fit.diagnostics import Diagnostics, diagnose, weights_of_measured
 from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect, constrain_values, slope_of_values, unconstrain
 from jaxscale.fit.profile import profile_intervals, profile_rises
@@ -249,7 +249,7 @@ class FitResult:
     @property
     def memory_errors(self) -> np.ndarray:
         """Predicted minus measured logs of peak memory of the runs that state one, in sample [run with a peak]."""
-        is_measured = (np.asarray(self.problem.has_memory) > 0.0) & ~np.asarray(self.problem.is_bound)
+        is_measured = np.asarray(weights_of_measured(self.problem)[1]) > 0.0
         return np.asarray(self.solution.log_residuals)[np.asarray(self.problem.with_memory)[is_measured], 1]
 
     @property

@@ -76,8 +76,8 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
 }
 
 
-BOUNDED = ("activation_factor",)
-"""Coefficients of memory that runs may tell of which it is only known that they fitted: the one that moves most of the
+BOUNDED = "activation_factor"
+"""Coefficient of memory that runs may tell of which it is only known that they fitted: the one that moves most of the
 peak, as a bound can tell one thing."""
 
 
@@ -97,6 +97,7 @@ def scope(measured: Measured, bounds: np.ndarray) -> np.ndarray:
     for name in names():
         condition = _CONDITIONS.get(name)
         inside = everywhere if condition is None else condition(measured.batch)
-        told = has_memory | bounds if name in BOUNDED else has_memory
-        columns.append(inside & told if name in MEMORY_COEFFICIENTS else inside)
+        if name in MEMORY_COEFFICIENTS:
+            inside = inside & (has_memory | bounds if name == BOUNDED else has_memory)
+        columns.append(inside)
     return np.stack(columns, axis=1)
