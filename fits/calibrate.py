@@ -103,7 +103,9 @@ def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[
     found += [typical(kind, entries) for kind, entries in by_source.items()]
     found += new_source_scatter(everything, by_source["unseen"])
     record = result.coefficients.calibration or Calibration("default")
-    record = dataclasses.replace(record, scatter=(*record.scatter, *found))
+    novel = {entry.kind for entry in found}
+    usual = [entry for entry in record.scatter if entry.kind not in novel]
+    record = dataclasses.replace(record, scatter=(*usual, *found))
     return dataclasses.replace(result, coefficients=dataclasses.replace(result.coefficients, calibration=record))
 
 

@@ -27,6 +27,9 @@ KINDS = (
 )
 """Kinds of level whose effects add to that of the source."""
 
+NOTED_KINDS = ("source", "framework", "gpu", "precision", "attention_kernel", "architecture")
+"""Kinds of level of which a prediction says so where no fitted run had the one of its run."""
+
 OTHER_SOURCES = "framework_sources"
 """Kind of the effect that a framework's sources foretell for a source that was never fitted."""
 
@@ -78,13 +81,17 @@ class Scatter:
         level: its name; the framework of `unnamed` and `new_source`, the source of `new_model` and `larger`, empty for
             any of these, or where no framework is named; empty for `unseen`.
         time: half-width of the central 90 % interval of log step time [1].
-        memory: standard deviation of log peak memory [1].
+        memory: standard deviation of log peak memory [1]; nan where too few runs state one.
     """
 
     kind: str
     level: str
     time: float
     memory: float
+
+
+NO_RUNS = Scatter("unseen", "", math.log(2.0), 0.3)
+"""Scatter where no run says more: within a factor of two."""
 
 
 @dataclass(frozen=True)
@@ -223,17 +230,19 @@ class Calibration:
         levels = self.named(levels)
         found = [self._usual_scatter(levels), *self._novel_scatter(levels, n_chips)]
         widest = max(found, key=lambda entry: entry.time)
-        return replace(widest, memory=max(entry.memory for entry in found))
+        return replace(widest, memory=max(entry.memory for entry in found if math.isfinite(entry.memory)))
 
     def _usual_scatter(self, levels: Mapping[str, str | None]) -> Scatter:
+        """Of the run's source, or its framework, or an unseen one; of memory, that of the first of them with one."""
         source, framework = levels.get("source") or "", levels.get("framework") or ""
         first = ("source", source) if source else (UNNAMED, framework)
-        found = (self._scatter_by_level.get(place) for place in (first, ("framework", framework)))
-        return next((scatter for scatter in found if scatter is not None), self._unseen_scatter)
+        places = (self._scatter_by_level.get(place) for place in (first, ("framework", framework)))
+        found = [*(scatter for scatter in places if scatter is not None), self._unseen_scatter, NO_RUNS]
+        return replace(found[0], memory=next(entry.memory for entry in found if math.isfinite(entry.memory)))
 
     @functools.cached_property
     def _unseen_scatter(self) -> Scatter:
-        return self._scatter_by_level.get(("unseen", ""), Scatter("unseen", "", math.log(1.5), 0.25))
+        return self._scatter_by_level.get(("unseen", ""), NO_RUNS)
 
     def _is_unseen(self, kind: str, level: str | None) -> bool:
         return bool(self.known and level) and (kind, level) not in self._known
@@ -244,8 +253,9 @@ class Calibration:
         return start is not None and ((kind, level) in start._known or start._started_with(kind, level))
 
     def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
-        source, framework, largest = levels.get("source") or "", levels.get("framework") or "", dict(self.largest)
-        is_fitted = source in self.known_sources or (not source and (UNNAMED, framework) in self._scatter_by_level)
+        source, framework = levels.get("source") or "", levels.get("framework") or ""
+        # A source of which too few runs were left out to tell its scatter is new for all that is known of it.
+        is_fitted = (("source", source) if source else (UNNAMED, framework)) in self._scatter_by_level
         is_new_source = not is_fitted and ("framework", framework) in self._known
         # A kernel that was never timed sets a run apart about as much as another system does.
         is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
@@ -256,13 +266,24 @@ class Calibration:
         novel = (
             ("new_source", framework, is_new_source),
             ("new_model", source, self._is_unseen("architecture", levels.get("architecture"))),
-            ("larger", source, n_chips > largest.get(source, max(largest.values(), default=math.inf))),
+            ("larger", source, n_chips > self._most_chips(source)),
         )
         found = [] if all(of_start) else [self._unseen_scatter]
         for kind, level, is_novel in novel:
             entries = (self._scatter_by_level.get((kind, name)) for name in (level, "") if is_novel)
             found += [entry for entry in entries if entry is not None][:1]
         return found
+
+    def _most_chips(self, source: str) -> float:
+        """Most chips of any run of a source, or of any at all where the source is not known."""
+        largest = dict(self.largest)
+        return largest.get(source, max(largest.values(), default=math.inf))
+
+    def most_chips_of(self, levels: Mapping[str, str | None]) -> float:
+        """Most chips of any run of a run's source, or of any at all where the source is not known [1]."""
+        if origin := self.origin_of(levels):
+            return origin.record.most_chips_of(levels)
+        return self._most_chips(self.named(levels).get("source") or "")
 
     @functools.cached_property
     def limit_by_source(self) -> dict[str, MemoryLimit]:
@@ -288,15 +309,13 @@ class Calibration:
         """Levels of a run that are not among those of the runs of the fit that answers for it."""
         if origin := self.origin_of(levels):
             return origin.record._new(levels)
-        named = {kind: levels.get(kind) for kind in ("source", "framework", "gpu", "precision", "attention_kernel")}
+        named = {kind: levels.get(kind) for kind in NOTED_KINDS}
         return [(kind, level) for kind, level in named.items() if level and (kind, level) not in self._known]
 
 
 def scatter_of(record: Calibration | None, levels: Mapping[str, str | None], n_chips: float) -> Scatter:
-    """Scatter of a run of the given levels on `n_chips` chips; without a calibration, within a factor of two."""
-    if record is None:
-        return Scatter("unseen", "", math.log(2.0), 0.3)
-    return record.scatter_of(levels, n_chips)
+    """Scatter of a run of the given levels on `n_chips` chips; `NO_RUNS` without a calibration."""
+    return NO_RUNS if record is None else record.scatter_of(levels, n_chips)
 
 
 def interval_ends(middle: Any, half: Any) -> tuple[Any, Any]:

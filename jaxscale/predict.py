@@ -1,6 +1,6 @@
 """`predict`: step time with interval, memory and cost terms for every row of a runs table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,40 +135,24 @@ def predict(
     """
     coefficients = coefficients if isinstance(coefficients, Coefficients) else load_fit(coefficients)
     described = describe_runs(runs, hardware)
-    n = len(runs)
-    columns = {name: np.full(n, np.nan) for name in NUMBERS}
-    terms = {name: np.full(n, np.nan) for name in StepTime.__dataclass_fields__}
+    numbers = dict.fromkeys(NUMBERS, np.full(len(runs), np.nan))
+    terms = dict.fromkeys(StepTime.__dataclass_fields__, numbers["step_time"])
     notes = list(described.notes)
     if described.batch is not None:
         levels = [row.effects for row in described.descriptions]
-        resolved = resolve_rows(coefficients, levels)
-        step, peak = _evaluate(*_pad(described.batch, resolved))
-        count = len(described.batch)
-        index = described.index
-        for name, values in step.terms().items():
-            terms[name][index] = np.asarray(values)[:count]
-        total = np.asarray(step.total)[:count]
-        peak = np.asarray(peak)[:count]
-        chips = np.asarray(described.batch.cluster.n_chips)
-        record = coefficients.calibration
-        scatter = [scatter_of(record, row, float(n)) for row, n in zip(levels, chips, strict=True)]
-        half = np.asarray([entry.time for entry in scatter])
-        memory_half = Z90 * np.asarray([entry.memory for entry in scatter])
-        known = record or Calibration("none")
-        limits = [known.memory_limit_of(row, entry.memory) for row, entry in zip(levels, scatter, strict=True)]
-        capacity = np.asarray(described.batch.cluster.chip.hbm_bytes)
-        columns["step_time"][index] = total
-        columns["lo"][index], columns["hi"][index] = interval_ends(total, half)
-        columns["memory"][index] = peak
-        columns["memory_lo"][index], columns["memory_hi"][index] = interval_ends(peak, memory_half)
-        uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
-        columns["oom_probability"][index] = [probability_of_oom(*use) for use in uses]
-        for position, row, broken in zip(index, levels, _broken_rules(described.batch), strict=True):
-            said = (notes[position], broken, _unseen(coefficients, row))
+        answers, parts = _answers(described.batch, coefficients, levels)
+        numbers, terms = (
+            {name: _at(described.index, column, len(runs)) for name, column in found.items()}
+            for found in (answers, parts)
+        )
+        counts = np.asarray(described.batch.cluster.n_chips).tolist()
+        rows = zip(described.index, levels, counts, _broken_rules(described.batch), strict=True)
+        for position, row, chips, broken in rows:
+            said = (notes[position], broken, _unseen(coefficients, row, chips))
             notes[position] = "; ".join(text for text in said if text)
     times = measured_times(runs, described)
     return Prediction(
-        **columns,
+        **numbers,
         terms=terms,
         notes=tuple(notes),
         measured=times,
@@ -178,6 +162,32 @@ def predict(
     )
 
 
+def _at(index: np.ndarray, column: np.ndarray, n: int) -> np.ndarray:
+    """A column of n rows that has the given values at `index`, and nan elsewhere."""
+    rows = np.full(n, np.nan)
+    rows[index] = column
+    return rows
+
+
+def _answers(
+    batch: RunBatch, coefficients: Coefficients, levels: Sequence[Mapping[str, str | None]]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """`NUMBERS` of each run by name, and the terms of its step by name [answered row]."""
+    count, record = len(batch), coefficients.calibration
+    step, peak = _evaluate(*_pad(batch, resolve_rows(coefficients, levels)))
+    found = (step.total, peak, step.terms())
+    total, peak, terms = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], found)
+    chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
+    scatter = [scatter_of(record, row, float(n)) for row, n in zip(levels, chips, strict=True)]
+    known = record or Calibration("none")
+    limits = [known.memory_limit_of(row, entry.memory) for row, entry in zip(levels, scatter, strict=True)]
+    lo, hi = interval_ends(total, np.asarray([entry.time for entry in scatter]))
+    memory_lo, memory_hi = interval_ends(peak, Z90 * np.asarray([entry.memory for entry in scatter]))
+    uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
+    oom = np.asarray([probability_of_oom(*use) for use in uses])
+    return dict(zip(NUMBERS, (total, lo, hi, peak, memory_lo, memory_hi, oom), strict=True)), terms
+
+
 def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coefficients]:
     """Repeat the last row up to a power of two, so that tables of many lengths share few compilations."""
     n = len(batch)
@@ -185,7 +195,7 @@ def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coeffic
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), (batch, coefficients))
 
 
-def _unseen(coefficients: Coefficients, levels: Mapping[str, str | None]) -> str:
+def _unseen(coefficients: Coefficients, levels: Mapping[str, str | None], n_chips: float) -> str:
     record = coefficients.calibration
     if record is None:
         return ""
@@ -193,7 +203,9 @@ def _unseen(coefficients: Coefficients, levels: Mapping[str, str | None]) -> str
         "not in the fit, pooled values used": record.unseen(levels),
         "known from the start of the fit alone": record.from_start_alone(levels),
     }
-    return "; ".join(f"{what}: {', '.join(found)}" for what, found in said.items() if found)
+    notes = [f"{what}: {', '.join(found)}" for what, found in said.items() if found]
+    most = record.most_chips_of(levels)
+    return "; ".join([*notes, *[f"on more chips than the fit saw: {n_chips:g}, not {most:g}"] * (n_chips > most)])
 
 
 def _broken_rules(batch: RunBatch) -> list[str]:

@@ -17,7 +17,7 @@ from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, values_of
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured, classes
-from jaxscale.fit.intervals import measured_scatter
+from jaxscale.fit.intervals import measured_scatter, wider
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.objective import Problem, reweighted
@@ -264,7 +264,7 @@ def calibration_record(
     return Calibration(
         name=name,
         effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
-        scatter=own_scatter(before, measured, held_out) + before.scatter,
+        scatter=own_scatter(before, measured, held_out) + (before.scatter or novel_scatter()),
         known=tuple(sorted(passed_on | set(level_kinds(rows)) | unnamed)),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
@@ -276,12 +276,23 @@ def calibration_record(
 
 
 def own_scatter(before: Calibration, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter that the runs of a fit show, of sources and frameworks that its start has not seen.
+    """Scatter that the runs of a fit show, by source and framework.
 
-    Runs that the start was fitted to are no longer held out: it says better how far off new ones may be.
+    Runs that the start was fitted to are no longer held out: they may widen what it knows of their level, no more.
     """
-    found = measured_scatter(measured, held_out)
-    return tuple(entry for entry in found if (entry.kind, entry.level) not in before.known)
+    known = {(entry.kind, entry.level): entry for entry in reversed(before.scatter)}
+    found = {(entry.kind, entry.level): entry for entry in measured_scatter(measured, held_out)}
+    return tuple(
+        wider(entry, known.get(place, entry))
+        for place, entry in found.items()
+        if place in known or place not in before.known
+    )
+
+
+def novel_scatter() -> tuple[Scatter, ...]:
+    """Scatter of new models and of larger clusters, as they were in the shipped fit, for one that starts from none."""
+    record = load_fit("default").calibration or Calibration("none")
+    return tuple(entry for entry in record.scatter if entry.kind in ("new_model", "larger") and not entry.level)
 
 
 def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:

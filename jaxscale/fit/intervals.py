@@ -1,6 +1,7 @@
 """Intervals from held-out runs: how far a run that the fit has not seen may be from its prediction."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,10 +12,6 @@ from jaxscale.fit.objective import time_scatter
 
 MIN_RUNS = 5
 """Held-out runs below which a level gets no scatter of its own [1]."""
-
-MEMORY_SCATTER = 0.15
-"""Relative scatter of peak memory where fewer than `MIN_RUNS` were measured [1]."""
-
 
 GROUPS_THAT_TELL = 9
 """Groups from which on the largest error of G covers 90 % of new groups: G / (G + 1) of them [1]."""
@@ -83,14 +80,19 @@ def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarra
     return (Scatter(kind, level, time, _memory_scatter(memory[rows])),)
 
 
+def wider(one: Scatter, other: Scatter) -> Scatter:
+    """The wider of two scatters of one level, in time and in memory, whichever is known."""
+    return replace(one, time=max(one.time, other.time), memory=float(np.fmax(one.memory, other.memory)))
+
+
 def typical(kind: str, scatters: Sequence[Scatter]) -> Scatter:
-    """Scatter of a level that is not among those of some scatters: their mean, so that none rules."""
+    """Scatter of a level that is not among those of some scatters: the mean of the known ones, so that none rules."""
     time = np.mean([scatter.time for scatter in scatters])
-    memory = np.sqrt(np.mean([scatter.memory**2 for scatter in scatters]))
-    return Scatter(kind, "", float(time), float(memory))
+    memory = [scatter.memory**2 for scatter in scatters if np.isfinite(scatter.memory)]
+    return Scatter(kind, "", float(time), float(np.sqrt(np.mean(memory))) if memory else np.nan)
 
 
 def _memory_scatter(errors: np.ndarray) -> float:
-    """Standard deviation of log peak memory, from held-out errors, nan where none was measured [row]."""
+    """Standard deviation of log peak memory, nan where too few errors are known; of errors, nan where unknown [row]."""
     known = errors[np.isfinite(errors)]
-    return float(np.sqrt(np.mean(known**2))) if len(known) >= MIN_RUNS else MEMORY_SCATTER
+    return float(np.sqrt(np.mean(known**2))) if len(known) >= MIN_RUNS else np.nan

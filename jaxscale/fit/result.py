@@ -283,7 +283,7 @@ class FitResult:
         if seen := self._seen_by_start:
             found.append(
                 f"the start was fitted to runs of {', '.join(seen)}: held-out errors may be of runs that it has seen, "
-                "and intervals are its own"
+                "and intervals are as wide as its own at least"
             )
         if self.settings_left_out:
             found.append(
@@ -291,7 +291,7 @@ class FitResult:
                 "and plans may be further off than held-out runs"
             )
         if not np.isfinite(self.held_out).any():
-            found.append("too few groups of runs for a cross-validation: the scatter is that of the starting fit")
+            found.append("too few groups of runs for a cross-validation: intervals are those of a new source")
         return tuple(found)
 
     @property

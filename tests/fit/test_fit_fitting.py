@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration import OTHER_SOURCES, UNNAMED, Calibration, LevelEffect, Scatter
+from jaxscale.calibration import OTHER_SOURCES, UNNAMED, Calibration, LevelEffect, Scatter, scatter_of
 from jaxscale.coefficients import names
 from jaxscale.fit.batch import Measured, concatenate
 from jaxscale.fit.fitting import (
@@ -22,6 +22,7 @@ from jaxscale.fit.fitting import (
     fit_measured,
     groups_to_leave_out,
     near_the_best,
+    own_scatter,
     shared_levels,
 )
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
@@ -271,13 +272,46 @@ def test_runs_that_two_fits_answer_for_are_not_fitted_together(chain: tuple[Meas
 
 
 def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, result: js.FitResult):
-    """Their errors are no measure of new ones: the start's scatter stays, and the fit says so."""
+    """Their errors are no measure of new ones: they never narrow the start's scatter, and the fit says so."""
     start = result.coefficients
     again = fit_measured(measured, start=start, n_starts=1, n_folds=2)
     levels = {kind: found[0] for kind, found in measured.levels.items()}
-    assert again.coefficients.calibration.scatter_of(levels) == start.calibration.scatter_of(levels)
+    before, after = (fit.calibration.scatter_of(levels) for fit in (start, again.coefficients))
+    assert after.time >= before.time and after.memory >= before.memory
     assert any("that it has seen" in message for message in again.messages)
     assert not any("that it has seen" in message for message in result.messages)
+
+
+@pytest.mark.parametrize(("error", "is_wider"), [(0.001, False), (0.5, True)])
+def test_runs_that_the_start_has_seen_may_widen_its_scatter(measured: Measured, error: float, is_wider: bool):
+    """An interval that has grown too narrow does not stay so for ever; one that is wide enough does."""
+    source = measured.levels["source"][0]
+    before = Calibration("start", scatter=(Scatter("source", source, 0.05, 0.1),), known=(("source", source),))
+    found = own_scatter(before, measured, np.full((len(measured.batch), 2), error))
+    entry = next(entry for entry in found if (entry.kind, entry.level) == ("source", source))
+    assert (entry.time > 0.05) == (entry.memory > 0.1) == is_wider
+
+
+def test_few_runs_of_a_new_source_do_not_narrow_its_interval(measured: Measured):
+    """Three runs cannot tell how far the fourth may be off, although the fit knows their source from then on."""
+    start = js.load_fit()
+    runs = _named(measured.take(np.arange(3)), source="mine/llm-foundry", framework="llm-foundry")
+    levels = {kind: found[0] for kind, found in runs.levels.items()}
+    before, after = (
+        scatter_of(fit.calibration, levels, 8.0)
+        for fit in (start, fit_measured(runs, start=start, n_starts=1, n_folds=2).coefficients)
+    )
+    assert after.time >= before.time and after.memory >= before.memory
+    assert after.time > start.calibration.scatter_of({"source": "mosaic_llm_foundry/llm-foundry"}).time
+
+
+def test_intervals_of_a_fit_from_the_priors_widen_for_new_models_and_larger_clusters(result: js.FitResult):
+    record = result.coefficients.calibration
+    level = next(level for kind, level in record.known if kind == "source")
+    shape = next(level for kind, level in record.known if kind == "architecture")
+    usual = record.scatter_of({"source": level, "architecture": shape}, 8.0)
+    assert record.scatter_of({"source": level, "architecture": "d1 h1 e1 s0"}, 8.0).time > usual.time
+    assert record.scatter_of({"source": level, "architecture": shape}, 1e5).time > usual.time
 
 
 def test_unnamed_runs_that_the_start_has_seen_are_not_held_out_either(measured: Measured, result: js.FitResult):

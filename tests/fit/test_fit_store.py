@@ -83,6 +83,7 @@ def test_what_the_start_answers_for_is_new_where_it_is_to_the_start():
 def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
     """By what other sources of the framework were, when left out, else by what such sources typically were."""
     scatters = (
+        Scatter("source", "a/f", 0.05, 0.1),
         Scatter("framework", "f", 0.05, 0.1),
         Scatter("framework", "g", 0.05, 0.3),
         Scatter("new_source", "f", 0.2, 0.05),
@@ -208,10 +209,15 @@ def test_largest_clusters_are_kept_on_disk():
 def test_unseen_frameworks_get_wider_intervals():
     record = js.load_fit().calibration
     assert record is not None
-    known = record.scatter_of({"framework": "nanotron", "gpu": "h100-80gb"})
-    assert record.scatter_of({"framework": "somebody's own", "gpu": "h100-80gb"}).time > 0.0
-    assert record.scatter_of({"framework": "megatron-deepspeed", "gpu": "gtx580"}).kind == "unseen"
-    assert known.kind == "new_source"
+    places = [
+        {"source": "mosaic_llm_foundry/llm-foundry", "framework": "llm-foundry"},
+        {"source": "another/llm-foundry", "framework": "llm-foundry"},
+        {"framework": "somebody's own"},
+    ]
+    known, new_source, unseen = (record.scatter_of({**place, "gpu": "h100-80gb"}) for place in places)
+    assert known.time < new_source.time < unseen.time
+    assert [entry.kind for entry in (known, new_source, unseen)] == ["source", "new_source", "unseen"]
+    assert record.scatter_of({**places[0], "gpu": "gtx580"}).kind == "unseen"
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
