@@ -192,7 +192,7 @@ class Calibration:
         source = ("source", levels.get("source")) if is_known else (OTHER_SOURCES, levels.get("framework"))
         total: dict[str, float] = {}
         for kind, level in (source, *((kind, levels.get(kind)) for kind in KINDS)):
-            for effect in self._by_level.get((kind, str(level)), []):
+            for effect in self._by_level.get((kind, level or ""), []):
                 for name, shift in effect.shifts:
                     total[name] = total.get(name, 0.0) + shift
         return total

@@ -20,10 +20,23 @@ NEAR_CAPACITY = 0.5
 prediction so far that it would bound it [1]."""
 
 
-@filter_jit
-def log_use(batch: RunBatch, unconstrained: Float[Array, "row coefficient"]) -> Float[Array, " row"]:
-    """Natural log of predicted peak memory over the chip's memory of each run [1], [row]."""
+def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
+    """Natural log of predicted peak memory over the chip's memory of some runs.
 
+    Args:
+        batch: the runs, at least one.
+        unconstrained: their unconstrained coefficients [row, coefficient].
+
+    Returns:
+        Logs [1], [row].
+    """
+    rows = padding_rows(len(batch))
+    padded = jax.tree.map(jnp.asarray, (batch.take(rows), unconstrained[rows]))
+    return np.asarray(_log_use(*padded))[: len(batch)]
+
+
+@filter_jit
+def _log_use(batch: RunBatch, unconstrained: Float[Array, "row coefficient"]) -> Float[Array, " row"]:
     def one(run: RunBatch, row: Array) -> Array:
         peak = memory(run.model, run.plan, run.cluster, constrain(row))
         return jnp.log(peak.total / peak.capacity)
@@ -43,8 +56,5 @@ def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
     """
     bounds = np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
     if bounds.any():
-        found = np.flatnonzero(bounds)
-        rows = found[padding_rows(len(found))]
-        use = log_use(jax.tree.map(jnp.asarray, measured.batch.take(rows)), jnp.asarray(base[rows]))
-        bounds[found] = np.asarray(use)[: len(found)] > np.log(NEAR_CAPACITY)
+        bounds[bounds] = log_use(measured.batch.take(bounds), base[bounds]) > np.log(NEAR_CAPACITY)
     return bounds

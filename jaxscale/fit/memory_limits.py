@@ -73,10 +73,13 @@ def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None =
     found = Outcomes(
         np.asarray([level["source"] or "" for level in levels], dtype=object),
         np.asarray([level["architecture"] or "" for level in levels], dtype=object),
-        np.asarray(log_use(described.batch, jnp.asarray(unconstrained_rows(coefficients, levels)))),
+        log_use(described.batch, unconstrained_rows(coefficients, levels)),
         status[described.index] == "oom",
     )
-    return found.take(np.isin(status[described.index], ("ok", "oom")))
+    # A run that ran out of memory may not have been sharded as one that must have fitted is taken to be.
+    stated = np.asarray([row.plan["zero_stage"] for row in described.descriptions])
+    is_known = np.asarray(described.batch.plan.zero_stage) == stated
+    return found.take(is_known & np.isin(status[described.index], ("ok", "oom")))
 
 
 def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:

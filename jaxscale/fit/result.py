@@ -21,7 +21,8 @@ from jaxscale.fit.parameters import Effect, constrain_values, slope_of_values, u
 from jaxscale.fit.profile import profile_intervals, profile_rises
 from jaxscale.fit.repeats import deviations
 from jaxscale.fit.solve import Solution, one_blas_thread
-from jaxscale.fit.store import to_toml
+from jaxscale.fit.start import rows_of
+from jaxscale.fit.store import to_toml, unconstrained_rows
 from jaxscale.fit.summary import summary_html, summary_json, summary_text
 
 IDENTIFIED_BELOW = 0.7
@@ -150,8 +151,30 @@ class FitResult:
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """Each coefficient: value, standard error and 90 % interval in its unit, whether identified."""
-        centre = unconstrain(self.coefficients)
+        """Each coefficient of the runs: value, standard error and 90 % interval in its unit, whether identified.
+
+        The pooled one, moved by the effects of the levels that all runs share (their source, framework or chip), where
+        they move it for all alike.
+        """
+        return self._parameters_about(self._centre)
+
+    @property
+    def _centre(self) -> np.ndarray:
+        """Unconstrained coefficients of the runs, pooled ones where runs differ [coefficient]."""
+        pooled = unconstrain(self.coefficients)
+        rows = unconstrained_rows(self.coefficients, rows_of(self.levels))
+        return np.where(np.ptp(rows, axis=0) == 0.0, rows[0], pooled)
+
+    @property
+    def _shared(self) -> list[str]:
+        """Levels that all runs share and that move their coefficients, as `gpu h100-80gb`."""
+        record = self.coefficients.calibration or Calibration("fit")
+        moving = {(effect.kind, effect.level) for effect in record.effects if effect.shifts}
+        places = ((kind, set(levels)) for kind, levels in self.levels.items())
+        return [f"{kind} {max(names)}" for kind, names in places if len(names) == 1 and (kind, max(names)) in moving]
+
+    def _parameters_about(self, centre: np.ndarray) -> dict[str, dict[str, Any]]:
+        values = constrain_values(centre)
         spread = np.asarray(self.problem.parametrisation.spread)
         error = spread * np.sqrt(np.diag(self.diagnostics.covariance))[: len(names())] * slope_of_values(centre)
         moves = (self.intervals - np.asarray(self.solution.parameters)[: len(names()), None]) * spread[:, None]
@@ -159,7 +182,7 @@ class FitResult:
         identified = self._identified
         return {
             name: {
-                "value": float(getattr(self.coefficients, name)),
+                "value": float(values[index]),
                 "lo": float(low[index]),
                 "hi": float(high[index]),
                 "standard_error": float(error[index]),
@@ -242,7 +265,7 @@ class FitResult:
         with jax.enable_x64(True), one_blas_thread():
             parts = (self.problem, self.solution.parameters, jnp.asarray(covariance))
             rises = profile_rises(*parts, jnp.asarray(index), jnp.asarray(distances))
-        rows = np.tile(unconstrain(self.coefficients), (len(distances), 1))
+        rows = np.tile(self._centre, (len(distances), 1))
         rows[:, index] += distances * error * float(self.problem.parametrisation.spread[index])
         return Profile(constrain_values(rows)[:, index], np.asarray(rises), distances**2)
 
@@ -267,6 +290,8 @@ class FitResult:
             with jax.enable_x64(True):
                 slope = jax.grad(loss)(self.solution.parameters, self.problem)
             found.append(f"the optimiser stopped before its tolerance; largest gradient {jnp.max(jnp.abs(slope)):.2g}")
+        if shared := self._shared:
+            found.append(f"coefficients are those of the runs: of {', '.join(shared)}, which all of them share")
         if loose := int(np.sum(~self._identified)):
             found.append(f"{loose} of {len(names())} coefficients rest on their prior: on what the fit started from")
         (run, most), (_, next_most), *_ = self.influence
@@ -327,4 +352,5 @@ class FitResult:
             InputError: the folder does not exist or cannot be written.
         """
         comment = f"jaxscale fit of {self.n} runs; load with jaxscale.load_fit or jaxscale predict --fit"
-        write_whole(path, to_toml(self.coefficients, self.parameters, comment))
+        pooled = self._parameters_about(unconstrain(self.coefficients))
+        write_whole(path, to_toml(self.coefficients, pooled, comment))

@@ -1,15 +1,21 @@
 """What a fit starts from: which earlier fit answers for its runs, and whether that has seen their sources."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 from jaxscale.coefficients import Coefficients, from_values
 from jaxscale.errors import InputError
 from jaxscale.fit.batch import Measured
 
 
+def rows_of(levels: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Levels by kind of each run, of those of all runs by kind [row]."""
+    return [dict(zip(levels, row, strict=True)) for row in zip(*levels.values(), strict=True)]
+
+
 def levels_of(measured: Measured) -> list[dict[str, str]]:
     """Levels of each run by kind [row]."""
-    return [dict(zip(measured.levels, row, strict=True)) for row in zip(*measured.levels.values(), strict=True)]
+    return rows_of(measured.levels)
 
 
 def named_as(start: Coefficients, measured: Measured) -> Measured:

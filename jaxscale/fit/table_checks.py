@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from jaxscale._compile import filter_jit
 from jaxscale.fit.batch import Measured, RunBatch
 from jaxscale.fit.siblings import contradicted
 from jaxscale.runs import Row, Runs
@@ -120,7 +121,12 @@ def utilisation(measured: Measured) -> np.ndarray:
     Nothing recomputed, half of the attention masked, no gradients of frozen weights: what it has to do at least.
     """
     with jax.enable_x64(True):
-        return np.asarray(jax.jit(jax.vmap(_least_time))(measured.batch)) / np.asarray(measured.step_time)
+        return np.asarray(_least_times(measured.batch)) / np.asarray(measured.step_time)
+
+
+@filter_jit
+def _least_times(batch: RunBatch) -> jax.Array:
+    return jax.vmap(_least_time)(batch)
 
 
 def _least_time(run: RunBatch) -> jax.Array:

@@ -240,8 +240,13 @@ def _remarks(row: Row, known: Mapping[str, float], batch: Mapping[str, float]) -
         remarks.append("n_microbatches is empty: taken as 1, as the framework accumulates no gradients")
     if length != row["seq_len"]:
         remarks.append(f"seq_len = {row['seq_len']:g} is the longest sequence: the mean of {length:g} used")
-    if count is not None and is_flagged(row.values) and count != batch["n_microbatches"]:
-        remarks.append(f"n_microbatches = {count:g} contradicts the batch: {batch['n_microbatches']:g} used")
+    if count is not None and count != batch["n_microbatches"]:
+        what = "contradicts the batch" if is_flagged(row.values) else "is rounded"
+        remarks.append(f"n_microbatches = {count:g} {what}: {batch['n_microbatches']:g} used")
+    if batch["micro_batch_size"] % 1.0:
+        remarks.append(f"microbatches do not divide the batch: {batch['micro_batch_size']:g} sequences in each")
+    if str(row["attention_kernel"]).lower() == "fused":
+        remarks.append("attention_kernel = fused is taken to write its scores to memory; where it does not, say flash")
     return tuple(remarks)
 
 

@@ -38,7 +38,7 @@ def problem(measured: Measured) -> Problem:
 def use(measured: Measured, problem: Problem, parameters: Array) -> np.ndarray:
     """Predicted peak over the chip's memory of each run [1], [row]."""
     rows = problem.rows(parameters)[: len(measured.batch)]
-    return np.exp(np.asarray(log_use(jax.tree.map(jnp.asarray, measured.batch), rows)))
+    return np.exp(log_use(measured.batch, np.asarray(rows)))
 
 
 def at_start(problem: Problem) -> Solution:

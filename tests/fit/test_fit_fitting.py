@@ -305,6 +305,18 @@ def test_few_runs_of_a_new_source_do_not_narrow_its_interval(measured: Measured)
     assert after.time > start.calibration.scatter_of({"source": "mosaic_llm_foundry/llm-foundry"}).time
 
 
+def test_coefficients_of_a_report_are_those_of_the_runs(measured: Measured):
+    """Where all runs share the levels that move a coefficient, its value is theirs and not that of the pool."""
+    runs = _named(measured.take(np.zeros(4, dtype=int)), source="mine/nemo", framework="nemo")
+    result = fit_measured(runs, start=js.load_fit(), n_starts=1, n_folds=2)
+    own = js.resolve(result.coefficients, {kind: names[0] for kind, names in runs.levels.items()})
+    for name, entry in result.parameters.items():
+        assert entry["value"] == pytest.approx(float(getattr(own, name)))
+        assert entry["lo"] < entry["value"] < entry["hi"]
+    assert float(own.gradient_memory_bytes) != pytest.approx(float(result.coefficients.gradient_memory_bytes), rel=0.05)
+    assert any("framework nemo" in message for message in result.messages)
+
+
 def test_intervals_of_a_fit_from_the_priors_widen_for_new_models_and_larger_clusters(result: js.FitResult):
     record = result.coefficients.calibration
     level = next(level for kind, level in record.known if kind == "source")

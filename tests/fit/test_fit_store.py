@@ -1,6 +1,7 @@
 """Fits on disk and by name."""
 
 import dataclasses
+import math
 
 import chex
 import numpy as np
@@ -10,6 +11,7 @@ import jaxscale as js
 from jaxscale._resources import fit_path
 from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Origin, Scatter
 from jaxscale.coefficients import from_values, names, values_of
+from jaxscale.fit.intervals import typical
 from jaxscale.fit.store import to_toml
 
 
@@ -96,6 +98,25 @@ def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
     assert record.scatter_of({"framework": "g"}) == Scatter("new_source", "", 0.3, 0.3)
     assert record.scatter_of({"source": "a/f", "framework": "f", "attention_kernel": "flash9"}).kind == "new_source"
     assert record.unseen({"source": "b/f", "framework": "f"}) == ["source 'b/f'"]
+
+
+def test_peaks_that_no_run_stated_scatter_as_those_of_an_unseen_stack(tmp_path):
+    """No measured scatter of memory is no small one; time keeps its own."""
+    scatters = (Scatter("source", "a/f", 0.05, math.nan), Scatter("unseen", "", 0.4, 0.2))
+    record = Calibration("fit", scatter=scatters, known=(("source", "a/f"), ("framework", "f")))
+    path = tmp_path / "fit.toml"
+    path.write_text(to_toml(dataclasses.replace(js.prior_medians(), calibration=record), {}, "a fit"), encoding="utf-8")
+    for known in (record, js.load_fit(path).calibration):
+        found = known.scatter_of({"source": "a/f", "framework": "f"})
+        assert (found.time, found.memory) == (0.05, 0.2)
+    assert typical("new_model", [*scatters, Scatter("source", "b/f", 0.15, 0.2)]).memory == pytest.approx(0.2)
+    assert math.isnan(typical("new_model", scatters[:1]).memory)
+
+
+def test_a_level_of_the_name_of_nothing_is_no_effect_of_empty_cells():
+    effect = LevelEffect("release", "None", (("straggler", 0.5),))
+    assert Calibration("fit", effects=(effect,)).shifts({"release": None}) == {}
+    assert Calibration("fit", effects=(effect,)).shifts({"release": "None"}) == {"straggler": 0.5}
 
 
 def _of_one_cluster() -> Calibration:

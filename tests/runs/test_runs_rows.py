@@ -111,7 +111,10 @@ def test_defaults_and_derived_values(table, change, expected):
     assert {name: plan[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(("word", "name"), [("bfloat16", "bf16"), ("BF16-mixed", "bf16"), ("MXFP8", "mxfp8")])
+FORMATS = [("bfloat16", "bf16"), ("BF16-mixed", "bf16"), ("MXFP8", "mxfp8"), ("half", "fp16"), ("float8", "fp8")]
+
+
+@pytest.mark.parametrize(("word", "name"), FORMATS)
 def test_a_number_format_has_one_name(table, word: str, name: str):
     assert described(table({"precision": word})).effects["number_format"] == name
 
@@ -121,6 +124,22 @@ def test_framework_without_accumulation_takes_one_microbatch(table):
     row = described(table(change))
     assert (row.plan["micro_batch_size"], row.plan["n_microbatches"], row.plan["zero_stage"]) == (8, 1, 3)
     assert [remark.split()[0] for remark in row.remarks] == ["pp", "n_microbatches"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"micro_batch_size": "", "n_microbatches": "3"},
+            "microbatches do not divide the batch: 5.33333 sequences",
+        ),
+        ({"global_batch_size_seqs": "60", "n_microbatches": "8"}, "n_microbatches = 8 is rounded: 7.5 used"),
+        ({"attention_kernel": "fused"}, "attention_kernel = fused is taken to write its scores to memory"),
+    ],
+)
+def test_what_is_taken_otherwise_than_stated_is_said(table, change: dict[str, str], said: str):
+    assert any(remark.startswith(said) for remark in described(table(change)).remarks)
+    assert not described(table({})).remarks
 
 
 def test_source_names_a_vocabulary(table):
