@@ -30,6 +30,7 @@ NUMBERS = (
     "domain_size",
     "tray_size",
     "link_gb_per_s",
+    "link_peers",
     "link_latency_us",
     "network_gb_per_s",
     "network_latency_us",
@@ -95,6 +96,7 @@ class ChipEntry:
             domain_size=np.asarray([domain, max(n["rail_size"], domain), 1e12]),
             bandwidth=np.asarray([n["link_gb_per_s"], scale_out, spine]) * 1e9,
             latency=np.asarray([n["link_latency_us"], n["network_latency_us"], n["spine_latency_us"]]) * 1e-6,
+            link_peers=n["link_peers"],
         )
 
 

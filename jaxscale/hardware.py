@@ -50,11 +50,14 @@ class Network(eqx.Module):
         domain_size: chips reachable without leaving each level [1]; the last level reaches all.
         bandwidth: per chip and direction at each level [byte/s].
         latency: per hop at each level [s].
+        link_peers: chips of a scale-up domain among which a chip divides its links: 1 where a switch gives all of
+            them to whichever group talks, n - 1 where each of the n - 1 others has its own links [1].
     """
 
     domain_size: PerLevel
     bandwidth: PerLevel
     latency: PerLevel
+    link_peers: Number = eqx.field(converter=as_float, default=1.0)
 
     def level(self, index: int) -> tuple[Array, Array, Array]:
         """Domain size [1], bandwidth [byte/s] and latency [s] of one level."""

@@ -28,6 +28,7 @@ CHIP_RANGES = {
     "domain_size": (1.0, 1e5),
     "tray_size": (1.0, 16.0),
     "link_gb_per_s": (1.0, 1e4),
+    "link_peers": (1.0, 64.0),
     "link_latency_us": (0.1, 100.0),
     "network_gb_per_s": (0.1, 1e3),
     "network_latency_us": (0.1, 1e3),

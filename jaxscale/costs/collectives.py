@@ -3,7 +3,7 @@ r"""Collectives on a hierarchy of network levels: the alpha-beta model.
 A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. A ring runs through
 all of them: of its $n - 1$ hops $(r_k - 1) \prod_{j>k} r_j$ cross level k. Every rank of a domain drives its own link
 outwards, so that as many rings work side by side and each moves its share. Chunks are passed on while others arrive:
-the slowest level alone sets the bandwidth,
+the slowest level alone sets the bandwidth (within a domain without a switch that of the links between members),
 
 $$ t = t_0 + \sum_k \alpha_k (r_k - 1) \prod_{j>k} r_j
    + \max_{k: r_k > 1} \frac{V}{\prod_{j<k} r_j} \frac{n - 1}{n W_k} $$
@@ -35,12 +35,14 @@ class Link(NamedTuple):
         bandwidth: per chip and direction, for each level [byte/s].
         latency: per hop, for each level [s].
         launch: of one collective, whatever its size [s].
+        peers: chips of a scale-up domain among which the links of a chip are divided [1].
     """
 
     domain_size: tuple[Array, ...]
     bandwidth: tuple[Array, ...]
     latency: tuple[Array, ...]
     launch: Array
+    peers: Array
 
 
 Collective = Callable[..., Array]
@@ -58,7 +60,24 @@ def effective_link(network: Network, coefficients: Coefficients) -> Link:
         tuple(bandwidth * e for (_, bandwidth, _), e in zip(levels, efficiency, strict=True)),
         tuple(latency * s for (_, _, latency), s in zip(levels, scale, strict=True)),
         jnp.asarray(c.collective_launch),
+        jnp.asarray(network.link_peers),
     )
+
+
+def bandwidths_among(ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> tuple[Array, ...]:
+    """Bandwidth that a group can use at each level: within a domain, of the links to its members [byte/s].
+
+    Args:
+        ranks: of the group at each level [1].
+        link: the network.
+        temperature: smoothing [1].
+
+    Returns:
+        Bandwidths; of no use where a level has one rank [byte/s].
+    """
+    others = smooth_max(ranks[0] - 1.0, 1.0, temperature)
+    inside = link.bandwidth[0] * smooth_min(others / link.peers, 1.0, temperature)
+    return (inside, *link.bandwidth[1:])
 
 
 def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature) -> tuple[Array, ...]:
@@ -99,7 +118,7 @@ INSTANT = 1e-3
 def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> Array:
     """Time per gathered byte on the slowest level that a ring of n ranks runs through [s/byte]."""
     slowest, rings = 0.0, 1.0
-    for rank, bandwidth in zip(ranks, link.bandwidth, strict=True):
+    for rank, bandwidth in zip(ranks, bandwidths_among(ranks, link, temperature), strict=True):
         # A level with one rank carries nothing; between one and two ranks what it carries grows linearly.
         slowest = smooth_max(slowest, several(rank, temperature) / (rings * bandwidth), temperature)
         rings = rings * rank
@@ -247,7 +266,8 @@ def dispatch_time(
     time, places = launch_time(n, link), jnp.asarray(n)
     share = experts / (experts - 0.5 * jnp.subtract(copies, 1.0))
     ranks = ranks_per_level(n, stride, link, temperature)
-    for rank, bandwidth, latency in zip(ranks, link.bandwidth, link.latency, strict=True):
+    levels = zip(ranks, bandwidths_among(ranks, link, temperature), link.latency, strict=True)
+    for rank, bandwidth, latency in levels:
         missed = jnp.power(jnp.maximum(1.0 - share / places, 0.0), copies)
         carried = volume * places * (1.0 - missed) * (1.0 - 1.0 / rank)
         time = time + latency * (rank - 1.0) + carried / bandwidth
@@ -262,6 +282,7 @@ def send_time(
 
     $p s$ chips in domains of D have $p s / D - 1$ boundaries between domains, each crossed by the s hops of one pair of
     stages out of $p - 1$: the share $(p s / D - 1) / (p - 1)$ of the hops leaves a domain; none where all share one.
+    Without a switch a pair of chips has the links between the two alone.
 
     Args:
         volume: message [byte].
@@ -276,9 +297,10 @@ def send_time(
     time = 0.0
     crossing = 1.0  # share of the hops that reach a level
     pairs = smooth_max(jnp.subtract(stages, 1.0), 1.0, temperature)
+    bandwidth = (link.bandwidth[0] / link.peers, *link.bandwidth[1:])
     for level, size in enumerate(link.domain_size):
         boundaries = positive_part(stages * stride / size - 1.0, temperature) if level < N_LEVELS - 1 else 0.0
         leaving = smooth_min(boundaries / pairs, 1.0, temperature)
-        time = time + (crossing - leaving) * (link.latency[level] + volume / link.bandwidth[level])
+        time = time + (crossing - leaving) * (link.latency[level] + volume / bandwidth[level])
         crossing = leaving
     return jnp.asarray(time)

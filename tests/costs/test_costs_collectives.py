@@ -28,9 +28,10 @@ def link(
     sizes: tuple[float, ...] = (8.0, 256.0, 1e12),
     bandwidth: tuple[float, ...] = (400e9, 50e9, 25e9),
     latency: tuple[float, ...] = (1e-6, 5e-6, 20e-6),
+    link_peers: float = 1.0,
 ) -> Link:
     """A network of three levels whose launches cost nothing."""
-    network = Network(np.asarray(sizes), np.asarray(bandwidth), np.asarray(latency))
+    network = Network(np.asarray(sizes), np.asarray(bandwidth), np.asarray(latency), link_peers)
     return effective_link(network, ideal_coefficients())
 
 
@@ -65,6 +66,19 @@ def test_ring_bandwidth_moves_all_but_one_share(n: float):
     expected = VOLUME * (n - 1.0) / n / 400e9
     assert float(gather_time(VOLUME, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
     assert float(dispatch_time(VOLUME, 1.0, 64.0, n, 1.0, one_level)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [2.0, 4.0, 8.0])
+def test_groups_without_a_switch_use_the_links_between_their_members(n: float):
+    """Each of n chips has n - 1 of its 7 links within the group, and sends to one of them over one."""
+    mesh, switch = (link(latency=(0.0, 0.0, 0.0), link_peers=peers) for peers in (7.0, 1.0))
+    for collective in (gather_time, reduce_time):
+        inside, through = (float(collective(VOLUME, n, 1.0, network)) for network in (mesh, switch))
+        assert inside == pytest.approx(through * 7.0 / (n - 1.0))
+    exchange = [float(dispatch_time(VOLUME, 1.0, MANY, n, 1.0, network)) for network in (mesh, switch)]
+    assert exchange[0] == pytest.approx(exchange[1] * 7.0 / (n - 1.0))
+    assert float(send_time(VOLUME, 1.0, n, mesh)) == pytest.approx(7.0 * VOLUME / 400e9)
+    assert float(gather_time(VOLUME, 512.0, 8.0, mesh)) == pytest.approx(float(gather_time(VOLUME, 512.0, 8.0, switch)))
 
 
 @given(n=powers, stride=powers)
