@@ -26,7 +26,7 @@ from jaxscale.plan import (
     sharding,
     tokens_per_microbatch,
 )
-from jaxscale.workload import Transformer, attended_keys, copies_width, mlp_width, routed_width
+from jaxscale.workload import Transformer, attended_keys, copies_width, logits_per_token, mlp_width, routed_width
 
 Bytes = Float[Array, "*batch"]
 
@@ -208,7 +208,8 @@ def memory(
     per_layer = whole + plan.recompute_full * (checkpoint - whole)
     stored = per_layer * layers * in_flight + transient_activation_bytes(model, plan, c, in_flight, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
-    logit_bytes = c.logit_memory_bytes * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
+    logits_held = logits_per_token(model) * tokens_per_microbatch(model, plan) * model.vocab_size
+    logit_bytes = c.logit_memory_bytes * logits_held / plan.tp
     last_layers = last_stage_layers(model, plan, temperature)
     # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
     turned = all_with_gpipe(1.0, plan)

@@ -58,6 +58,8 @@ class Transformer(eqx.Module):
         position_embeddings: learned positions [token].
         causal: 1 where a token attends to earlier ones alone, 0 for an encoder [1].
         trainable_share: share of the weights that receive gradients; 0 for low-rank adapters [1].
+        n_predict_layers: layers for multi-token prediction, which are among the others; each brings a projection of two
+            tokens to one, and logits of its own [1].
     """
 
     n_layers: Number
@@ -92,6 +94,7 @@ class Transformer(eqx.Module):
     position_embeddings: Number
     causal: Number
     trainable_share: Number
+    n_predict_layers: Number
 
     def __init__(
         self,
@@ -128,14 +131,20 @@ class Transformer(eqx.Module):
         position_embeddings: Any = 0,
         causal: Any = True,
         trainable_share: Any = 1,
+        n_predict_layers: Any = 0,
     ):
         """Describe a model; what is left out takes the customary value (`d_ff = 4 d_model`, full attention heads).
+
+        `n_layers`, `n_attention_layers` and `n_mlp_layers` are those of the model without the `n_predict_layers`, which
+        have attention and an MLP each and add to all three.
 
         Raises:
             ValueError: a shape that no transformer can have, with the valid range.
         """
-        d_model, n_heads, n_layers = as_float(d_model), as_float(n_heads), as_float(n_layers)
-        _check_size("n_layers", n_layers)
+        d_model, n_heads, stack = as_float(d_model), as_float(n_heads), as_float(n_layers)
+        _check_size("n_layers", stack)
+        self.n_predict_layers = further = as_float(n_predict_layers)
+        n_layers = stack + further
         self.n_layers, self.d_model, self.n_heads = n_layers, d_model, n_heads
         self.seq_len = as_float(seq_len)
         self.n_kv_heads = _default(n_kv_heads, n_heads)
@@ -148,8 +157,8 @@ class Transformer(eqx.Module):
         self.d_ff_expert = _default(d_ff_expert, self.d_ff)
         self.moe_latent_size = as_float(moe_latent_size)
         self.n_shared_experts, self.expert_bias = as_float(n_shared_experts), as_float(expert_bias)
-        self.attention_share = _default(n_attention_layers, n_layers) / n_layers
-        self.mlp_share = _default(n_mlp_layers, n_layers) / n_layers
+        self.attention_share = (_default(n_attention_layers, stack) + further) / n_layers
+        self.mlp_share = (_default(n_mlp_layers, stack) + further) / n_layers
         stated = as_float(n_dense_layers) / n_layers
         self.dense_share = stated + is_dense(self.n_experts) * (self.mlp_share - stated)
         self.ssm_share, self.ssm_d_inner = as_float(n_ssm_layers) / n_layers, as_float(ssm_d_inner)
@@ -257,6 +266,19 @@ def expert_params(model: Transformer) -> Array:
     return (2.0 + model.gated_mlp) * expert_input(model) * model.d_ff_expert
 
 
+def merge_params(model: Transformer) -> Number:
+    """Matmul parameters by which the layers of multi-token prediction make one token of two, 2 d^2 each [1].
+
+    Source: DeepSeek-V3 technical report, arXiv 2412.19437, equation 21.
+    """
+    return model.n_predict_layers * 2.0 * jnp.square(model.d_model)
+
+
+def logits_per_token(model: Transformer) -> Number:
+    """Passes of the logits head per token: one, and one for each further token that is predicted [1]."""
+    return 1.0 + model.n_predict_layers
+
+
 def router_params(model: Transformer) -> Number:
     """Matmul parameters of the router of one mixture layer: a score of every token for every expert, d E [1]."""
     return model.d_model * model.n_experts
@@ -314,6 +336,7 @@ def dense_layer_params(model: Transformer) -> Array:
         + model.n_dense_layers * mlp_params(model, model.d_ff)
         + model.n_ssm_layers * ssm_params(model)
         + moe_layers(model) * shared_expert_params(model)
+        + merge_params(model)
     )
 
 
@@ -336,7 +359,7 @@ def head_params(model: Transformer) -> Number:
 def matmul_params_per_token(model: Transformer) -> Array:
     """Parameters that multiply one token: active layers and the logits head, not the embedding lookup [1]."""
     routed = model.moe_top_k * expert_params(model) + router_params(model)
-    return dense_layer_params(model) + moe_layers(model) * routed + head_params(model)
+    return dense_layer_params(model) + moe_layers(model) * routed + logits_per_token(model) * head_params(model)
 
 
 def attended_keys(model: Transformer) -> Number:

@@ -17,7 +17,7 @@ from jaxscale.coefficients import Coefficients
 from jaxscale.costs.data import layer_params
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan, expert_shard_ranks, shard_ranks, sharding
-from jaxscale.workload import Transformer, head_params
+from jaxscale.workload import Transformer, head_params, logits_per_token
 
 COPIED_WEIGHTS = 12.0 / 22.0
 """Share of FSDP's copies that are of weights, those of gradients being the rest: 16-bit weights written to a buffer,
@@ -50,4 +50,5 @@ def accumulation_time(
 
 def head_accumulation_time(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """The same for the logits head on the last stage [s]."""
-    return head_params(model) / plan.tp * seconds_per_weight(model, plan, cluster, coefficients, shard_ranks(plan))
+    weights = logits_per_token(model) * head_params(model) / plan.tp
+    return weights * seconds_per_weight(model, plan, cluster, coefficients, shard_ranks(plan))

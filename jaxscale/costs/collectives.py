@@ -64,8 +64,12 @@ def effective_link(network: Network, coefficients: Coefficients) -> Link:
     )
 
 
+NO_PEERS = 1e-9
+"""Part of a peer that keeps a ratio of peers finite [1]."""
+
+
 def bandwidths_among(ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> tuple[Array, ...]:
-    """Bandwidth that a group can use at each level: within a domain, of the links to its members [byte/s].
+    """Bandwidth that a group can use at each level: within a domain of c `peers`, (n - 1) / c of it for n members.
 
     Args:
         ranks: of the group at each level [1].
@@ -75,9 +79,10 @@ def bandwidths_among(ranks: tuple[Array, ...], link: Link, temperature: Temperat
     Returns:
         Bandwidths; of no use where a level has one rank [byte/s].
     """
-    others = smooth_max(ranks[0] - 1.0, 1.0, temperature)
-    inside = link.bandwidth[0] * smooth_min(others / link.peers, 1.0, temperature)
-    return (inside, *link.bandwidth[1:])
+    others, spare = smooth_max(ranks[0] - 1.0, 1.0, temperature), link.peers - 1.0
+    # Written as what lies idle, which is exactly nothing behind a switch, however the maximum is smoothed.
+    idle = positive_part(1.0 - (others - 1.0) / jnp.maximum(spare, NO_PEERS), temperature)
+    return (link.bandwidth[0] * (1.0 - idle * spare / link.peers), *link.bandwidth[1:])
 
 
 def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature) -> tuple[Array, ...]:

@@ -10,7 +10,7 @@ from jaxscale._types import Temperature
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Cluster
 from jaxscale.plan import Plan, element_bytes, key_value_heads, sequence_split, tokens_per_microbatch
-from jaxscale.workload import Transformer, copies_width, mlp_width, routed_width
+from jaxscale.workload import Transformer, copies_width, logits_per_token, mlp_width, routed_width
 
 
 def elementwise_forward(
@@ -37,5 +37,5 @@ def elementwise_forward(
 def logits_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
     """Memory-bound time of logits, softmax and cross-entropy of one microbatch, its share of a forward pass [s]."""
     c = coefficients
-    logits = tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
+    logits = logits_per_token(model) * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
     return logits * c.logit_bytes / (3.0 * cluster.chip.hbm_bandwidth * c.hbm_efficiency)

@@ -32,6 +32,8 @@ from jaxscale.workload import (
     expert_input,
     expert_params,
     head_params,
+    logits_per_token,
+    merge_params,
     mlp_params,
     moe_layers,
     router_params,
@@ -97,7 +99,8 @@ def dense_forward(
     attention = matmul_time(tokens, attention_rank_params(model, plan, temperature), heads, *rest)
     mlp = matmul_time(tokens, mlp_params(model, model.d_ff) / plan.tp, model.d_ff / plan.tp, *rest)
     ssm = matmul_time(tokens, ssm_params(model) / plan.tp, (1.0 + model.ssm_d_inner) / plan.tp, *rest)
-    return model.n_attention_layers * attention + model.n_dense_layers * mlp + model.n_ssm_layers * ssm
+    merge = matmul_time(tokens, merge_params(model) / plan.tp, model.d_model / plan.tp, *rest)
+    return model.n_attention_layers * attention + model.n_dense_layers * mlp + model.n_ssm_layers * ssm + merge
 
 
 def expert_forward(
@@ -130,4 +133,5 @@ def head_forward(
     """Forward matmul time of the logits of one microbatch on the last stage, in no fewer than 16 bits [s]."""
     tokens = tokens_per_microbatch(model, plan)
     rest = (model.d_model, sixteen_bit(plan), cluster, coefficients, temperature)
-    return matmul_time(tokens, head_params(model) / plan.tp, model.vocab_size / plan.tp, *rest)
+    one = matmul_time(tokens, head_params(model) / plan.tp, model.vocab_size / plan.tp, *rest)
+    return logits_per_token(model) * one

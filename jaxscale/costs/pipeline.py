@@ -17,7 +17,7 @@ from jaxscale._types import Temperature, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, send_time
 from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
-from jaxscale.workload import Transformer, head_params, matmul_params_per_token
+from jaxscale.workload import Transformer, head_params, logits_per_token, matmul_params_per_token
 
 ZERO_BUBBLE_LEAVES = 1.0 / 3.0
 """Bubble of the zero-bubble schedule with the memory of 1F1B (ZB-H1) over that of 1F1B, for equal times of forward,
@@ -76,7 +76,7 @@ def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:
 
     Rounded up, as the stages before it hold whole layers, unless `DIVISIBLE`.
     """
-    head = head_params(model)
+    head = logits_per_token(model) * head_params(model)
     ratio = head * model.n_layers / (matmul_params_per_token(model) - head)
     return ratio if is_divisible(temperature) else jnp.ceil(ratio - HEAD_ROUNDING)
 
