@@ -27,7 +27,10 @@ KINDS = (
 )
 """Kinds of level whose effects add to that of the source."""
 
-NOTED_KINDS = ("source", "framework", "gpu", "precision", "attention_kernel", "architecture")
+SETTINGS = ("sequences", "recompute", "parallelism")
+"""Kinds of level without effects, of which a fit of few runs knows those of its own: it tells nothing of others."""
+
+NOTED_KINDS = ("source", "framework", "gpu", "precision", "attention_kernel", "architecture", *SETTINGS)
 """Kinds of level of which a prediction says so where no fitted run had the one of its run."""
 
 OTHER_SOURCES = "framework_sources"
@@ -245,7 +248,12 @@ class Calibration:
         return self._scatter_by_level.get(("unseen", ""), NO_RUNS)
 
     def _is_unseen(self, kind: str, level: str | None) -> bool:
-        return bool(self.known and level) and (kind, level) not in self._known
+        is_asked = kind in self._known_kinds if kind in SETTINGS else bool(self.known)
+        return bool(is_asked and level) and (kind, level) not in self._known
+
+    @functools.cached_property
+    def _known_kinds(self) -> frozenset[str]:
+        return frozenset(kind for kind, _ in self.known)
 
     def _started_with(self, kind: str, level: str | None) -> bool:
         """Whether a fit that this one goes back to has seen a level."""
@@ -259,6 +267,8 @@ class Calibration:
         is_new_source = not is_fitted and ("framework", framework) in self._known
         # A kernel that was never timed sets a run apart about as much as another system does.
         is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
+        # Sequences, recomputation or kinds of parallelism that no run had tell as little of a system.
+        is_new_source = is_new_source or any(self._is_unseen(kind, levels.get(kind)) for kind in SETTINGS)
         places = [(kind, levels.get(kind)) for kind in ("gpu", "precision")]
         new = [place for place in places if self._is_unseen(*place)]
         of_start = [self._started_with(*place) for place in new]
@@ -309,7 +319,7 @@ class Calibration:
         """Levels of a run that are not among those of the runs of the fit that answers for it."""
         if origin := self.origin_of(levels):
             return origin.record._new(levels)
-        named = {kind: levels.get(kind) for kind in NOTED_KINDS}
+        named = {kind: levels.get(kind) for kind in NOTED_KINDS if kind not in SETTINGS or kind in self._known_kinds}
         return [(kind, level) for kind, level in named.items() if level and (kind, level) not in self._known]
 
 

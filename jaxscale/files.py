@@ -25,14 +25,21 @@ def check_writable(path: str | Path, *read: str | Path | None) -> Path:
     path = Path(path)
     if path.resolve() in [Path(one).resolve() for one in read if one is not None]:
         raise InputError(f"{path}: is a file that is read and would be overwritten; expected another name")
-    _temporary_for(path).unlink()
+    _temporary_for(_target(path)).unlink()
     return path
+
+
+def _target(path: Path) -> Path:
+    """What is to be written: a link stays one, and the file that it points to is replaced."""
+    return path.resolve() if _exists(path) and path.is_symlink() else path
 
 
 def _temporary_for(path: Path) -> Path:
     """An empty file beside one that is to be written: rights alone do not tell whether there can be one."""
     if _exists(path) and path.is_dir():
         raise InputError(f"{path}: is a folder; expected the name of a file")
+    if _exists(path) and not path.is_file():
+        raise InputError(f"{path}: is a device or a pipe, which has no place for a whole file; expected another name")
     if not (_exists(path.parent) and path.parent.is_dir()):
         raise InputError(f"{path}: folder {str(path.parent)!r} does not exist; expected an existing folder")
     return _temporary_in(path.parent, path, path.stem, path.suffix)
@@ -92,7 +99,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     Raises:
         InputError: the folder is missing or closed to writing.
     """
-    path = Path(path)
+    path = _target(Path(path))
     temporary = _temporary_for(path)
     try:
         yield temporary

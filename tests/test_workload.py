@@ -49,6 +49,31 @@ def test_parameters_match_the_published_count(name: str):
     assert without_embeddings < counted
 
 
+# NeMo's tables of performance state both: Tflop/s over tokens/s of the rows of release 26.02 and later, and "w/o MTP".
+GIGAFLOPS_PER_TOKEN = [
+    ("deepseek-v3", 4096, 1, 260.0),
+    ("deepseek-v3", 4096, 0, 249.6),
+    ("nemotron3-super-120b-a12b", 8192, 2, 84.7),
+]
+
+
+@pytest.mark.parametrize(("name", "length", "further", "published"), GIGAFLOPS_PER_TOKEN)
+def test_prediction_layers_bring_the_published_flops(name: str, length: int, further: int, published: float):
+    shape = model(name, seq_len=length, n_predict_layers=further)
+    assert float(model_flops(shape, causal=True)) / 1e9 == pytest.approx(published, rel=0.005)
+    other = model(name, seq_len=length, n_predict_layers=further + 1)
+    assert float(model_flops(other, causal=True)) / 1e9 != pytest.approx(published, rel=0.03)
+
+
+def test_a_prediction_layer_is_a_layer_with_a_projection():
+    """DeepSeek-V3's weighs 14 billion with its own copies of embedding and head (arXiv 2412.19437, model card)."""
+    plain, further = (model("deepseek-v3", n_predict_layers=n) for n in (0, 1))
+    assert (further.n_layers, further.n_attention_layers) == (62.0, 62.0)
+    assert float(further.n_dense_layers) == pytest.approx(3.0)
+    copies = float(embedding_params(plain))
+    assert float(n_params(further) - n_params(plain)) + copies == pytest.approx(14e9, rel=0.05)
+
+
 def test_the_count_can_miss():
     wrong = float(n_params(model("llama3-8b", n_layers=33)))
     assert wrong != pytest.approx(MODELS["llama3-8b"]["published_params"], rel=0.01)

@@ -42,9 +42,10 @@ def _differences(table: PlanTable, best: int) -> dict[str, np.ndarray]:
     unpiped = (c["pp"] == 1) | (c["pp"][best] == 1)
     replicas = c["dp"] * c["cp"]
     alone = (replicas == 1) | (replicas[best] == 1)
-    unsharded = (c["zero_stage"] < 3) | (c["zero_stage"][best] < 3)
+    # Without FSDP there are no copies of a shard group; where a plan turns to it, one group of all replicas is meant.
+    sharded = c["zero_stage"] == 3
+    differs["copies"] = sharded & (chosen["copies"] != np.where(sharded[best], chosen["copies"][best], 1))
     forced = {"sequence_parallel": unsplit, "vpp": unpiped, "schedule": unpiped, "zero_stage": alone}
-    forced["copies"] = unsharded
     return {name: column & ~forced[name] if name in forced else column for name, column in differs.items()}
 
 

@@ -55,6 +55,8 @@ class Limits:
         from jaxscale.limits.scenario_library import load_scenarios, on_chip, pick
         from jaxscale.limits.study import curve_sizes
 
+        if self.fit != "default" and self.model == "blocks":
+            raise InputError(f"--fit {self.fit}: the data-movement model takes no fit; expected --model transformer")
         sizes = curve_sizes(self.lowest, self.highest)
         hardware = js.load_hardware(self.hardware)
         known = load_scenarios(self.scenarios, hardware)

@@ -12,7 +12,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale.calibration import OTHER_SOURCES, UNNAMED, Calibration, LevelEffect, Origin, Scatter
+from jaxscale.calibration import OTHER_SOURCES, SETTINGS, UNNAMED, Calibration, LevelEffect, Origin, Scatter
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, values_of
 from jaxscale.errors import InputError
@@ -252,7 +252,8 @@ def calibration_record(
     effects = level_effects(best.effects, values)
     rows = levels_of(measured)
     ape = np.abs(np.expm1(held_out[:, 0]))
-    passed_on = {level for level in begun.known if level[0] not in OWN_KINDS}
+    passed_on = {level for level in begun.known if level[0] not in (*OWN_KINDS, *SETTINGS)}
+    shown = {level for level in level_kinds(rows) if level[0] not in SETTINGS or len(rows) <= FEW_RUNS}
     unnamed = {(UNNAMED, row["framework"]) for row in rows if not row["source"]}
     provenance = {
         "runs": str(len(rows)),
@@ -265,7 +266,7 @@ def calibration_record(
         name=name,
         effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
         scatter=own_scatter(before, measured, held_out) + (before.scatter or novel_scatter()),
-        known=tuple(sorted(passed_on | set(level_kinds(rows)) | unnamed)),
+        known=tuple(sorted(passed_on | shown | unnamed)),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),
         limits=before.limits,
@@ -290,9 +291,9 @@ def own_scatter(before: Calibration, measured: Measured, held_out: np.ndarray) -
 
 
 def novel_scatter() -> tuple[Scatter, ...]:
-    """Scatter of new models and of larger clusters, as they were in the shipped fit, for one that starts from none."""
-    record = load_fit("default").calibration or Calibration("none")
-    return tuple(entry for entry in record.scatter if entry.kind in ("new_model", "larger") and not entry.level)
+    """Scatter of new models, larger clusters and new sources in the shipped fit, for one that starts from none."""
+    record, novel = load_fit("default").calibration or Calibration("none"), ("new_model", "larger", "new_source")
+    return tuple(entry for entry in record.scatter if entry.kind in novel and not entry.level)
 
 
 def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -154,7 +154,7 @@ def _axis(where: str, name: str, axis: Any) -> np.ndarray:
         return np.asarray([_value(where, name, value) for value in values])
     low, high, count = _value(where, name, axis["from"]), _value(where, name, axis["to"]), axis["n"]
     if not isinstance(count, int) or not 2 <= count <= LARGEST_AXIS:
-        raise InputError(f"{where}.n = {count!r} is out of range; expected a whole number of at least 2")
+        raise InputError(f"{where}.n = {count!r} is out of range; expected a whole number from 2 to {LARGEST_AXIS:,}")
     if not 0.0 < low < high:
         raise InputError(f"{where}: from {low:g} to {high:g} is no range; expected 0 < from < to")
     return np.geomspace(low, high, count)

@@ -156,7 +156,8 @@ def plan_ranking(choice: Mapping[str, Any]) -> Table:
     searched = f"{choice['searched']:,} plans searched"
     proof = "; the first is the best of all valid plans" if choice["exhaustive_optimum"] else ""
     columns = ("rank", *(name.replace("_", " ") for name in choices), *present, "step", "MFU", "memory")
-    return make_table(f"Fastest plans ({searched}{proof})", columns, rows, text=columns[1:4])
+    convention = "MFU of the 16-bit peak, attention in full"
+    return make_table(f"Fastest plans ({searched}{proof}; {convention})", columns, rows, text=columns[1:4])
 
 
 DESIGN_ROWS = (

@@ -1,5 +1,6 @@
 """From a row of a runs table to the arguments of the model, with defaults filled in and named."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +99,7 @@ def describe(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> Row
             "mixture": _mixture(shape),
             "architecture": _architecture(shape),
             "local_shape": _local_shape(row, shape, plan),
+            **_settings(row, plan),
         },
         measured_parts=float(_default(row, "measured_parts")),
         states_zero_stage=row["zero_stage"] is not None,
@@ -233,6 +235,13 @@ def _local_shape(row: Row, shape: Mapping[str, Any], plan: Mapping[str, Any]) ->
     return "{} d{:g} tp{:g} b{:g} s{:g} {}".format(*sizes)
 
 
+def _settings(row: Row, plan: Mapping[str, Any]) -> dict[str, str]:
+    """Sequence length to the nearest power of two, what is recomputed, and the kinds of parallelism beside dp."""
+    kinds = [name for name in ("tp", "pp", "cp", "ep") if plan[name] > 1]
+    length = 2 ** round(math.log2(_seq_len(row)))
+    return {"sequences": f"s{length}", "recompute": plan["recompute"], "parallelism": " ".join(kinds) or "dp"}
+
+
 def _remarks(row: Row, known: Mapping[str, float], batch: Mapping[str, float]) -> tuple[str, ...]:
     count, length = row["n_microbatches"], _seq_len(row)
     remarks = [f"{name} is empty: taken as {known[name]:g}" for name in ("tp", "pp") if row[name] is None]
@@ -245,6 +254,10 @@ def _remarks(row: Row, known: Mapping[str, float], batch: Mapping[str, float]) -
         remarks.append(f"n_microbatches = {count:g} {what}: {batch['n_microbatches']:g} used")
     if batch["micro_batch_size"] % 1.0:
         remarks.append(f"microbatches do not divide the batch: {batch['micro_batch_size']:g} sequences in each")
+    if count is None and batch["n_microbatches"] % 1.0:
+        remarks.append(f"microbatches of {batch['micro_batch_size']:g} do not divide the batch: the last one is short")
+    if "int8" in str(row["precision"]).lower():
+        remarks.append("precision = int8 is taken as fp8")
     if str(row["attention_kernel"]).lower() == "fused":
         remarks.append("attention_kernel = fused is taken to write its scores to memory; where it does not, say flash")
     return tuple(remarks)

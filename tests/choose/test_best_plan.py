@@ -11,6 +11,7 @@ from jaxscale.catalogue import cluster, model
 from jaxscale.choose import score
 from jaxscale.choose.best_plan import best_plan, rank
 from jaxscale.choose.enumerate import PlanSpace, enumerate_plans, within_domains
+from jaxscale.choose.reasons import alternatives
 from jaxscale.choose.result import plan_words
 from jaxscale.choose.score import Scores, score_plans
 from jaxscale.coefficients import prior_medians
@@ -112,6 +113,16 @@ def test_alternatives_differ_in_one_decision(choice):
         assert alternative.time_change >= -1e-5 or not alternative.fits
     assert all("->" in reason and "%" in reason for reason in choice.reasons)
     assert any("does not fit" in reason for reason in choice.reasons)
+
+
+def test_a_plan_that_turns_to_fsdp_shards_over_all_replicas():
+    """One decision and not two: a shard group of one rank would shard nothing."""
+    shape, chips = model("llama3-8b"), cluster("h100-80gb", 64)
+    table = enumerate_plans(shape, 64, 256, PlanSpace(zero_stage=(2, 3), tp=(1,), pp=(1,), cp=(1,)))
+    scores = score_plans(shape, table, chips, COEFFICIENTS)
+    best = int(np.flatnonzero(table.columns["zero_stage"] == 2)[0])
+    (turned,) = [one for one in alternatives(table, scores, best, np.inf) if one.decision == "zero_stage"]
+    assert turned.after == 3 and turned.memory_change < 0.0
 
 
 def test_json_document(choice):

@@ -48,6 +48,7 @@ def test_transformer_on_a_chip(capsys, tmp_path):
         (("--from", "1e30", "--to", "1e20"), "no range"),
         (("--scenarios", "{own}"), "not valid TOML"),
         (("--plot", "{own}/figure.png"), "expected an existing folder"),
+        (("--fit", "mosaic_llm_foundry"), "expected --model transformer"),
     ],
 )
 def test_refusals_are_one_line(arguments, said, capsys, tmp_path):

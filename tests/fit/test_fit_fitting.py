@@ -305,6 +305,19 @@ def test_few_runs_of_a_new_source_do_not_narrow_its_interval(measured: Measured)
     assert after.time > start.calibration.scatter_of({"source": "mosaic_llm_foundry/llm-foundry"}).time
 
 
+@pytest.mark.parametrize(("kind", "other"), [("sequences", "s8192"), ("recompute", "none"), ("parallelism", "cp")])
+def test_few_runs_tell_nothing_of_settings_that_none_of_them_had(measured: Measured, kind: str, other: str):
+    start = js.load_fit()
+    runs = _named(measured.take(np.arange(0, 60, 3)), source="mine/llm-foundry", framework="llm-foundry")
+    record = fit_measured(runs, start=start, n_starts=1, n_folds=3).coefficients.calibration
+    levels = {kind: found[0] for kind, found in runs.levels.items()}
+    usual, changed = (record.scatter_of(one, 8.0) for one in (levels, {**levels, kind: other}))
+    assert changed.time > usual.time and changed.time >= start.calibration.scatter_of(levels).time
+    assert record.unseen({**levels, kind: other}) == [f"{kind} {other!r}"] and record.unseen(levels) == []
+    # A fit of many runs has seen what settings change.
+    assert start.calibration.unseen({**levels, kind: other, "source": "", "framework": "", "architecture": ""}) == []
+
+
 def test_coefficients_of_a_report_are_those_of_the_runs(measured: Measured):
     """Where all runs share the levels that move a coefficient, its value is theirs and not that of the pool."""
     runs = _named(measured.take(np.zeros(4, dtype=int)), source="mine/nemo", framework="nemo")

@@ -1,5 +1,6 @@
 """Reports: self-contained, escaped, written whole or not at all."""
 
+import os
 import re
 
 import pytest
@@ -67,6 +68,24 @@ def test_what_cannot_be_written_is_refused(tmp_path, check):
     blocked.touch()
     with pytest.raises(InputError, match="expected"):
         check(blocked / "below")
+
+
+def test_a_link_stays_one(tmp_path):
+    target, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert check_writable(link) == link
+    write_whole(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+
+
+def test_a_pipe_is_no_place_for_a_file(tmp_path):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    for write in (check_writable, lambda path: write_whole(path, "new")):
+        with pytest.raises(InputError, match="is a device or a pipe"):
+            write(pipe)
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
 
 
 def test_folders_and_files_are_told_apart(tmp_path):

@@ -116,6 +116,11 @@ def test_unknown_model_without_shape_columns(table):
     assert "known-8b" in message
 
 
+def test_a_misspelt_shape_column_is_named_where_the_model_is_unknown(tmp_path):
+    row = {{"n_layers": "nlayers"}.get(name, name): cell for name, cell in {**GOOD, "model": "mine"}.items()}
+    assert "(is 'nlayers' meant for 'n_layers'?)" in refused(write_rows(tmp_path / "runs.csv", [row]))
+
+
 def test_known_model_needs_no_shape_columns(table):
     assert len(read(table({"model": "known-8b"}, without=list(SHAPE)))) == 1
 
