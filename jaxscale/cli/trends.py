@@ -80,6 +80,8 @@ class Trends:
             **changes,
         )
         found = report.trend(setup, layout, batch, n, self.least_return)
+        if short := report.memory_line(setup, found):
+            say(short)
         if self.plot is not None:
             write_whole(self.plot, png(report.draw(found)))
             say(f"figure: {self.plot}")

@@ -10,7 +10,7 @@ from jaxscale._compile import filter_jit
 from jaxscale._types import Tree, as_arrays
 from jaxscale.step import StepTime, tokens_per_step
 from jaxscale.trends.power import ACTIVITY, chip_power
-from jaxscale.trends.scenario import Layout, Scenario, plan_at, step_at
+from jaxscale.trends.scenario import Layout, Scenario, memory_at, plan_at, step_at
 from jaxscale.workload import model_flops
 
 HOUR = 3600.0
@@ -34,6 +34,7 @@ class Outcome(eqx.Module):
         chip_power: mean power of one chip [W].
         system_power: of all chips with their servers [W].
         dollars_per_s: of all chips with their servers and electricity [dollar/s].
+        memory: peak of the fullest chip, whatever it has [byte].
     """
 
     n_chips: Points
@@ -44,6 +45,7 @@ class Outcome(eqx.Module):
     chip_power: Points
     system_power: Points
     dollars_per_s: Points
+    memory: Points
 
     @property
     def tokens_per_s_per_chip(self) -> Array:
@@ -109,6 +111,7 @@ def outcome_at(
         chip_power=watts,
         system_power=n * with_server,
         dollars_per_s=scenario.price.rate(with_server) * n,
+        memory=memory_at(scenario, layout, n, batch),
     )
 
 

@@ -136,6 +136,7 @@ def document(found: Trend) -> dict[str, Any]:
         "tokens_per_s": outcome.tokens_per_s,
         "tokens_per_s_per_chip": outcome.tokens_per_s_per_chip,
         "mfu": outcome.mfu,
+        "memory_bytes": outcome.memory,
         "exposed_share": outcome.exposed_share,
         "chip_power_w": outcome.chip_power,
         "tokens_per_joule": outcome.tokens_per_joule,
@@ -162,6 +163,7 @@ def trend_table(found: Trend) -> "Table":
         "tokens/s per chip": [f"{speed:.0f}" for speed in np.asarray(o.tokens_per_s_per_chip)],
         "MFU %": _percent(o.mfu, 1),
         "exposed %": _percent(o.exposed_share, 1),
+        "GB per chip": [f"{held / 1e9:.0f}" for held in np.asarray(o.memory)],
         "W per chip": [f"{watts:.0f}" for watts in np.asarray(o.chip_power)],
         "tokens/J": [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
         "M tokens/$": [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
@@ -170,6 +172,16 @@ def trend_table(found: Trend) -> "Table":
         "its gain %": _percent(found.gain, 0),
     }
     return make_table("Hardware scaling", tuple(columns), list(zip(*columns.values(), strict=True)), text=())
+
+
+def memory_line(scenario: Scenario, found: Trend) -> str:
+    """A sentence on the numbers of chips whose memory does not hold their share; empty where all do."""
+    capacity, held = float(scenario.cluster.chip.hbm_bytes), np.asarray(found.outcome.memory)
+    short = np.asarray(found.outcome.n_chips)[held > capacity]
+    if not len(short):
+        return ""
+    need = f"{held.max() / 1e9:.0f} of {capacity / 1e9:.0f} GB each on the fewest"
+    return f"up to {short.max():.0f} chips do not have the memory ({need}); their figures are of time alone"
 
 
 def _percent(shares: ArrayLike, digits: int) -> list[str]:

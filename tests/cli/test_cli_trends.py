@@ -29,6 +29,13 @@ def test_table_and_figure(run, tmp_path):
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
+def test_clusters_without_the_memory_are_named(run, document):
+    large = run("trends", "--model", "llama3-405b", "--from", 8, "--to", 64, "--json")
+    assert large.code == 0 and "up to 64 chips do not have the memory" in large.err
+    assert all(held > 80e9 for held in large.json["memory_bytes"])
+    assert all(held < 80e9 for held in document["memory_bytes"])
+
+
 def test_strong_scaling_falls_faster(run, document):
     strong = run(*SMALL[:1], "--from", 64, "--to", 512, "--global-batch", 128, "--tp", 4, "--json").json
     assert strong["global_batch_size_seqs"] == [128.0] * 4
