@@ -118,7 +118,7 @@ def microbatch_times(
 
     The backward pass costs two forward passes of matmuls (one without weight gradients) and of memory-bound work, and
     2.5 of fused attention. Full recomputation repeats the forward pass with its collectives, selective recomputation
-    the attention core alone, of a flash kernel too, which keeps no scores anyway (Megatron-Core, core_attn).
+    the attention core alone.
     """
     model, plan, cluster, coefficients = compute = as_arrays((model, plan, cluster, coefficients))
     link = effective_link(cluster.network, coefficients)
@@ -136,7 +136,7 @@ def microbatch_times(
     ring = context.key_value_ring(model, plan, link, temperature)
     cp = not_hidden(ring, context.attention_beside(plan, core), coefficients.cp_overlap, temperature)
     again = plan.recompute_full
-    selective = plan.recompute_selective
+    selective = plan.recompute_selective * (1.0 - plan.flash_attention)
     return MicrobatchTimes(
         matmul=weights * (2.0 + model.trainable_share),
         attention=core * (1.0 + attention.attention_backward_factor(plan)) + scan * (1.0 + state_space.SCAN_BACKWARD),

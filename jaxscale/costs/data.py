@@ -1,10 +1,10 @@
 r"""Data-parallel collectives: gradient reduction, ZeRO gathers, FSDP and hybrid sharding, exposed part only.
 
 Without ZeRO the replicas all-reduce their gradients once per step, partly behind the last backward pass; ZeRO 1 and 2
-scatter gradients, and gather the updated parameters partly behind the first forward pass; ZeRO 2 scatters for every
-microbatch, as it keeps only its share of the sum. FSDP (stage 3) gathers each layer before its forward and again before
-its backward pass and scatters its gradients, for every microbatch, hidden behind the compute of the neighbouring
-layers. With a shard group smaller than dp (HSDP) the copies all-reduce their shard once per step.
+scatter gradients and gather the updated parameters, ZeRO 2 scatters for every microbatch, as it keeps only its share of
+the sum. FSDP (stage 3) gathers each layer before its forward and again before its backward pass and scatters its
+gradients, for every microbatch, hidden behind the compute of the neighbouring layers. With a shard group smaller than
+dp (HSDP) the copies all-reduce their shard once per step.
 References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 2023, arXiv 2304.11277, section 3.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature, exposed, log2_above_one, several, smooth_min
+from jaxscale._types import Temperature, exposed, log2_above_one, several
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, Transfer, gather_time, reduce_time, times_of
 from jaxscale.costs.pipeline import first_stage_layers
@@ -203,36 +203,7 @@ def data_parallel(
     # The compute behind which FSDP's own collectives hide is not free to hide the rest.
     taken = (layered - streamed) / jnp.where(compute > 0.0, compute, 1.0)
     free = backward * (1.0 - fsdp * taken)
-    # A single replica has nothing to hide: a cover would leave a trace of its own in smooth forms.
-    cover = plan.overlap_gradients * c.dp_overlap * several(plan.dp * plan.cp, temperature)
-    # Gradients are scattered behind the last backward pass, weights gathered behind the first forward pass.
-    passes = free + (sharded - fsdp) * forward
-    step = chunks_exposed(plan, once, cover * passes, temperature)
+    cover = plan.overlap_gradients * c.dp_overlap * (1.0 - 1.0 / (plan.dp * plan.cp))
+    step = exposed(once, cover * free, temperature)
     again = (1.0 - 1.0 / plan.n_microbatches) * exposed(traffic.scatter, cover * backward, temperature)
     return DataParallel(step, (split_gradients - fsdp) * again + fsdp * streamed)
-
-
-def chunks_exposed(plan: Plan, collectives: ArrayLike, cover: ArrayLike, temperature: Temperature = 0.0) -> Array:
-    r"""Exposed part of the collectives of a stage, each virtual stage of which starts its own as soon as it can.
-
-    Microbatches pass through a virtual stage $n = \min(p, m)$ at a time. When the last of them has left one of v, all n
-    still have to pass through each of the others that are left; what the last virtual stage needs waits for the end:
-
-    $$ t = \frac{(v - 1) \max(0, t_c - n \, t_o) + \max(0, t_c - t_o)}{v} . $$
-
-    Forward the order is the reverse: weights of a virtual stage are gathered while others compute.
-    Source: Narayanan et al. 2021, arXiv 2104.04473, figure 4 (order of the interleaved schedule).
-
-    Args:
-        plan: p, v, m.
-        collectives: $t_c$, of all collectives of the stage [s].
-        cover: $t_o$, part of one microbatch's pass through the stage behind which they hide [s].
-        temperature: smoothing [1].
-
-    Returns:
-        Time [s].
-    """
-    together = smooth_min(plan.pp, plan.n_microbatches, temperature)
-    early = exposed(collectives, together * cover, temperature)
-    last = exposed(collectives, cover, temperature)
-    return ((plan.vpp - 1.0) * early + last) / plan.vpp

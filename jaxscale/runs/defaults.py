@@ -71,8 +71,8 @@ def fact_about(row: Mapping[str, Any], name: str) -> Any:
 
     Args:
         row: cells by column.
-        name: a column, `trainable_share`, `n_predict_layers`, `mean_seq_len`, `measured_parts`, or `apart`: what
-            sets runs apart from the source's others.
+        name: a column, `trainable_share`, `mean_seq_len`, `measured_parts`, or `apart`: what sets runs
+            apart from the source's others.
 
     Returns:
         The value of the first fact whose conditions the row meets; None without one.

@@ -117,8 +117,8 @@ def _shape(row: Row, lookup: Callable[[str], Mapping[str, Any] | None]) -> tuple
     shape = {**_rescaled(entry, given.get("n_layers")), **given}
     if "vocab_size" not in shape and (size := _default(row, "vocab_size")):
         shape["vocab_size"] = size
-    training = {name: _default(row, name) for name in ("trainable_share", "n_predict_layers")}
-    shape |= {name: value for name, value in training.items() if value is not None}
+    if (share := _default(row, "trainable_share")) is not None:
+        shape["trainable_share"] = share
     return shape, [name for name in SHAPE if name not in shape]
 
 

@@ -14,7 +14,7 @@ from jaxscale.costs.accumulation import accumulation_time, head_accumulation_tim
 from jaxscale.costs.attention import attention_forward
 from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.context import attention_beside, key_value_ring
-from jaxscale.costs.data import chunks_exposed, data_parallel, data_traffic, local_params
+from jaxscale.costs.data import data_parallel, data_traffic, local_params
 from jaxscale.costs.elementwise import elementwise_forward, logits_forward, sequence_split
 from jaxscale.costs.matmul import dense_forward, expert_forward, head_forward, matmul_time, seconds_per_flop
 from jaxscale.costs.optimizer import optimizer_time
@@ -25,30 +25,6 @@ from jaxscale.costs.straggler import straggler_time
 from jaxscale.plan import Plan
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, model_flops, n_params
-
-
-@pytest.mark.parametrize(
-    ("vpp", "m", "cover", "expected"),
-    [
-        (1, 32, 0.4, 0.6),  # one virtual stage: what one pass does not hide
-        (4, 32, 0.2, 0.8 / 4),  # 8 passes hide all but the last virtual stage's share, which one pass hides in part
-        (4, 32, 0.05, (3 * 0.6 + 0.95) / 4),  # what 8 passes hide of three quarters, and one pass of the last
-        (4, 2, 0.2, (3 * 0.6 + 0.8) / 4),  # no more microbatches than there are
-        (4, 32, 1.0, 0.0),
-    ],
-)
-def test_virtual_stages_reduce_while_others_compute(vpp: int, m: int, cover: float, expected: float):
-    chosen = plan(pp=8, vpp=vpp, n_microbatches=m, schedule="interleaved" if vpp > 1 else "1f1b")
-    assert float(chunks_exposed(chosen, 1.0, cover)) == pytest.approx(expected)
-
-
-def test_replicas_of_an_interleaved_pipeline_expose_less():
-    """8-way pipelines of GPT-3 on thousands of H100: the more virtual stages, the less of ZeRO's collectives shows."""
-    shape = as_arrays(model("gpt3-175b"))
-    plans = [plan(dp=64, tp=8, pp=8, vpp=vpp, zero_stage=1, n_microbatches=16) for vpp in (1, 2, 6)]
-    overlapping = ideal(dp_overlap=0.9)
-    times = [float(data_parallel(shape, one, LINK, overlapping, 0.01, 0.02).step) for one in plans]
-    assert times[0] > times[1] > times[2] > 0.0
 
 
 def test_large_matmuls_run_at_the_peak_and_small_ones_below():

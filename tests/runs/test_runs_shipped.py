@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxscale.catalogue import model_fields
-from jaxscale.runs import COLUMNS, Incomplete, RowDescription, describe, read_runs, read_table
+from jaxscale.runs import COLUMNS, Incomplete, RowDescription, describe, read_table
 from jaxscale.runs.defaults import load_defaults
-from jaxscale.workload import Transformer, model_flops
 
 RUNS = Path(__file__).parents[2] / "data" / "runs"
 TABLES = sorted(RUNS.glob("*.csv"))
@@ -57,26 +55,3 @@ def test_default_tables_name_their_source():
     tables = load_defaults()
     for name, table in {**tables["frameworks"], **tables["sources"]}.items():
         assert name == "default" or {"source", "date"} <= set(table), name
-
-
-PREDICTING = [
-    ("nvidia_nemo_perf_summary", "DeepSeekV3", 32),
-    ("nvidia_nemo_perf_summary", "Nemotron_3_Super", 25),
-    ("nvidia_dgxc_benchmarking", "deepseek-v3-671b", 4),
-]
-
-
-@pytest.mark.parametrize(("table", "name", "count"), PREDICTING)
-def test_tables_state_the_flops_of_the_layers_that_predict_further_tokens(table: str, name: str, count: int):
-    """Flops per token by the rate or the utilisation and the tokens per second that a row states."""
-    runs, peaks = read_runs(RUNS / f"{table}.csv"), {"gb200": 2450.0, "h100-80gb": 989.0}
-    stated, counted = [], []
-    for row in runs:
-        if not row["model"].startswith(name) or (row["tflops_per_gpu"] is None and row["mfu"] is None):
-            continue
-        description = describe(row, lambda model: model_fields().get(model.lower()))
-        rate = row["tflops_per_gpu"] or row["mfu"] * peaks[row["gpu"]]
-        stated.append(rate * 1e12 / row["tokens_per_s_per_gpu"])
-        counted.append(float(model_flops(Transformer(**description.shape), causal=True)))
-    assert len(stated) >= count
-    assert counted == pytest.approx(stated, rel=0.01)
