@@ -175,8 +175,8 @@ def _answers(
     """`NUMBERS` of each run by name, and the terms of its step by name [answered row]."""
     count, record = len(batch), coefficients.calibration
     step, peak = _evaluate(*_pad(batch, resolve_rows(coefficients, levels)))
-    found = (step.total, peak, step.terms())
-    total, peak, terms = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], found)
+    total, peak = (np.asarray(values)[:count] for values in (step.total, peak))
+    terms = {name: np.asarray(values)[:count] for name, values in step.terms().items()}
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
     scatter = [scatter_of(record, row, float(n)) for row, n in zip(levels, chips, strict=True)]
     known = record or Calibration("none")
