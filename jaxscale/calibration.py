@@ -210,7 +210,8 @@ class Calibration:
         return frozenset(level for kind, level in self.known if kind == "source")
 
     @functools.cached_property
-    def _scatter_by_level(self) -> dict[tuple[str, str], Scatter]:
+    def scatter_by_level(self) -> dict[tuple[str, str], Scatter]:
+        """Scatters by kind and name of their level."""
         # The first entry of a level counts: a new fit puts its own before those of its start.
         return {(scatter.kind, scatter.level): scatter for scatter in reversed(self.scatter)}
 
@@ -239,17 +240,20 @@ class Calibration:
         """Of the run's source, or its framework, or an unseen one; of memory, that of the first of them with one."""
         source, framework = levels.get("source") or "", levels.get("framework") or ""
         first = ("source", source) if source else (UNNAMED, framework)
-        places = (self._scatter_by_level.get(place) for place in (first, ("framework", framework)))
+        places = (self.scatter_by_level.get(place) for place in (first, ("framework", framework)))
         found = [*(scatter for scatter in places if scatter is not None), self._unseen_scatter, NO_RUNS]
         return replace(found[0], memory=next(entry.memory for entry in found if math.isfinite(entry.memory)))
 
     @functools.cached_property
     def _unseen_scatter(self) -> Scatter:
-        return self._scatter_by_level.get(("unseen", ""), NO_RUNS)
+        return self.scatter_by_level.get(("unseen", ""), NO_RUNS)
 
     def _is_unseen(self, kind: str, level: str | None) -> bool:
-        is_asked = kind in self._known_kinds if kind in SETTINGS else bool(self.known)
-        return bool(is_asked and level) and (kind, level) not in self._known
+        return bool(self.known and level and self._tells_of(kind)) and (kind, level) not in self._known
+
+    def _tells_of(self, kind: str) -> bool:
+        """Whether a level of a kind that is not known is a new one: settings are known to fits of few runs alone."""
+        return kind not in SETTINGS or kind in self._known_kinds
 
     @functools.cached_property
     def _known_kinds(self) -> frozenset[str]:
@@ -263,7 +267,7 @@ class Calibration:
     def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
         source, framework = levels.get("source") or "", levels.get("framework") or ""
         # A source of which too few runs were left out to tell its scatter is new for all that is known of it.
-        is_fitted = (("source", source) if source else (UNNAMED, framework)) in self._scatter_by_level
+        is_fitted = (("source", source) if source else (UNNAMED, framework)) in self.scatter_by_level
         is_new_source = not is_fitted and ("framework", framework) in self._known
         # A kernel that was never timed sets a run apart about as much as another system does.
         is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
@@ -280,7 +284,7 @@ class Calibration:
         )
         found = [] if all(of_start) else [self._unseen_scatter]
         for kind, level, is_novel in novel:
-            entries = (self._scatter_by_level.get((kind, name)) for name in (level, "") if is_novel)
+            entries = (self.scatter_by_level.get((kind, name)) for name in (level, "") if is_novel)
             found += [entry for entry in entries if entry is not None][:1]
         return found
 
@@ -319,7 +323,7 @@ class Calibration:
         """Levels of a run that are not among those of the runs of the fit that answers for it."""
         if origin := self.origin_of(levels):
             return origin.record._new(levels)
-        named = {kind: levels.get(kind) for kind in NOTED_KINDS if kind not in SETTINGS or kind in self._known_kinds}
+        named = {kind: levels.get(kind) for kind in NOTED_KINDS if self._tells_of(kind)}
         return [(kind, level) for kind, level in named.items() if level and (kind, level) not in self._known]
 
 

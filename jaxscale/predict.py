@@ -135,8 +135,9 @@ def predict(
     """
     coefficients = coefficients if isinstance(coefficients, Coefficients) else load_fit(coefficients)
     described = describe_runs(runs, hardware)
-    numbers = dict.fromkeys(NUMBERS, np.full(len(runs), np.nan))
-    terms = dict.fromkeys(StepTime.__dataclass_fields__, numbers["step_time"])
+    numbers, terms = (
+        {name: np.full(len(runs), np.nan) for name in names} for names in (NUMBERS, StepTime.__dataclass_fields__)
+    )
     notes = list(described.notes)
     if described.batch is not None:
         levels = [row.effects for row in described.descriptions]

@@ -281,12 +281,11 @@ def own_scatter(before: Calibration, measured: Measured, held_out: np.ndarray) -
 
     Runs that the start was fitted to are no longer held out: they may widen what it knows of their level, no more.
     """
-    known = {(entry.kind, entry.level): entry for entry in reversed(before.scatter)}
-    found = {(entry.kind, entry.level): entry for entry in measured_scatter(measured, held_out)}
+    known = before.scatter_by_level
     return tuple(
         wider(entry, known.get(place, entry))
-        for place, entry in found.items()
-        if place in known or place not in before.known
+        for entry in measured_scatter(measured, held_out)
+        if (place := (entry.kind, entry.level)) in known or place not in before.known
     )
 
 

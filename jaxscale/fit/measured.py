@@ -1,6 +1,6 @@
 """Measured rows of a runs table: which can be fitted, and how they group for cross-validation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,12 @@ class Described:
     descriptions: tuple[RowDescription, ...]
     notes: tuple[str, ...]
 
+    @property
+    def is_inferred_fsdp(self) -> np.ndarray:
+        """Whether a run is taken as FSDP because its state would not fit otherwise [answered row]."""
+        taken = [] if self.batch is None else np.asarray(self.batch.plan.zero_stage)
+        return np.asarray(taken) != np.asarray([row.plan["zero_stage"] for row in self.descriptions])
+
 
 def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     """Describe every row of a table for the model; no measured column is read."""
@@ -38,12 +44,13 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     answered = tuple(outcome for outcome in outcomes if isinstance(outcome, RowDescription))
     notes = [o.reason if isinstance(o, Incomplete) else "; ".join(o.remarks) for o in outcomes]
     batch = assemble(answered, hardware) if answered else None
-    for position, row, stage in zip(index, answered, [] if batch is None else batch.plan.zero_stage, strict=True):
+    described = Described(batch, np.asarray(index, dtype=int), answered, tuple(notes))
+    for position, row, is_inferred in zip(index, answered, described.is_inferred_fsdp, strict=True):
         said = [notes[position], hardware[row.gpu].lacks(row.plan["precision"])]
-        if stage != row.plan["zero_stage"]:
-            said.append(f"zero_stage is empty: taken as {stage:g}, as the weights would not fit otherwise")
+        if is_inferred:
+            said.append("zero_stage is empty: taken as 3, as the weights would not fit otherwise")
         notes[position] = "; ".join(text for text in said if text)
-    return Described(batch, np.asarray(index, dtype=int), answered, tuple(notes))
+    return replace(described, notes=tuple(notes))
 
 
 def measured_step_time(row: Row, description: RowDescription | None = None) -> float:

@@ -77,9 +77,7 @@ def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None =
         status[described.index] == "oom",
     )
     # A run that ran out of memory may not have been sharded as one that must have fitted is taken to be.
-    stated = np.asarray([row.plan["zero_stage"] for row in described.descriptions])
-    is_known = np.asarray(described.batch.plan.zero_stage) == stated
-    return found.take(is_known & np.isin(status[described.index], ("ok", "oom")))
+    return found.take(~described.is_inferred_fsdp & np.isin(status[described.index], ("ok", "oom")))
 
 
 def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:

@@ -1,7 +1,7 @@
 """The header of a runs table: is it comma-separated, are all required columns there, each once?"""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from jaxscale.errors import InputError
@@ -62,7 +62,11 @@ def check_header(path: Path, columns: Sequence[str]) -> None:
 
 def _missing(missing: Sequence[str], columns: Sequence[str]) -> str:
     noun = "column" if len(missing) == 1 else "columns"
-    meant = {name: column for column, name in misspelt(columns).items() if name in missing}
-    name = next(iter(meant), None)
-    hint = f" (is {show(meant[name])} meant for {name!r}?)" if name else ""
-    return f"missing {noun} {', '.join(map(repr, missing))}{hint}; expected at least {', '.join(REQUIRED)}"
+    names = f"{', '.join(map(repr, missing))}{hint_of_misspelt(missing, columns)}"
+    return f"missing {noun} {names}; expected at least {', '.join(REQUIRED)}"
+
+
+def hint_of_misspelt(missing: Collection[str], columns: Sequence[str]) -> str:
+    """The first column that looks like a missing one, as a question in a message; empty without one."""
+    meant = ((column, name) for column, name in misspelt(columns).items() if name in missing)
+    return next((f" (is {show(column)} meant for {name!r}?)" for column, name in meant), "")

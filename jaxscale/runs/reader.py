@@ -10,7 +10,7 @@ from jaxscale.catalogue import Hardware, load_hardware, model_fields
 from jaxscale.errors import InputError
 from jaxscale.runs.cells import first_of, parse_cell, parse_gpu, show, suggest
 from jaxscale.runs.checks import row_problems
-from jaxscale.runs.header import canonical, check_header, misspelt
+from jaxscale.runs.header import canonical, check_header, hint_of_misspelt
 from jaxscale.runs.rows import catalogue_shape
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE, Value
 from jaxscale.runs.table import Row, Runs
@@ -195,8 +195,7 @@ class _RowCheck:
 
     def _unknown_model(self, model: str) -> str:
         known = suggest(model, self.known_models) if self.known_models else "expected a catalogue model"
-        meant = {name: column for column, name in misspelt(self.columns).items() if name in SHAPE}
-        hint = "".join(f" (is {show(column)} meant for {name!r}?)" for name, column in [*meant.items()][:1])
+        hint = hint_of_misspelt(SHAPE, self.columns)
         return f"column 'model' = {show(model)}: unknown model and no shape{hint}; {known}, or {', '.join(SHAPE)}"
 
     def shapeless(self) -> dict[int, str]:

@@ -7,14 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from jaxscale._compile import filter_jit
 from jaxscale._types import stacked
 from jaxscale.trends.batch import Batch
 from jaxscale.trends.library import Overlay, scenario
-from jaxscale.trends.outcome import Outcome, outcomes, strong_numbers
-from jaxscale.trends.scenario import Layout, Scenario, memory_at
+from jaxscale.trends.outcome import Outcome, outcomes, peak_memory
+from jaxscale.trends.scenario import Layout, Scenario
 
 GENERATIONS = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "gb200", "gb300")
 """Chips in the order of their years."""
@@ -63,11 +61,6 @@ def what_if(base: Scenario, changes: Mapping[str, Change] = CHANGES) -> Scenario
     return stacked([change(base) for change in changes.values()])
 
 
-@filter_jit
-def _peaks(scenario: Scenario, layout: Layout, batch: Batch, n_chips: Float[Array, " point"]) -> Array:
-    return jax.vmap(lambda n: memory_at(scenario, layout, n, batch.at(n)))(n_chips)
-
-
 def side_by_side(
     scenarios: Scenario, batch: Batch, n_chips: Sequence[float | int] | np.ndarray, layout: Layout | None = None
 ) -> tuple[Outcome, np.ndarray]:
@@ -87,8 +80,7 @@ def side_by_side(
     found, fits = [], []
     for index in range(len(np.asarray(scenarios.power_cap))):
         one = jax.tree.map(lambda leaf, i=index: leaf[i], scenarios)
-        found.append(outcomes(one, chosen, n, np.asarray(batch.at(n))))
-        fits.append(
-            np.asarray(_peaks(*strong_numbers((one, chosen, batch, jnp.asarray(n)))) <= one.cluster.chip.hbm_bytes)
-        )
+        points = (one, chosen, n, np.asarray(batch.at(n)))
+        found.append(outcomes(*points))
+        fits.append(peak_memory(*points) <= one.cluster.chip.hbm_bytes)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found), np.stack(fits)

@@ -34,7 +34,6 @@ class Outcome(eqx.Module):
         chip_power: mean power of one chip [W].
         system_power: of all chips with their servers [W].
         dollars_per_s: of all chips with their servers and electricity [dollar/s].
-        memory: peak of the fullest chip, whatever it has [byte].
     """
 
     n_chips: Points
@@ -45,7 +44,6 @@ class Outcome(eqx.Module):
     chip_power: Points
     system_power: Points
     dollars_per_s: Points
-    memory: Points
 
     @property
     def tokens_per_s_per_chip(self) -> Array:
@@ -111,7 +109,6 @@ def outcome_at(
         chip_power=watts,
         system_power=n * with_server,
         dollars_per_s=scenario.price.rate(with_server) * n,
-        memory=memory_at(scenario, layout, n, batch),
     )
 
 
@@ -151,6 +148,29 @@ def outcomes(
     layouts, chips, batches = jax.tree.unflatten(jax.tree.structure(per_point), spread)
     found = _along(strong_numbers(scenario), layouts, chips, batches, temperature)
     return jax.tree.map(lambda leaf: leaf[: n.size], found)
+
+
+@filter_jit
+def _peaks(scenario: Scenario, layout: Layout, n_chips: Array, batches: Array) -> Array:
+    return jax.vmap(lambda n, batch: memory_at(scenario, layout, n, batch))(n_chips, batches)
+
+
+def peak_memory(
+    scenario: Scenario, layout: Layout, n_chips: ArrayLike, global_batch_size_seqs: ArrayLike
+) -> np.ndarray:
+    """Peak memory of the fullest chip at many points in one compiled call, whatever a chip has.
+
+    Args:
+        scenario: model, chips, coefficients.
+        layout: degrees, the same everywhere.
+        n_chips: chips [point].
+        global_batch_size_seqs: batch [point] [sequence].
+
+    Returns:
+        Bytes [byte], [point].
+    """
+    points = (jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs))
+    return np.asarray(_peaks(*strong_numbers((scenario, layout, *points))))
 
 
 def padded_rows(n_points: int) -> np.ndarray:

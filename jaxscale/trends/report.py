@@ -11,7 +11,7 @@ from jaxscale.report.figures.panels import Panel, panels
 from jaxscale.report.tables import make_table
 from jaxscale.trends.batch import Batch
 from jaxscale.trends.crossover import best_degrees
-from jaxscale.trends.outcome import Outcome, outcomes
+from jaxscale.trends.outcome import Outcome, outcomes, peak_memory
 from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
 from jaxscale.trends.scenario import Layout, Scenario
 from jaxscale.trends.uncertainty import sample_scenarios
@@ -33,6 +33,7 @@ class Trend:
 
     Attributes:
         outcome: speed, power, cost [point].
+        memory: peak of the fullest chip, whatever it has [byte], [point].
         returns: marginal returns [point].
         degree: best tensor-parallel degree: median, lower and upper end of its 90 % interval [3, point].
         gain: throughput that it adds [1], [point].
@@ -41,6 +42,7 @@ class Trend:
     """
 
     outcome: Outcome
+    memory: np.ndarray
     returns: Returns
     degree: np.ndarray
     gain: np.ndarray
@@ -114,8 +116,10 @@ def trend(scenario: Scenario, layout: Layout, batch: Batch, n_chips: np.ndarray,
         raise InputError(f"least return = {least_return:g} is out of range; expected a share between 0 and 1")
     domain = max(2.0, float(scenario.cluster.network.domain_size[0]))
     best = best_degrees(sample_scenarios(scenario, N_SAMPLES), batch, n_chips, bounds=(1.0, domain))
+    points = (scenario, layout, n_chips, np.asarray(batch.at(n_chips)))
     return Trend(
-        outcome=outcomes(scenario, layout, n_chips, np.asarray(batch.at(n_chips))),
+        outcome=outcomes(*points),
+        memory=peak_memory(*points),
         returns=marginal_returns(scenario, layout, batch, n_chips),
         degree=np.quantile(best.degree, [0.5, 0.05, 0.95], axis=0),
         gain=best.gain[0],
@@ -136,7 +140,7 @@ def document(found: Trend) -> dict[str, Any]:
         "tokens_per_s": outcome.tokens_per_s,
         "tokens_per_s_per_chip": outcome.tokens_per_s_per_chip,
         "mfu": outcome.mfu,
-        "memory_bytes": outcome.memory,
+        "memory_bytes": found.memory,
         "exposed_share": outcome.exposed_share,
         "chip_power_w": outcome.chip_power,
         "tokens_per_joule": outcome.tokens_per_joule,
@@ -163,7 +167,7 @@ def trend_table(found: Trend) -> "Table":
         "tokens/s per chip": [f"{speed:.0f}" for speed in np.asarray(o.tokens_per_s_per_chip)],
         "MFU %": _percent(o.mfu, 1),
         "exposed %": _percent(o.exposed_share, 1),
-        "GB per chip": [f"{held / 1e9:.0f}" for held in np.asarray(o.memory)],
+        "GB per chip": [f"{held / 1e9:.0f}" for held in found.memory],
         "W per chip": [f"{watts:.0f}" for watts in np.asarray(o.chip_power)],
         "tokens/J": [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
         "M tokens/$": [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
@@ -176,11 +180,11 @@ def trend_table(found: Trend) -> "Table":
 
 def memory_line(scenario: Scenario, found: Trend) -> str:
     """A sentence on the numbers of chips whose memory does not hold their share; empty where all do."""
-    capacity, held = float(scenario.cluster.chip.hbm_bytes), np.asarray(found.outcome.memory)
-    short = np.asarray(found.outcome.n_chips)[held > capacity]
+    capacity = float(scenario.cluster.chip.hbm_bytes)
+    short = np.asarray(found.outcome.n_chips)[found.memory > capacity]
     if not len(short):
         return ""
-    need = f"{held.max() / 1e9:.0f} of {capacity / 1e9:.0f} GB each on the fewest"
+    need = f"{found.memory.max() / 1e9:.0f} of {capacity / 1e9:.0f} GB each on the fewest"
     return f"up to {short.max():.0f} chips do not have the memory ({need}); their figures are of time alone"
 
 

@@ -239,6 +239,8 @@ def test_unseen_frameworks_get_wider_intervals():
     assert known.time < new_source.time < unseen.time
     assert [entry.kind for entry in (known, new_source, unseen)] == ["source", "new_source", "unseen"]
     assert record.scatter_of({**places[0], "gpu": "gtx580"}).kind == "unseen"
+    assert record.scatter_of({"framework": "megatron-deepspeed", "gpu": "gtx580"}).kind == "unseen"
+    assert record.scatter_of({"framework": "nanotron", "gpu": "h100-80gb"}).kind == "new_source"
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
