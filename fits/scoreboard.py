@@ -209,12 +209,14 @@ def suspects(data: dict[str, np.ndarray]) -> np.ndarray:
 def suspect_table(data: dict[str, np.ndarray]) -> str:
     """Errors with and without suspect rows, of Ultra-Scale's two releases and of all runs, as Markdown."""
     suspect, lines = suspects(data), []
+    schemes = ("five_fold", "left_out_model", "left_out_larger", "memory_in_sample", "memory_left_out_model")
     for name, rows in subsets(data).items():
         if name.startswith("ultrascale") or name == "every run":
             for said, part in ((name, rows), (f"{name}, without suspect rows", rows & ~suspect)):
-                cells = [error(data[key][part]) for key in ("five_fold", "left_out_model", "left_out_larger")]
+                cells = [error(data[key][part]) for key in schemes]
                 lines.append((said, f"{part.sum()}", *cells))
-    return markdown_table(("runs of", "n", "5-fold", "model", "larger"), lines)
+    head = ("runs of", "n", "5-fold", "model", "larger", "memory, in sample", "memory, model")
+    return markdown_table(head, lines)
 
 
 def rows_of(name: str) -> list[dict[str, str]]:

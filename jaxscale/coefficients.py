@@ -20,7 +20,7 @@ MEMORY_COEFFICIENTS = (
     "logit_memory_bytes",
     "gradient_memory_bytes",
     "working_bytes",
-    "pipeline_bytes",
+    "queued_bytes",
     "framework_bytes",
 )
 """Coefficients that only the memory model reads; the others belong to the step time."""
@@ -76,7 +76,7 @@ class Coefficients(eqx.Module):
     straggler: Number = _coefficient()
     activation_factor: Number = _coefficient()
     working_bytes: Number = _coefficient()
-    pipeline_bytes: Number = _coefficient()
+    queued_bytes: Number = _coefficient()
     logit_memory_bytes: Number = _coefficient()
     gradient_memory_bytes: Number = _coefficient()
     framework_bytes: Number = _coefficient()

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxscale._types import Temperature, as_arrays, several, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
+from jaxscale.costs import overhead
 from jaxscale.costs.data import held_params, local_params
 from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
 from jaxscale.hardware import Cluster
@@ -26,6 +27,7 @@ from jaxscale.plan import (
     sharding,
     tokens_per_microbatch,
 )
+from jaxscale.step import microbatch_times
 from jaxscale.workload import Transformer, attended_keys, copies_width, logits_per_token, mlp_width, routed_width
 
 Bytes = Float[Array, "*batch"]
@@ -130,28 +132,46 @@ def optimizer_state_bytes(plan: Plan) -> Array:
     return MOMENT_BYTES + MASTER_BYTES * (2.0 - 0.5 * element_bytes(plan))
 
 
+def queued_ahead(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
+) -> Array:
+    """How far hosts launch ahead of their chips, of as far as they can; see `launched_ahead` [1]."""
+    device = microbatch_times(model, plan, cluster, coefficients, temperature).total
+    host = overhead.host_time(model, plan, cluster, coefficients, temperature)
+    return overhead.launched_ahead(plan, coefficients, host, device, temperature)
+
+
 def transient_activation_bytes(
-    model: Transformer, plan: Plan, coefficients: Coefficients, in_flight: ArrayLike, temperature: Temperature = 0.0
+    model: Transformer,
+    plan: Plan,
+    coefficients: Coefficients,
+    in_flight: ArrayLike,
+    ahead: ArrayLike,
+    temperature: Temperature = 0.0,
 ) -> Array:
     r"""Activations besides those stored for the backward pass, on every tensor-parallel rank whole.
 
-    $t d (b_w + b_p \max(0, 1 - 2 / n))$: $b_w$ `working_bytes` of the microbatch that runs, $b_p$ `pipeline_bytes` of
-    the n in flight together. What stages send, receive and gather outlives its use while hosts launch microbatches
-    without waiting for the first to return; it does not grow with n for long, as hosts run only so far ahead of their
-    chips. Ultra-Scale's runs of 3B at tp 8 and 16 hold 8, 72, 94 and 99 byte per element with 2, 4, 8 and 16 in flight.
+    $t d (b_w + b_q (1 - \min(1, 2 / n)(1 - a)))$, $b_q = 0$ where tp = 1: $b_w$ `working_bytes` of the microbatch that
+    runs, $b_q$ `queued_bytes` of what chips have yet to do. What collectives send and receive outlives its use while
+    hosts launch without waiting, as their streams may still read it: where n microbatches in flight have chips wait for
+    each other, and where hosts are a share a of their queue ahead of slower chips. It does not grow for long, as queues
+    are finite. Ultra-Scale's runs of 3B at tp 8 and 16 hold 8, 72, 94 and 99 byte per element with 2, 4, 8 and 16 in
+    flight; with 1 or 2 and tp up to 8, 80 more from where chips take twice as long as hosts, whatever the layers.
 
     Args:
         model: the transformer.
         plan: size of a microbatch.
-        coefficients: `working_bytes`, `pipeline_bytes`.
+        coefficients: `working_bytes`, `queued_bytes`.
         in_flight: microbatches in flight, at least one [1].
+        ahead: how far hosts launch ahead, see `queued_ahead` [1].
         temperature: smoothing [1].
 
     Returns:
         Bytes [byte].
     """
-    filled = smooth_max(1.0 - 2.0 / jnp.asarray(in_flight), 0.0, temperature)
-    per_element = coefficients.working_bytes + coefficients.pipeline_bytes * filled
+    waiting = smooth_max(1.0 - 2.0 / jnp.asarray(in_flight), 0.0, temperature)
+    queued = several(plan.tp, temperature) * (1.0 - (1.0 - waiting) * (1.0 - jnp.asarray(ahead)))
+    per_element = coefficients.working_bytes + coefficients.queued_bytes * queued
     return per_element * tokens_per_microbatch(model, plan) * model.d_model
 
 
@@ -206,7 +226,9 @@ def memory(
     in_flight = microbatches_in_flight(plan, temperature)
     checkpoint = element_bytes(plan) * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
     per_layer = whole + plan.recompute_full * (checkpoint - whole)
-    stored = per_layer * layers * in_flight + transient_activation_bytes(model, plan, c, in_flight, temperature)
+    ahead = queued_ahead(model, plan, cluster, c, temperature)
+    stored = per_layer * layers * in_flight
+    stored = stored + transient_activation_bytes(model, plan, c, in_flight, ahead, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
     logits_held = logits_per_token(model) * tokens_per_microbatch(model, plan) * model.vocab_size
     logit_bytes = c.logit_memory_bytes * logits_held / plan.tp
@@ -215,7 +237,7 @@ def memory(
     turned = all_with_gpipe(1.0, plan)
     last_in_flight = microbatches_at_the_end(plan, temperature)
     last_stored = per_layer * last_layers * last_in_flight
-    last_stored = last_stored + transient_activation_bytes(model, plan, c, last_in_flight, temperature)
+    last_stored = last_stored + transient_activation_bytes(model, plan, c, last_in_flight, ahead, temperature)
     # Logits are gone before the first layer is recomputed.
     last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
     logits = smooth_max(last_stage, activations, temperature) - activations

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._types import Temperature, as_arrays
+from jaxscale._types import Temperature, as_arrays, exposed
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs import (
     accumulation,
@@ -172,7 +172,8 @@ def step_time(
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
     layers = microbatch_times(model, plan, cluster, coefficients, temperature)
     link = effective_link(cluster.network, coefficients)
-    host = overhead.host_exposed(model, plan, cluster, coefficients, layers.total, temperature)
+    # A layer cannot run faster than the host launches its kernels.
+    host = exposed(overhead.host_time(model, plan, cluster, coefficients, temperature), layers.total, temperature)
     layers, host = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, host))
     logits = matmul.head_forward(model, plan, cluster, coefficients, temperature)
     # A pass forward, one for the gradients of activations, and one for those of weights that are trained.

@@ -200,14 +200,33 @@ def test_microbatches_in_flight(plan: Plan, expected: float):
     assert float(microbatches_in_flight(plan)) == pytest.approx(expected, rel=1e-9)
 
 
+SLOW_HOST, FAST_HOST = 1.0, 0.0
+"""Time to launch a layer, far above and below what an H100 takes for one [s]."""
+
+
+def transient_bytes(plan: Plan, host: float) -> float:
+    """What transient activations take per element of the residual stream of a microbatch [byte]."""
+    shape, kept = model("llama3-70b"), {"working_bytes": 3.0, "queued_bytes": 40.0, "host_time_layer": host}
+    without, buffered = of(shape, plan, host_time_layer=host), of(shape, plan, **kept)
+    elements = float(plan.micro_batch_size) * shape.seq_len * shape.d_model
+    return float(buffered.activations - without.activations) / elements
+
+
 @pytest.mark.parametrize(("stages", "share"), [(1.0, 0.0), (2.0, 0.0), (4.0, 0.5), (16.0, 0.875)])
-def test_buffers_of_a_pipeline_saturate_with_microbatches_in_flight(stages: float, share: float):
+def test_buffers_of_collectives_saturate_with_microbatches_in_flight(stages: float, share: float):
     """On every tensor-parallel rank whole."""
-    shape = model("llama3-70b")
-    plan = Plan(tp=8, pp=stages, micro_batch_size=2, n_microbatches=16)
-    without, kept = of(shape, plan), of(shape, plan, working_bytes=3.0, pipeline_bytes=40.0)
-    expected = (3.0 + 40.0 * share) * 2.0 * shape.seq_len * shape.d_model
-    assert float(kept.activations - without.activations) == pytest.approx(expected, rel=1e-9)
+    plan = Plan(tp=8, pp=stages, micro_batch_size=2, n_microbatches=32)
+    assert transient_bytes(plan, SLOW_HOST) == pytest.approx(3.0 + 40.0 * share, rel=1e-9)
+
+
+@pytest.mark.parametrize("stages", [1.0, 2.0, 4.0])
+def test_buffers_of_collectives_wait_for_chips_that_hosts_are_ahead_of(stages: float):
+    plan = Plan(tp=8, pp=stages, micro_batch_size=2, n_microbatches=32)
+    assert transient_bytes(plan, FAST_HOST) == pytest.approx(3.0 + 40.0, rel=1e-9)
+    alone = changed(plan, tp=1.0)
+    assert transient_bytes(alone, FAST_HOST) == transient_bytes(alone, SLOW_HOST) == pytest.approx(3.0, rel=1e-9)
+    last = changed(plan, n_microbatches=stages)
+    assert transient_bytes(last, FAST_HOST) == pytest.approx(transient_bytes(last, SLOW_HOST), rel=1e-9)
 
 
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 4.0), ("bf16", 2.0), ("fp8", 1.0), ("fp4", 0.5)])

@@ -1,6 +1,7 @@
 """Overheads that no datasheet names: kernel launches, the host's pace, bookkeeping of handovers and steps.
 
 A layer cannot run faster than the host launches its kernels: where the chip is quicker, the difference is exposed.
+Where the chip is slower, launches queue up before it, and buffers with them.
 """
 
 from jaxtyping import Array, ArrayLike
@@ -22,15 +23,10 @@ def kernel_gaps_forward(model: Transformer, coefficients: Coefficients) -> Array
     return coefficients.moe_expert_time * model.n_experts * moe_layers(model)
 
 
-def host_exposed(
-    model: Transformer,
-    plan: Plan,
-    cluster: Cluster,
-    coefficients: Coefficients,
-    device: ArrayLike,
-    temperature: Temperature = 0.0,
+def host_time(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Time that the chip waits for the host, for one microbatch of all layers as if on one stage.
+    """Time the host needs to launch one microbatch of all layers, forward and backward, as if on one stage.
 
     Args:
         model: the transformer.
@@ -38,7 +34,6 @@ def host_exposed(
         cluster: how many chips share a node; the network of a job that spans nodes takes threads of the host from
             every rank, and a group that does more.
         coefficients: host time per layer.
-        device: time the chip needs for the same work [s].
         temperature: smoothing [1].
 
     Returns:
@@ -50,25 +45,51 @@ def host_exposed(
     nodes_of_group = smooth_max(plan.tp / node, 1.0, temperature)
     ranks = plan.tp * several(plan.tp, temperature)  # none where tp = 1
     network = c.host_time_tp_network * spans_nodes * ranks
-    per_layer = c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0)
-    host = model.n_layers * per_layer
-    return exposed(host, device, temperature)
+    return model.n_layers * (c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0))
 
 
-def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
-    """Host time per handover between stages and per step.
+def handover_time(plan: Plan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
+    """Host time of the handovers of one microbatch between stages.
 
     Stages work side by side, so the step waits for the busiest one: it has two neighbours, or one where there are two
     stages. Each of its vpp virtual stages hands over.
 
     Args:
-        plan: pp, vpp, microbatches.
-        coefficients: host time per slot of a stage with two neighbours, and per step.
+        plan: pp, vpp.
+        coefficients: host time per slot of a stage with two neighbours.
         temperature: smoothing [1].
 
     Returns:
         Time [s].
     """
-    c = coefficients
     neighbours = smooth_min(plan.pp - 1.0, 2.0, temperature)
-    return 0.5 * neighbours * c.pp_slot_time * plan.n_microbatches * plan.vpp + c.step_time
+    return 0.5 * neighbours * coefficients.pp_slot_time * plan.vpp
+
+
+def bookkeeping_time(plan: Plan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
+    """Host time of a step: handovers of its microbatches, and what is done once [s]."""
+    return handover_time(plan, coefficients, temperature) * plan.n_microbatches + coefficients.step_time
+
+
+def launched_ahead(
+    plan: Plan, coefficients: Coefficients, host: ArrayLike, device: ArrayLike, temperature: Temperature = 0.0
+) -> Array:
+    r"""How far the host launches ahead of its chip, of as far as the queue of launches lets it.
+
+    $\min(1, 2 (1 - \text{host} / \text{device}))$, by the time that each needs for a microbatch: when the host has
+    launched one, the chip has that share of it left to do. Only where another one follows those in flight.
+
+    Args:
+        plan: pp, microbatches.
+        coefficients: host time per slot.
+        host: time to launch one microbatch of all layers [s].
+        device: time the chip needs for the same work [s].
+        temperature: smoothing [1].
+
+    Returns:
+        Share of the queue [1]; 0 where the host is slower.
+    """
+    paced = host / plan.pp + handover_time(plan, coefficients, temperature)
+    left = exposed(device / plan.pp, paced, temperature) / (device / plan.pp)
+    follows = smooth_min(exposed(plan.n_microbatches, plan.pp, temperature), 1.0, temperature)
+    return follows * smooth_min(2.0 * left, 1.0, temperature)

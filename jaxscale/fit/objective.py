@@ -9,7 +9,7 @@ a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -19,12 +19,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxscale._types import Temperature
 from jaxscale.calibration import table_of
-from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.batch import Measured, RunBatch, bucket_of, padding_rows
 from jaxscale.fit.parameters import Parametrisation, constrain
-from jaxscale.memory import memory
+from jaxscale.memory import Memory, memory
 from jaxscale.runs.defaults import default_for
-from jaxscale.step import step_time
+from jaxscale.step import StepTime, step_time
 
 DEGREES_OF_FREEDOM = 3.0
 """Student's nu, of runs and of effects: heavy tails carry mislabelled rows without letting them steer (Lange et al.
@@ -141,29 +140,40 @@ def smoothed(problem: Problem, temperature: float) -> Problem:
     return dataclasses.replace(problem, temperature=jnp.asarray(temperature))
 
 
+def log_totals(
+    costs: Callable[..., StepTime | Memory],
+    batch: RunBatch,
+    rows: Float[Array, "row coefficient"],
+    temperature: Temperature,
+) -> Array:
+    """Natural logs of the totals of `step_time` [ln s] or `memory` [ln byte] of each row [row]."""
+
+    def one(run: RunBatch, row: Array) -> Array:
+        return jnp.log(costs(run.model, run.plan, run.cluster, constrain(row), temperature).total)
+
+    return jax.vmap(one)(batch, rows)
+
+
 @eqx.filter_jit
 def predicted_logs(
     batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: Temperature = 0.0
 ) -> tuple[Array, Array]:
     """Natural logs of predicted step time [ln s] and peak memory [ln byte] of each row [row]."""
-
-    def one(run: RunBatch, row: Array) -> tuple[Array, Array]:
-        arguments = (run.model, run.plan, run.cluster, constrain(row), temperature)
-        return jnp.log(step_time(*arguments).total), jnp.log(memory(*arguments).total)
-
-    return jax.vmap(one)(batch, unconstrained)
+    time, peak = (log_totals(costs, batch, unconstrained, temperature) for costs in (step_time, memory))
+    return time, peak
 
 
 @eqx.filter_jit
-def logs_with_gradient(
+def logs_with_gradients(
     batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: Temperature
-) -> tuple[tuple[Array, Array], Array]:
-    """Predicted logs, and the gradient of their sum by the coefficients of each row [row, coefficient].
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Predicted logs of time and memory [row], and the gradient of each by the coefficients of its row [row, .].
 
     Its own `jit` lets every solver and problem of a shape share one trace of the model and its backward pass.
     """
-    logs, pullback = jax.vjp(lambda u: predicted_logs(batch, u, temperature), unconstrained)
-    return logs, pullback((jnp.ones_like(logs[0]), jnp.ones_like(logs[1])))[0]
+    time, of_time = jax.vjp(lambda u: log_totals(step_time, batch, u, temperature), unconstrained)
+    peak, of_peak = jax.vjp(lambda u: log_totals(memory, batch, u, temperature), unconstrained)
+    return (time, peak), (of_time(jnp.ones_like(time))[0], of_peak(jnp.ones_like(peak))[0])
 
 
 @jax.custom_jvp
@@ -184,11 +194,8 @@ def _row_errors_jvp(
 
 def _errors_by_row(rows: Float[Array, "row coefficient"], problem: Problem) -> tuple[tuple[Array, Array], Array, Array]:
     """Errors of each row [row], and the derivative of each by its coefficients [row, coefficient]."""
-    (time, memory), gradient = logs_with_gradient(problem.batch, rows, problem.smoothing)
-    # Step time and memory have no coefficient in common: one backward pass of their sum holds both gradients.
-    is_memory = np.asarray([name in MEMORY_COEFFICIENTS for name in names()], dtype=float)
-    errors = (time - problem.log_time, memory - problem.log_memory)
-    return errors, gradient * (1.0 - is_memory), gradient * is_memory
+    (time, memory), gradients = logs_with_gradients(problem.batch, rows, problem.smoothing)
+    return (time - problem.log_time, memory - problem.log_memory), *gradients
 
 
 def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
@@ -210,9 +217,13 @@ def pseudo_residuals(parameters: Float[Array, " parameter"], problem: Problem) -
     """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
     time, memory = standardised_errors(*row_errors(problem.rows(parameters), problem), problem)
     count_time, count_memory = _root_weights(problem)
+    return jnp.concatenate([count_time * robust(time), count_memory * robust(memory), *of_priors(parameters, problem)])
+
+
+def of_priors(parameters: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:
+    """Pseudo-residuals of the priors of pooled coefficients and of effects [parameter]."""
     n_pooled = problem.parametrisation.spread.shape[0]
-    priors = (parameters[:n_pooled], robust(parameters[n_pooled:]))
-    return jnp.concatenate([count_time * robust(time), count_memory * robust(memory), *priors])
+    return parameters[:n_pooled], robust(parameters[n_pooled:])
 
 
 @jax.custom_jvp
@@ -284,3 +295,10 @@ def robust(standardised: Array) -> Array:
 def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Negative log posterior, up to a constant [1]."""
     return 0.5 * jnp.sum(pseudo_residuals(parameters, problem) ** 2)
+
+
+def search_loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+    """The loss of step times alone, which have valleys to search; a polish finds the way of memory [1]."""
+    time = log_totals(step_time, problem.batch, problem.rows(parameters), problem.smoothing) - problem.log_time
+    of_runs = jnp.sum(problem.weight * robust(time / problem.scatter) ** 2)
+    return 0.5 * (of_runs + sum(jnp.sum(part**2) for part in of_priors(parameters, problem)))

@@ -72,7 +72,7 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "moe_expert_time": _has_experts,
     "pp_exposed": _is_pipelined,
     "pp_slot_time": _is_pipelined,
-    "pipeline_bytes": _is_pipelined,
+    "queued_bytes": _splits_tensors,
 }
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from threadpoolctl import threadpool_limits
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.objective import Problem, log_residuals, loss, residuals, smoothed
+from jaxscale.fit.objective import Problem, log_residuals, loss, residuals, search_loss, smoothed
 
 TEMPERATURE = 0.005
 """Smoothing of the model's maxima on the way to the optimum [1].
@@ -52,7 +52,7 @@ class Solution(NamedTuple):
     Attributes:
         parameters: standardised parameters at the optimum [parameter].
         loss: negative log posterior there [1].
-        start_losses: loss that each start reached, at the end or where it was given up [start].
+        start_losses: `search_loss` that each start reached, at the end or where it was given up [start].
         converged: whether the polish met its tolerance, or settled where polishing again is of no help.
         log_residuals: predicted minus measured logs of step time and memory, padding included [row, 2].
     """
@@ -133,7 +133,7 @@ def descend(problem: Problem, begun: Descent, n_steps: Int[Array, ""]) -> Descen
     """Steps of Adam from where some starts are."""
 
     def update(_: Array, now: Descent) -> Descent:
-        losses, gradients = jax.vmap(jax.value_and_grad(loss), in_axes=(0, None))(now.parameters, problem)
+        losses, gradients = jax.vmap(jax.value_and_grad(search_loss), in_axes=(0, None))(now.parameters, problem)
         updates, state = jax.vmap(adam().update)(gradients, now.state)
         return Descent(jnp.asarray(optax.apply_updates(now.parameters, updates)), state, losses)
 
@@ -150,7 +150,7 @@ def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[A
         starts: standardised starting points [start, parameter].
 
     Returns:
-        Where the best few end [finalist, parameter], and the loss that each start reached [start].
+        Where the best few end [finalist, parameter], and the `search_loss` that each start reached [start].
     """
     n = len(starts)
     filled = starts[jnp.minimum(jnp.arange(-(-n // FINALISTS) * FINALISTS), n - 1)]
