@@ -92,6 +92,11 @@ class Scatter:
     time: float
     memory: float
 
+    def __post_init__(self) -> None:
+        """One object of nan is compared as equal to itself, two are not: records read twice must compile once."""
+        if math.isnan(self.memory):
+            object.__setattr__(self, "memory", math.nan)
+
 
 NO_RUNS = Scatter("unseen", "", math.log(2.0), 0.3)
 """Scatter where no run says more: within a factor of two."""

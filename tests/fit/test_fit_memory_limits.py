@@ -81,12 +81,15 @@ def test_stated_probabilities_hold():
     classes = ((0.02, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 0.98))
 
     def worst(limits: list[MemoryLimit]) -> float:
+        """Largest difference of a class, in standard errors of as many independent runs."""
         stated = np.asarray([probability_of_oom(use, 1.0, limit) for use, limit in zip(uses, limits, strict=True)])
         inside = [(low <= stated) & (stated < high) for low, high in classes]
-        return max(abs(stated[rows].mean() - runs.ran_out[rows].mean()) for rows in inside)
+        errors = [np.sqrt(np.sum(stated[rows] * (1.0 - stated[rows]))) for rows in inside]
+        apart = [abs(np.sum(stated[rows] - runs.ran_out[rows])) for rows in inside]
+        return float(np.max(np.asarray(apart) / np.asarray(errors)))
 
-    assert worst(fitted) < 0.15
-    assert worst(plain) > 0.25
+    assert worst(fitted) < 3.0
+    assert worst(plain) > 6.0
 
 
 def test_report_names_the_limit_that_a_table_shows(bloom_fit: js.FitResult):

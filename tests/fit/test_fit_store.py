@@ -276,3 +276,11 @@ def test_a_file_may_state_some_coefficients_only(tmp_path):
     loaded = js.load_fit(path)
     assert loaded.matmul_efficiency == 0.5
     assert loaded.hbm_efficiency == js.prior_medians().hbm_efficiency
+
+
+def test_records_that_state_no_memory_are_equal_when_read_twice():
+    """Unequal ones would compile again."""
+    first, again = (js.load_fit("mosaic_llm_foundry").calibration for _ in range(2))
+    assert first is not None and any(math.isnan(scatter.memory) for scatter in first.scatter)
+    assert first == again and hash(first) == hash(again)
+    assert dataclasses.replace(first, scatter=first.scatter[1:]) != again
