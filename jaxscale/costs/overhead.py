@@ -89,7 +89,7 @@ def launched_ahead(
     Returns:
         Share of the queue [1]; 0 where the host is slower.
     """
-    paced = host / plan.pp + handover_time(plan, coefficients, temperature)
-    left = exposed(device / plan.pp, paced, temperature) / (device / plan.pp)
+    launched, busy = host / plan.pp + handover_time(plan, coefficients, temperature), device / plan.pp
+    left = exposed(busy, launched, temperature) / busy
     follows = smooth_min(exposed(plan.n_microbatches, plan.pp, temperature), 1.0, temperature)
     return follows * smooth_min(2.0 * left, 1.0, temperature)
