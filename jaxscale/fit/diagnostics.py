@@ -31,7 +31,7 @@ from jaxscale.fit.objective import (
 )
 from jaxscale.fit.solve import Solution
 
-_jacobian = filter_jit(jax.jacfwd(residuals))
+_jacobian = filter_jit(jax.jacfwd(residuals, has_aux=True))
 
 
 class Diagnostics(NamedTuple):
@@ -87,8 +87,8 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
         The diagnostics.
     """
     with jax.enable_x64(True):
-        jacobian = np.array(_jacobian(solution.parameters, problem))
-        pseudo = np.asarray(residuals(solution.parameters, problem))
+        jacobian = np.array(_jacobian(solution.parameters, problem)[0])
+        pseudo = np.asarray(residuals(solution.parameters, problem)[0])
         n_data = sum(float(jnp.sum(weight)) for weight in weights_of_measured(problem))
         scale = np.asarray(information_scale(problem, solution))
     jacobian[: len(scale)] *= scale[:, None]

@@ -204,8 +204,13 @@ def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> A
     Of memory 0 where no peak was measured, but for runs that should not have fitted: how far they exceed their chip's.
     """
     time, memory = row_errors(problem.rows(parameters), problem)
-    told = problem.has_memory * beyond_bound(memory[problem.with_memory], problem)
-    return jnp.stack([time, jnp.zeros_like(time).at[problem.with_memory].add(told)], axis=1)
+    return _by_row(time, beyond_bound(memory[problem.with_memory], problem), problem)
+
+
+def _by_row(time: Float[Array, " row"], memory: Float[Array, " memory_row"], problem: Problem) -> Array:
+    """Numbers of step times and of what is known of peaks, side by side and 0 where nothing is [row, 2]."""
+    told = jnp.zeros_like(time).at[problem.with_memory].add(problem.has_memory * memory)
+    return jnp.stack([time, told], axis=1)
 
 
 def beyond_bound(memory: Float[Array, " memory_row"], problem: Problem) -> Array:
@@ -227,36 +232,39 @@ def of_priors(parameters: Float[Array, " parameter"], problem: Problem) -> tuple
 
 
 @jax.custom_jvp
-def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """The same as `pseudo_residuals` for solvers that ask for the whole Jacobian.
+def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:
+    """`pseudo_residuals` for solvers that ask for their whole Jacobian, and the `log_residuals` behind them.
 
     Rows meet only in their coefficients, and linearly: it is put together from one gradient per row. A gradient of the
     loss alone needs no such matrix.
     """
-    return pseudo_residuals(parameters, problem)
+    return pseudo_residuals(parameters, problem), log_residuals(parameters, problem)
 
 
 @residuals.defjvp
-def _residuals_jvp(primals: tuple[Array, Problem], tangents: tuple[Array, Problem]) -> tuple[Array, Array]:
-    (parameters, problem), mapping = primals, primals[1].parametrisation
+def _residuals_jvp(
+    primals: tuple[Array, Problem], tangents: tuple[Array, Problem]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    (parameters, problem), mapping, tangent = primals, primals[1].parametrisation, tangents[0]
     known, n_pooled = problem.with_memory, mapping.spread.shape[0]
-    errors, by_time, by_memory = _errors_by_row(problem.rows(parameters), problem)
-    standardised, counts = standardised_errors(*errors, problem), _root_weights(problem)
-    (time, of_time), (memory, of_memory) = (_with_slope(values) for values in standardised)
-    effects, of_effects = _with_slope(parameters[n_pooled:])
-    by_time = by_time * (counts[0] * of_time / problem.scatter)[:, None]
+    (time, memory), by_time, by_memory = _errors_by_row(problem.rows(parameters), problem)
+    standardised, counts = standardised_errors(time, memory, problem), _root_weights(problem)
+    (of_time, slope_of_time), (of_memory, slope_of_memory) = (_with_slope(values) for values in standardised)
+    effects, slope_of_effects = _with_slope(parameters[n_pooled:])
+    change = mapping.row_jacobian(by_time, problem.members) @ tangent
     # A bound that is kept has an error of exactly zero, and pulls nowhere.
-    pull = jnp.where(problem.is_bound & (standardised[1] == 0.0), 0.0, counts[1] * of_memory / MEMORY_SIGMA)
-    by_memory = by_memory[known] * pull[:, None]
-    tangent = tangents[0]
+    is_kept = problem.is_bound & (standardised[1] == 0.0)
+    pull = jnp.where(is_kept, 0.0, 1.0)
+    change_of_memory = pull * (mapping.row_jacobian(by_memory[known], problem.memory_members) @ tangent)
+    values = (counts[0] * of_time, counts[1] * of_memory, parameters[:n_pooled], effects)
     changes = (
-        mapping.row_jacobian(by_time, problem.members) @ tangent,
-        mapping.row_jacobian(by_memory, problem.memory_members) @ tangent,
+        counts[0] * slope_of_time / problem.scatter * change,
+        counts[1] * slope_of_memory / MEMORY_SIGMA * change_of_memory,
         tangent[:n_pooled],
-        of_effects * tangent[n_pooled:],
+        slope_of_effects * tangent[n_pooled:],
     )
-    values = (counts[0] * time, counts[1] * memory, parameters[:n_pooled], effects)
-    return jnp.concatenate(values), jnp.concatenate(changes)
+    logs = _by_row(time, beyond_bound(memory[known], problem), problem)
+    return (jnp.concatenate(values), logs), (jnp.concatenate(changes), _by_row(change, change_of_memory, problem))
 
 
 def standardised_errors(time: Array, memory: Array, problem: Problem) -> tuple[Array, Array]:

@@ -54,7 +54,7 @@ def deviance(
     """
 
     def held(others: Array, problem: Problem) -> Array:
-        return residuals(others.at[index].set(value), problem)
+        return residuals(others.at[index].set(value), problem)[0]
 
     found = optx.least_squares(
         held, levenberg_marquardt(1e-4), start, args=problem, max_steps=POLISH_STEPS, throw=False

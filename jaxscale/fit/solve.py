@@ -86,11 +86,14 @@ def levenberg_marquardt(rtol: float) -> optx.LevenbergMarquardt:
 
 
 @filter_jit
-def polish(start: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:
-    """Levenberg-Marquardt from one start, which only accepts descents [parameter], and whether it converged."""
-    solver = levenberg_marquardt(1e-5)
-    solution = optx.least_squares(residuals, solver, start, args=problem, max_steps=POLISH_STEPS, throw=False)
-    return solution.value, solution.result == optx.RESULTS.successful
+def polish(start: Float[Array, " parameter"], problem: Problem) -> Solution:
+    """Levenberg-Marquardt from one start, which only accepts descents; the solution at the problem's smoothing."""
+    found = optx.least_squares(
+        residuals, levenberg_marquardt(1e-5), start, has_aux=True, args=problem, max_steps=POLISH_STEPS, throw=False
+    )
+    # `found.aux` is of the step before: the state has what belongs to `found.value`, which needs no further program.
+    value, ended = 0.5 * jnp.sum(found.state.f_info.residual**2), found.state.aux
+    return Solution(found.value, value, value[None], found.result == optx.RESULTS.successful, ended)
 
 
 def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
@@ -133,7 +136,7 @@ def descend(problem: Problem, begun: Descent, n_steps: Int[Array, ""]) -> Descen
     """Steps of Adam from where some starts are."""
 
     def update(_: Array, now: Descent) -> Descent:
-        losses, gradients = jax.vmap(jax.value_and_grad(search_loss), in_axes=(0, None))(now.parameters, problem)
+        losses, gradients = jax.lax.map(lambda at: jax.value_and_grad(search_loss)(at, problem), now.parameters)
         updates, state = jax.vmap(adam().update)(gradients, now.state)
         return Descent(jnp.asarray(optax.apply_updates(now.parameters, updates)), state, losses)
 
@@ -167,8 +170,8 @@ def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[A
 def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
     """Polish one point: the fit itself, and enough on its own for a problem that differs little from a solved one."""
     start = at_prior_without_runs(start, problem)
-    near, _ = polish(start, smoothed(problem, TEMPERATURE))
-    return standing_at(problem, *polish(near, smoothed(problem, SHARP)))
+    near = polish(start, smoothed(problem, TEMPERATURE))
+    return polish(near.parameters, smoothed(problem, SHARP))
 
 
 @filter_jit
@@ -195,7 +198,7 @@ def solve(
         The best fit.
     """
     ends, losses = search(problem, starts)
-    earlier = [standing_at(problem, end, jnp.asarray(False)) for end in known]
+    earlier = [standing_at(smoothed(problem, SHARP), end, jnp.asarray(False)) for end in known]
     best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
     exposed = from_exposed(problem, best)
     # Settling takes long: only what is clearly ahead is worth it.

@@ -16,7 +16,17 @@ from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.objective import Problem, log_residuals, loss, predicted_logs, search_loss, smoothed, time_scatter
 from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import fit_problem, parameters_of
-from jaxscale.fit.solve import SHARP, TEMPERATURE, from_exposed, one_blas_thread, random_starts, refine, settled, solve
+from jaxscale.fit.solve import (
+    SHARP,
+    TEMPERATURE,
+    from_exposed,
+    one_blas_thread,
+    random_starts,
+    refine,
+    settled,
+    solve,
+    standing_at,
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +55,17 @@ def test_the_best_fit_is_below_what_every_start_reached(bloom_fit: js.FitResult,
     found = solve(bloom_fit.problem, starts)
     assert found.start_losses.shape == (len(starts),)
     assert float(search_loss(found.parameters, bloom_fit.problem)) <= float(jnp.min(found.start_losses))
+
+
+def test_a_solution_is_of_its_own_point(bloom_fit: js.FitResult, starts: jax.Array):
+    """The solver evaluates points that it then rejects: neither loss nor residuals may be of one of those."""
+    sharp = smoothed(bloom_fit.problem, SHARP)
+    for found in (refine(bloom_fit.problem, starts[1]), bloom_fit.solution):
+        alone = standing_at(sharp, found.parameters, found.converged)
+        np.testing.assert_allclose(found.log_residuals, alone.log_residuals, atol=1e-9)
+        assert float(found.loss) == pytest.approx(float(alone.loss), abs=1e-9)
+        elsewhere = standing_at(sharp, 1.01 * found.parameters, found.converged)
+        assert np.abs(np.asarray(found.log_residuals - elsewhere.log_residuals)).max() > 1e-6
 
 
 def test_polishing_again_never_raises_the_loss(bloom_fit: js.FitResult, starts: jax.Array):
