@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from jaxscale._compile import filter_jit
 from jaxscale._types import stacked
 from jaxscale.catalogue import Hardware
 from jaxscale.costs.data import held_params, local_params
@@ -123,21 +125,30 @@ def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunB
     Raises:
         ValueError: a shape or a degree that cannot be; the reader has checked files before.
     """
-    models = [Transformer(**row.shape) for row in descriptions]
-    clusters = [_cluster(row, hardware) for row in descriptions]
-    plans = [_plan(*parts) for parts in zip(descriptions, models, clusters, strict=True)]
-    return RunBatch(stacked(models), stacked(plans), stacked(clusters))
+    models = stacked([Transformer(**row.shape) for row in descriptions])
+    clusters = stacked([_cluster(row, hardware) for row in descriptions])
+    batch = RunBatch(models, stacked([Plan(**row.plan) for row in descriptions]), clusters)
+    plan, is_stated = batch.plan, np.asarray([row.states_zero_stage for row in descriptions])
+    is_open = np.flatnonzero(~is_stated & (plan.pp == 1.0) & (plan.dp * plan.cp > 1.0))
+    if not len(is_open):
+        return batch
+    use = np.asarray(_state_over_memory(jax.tree.map(jnp.asarray, batch.take(is_open[padding_rows(len(is_open))]))))
+    zero_stage = np.array(plan.zero_stage)
+    zero_stage[is_open[use[: len(is_open)] > FSDP_FROM]] = 3.0
+    return eqx.tree_at(lambda runs: runs.plan.zero_stage, batch, zero_stage)
 
 
-def _plan(row: RowDescription, model: Transformer, cluster: Cluster) -> Plan:
-    plan = Plan(**row.plan)
-    if row.states_zero_stage or plan.pp > 1 or plan.dp * plan.cp == 1:
-        return plan
-    params, trained = local_params(model, plan), float(model.trainable_share)
-    per_param = float(element_bytes(plan)) + float(plan.gradient_bytes) * trained
-    optimizer = float(optimizer_state_bytes(plan)) * trained * float(held_params(params, plan, 1))
-    state = per_param * float(params.total) + optimizer
-    return Plan(**{**row.plan, "zero_stage": 3.0}) if state > FSDP_FROM * cluster.chip.hbm_bytes else plan
+@filter_jit
+def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
+    """Weights, gradients and the optimizer's state over the memory of a chip [1], [row]."""
+
+    def one(run: RunBatch) -> Array:
+        params, trained = local_params(run.model, run.plan), run.model.trainable_share
+        per_param = element_bytes(run.plan) + run.plan.gradient_bytes * trained
+        optimizer = optimizer_state_bytes(run.plan) * trained * held_params(params, run.plan, 1)
+        return (per_param * params.total + optimizer) / run.cluster.chip.hbm_bytes
+
+    return jax.vmap(one)(batch)
 
 
 def _cluster(row: RowDescription, hardware: Hardware) -> Cluster:

@@ -19,19 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._compile import filter_jit
 from jaxscale.fit.objective import (
     DEGREES_OF_FREEDOM,
     MEMORY_SIGMA,
     Problem,
-    residuals,
+    of_runs,
     robust,
     standardised_errors,
     weights,
 )
 from jaxscale.fit.solve import Solution
-
-_jacobian = filter_jit(jax.jacfwd(residuals, has_aux=True))
 
 
 class Diagnostics(NamedTuple):
@@ -86,13 +83,13 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
     Returns:
         The diagnostics.
     """
+    logs, jacobian = jnp.asarray(solution.log_residuals), np.array(solution.jacobian)
     with jax.enable_x64(True):
-        jacobian = np.array(_jacobian(solution.parameters, problem)[0])
-        pseudo = np.asarray(residuals(solution.parameters, problem)[0])
+        errors = np.asarray(of_runs(logs[:, 0], logs[:, 1], problem))
         n_data = sum(float(jnp.sum(weight)) for weight in weights_of_measured(problem))
         scale = np.asarray(information_scale(problem, solution))
     jacobian[: len(scale)] *= scale[:, None]
-    errors = pseudo[: len(scale)] / scale
+    errors = errors / scale
     covariance = np.linalg.inv(jacobian.T @ jacobian)
     is_known = np.asarray(problem.has_memory) > 0.0
     size = problem.log_time.shape[0]

@@ -220,9 +220,14 @@ def beyond_bound(memory: Float[Array, " memory_row"], problem: Problem) -> Array
 
 def pseudo_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
-    time, memory = standardised_errors(*row_errors(problem.rows(parameters), problem), problem)
-    count_time, count_memory = _root_weights(problem)
-    return jnp.concatenate([count_time * robust(time), count_memory * robust(memory), *of_priors(parameters, problem)])
+    of_measured = of_runs(*row_errors(problem.rows(parameters), problem), problem)
+    return jnp.concatenate([of_measured, *of_priors(parameters, problem)])
+
+
+def of_runs(time: Float[Array, " row"], memory: Float[Array, " row"], problem: Problem) -> Array:
+    """Pseudo-residuals of given errors of the logs of step time and peak memory [row + memory row]."""
+    errors = zip(_root_weights(problem), standardised_errors(time, memory, problem), strict=True)
+    return jnp.concatenate([count * robust(error) for count, error in errors])
 
 
 def of_priors(parameters: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:

@@ -5,21 +5,18 @@ posterior; the central 90 % interval ends where it reaches the 90 % quantile of 
 Reference: Venzon & Moolgavkar 1988, Applied Statistics 37, 87-94, section 2.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
 
-import jax
-import jax.numpy as jnp
-import optimistix as optx
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float
 
-from jaxscale._compile import filter_jit
 from jaxscale.calibration import Z90
-from jaxscale.fit.objective import Problem, loss, residuals
-from jaxscale.fit.solve import levenberg_marquardt
+from jaxscale.fit.objective import Problem, smoothed
+from jaxscale.fit.solve import SHARP, Held, Solution, Tolerance, minimised
 
-POLISH_STEPS = 10
-"""Levenberg-Marquardt steps of the other parameters at each trial value [1]."""
+NEAR = Tolerance(1e-4, 1e-3)
+"""Of the other parameters at each trial value."""
 
 TRIALS = 6
 """Most trial values on each side; one would do for a parabola, but the deviance of some coefficients is far from one
@@ -38,9 +35,7 @@ LARGEST_MOVE = 3.0
 """Factor by which one trial may change the distance from the optimum [1]."""
 
 
-def deviance(
-    index: Int[Array, ""], value: Float[Array, ""], start: Float[Array, " parameter"], problem: Problem
-) -> tuple[Array, Array]:
+def deviance(index: int, value: float, start: Float[Array, " parameter"], problem: Problem) -> float:
     """Twice the negative log posterior, minimised over all parameters but one.
 
     Args:
@@ -50,50 +45,37 @@ def deviance(
         problem: what was fitted.
 
     Returns:
-        The minimum [1], and where it lies [parameter].
+        The minimum [1].
     """
-
-    def held(others: Array, problem: Problem) -> Array:
-        return residuals(others.at[index].set(value), problem)[0]
-
-    found = optx.least_squares(
-        held, levenberg_marquardt(1e-4), start, args=problem, max_steps=POLISH_STEPS, throw=False
-    )
-    end = found.value.at[index].set(value)
-    return 2.0 * loss(end, problem), end
+    return 2.0 * float(minimised(start, smoothed(problem, SHARP), NEAR, Held(index, value)).loss)
 
 
-def along_ridge(
-    index: Int[Array, ""],
-    distance: Float[Array, ""],
-    optimum: Float[Array, " parameter"],
-    covariance: Float[Array, "parameter parameter"],
+def rise(
+    index: int,
+    distance: float,
     problem: Problem,
-) -> Array:
-    """Deviance with one parameter held some Laplace standard deviations from the optimum, the others on the ridge."""
-    start = optimum + distance * covariance[index] / jnp.sqrt(covariance[index, index])
-    return deviance(index, start[index], start, problem)[0]
+    solution: Solution,
+    covariance: Float[np.ndarray, "parameter parameter"],
+) -> float:
+    """Rise of the deviance where a parameter is held some Laplace standard deviations from the optimum.
 
+    The others begin on the ridge.
 
-class Trials(NamedTuple):
-    """Search for where a deviance reaches its quantile.
+    Args:
+        index: parameter that is held.
+        distance: from the optimum, in standard deviations of the Laplace approximation [1].
+        problem: what was fitted.
+        solution: its optimum.
+        covariance: Laplace covariance there [parameter, parameter].
 
-    Attributes:
-        distance: next trial [1].
-        last: the trial before it, and the deviance's rise there; where none was made the optimum [1].
-        below: farthest distance at which the deviance was below the quantile [1].
-        above: nearest distance at which it was above [1].
-        count: trials made [1].
+    Returns:
+        Deviance above that of the optimum [1].
     """
-
-    distance: Array
-    last: tuple[Array, Array]
-    below: Array
-    above: Array
-    count: Array
+    start = solution.parameters + distance * covariance[index] / math.sqrt(covariance[index, index])
+    return deviance(index, float(start[index]), start, problem) - 2.0 * float(solution.loss)
 
 
-def crossing(rise: Callable[[Array], Array]) -> Array:
+def crossing(rise_at: Callable[[float], float]) -> float:
     """Distance at which the rise of a deviance reaches the 90 % quantile.
 
     Each trial takes the rise for a power of the distance, of the exponent by which it grew from the trial before: two,
@@ -101,80 +83,46 @@ def crossing(rise: Callable[[Array], Array]) -> Array:
     earlier trials gives way to its middle.
 
     Args:
-        rise: of the deviance, by the distance from the optimum in standard deviations of the Laplace approximation.
+        rise_at: of the deviance, by the distance from the optimum in standard deviations of the Laplace approximation.
 
     Returns:
         The distance [1].
     """
-
-    def trial(now: Trials) -> Trials:
-        before, rise_before = now.last
-        rises = jnp.maximum(rise(now.distance), LEAST_RISE)
-        grown = jnp.log(rises / rise_before) / jnp.log(now.distance / before)
-        exponent = jnp.where(now.count == 0, 2.0, jnp.clip(grown, 1.0, STEEPEST))
-        move = jnp.clip((Z90**2 / rises) ** (1.0 / exponent), 1.0 / LARGEST_MOVE, LARGEST_MOVE)
-        is_below = rises < Z90**2
-        below, above = jnp.where(is_below, now.distance, now.below), jnp.where(is_below, now.above, now.distance)
-        following = now.distance * move
-        is_inside = (below <= following) & (following <= above)
-        following = jnp.where(is_inside, following, jnp.sqrt(below * above))
-        return Trials(following, (now.distance, rises), below, above, now.count + 1)
-
-    def is_far(now: Trials) -> Array:
-        return (now.count < TRIALS) & (jnp.abs(now.distance / now.last[0] - 1.0) > NEAR_ENOUGH)
-
-    first, optimum, endless = (jnp.asarray(distance) for distance in (Z90, 0.0, jnp.inf))
-    begin = Trials(first, (optimum, jnp.asarray(LEAST_RISE)), optimum, endless, jnp.asarray(0))
-    return jax.lax.while_loop(is_far, trial, begin).distance
+    distance, below, above = Z90, 0.0, math.inf
+    exponent, before = 2.0, None
+    for _ in range(TRIALS):
+        risen = max(rise_at(distance), LEAST_RISE)
+        if before is not None:
+            grown = math.log(risen / before[1]) / math.log(distance / before[0])
+            exponent = min(max(grown, 1.0), STEEPEST)
+        move = (Z90**2 / risen) ** (1.0 / exponent)
+        below, above = (distance, above) if risen < Z90**2 else (below, distance)
+        following = distance * min(max(move, 1.0 / LARGEST_MOVE), LARGEST_MOVE)
+        if not below <= following <= above:
+            following = math.sqrt(below * above)
+        distance, before = following, (distance, risen)
+        if abs(distance / before[0] - 1.0) <= NEAR_ENOUGH:
+            break
+    return distance
 
 
-@filter_jit
 def profile_intervals(
-    problem: Problem,
-    optimum: Float[Array, " parameter"],
-    covariance: Float[Array, "parameter parameter"],
-    indices: Int[Array, " profiled"],
-) -> Float[Array, "profiled 2"]:
+    problem: Problem, solution: Solution, covariance: Float[np.ndarray, "parameter parameter"], indices: Sequence[int]
+) -> Float[np.ndarray, "profiled 2"]:
     """Ends of the central 90 % intervals of some parameters.
 
     Args:
         problem: what was fitted.
-        optimum: standardised parameters at the optimum [parameter].
+        solution: its optimum.
         covariance: Laplace covariance there, which gives the first trial [parameter, parameter].
         indices: parameters to profile.
 
     Returns:
         Lower and upper ends, standardised [profiled, 2].
     """
-    least = 2.0 * loss(optimum, problem)
-
-    def end(index: Array, side: Array) -> Array:
-        distance = crossing(lambda far: along_ridge(index, side * far, optimum, covariance, problem) - least)
-        return optimum[index] + side * distance * jnp.sqrt(covariance[index, index])
-
-    sides = jnp.asarray([-1.0, 1.0])
-    return jax.lax.map(lambda index: jax.vmap(lambda side: end(index, side))(sides), indices)
-
-
-@filter_jit
-def profile_rises(
-    problem: Problem,
-    optimum: Float[Array, " parameter"],
-    covariance: Float[Array, "parameter parameter"],
-    index: Int[Array, ""],
-    distances: Float[Array, " point"],
-) -> Float[Array, " point"]:
-    """Rise of the deviance along one parameter.
-
-    Args:
-        problem: what was fitted.
-        optimum: standardised parameters at the optimum [parameter].
-        covariance: Laplace covariance there, along whose ridge the others begin [parameter, parameter].
-        index: parameter to profile.
-        distances: from the optimum, in standard deviations of the Laplace approximation [point].
-
-    Returns:
-        Deviance above its least [point].
-    """
-    found = jax.vmap(lambda distance: along_ridge(index, distance, optimum, covariance, problem))(distances)
-    return found - 2.0 * loss(optimum, problem)
+    ends = np.empty((len(indices), 2))
+    for place, index in enumerate(indices):
+        for column, side in enumerate((-1.0, 1.0)):
+            far = crossing(lambda far, i=index, s=side: rise(i, s * far, problem, solution, covariance))
+            ends[place, column] = solution.parameters[index] + side * far * math.sqrt(covariance[index, index])
+    return ends

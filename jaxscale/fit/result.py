@@ -18,7 +18,7 @@ from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, weights_of_measured
 from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect, constrain_values, slope_of_values, unconstrain
-from jaxscale.fit.profile import profile_intervals, profile_rises
+from jaxscale.fit.profile import profile_intervals, rise
 from jaxscale.fit.repeats import deviations
 from jaxscale.fit.solve import Solution, one_blas_thread
 from jaxscale.fit.start import rows_of
@@ -139,9 +139,9 @@ class FitResult:
         ends = centre[:count, None] + half[:, None] * np.asarray([-1.0, 1.0])
         indices = np.flatnonzero(self._identified)
         if len(centre) <= PROFILED_UP_TO and len(indices):
-            parts = (self.problem, self.solution.parameters, jnp.asarray(self.diagnostics.covariance))
+            parts = (self.problem, self.solution, self.diagnostics.covariance)
             with jax.enable_x64(True), one_blas_thread():
-                ends[indices] = np.asarray(profile_intervals(*parts, jnp.asarray(indices)))
+                ends[indices] = profile_intervals(*parts, indices.tolist())
         return ends
 
     @property
@@ -263,11 +263,11 @@ class FitResult:
         low, high = PROFILE_REACH * (self.intervals[index] - float(self.solution.parameters[index])) / error
         distances = np.unique(np.concatenate([np.linspace(low, 0.0, 7), np.linspace(0.0, high, 7)]))
         with jax.enable_x64(True), one_blas_thread():
-            parts = (self.problem, self.solution.parameters, jnp.asarray(covariance))
-            rises = profile_rises(*parts, jnp.asarray(index), jnp.asarray(distances))
+            parts = (self.problem, self.solution, covariance)
+            rises = np.asarray([rise(index, distance, *parts) for distance in distances.tolist()])
         rows = np.tile(self._centre, (len(distances), 1))
         rows[:, index] += distances * error * float(self.problem.parametrisation.spread[index])
-        return Profile(constrain_values(rows)[:, index], np.asarray(rises), distances**2)
+        return Profile(constrain_values(rows)[:, index], rises, distances**2)
 
     @property
     def memory_errors(self) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Minimisation: optax finds the valley from many starts, Levenberg-Marquardt of optimistix polishes the best."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from threadpoolctl import threadpool_limits
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.objective import Problem, log_residuals, loss, residuals, search_loss, smoothed
+from jaxscale.fit.objective import Problem, residuals, search_loss, smoothed
 
 TEMPERATURE = 0.005
 """Smoothing of the model's maxima on the way to the optimum [1].
@@ -55,6 +56,7 @@ class Solution(NamedTuple):
         start_losses: `search_loss` that each start reached, at the end or where it was given up [start].
         converged: whether the polish met its tolerance, or settled where polishing again is of no help.
         log_residuals: predicted minus measured logs of step time and memory, padding included [row, 2].
+        jacobian: of the pseudo-residuals, by each parameter [row + memory row + parameter, parameter].
     """
 
     parameters: Float[Array, " parameter"]
@@ -62,6 +64,39 @@ class Solution(NamedTuple):
     start_losses: Float[Array, " start"]
     converged: Array
     log_residuals: Float[Array, "row 2"]
+    jacobian: Float[Array, "entry parameter"]
+
+
+class Held(NamedTuple):
+    """A parameter that a minimisation leaves where it is.
+
+    Attributes:
+        index: which; past the last one, none [1].
+        value: where it is [1].
+    """
+
+    index: int
+    value: float
+
+    def put(self, parameters: Float[Array, " parameter"]) -> Array:
+        """Parameters with the held one in its place [parameter]."""
+        return parameters.at[self.index].set(self.value, mode="drop")
+
+
+class Tolerance(NamedTuple):
+    """Change of parameters and loss at which a minimisation ends.
+
+    Attributes:
+        relative: to what changes [1].
+        absolute: in standard deviations of priors, and of the loss [1].
+    """
+
+    relative: float
+    absolute: float
+
+
+POLISHED, ANYWHERE = Tolerance(1e-5, 1e-3), Tolerance(0.0, math.inf)
+"""Of a fit, where a thousandth of a prior's standard deviation is far below any interval; and met by any point."""
 
 
 @contextmanager
@@ -76,24 +111,46 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
-def levenberg_marquardt(rtol: float) -> optx.LevenbergMarquardt:
-    """The solver of fits and profiles.
-
-    A thousandth of a prior's standard deviation is far below any interval. Normal equations are quicker than a QR, and
-    the priors keep them well conditioned.
-    """
-    return optx.LevenbergMarquardt(rtol=rtol, atol=1e-3, linear_solver=lx.Normal(lx.Cholesky()))
-
-
 @filter_jit
-def polish(start: Float[Array, " parameter"], problem: Problem) -> Solution:
-    """Levenberg-Marquardt from one start, which only accepts descents; the solution at the problem's smoothing."""
-    found = optx.least_squares(
-        residuals, levenberg_marquardt(1e-5), start, has_aux=True, args=problem, max_steps=POLISH_STEPS, throw=False
-    )
-    # `found.aux` is of the step before: the state has what belongs to `found.value`, which needs no further program.
-    value, ended = 0.5 * jnp.sum(found.state.f_info.residual**2), found.state.aux
-    return Solution(found.value, value, value[None], found.result == optx.RESULTS.successful, ended)
+def _minimised(start: Float[Array, " parameter"], problem: Problem, held: Held, tolerance: Tolerance) -> Solution:
+    """Levenberg-Marquardt; all that asks for it shares this program, and nothing else takes as long to compile.
+
+    Normal equations are quicker than a QR, and the priors keep them well conditioned.
+    """
+
+    def function(parameters: Array, problem: Problem) -> tuple[Array, Array]:
+        return residuals(held.put(parameters), problem)
+
+    solver = optx.LevenbergMarquardt(*tolerance, linear_solver=lx.Normal(lx.Cholesky()))
+    found = optx.least_squares(function, solver, start, has_aux=True, args=problem, max_steps=POLISH_STEPS, throw=False)
+    # `found.aux` is of the step before; the state has what belongs to `found.value`.
+    end, log_residuals = found.state.f_info, found.state.aux
+    value = 0.5 * jnp.sum(end.residual**2)
+    converged = found.result == optx.RESULTS.successful
+    return Solution(held.put(found.value), value, value[None], converged, log_residuals, end.jac.as_matrix())
+
+
+def minimised(
+    start: Float[Array, " parameter"], problem: Problem, tolerance: Tolerance, held: Held | None = None
+) -> Solution:
+    """Levenberg-Marquardt from one start, which only accepts descents.
+
+    Args:
+        start: where it begins [parameter].
+        problem: what to fit; smoothed, as all problems that share the compiled program are.
+        tolerance: near enough to the optimum.
+        held: a parameter that stays where it is; None where all move.
+
+    Returns:
+        Where it ends.
+    """
+    nothing = Held(len(start), 0.0)
+    return _minimised(start, problem, *jax.tree.map(jnp.asarray, (held or nothing, tolerance)))
+
+
+def standing_at(problem: Problem, parameters: Float[Array, " parameter"]) -> Solution:
+    """A point as a solution, as it is: everything is near enough, so the solver's first evaluation is its last."""
+    return minimised(parameters, smoothed(problem, SHARP), ANYWHERE)
 
 
 def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
@@ -169,16 +226,8 @@ def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[A
 
 def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
     """Polish one point: the fit itself, and enough on its own for a problem that differs little from a solved one."""
-    start = at_prior_without_runs(start, problem)
-    near = polish(start, smoothed(problem, TEMPERATURE))
-    return polish(near.parameters, smoothed(problem, SHARP))
-
-
-@filter_jit
-def standing_at(problem: Problem, parameters: Float[Array, " parameter"], converged: Array) -> Solution:
-    """A point as a solution, as it is."""
-    value, ended = loss(parameters, problem), log_residuals(parameters, problem)
-    return Solution(parameters, value, value[None], converged, ended)
+    near = minimised(at_prior_without_runs(start, problem), smoothed(problem, TEMPERATURE), POLISHED)
+    return minimised(near.parameters, smoothed(problem, SHARP), POLISHED)
 
 
 def solve(
@@ -198,7 +247,7 @@ def solve(
         The best fit.
     """
     ends, losses = search(problem, starts)
-    earlier = [standing_at(smoothed(problem, SHARP), end, jnp.asarray(False)) for end in known]
+    earlier = [standing_at(problem, end) for end in known]
     best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
     exposed = from_exposed(problem, best)
     # Settling takes long: only what is clearly ahead is worth it.

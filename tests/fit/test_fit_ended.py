@@ -43,7 +43,7 @@ def use(measured: Measured, problem: Problem, parameters: Array) -> np.ndarray:
 
 def at_start(problem: Problem) -> Solution:
     """The start as a solution of a problem."""
-    return standing_at(problem, jnp.zeros(problem.parametrisation.n_parameters), jnp.asarray(True))
+    return standing_at(problem, jnp.zeros(problem.parametrisation.n_parameters))
 
 
 def test_only_runs_near_capacity_whose_table_says_what_they_keep_are_bounds(measured: Measured, problem: Problem):

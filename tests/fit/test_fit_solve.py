@@ -13,13 +13,24 @@ import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.coefficients import names, priors
 from jaxscale.fit.measured import measured_runs
-from jaxscale.fit.objective import Problem, log_residuals, loss, predicted_logs, search_loss, smoothed, time_scatter
+from jaxscale.fit.objective import (
+    Problem,
+    log_residuals,
+    loss,
+    predicted_logs,
+    search_loss,
+    smoothed,
+    time_scatter,
+)
 from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.fit.solve import (
+    POLISHED,
     SHARP,
     TEMPERATURE,
+    Held,
     from_exposed,
+    minimised,
     one_blas_thread,
     random_starts,
     refine,
@@ -58,14 +69,32 @@ def test_the_best_fit_is_below_what_every_start_reached(bloom_fit: js.FitResult,
 
 
 def test_a_solution_is_of_its_own_point(bloom_fit: js.FitResult, starts: jax.Array):
-    """The solver evaluates points that it then rejects: neither loss nor residuals may be of one of those."""
-    sharp = smoothed(bloom_fit.problem, SHARP)
-    for found in (refine(bloom_fit.problem, starts[1]), bloom_fit.solution):
-        alone = standing_at(sharp, found.parameters, found.converged)
-        np.testing.assert_allclose(found.log_residuals, alone.log_residuals, atol=1e-9)
-        assert float(found.loss) == pytest.approx(float(alone.loss), abs=1e-9)
-        elsewhere = standing_at(sharp, 1.01 * found.parameters, found.converged)
-        assert np.abs(np.asarray(found.log_residuals - elsewhere.log_residuals)).max() > 1e-6
+    """The solver evaluates points that it then rejects: neither loss, residuals nor slopes may be of one of those."""
+    found = refine(bloom_fit.problem, starts[1])
+    alone = standing_at(bloom_fit.problem, found.parameters)
+    elsewhere = standing_at(bloom_fit.problem, found.parameters + 0.01)
+    for name in ("loss", "log_residuals", "jacobian"):
+        own, again, other = (np.asarray(getattr(solution, name)) for solution in (found, alone, elsewhere))
+        np.testing.assert_allclose(own, again, rtol=1e-9, atol=1e-9)
+        assert np.abs(own - other).max() > 1e-4
+
+
+def test_a_point_stands_where_it_is(bloom_fit: js.FitResult, starts: jax.Array):
+    """However far from an optimum; negative control: a solver that may go moves it at once."""
+    for start in starts:
+        found = standing_at(bloom_fit.problem, start)
+        np.testing.assert_array_equal(found.parameters, start)
+        assert float(found.loss) == pytest.approx(float(loss(start, smoothed(bloom_fit.problem, SHARP))), rel=1e-9)
+        assert np.abs(np.asarray(refine(bloom_fit.problem, start).parameters - start)).max() > 0.1
+
+
+def test_a_held_parameter_stays_and_the_others_make_the_best_of_it(bloom_fit: js.FitResult, starts: jax.Array):
+    problem, index = smoothed(bloom_fit.problem, SHARP), names().index("matmul_efficiency")
+    at = bloom_fit.solution.parameters
+    held = minimised(at, problem, POLISHED, Held(index, float(at[index]) + 1.0))
+    assert float(held.parameters[index]) == float(at[index]) + 1.0
+    alone = float(loss(at.at[index].add(1.0), problem))
+    assert float(bloom_fit.solution.loss) + 1.0 < float(held.loss) < alone - 1.0
 
 
 def test_polishing_again_never_raises_the_loss(bloom_fit: js.FitResult, starts: jax.Array):
