@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._compile import filter_jit
 from jaxscale._types import stacked
-from jaxscale.choose._quick_compile import quick_jit
 
 BLOCK = 64
 """Points per call: enough to keep the processor busy, few enough to waste little on padding [point]."""
@@ -121,12 +121,12 @@ def stack(problems: Sequence[Any]) -> Problems:
     return Problems(*packed(stacked(problems), len(problems)))
 
 
-@quick_jit
+@filter_jit
 def _values(points: Array, numbers: Array, layout: Layout) -> tuple[Array]:
     return (jax.vmap(lambda point, row: layout.module(row).log_quantities(point))(points, numbers),)
 
 
-@quick_jit
+@filter_jit
 def _pulled(
     points: Array,
     numbers: Array,

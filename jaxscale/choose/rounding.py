@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
+from jaxscale._compile import filter_jit
 from jaxscale.choose._host import number
-from jaxscale.choose._quick_compile import quick_jit
 from jaxscale.choose.constraints import Goals
 from jaxscale.choose.design_space import HIGHEST, LOWEST, Design
 from jaxscale.choose.integer_designs import Wish, nearest_degrees, neighbours, pick, possible, realise
@@ -53,7 +53,7 @@ class Rounded(NamedTuple):
     evaluated: int
 
 
-@quick_jit
+@filter_jit
 def _block(
     rows: ArrayLike, setting: Setting, upper: ArrayLike, is_least_loss: ArrayLike, layout: Layout, temperature: float
 ) -> tuple[Array]:
