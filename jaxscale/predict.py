@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._compile import filter_jit
 from jaxscale.calibration import Z90, Calibration, interval_ends, scatter_of
 from jaxscale.catalogue import Hardware
 from jaxscale.coefficients import Coefficients
-from jaxscale.fit.batch import RunBatch
+from jaxscale.fit.batch import RunBatch, padded
 from jaxscale.fit.measured import describe_runs, measured_times, outcome
 from jaxscale.fit.store import load_fit, resolve_rows
 from jaxscale.memory import memory
@@ -175,7 +174,7 @@ def _answers(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """`NUMBERS` of each run by name, and the terms of its step by name [answered row]."""
     count, record = len(batch), coefficients.calibration
-    step, peak = _evaluate(*_pad(batch, resolve_rows(coefficients, levels)))
+    step, peak = _evaluate(*padded((batch, resolve_rows(coefficients, levels)), count))
     total, peak = (np.asarray(values)[:count] for values in (step.total, peak))
     terms = {name: np.asarray(values)[:count] for name, values in step.terms().items()}
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
@@ -187,13 +186,6 @@ def _answers(
     uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
     oom = np.asarray([probability_of_oom(*use) for use in uses])
     return dict(zip(NUMBERS, (total, lo, hi, peak, memory_lo, memory_hi, oom), strict=True)), terms
-
-
-def _pad(batch: RunBatch, coefficients: Coefficients) -> tuple[RunBatch, Coefficients]:
-    """Repeat the last row up to a power of two, so that tables of many lengths share few compilations."""
-    n = len(batch)
-    rows = np.minimum(np.arange(1 << (n - 1).bit_length()), n - 1)
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), (batch, coefficients))
 
 
 def _unseen(coefficients: Coefficients, levels: Mapping[str, str | None], n_chips: float) -> str:

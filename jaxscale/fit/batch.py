@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -47,13 +48,15 @@ ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 
 
 
 def bucket_of(n: int) -> int:
-    """Rows that n of them are padded to [1]."""
-    return next(bucket for bucket in ROW_BUCKETS if bucket >= n)
+    """Rows that n of them are padded to: a bucket, or a whole number of the largest [1]."""
+    largest = ROW_BUCKETS[-1]
+    return next((bucket for bucket in ROW_BUCKETS if bucket >= n), -(-n // largest) * largest)
 
 
-def padding_rows(n: int) -> np.ndarray:
-    """Positions of n rows, then of the copies that pad them [padded row]."""
-    return np.concatenate([np.arange(n), np.zeros(bucket_of(n) - n, dtype=int)])
+def padded(tree: PyTree, n: int) -> Any:
+    """Leaves of n rows as arrays of a bucket's, filled up with copies of the first."""
+    rows = np.pad(np.arange(n), (0, bucket_of(n) - n))
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), tree)
 
 
 MEASURED_COLUMNS = ("step_time", "peak_memory", "peak_bound", "parts")
@@ -132,9 +135,9 @@ def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunB
     is_open = np.flatnonzero(~is_stated & (plan.pp == 1.0) & (plan.dp * plan.cp > 1.0))
     if not len(is_open):
         return batch
-    use = np.asarray(_state_over_memory(jax.tree.map(jnp.asarray, batch.take(is_open[padding_rows(len(is_open))]))))
+    use = np.asarray(_state_over_memory(padded(batch.take(is_open), len(is_open))))[: len(is_open)]
     zero_stage = np.array(plan.zero_stage)
-    zero_stage[is_open[use[: len(is_open)] > FSDP_FROM]] = 3.0
+    zero_stage[is_open[use > FSDP_FROM]] = 3.0
     return eqx.tree_at(lambda runs: runs.plan.zero_stage, batch, zero_stage)
 
 

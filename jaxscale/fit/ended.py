@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.batch import Measured, RunBatch, padding_rows
+from jaxscale.fit.batch import Measured, RunBatch, padded
 from jaxscale.fit.parameters import constrain
 from jaxscale.memory import memory
 
@@ -30,9 +30,7 @@ def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
     Returns:
         Logs [1], [row].
     """
-    rows = padding_rows(len(batch))
-    padded = jax.tree.map(jnp.asarray, (batch.take(rows), unconstrained[rows]))
-    return np.asarray(_log_use(*padded))[: len(batch)]
+    return np.asarray(_log_use(*padded((batch, unconstrained), len(batch))))[: len(batch)]
 
 
 @filter_jit

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxscale._types import Temperature
 from jaxscale.calibration import table_of
-from jaxscale.fit.batch import Measured, RunBatch, bucket_of, padding_rows
+from jaxscale.fit.batch import Measured, RunBatch, bucket_of, padded
 from jaxscale.fit.parameters import Parametrisation, constrain
 from jaxscale.memory import Memory, memory
 from jaxscale.runs.defaults import default_for
@@ -94,23 +94,30 @@ def make_problem(
         The problem; its first `len(measured.batch)` rows are the measured ones.
     """
     n = len(measured.batch)
-    rows = padding_rows(n)
-    weight = np.concatenate([information(measured), np.zeros(len(rows) - n)])
-    batch = jax.tree.map(jnp.asarray, measured.batch.take(rows))
+    weight, scatter = information(measured), time_scatter(measured.levels["source"])
     known, bounded = np.flatnonzero(np.isfinite(measured.peak_memory)), np.flatnonzero(bounds)
-    memory = np.where(bounds, measured.peak_bound, measured.peak_memory)[rows]
-    log_memory = jnp.asarray(np.log(np.where(np.isfinite(memory), memory, 1.0)))
-    log_time = jnp.log(jnp.asarray(np.asarray(measured.step_time)[rows]))
-    fixed = (jnp.asarray(base[rows]), jnp.asarray(members[rows]), jnp.asarray(weight))
+    memory = np.where(bounds, measured.peak_bound, measured.peak_memory)
+    logs = (np.log(np.asarray(measured.step_time)), np.log(np.where(np.isfinite(memory), memory, 1.0)))
+    batch, (log_time, log_memory), base_rows, member_rows, weight, scatter = padded(
+        (measured.batch, logs, base, members, weight, scatter), n
+    )
     told = np.concatenate([known, bounded])
     place = np.arange(bucket_of(max(len(told), 1)))
     with_memory = np.pad(told, (0, len(place) - len(told)))
-    has_memory = jnp.asarray((place < len(told)).astype(float))
-    is_bound = jnp.asarray((place >= len(known)) & (place < len(told)))
-    memory_members = jnp.asarray(members[with_memory])
-    logs = (log_time, log_memory, jnp.asarray(with_memory), has_memory, is_bound, memory_members)
-    scatter = time_scatter(measured.levels["source"])[rows]
-    return Problem(batch, *logs, *fixed, parametrisation, jnp.asarray(scatter))
+    return Problem(
+        batch=batch,
+        log_time=log_time,
+        log_memory=log_memory,
+        with_memory=jnp.asarray(with_memory),
+        has_memory=jnp.asarray((place < len(told)).astype(float)),
+        is_bound=jnp.asarray((place >= len(known)) & (place < len(told))),
+        memory_members=jnp.asarray(members[with_memory]),
+        base=base_rows,
+        members=member_rows,
+        weight=weight * (jnp.arange(len(weight)) < n),
+        parametrisation=parametrisation,
+        scatter=scatter,
+    )
 
 
 def information(measured: Measured) -> np.ndarray:

@@ -1,0 +1,38 @@
+"""Runs as arrays: buckets of rows, and what is taken of each row without its neighbours."""
+
+import numpy as np
+import pytest
+
+import jaxscale as js
+from jaxscale._resources import data_path
+from jaxscale.catalogue import load_hardware
+from jaxscale.fit.batch import ROW_BUCKETS, assemble, bucket_of, padded
+from jaxscale.fit.measured import describe_runs
+
+
+@pytest.mark.parametrize("n", [1, 2, 127, 128, 129, 1000, ROW_BUCKETS[-1] - 1, ROW_BUCKETS[-1] + 1, 10**6])
+def test_every_number_of_rows_has_a_bucket(n: int):
+    assert n <= bucket_of(n) and bucket_of(bucket_of(n)) == bucket_of(n)
+
+
+def test_small_tables_share_a_bucket():
+    """Negative control: a large one has another."""
+    assert {bucket_of(n) for n in range(1, 129)} == {128} != {bucket_of(129)}
+
+
+def test_padding_copies_the_first_row_and_keeps_the_others():
+    column, table = padded((np.asarray([3.0, 1.0, 2.0]), np.arange(6.0).reshape(3, 2)), 3)
+    assert column.shape == (128,) and table.shape == (128, 2)
+    np.testing.assert_array_equal(column[:4], [3.0, 1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(table[2:4], [[4.0, 5.0], [0.0, 1.0]])
+
+
+def test_sharding_is_inferred_of_each_row_alone():
+    """A table of mixed plans says the same of a row as one that has no other row."""
+    described = describe_runs(js.read_runs(data_path("runs") / "nvidia_nemo_perf_summary.csv"))
+    inferred = described.is_inferred_fsdp
+    assert described.batch is not None and inferred.any() and not inferred.all()
+    rows = [*np.flatnonzero(inferred)[:4], *np.flatnonzero(~inferred)[:4]]
+    alone = [assemble([described.descriptions[row]], load_hardware()).plan.zero_stage[0] for row in rows]
+    np.testing.assert_array_equal(alone, np.asarray(described.batch.plan.zero_stage)[rows])
+    assert alone[0] != described.descriptions[rows[0]].plan["zero_stage"]
