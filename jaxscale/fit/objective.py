@@ -264,10 +264,9 @@ def _residuals_jvp(
     (of_time, slope_of_time), (of_memory, slope_of_memory) = (_with_slope(values) for values in standardised)
     effects, slope_of_effects = _with_slope(parameters[n_pooled:])
     change = mapping.row_jacobian(by_time, problem.members) @ tangent
+    change_of_memory = mapping.row_jacobian(by_memory[known], problem.memory_members) @ tangent
     # A bound that is kept has an error of exactly zero, and pulls nowhere.
-    is_kept = problem.is_bound & (standardised[1] == 0.0)
-    pull = jnp.where(is_kept, 0.0, 1.0)
-    change_of_memory = pull * (mapping.row_jacobian(by_memory[known], problem.memory_members) @ tangent)
+    change_of_memory = jnp.where(problem.is_bound & (standardised[1] == 0.0), 0.0, change_of_memory)
     values = (counts[0] * of_time, counts[1] * of_memory, parameters[:n_pooled], effects)
     changes = (
         counts[0] * slope_of_time / problem.scatter * change,

@@ -1,6 +1,7 @@
 """The search for the best fit: valleys that most starts share, descents only, hidden terms, scatter by table."""
 
 import dataclasses
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from jaxscale.fit.objective import (
 )
 from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import fit_problem, parameters_of
+from jaxscale.fit.profile import deviance
 from jaxscale.fit.solve import (
     POLISHED,
     SHARP,
@@ -95,6 +97,21 @@ def test_a_held_parameter_stays_and_the_others_make_the_best_of_it(bloom_fit: js
     assert float(held.parameters[index]) == float(at[index]) + 1.0
     alone = float(loss(at.at[index].add(1.0), problem))
     assert float(bloom_fit.solution.loss) + 1.0 < float(held.loss) < alone - 1.0
+
+
+def test_whatever_minimises_shares_one_compiled_program(bloom_fit: js.FitResult, monkeypatch: pytest.MonkeyPatch):
+    """Intervals and standing points after a fit; negative control: a problem of another structure has its own."""
+
+    def traced(*arguments: object) -> None:
+        raise RuntimeError("traced once more")
+
+    monkeypatch.setattr(importlib.import_module("jaxscale.fit.solve"), "residuals", traced)
+    at = bloom_fit.solution.parameters
+    with jax.enable_x64(True):
+        standing_at(bloom_fit.problem, at)
+        deviance(0, 0.1, at, bloom_fit.problem)
+        with pytest.raises(RuntimeError, match="traced once more"):
+            minimised(at, bloom_fit.problem, POLISHED)
 
 
 def test_polishing_again_never_raises_the_loss(bloom_fit: js.FitResult, starts: jax.Array):
