@@ -1,8 +1,8 @@
 """Measured runs as arrays: one stacked model, plan and cluster, ready for one `vmap`."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxscale._compile import filter_jit
-from jaxscale._types import stacked
+from jaxscale._types import Tree, stacked
 from jaxscale.catalogue import Hardware
 from jaxscale.costs.data import held_params, local_params
 from jaxscale.hardware import Cluster
@@ -19,6 +19,8 @@ from jaxscale.memory import optimizer_state_bytes
 from jaxscale.plan import Plan, element_bytes
 from jaxscale.runs import RowDescription
 from jaxscale.workload import Transformer
+
+Asked = TypeVar("Asked", bound=Hashable)
 
 
 class RunBatch(eqx.Module):
@@ -128,10 +130,17 @@ def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunB
     Raises:
         ValueError: a shape or a degree that cannot be; the reader has checked files before.
     """
-    models = stacked([Transformer(**row.shape) for row in descriptions])
-    clusters = stacked([_cluster(row, hardware) for row in descriptions])
-    batch = RunBatch(models, stacked([Plan(**row.plan) for row in descriptions]), clusters)
-    plan, is_stated = batch.plan, np.asarray([row.states_zero_stage for row in descriptions])
+    batch = RunBatch(
+        _built([tuple(row.shape.items()) for row in descriptions], lambda shape: Transformer(**dict(shape))),
+        _built([tuple(row.plan.items()) for row in descriptions], lambda plan: Plan(**dict(plan))),
+        _built([_asked_cluster(row) for row in descriptions], lambda asked: _cluster(*asked, hardware)),
+    )
+    return _sharded_to_fit(batch, np.asarray([row.states_zero_stage for row in descriptions]))
+
+
+def _sharded_to_fit(batch: RunBatch, is_stated: np.ndarray) -> RunBatch:
+    """Runs with those as FSDP that state no ZeRO stage, have no pipeline and would not fit otherwise [row]."""
+    plan = batch.plan
     is_open = np.flatnonzero(~is_stated & (plan.pp == 1.0) & (plan.dp * plan.cp > 1.0))
     if not len(is_open):
         return batch
@@ -154,6 +163,17 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
     return jax.vmap(one)(batch)
 
 
-def _cluster(row: RowDescription, hardware: Hardware) -> Cluster:
-    entry = hardware[row.gpu]
-    return Cluster(entry.chip(), entry.network(row.gpus_per_node, row.inter_node_gbit_per_s_per_gpu), row.n_gpus)
+def _built(asked: Sequence[Asked], build: Callable[[Asked], Tree]) -> Tree:
+    """What each row asks for, built once for all that ask for the same, and stacked [row]."""
+    place = {one: position for position, one in enumerate(dict.fromkeys(asked))}
+    rows = np.asarray([place[one] for one in asked])
+    return jax.tree.map(lambda leaf: leaf[rows], stacked([build(one) for one in place]))
+
+
+def _asked_cluster(row: RowDescription) -> tuple[str, float | None, float | None, float]:
+    return row.gpu, row.gpus_per_node, row.inter_node_gbit_per_s_per_gpu, row.n_gpus
+
+
+def _cluster(gpu: str, per_node: float | None, rate: float | None, n_gpus: float, hardware: Hardware) -> Cluster:
+    entry = hardware[gpu]
+    return Cluster(entry.chip(), entry.network(per_node, rate), n_gpus)
