@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,8 +19,6 @@ from jaxscale.memory import optimizer_state_bytes
 from jaxscale.plan import Plan, element_bytes
 from jaxscale.runs import RowDescription
 from jaxscale.workload import Transformer
-
-Asked = TypeVar("Asked", bound=Hashable)
 
 
 class RunBatch(eqx.Module):
@@ -131,9 +129,9 @@ def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunB
         ValueError: a shape or a degree that cannot be; the reader has checked files before.
     """
     batch = RunBatch(
-        _built([tuple(row.shape.items()) for row in descriptions], lambda shape: Transformer(**dict(shape))),
-        _built([tuple(row.plan.items()) for row in descriptions], lambda plan: Plan(**dict(plan))),
-        _built([_asked_cluster(row) for row in descriptions], lambda asked: _cluster(*asked, hardware)),
+        _built(descriptions, lambda row: tuple(row.shape.items()), lambda row: Transformer(**row.shape)),
+        _built(descriptions, lambda row: tuple(row.plan.items()), lambda row: Plan(**row.plan)),
+        _built(descriptions, _asked_cluster, lambda row: _cluster(row, hardware)),
     )
     return _sharded_to_fit(batch, np.asarray([row.states_zero_stage for row in descriptions]))
 
@@ -163,17 +161,21 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
     return jax.vmap(one)(batch)
 
 
-def _built(asked: Sequence[Asked], build: Callable[[Asked], Tree]) -> Tree:
+def _built(
+    rows: Sequence[RowDescription], asked: Callable[[RowDescription], Hashable], build: Callable[[RowDescription], Tree]
+) -> Tree:
     """What each row asks for, built once for all that ask for the same, and stacked [row]."""
-    place = {one: position for position, one in enumerate(dict.fromkeys(asked))}
-    rows = np.asarray([place[one] for one in asked])
-    return jax.tree.map(lambda leaf: leaf[rows], stacked([build(one) for one in place]))
+    keys = [asked(row) for row in rows]
+    distinct = dict(zip(keys, rows, strict=True))
+    place = {key: position for position, key in enumerate(distinct)}
+    index = np.asarray([place[key] for key in keys])
+    return jax.tree.map(lambda leaf: leaf[index], stacked([build(row) for row in distinct.values()]))
 
 
-def _asked_cluster(row: RowDescription) -> tuple[str, float | None, float | None, float]:
+def _asked_cluster(row: RowDescription) -> Hashable:
     return row.gpu, row.gpus_per_node, row.inter_node_gbit_per_s_per_gpu, row.n_gpus
 
 
-def _cluster(gpu: str, per_node: float | None, rate: float | None, n_gpus: float, hardware: Hardware) -> Cluster:
-    entry = hardware[gpu]
-    return Cluster(entry.chip(), entry.network(per_node, rate), n_gpus)
+def _cluster(row: RowDescription, hardware: Hardware) -> Cluster:
+    entry = hardware[row.gpu]
+    return Cluster(entry.chip(), entry.network(row.gpus_per_node, row.inter_node_gbit_per_s_per_gpu), row.n_gpus)

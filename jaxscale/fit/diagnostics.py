@@ -85,11 +85,10 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
     """
     logs, jacobian = jnp.asarray(solution.log_residuals), np.array(solution.jacobian)
     with jax.enable_x64(True):
-        errors = np.asarray(of_runs(logs[:, 0], logs[:, 1], problem))
         n_data = sum(float(jnp.sum(weight)) for weight in weights_of_measured(problem))
         scale = np.asarray(information_scale(problem, solution))
+        errors = np.asarray(of_runs(logs[:, 0], logs[:, 1], problem)) / scale
     jacobian[: len(scale)] *= scale[:, None]
-    errors = errors / scale
     covariance = np.linalg.inv(jacobian.T @ jacobian)
     is_known = np.asarray(problem.has_memory) > 0.0
     size = problem.log_time.shape[0]

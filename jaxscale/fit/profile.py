@@ -120,9 +120,9 @@ def profile_intervals(
     Returns:
         Lower and upper ends, standardised [profiled, 2].
     """
-    ends = np.empty((len(indices), 2))
-    for place, index in enumerate(indices):
-        for column, side in enumerate((-1.0, 1.0)):
-            far = crossing(lambda far, i=index, s=side: rise(i, s * far, problem, solution, covariance))
-            ends[place, column] = solution.parameters[index] + side * far * math.sqrt(covariance[index, index])
-    return ends
+
+    def end(index: int, side: float) -> float:
+        far = crossing(lambda distance: rise(index, side * distance, problem, solution, covariance))
+        return float(solution.parameters[index]) + side * far * math.sqrt(covariance[index, index])
+
+    return np.asarray([(end(index, -1.0), end(index, 1.0)) for index in indices]).reshape(-1, 2)

@@ -28,7 +28,7 @@ SHARP = 1e-7
 code as the smooth one."""
 
 POLISH_STEPS = 12
-"""Most Levenberg-Marquardt steps at each smoothing [1]."""
+"""Most Levenberg-Marquardt steps at each smoothing, and at each trial value of a profile [1]."""
 
 FINALISTS = 4
 """Starts that the search follows to the end: kinks make many valleys, and the deepest is not always ahead early [1]."""
@@ -150,7 +150,7 @@ def minimised(
 
 def standing_at(problem: Problem, parameters: Float[Array, " parameter"]) -> Solution:
     """A point as a solution, as it is: everything is near enough, so the solver's first evaluation is its last."""
-    return minimised(parameters, smoothed(problem, SHARP), ANYWHERE)
+    return minimised(parameters, smoothed(problem, SHARP), ANYWHERE)._replace(converged=jnp.asarray(False))
 
 
 def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: Problem) -> Array:

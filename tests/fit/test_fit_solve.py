@@ -86,11 +86,12 @@ def test_a_point_stands_where_it_is(bloom_fit: js.FitResult, starts: jax.Array):
     for start in starts:
         found = standing_at(bloom_fit.problem, start)
         np.testing.assert_array_equal(found.parameters, start)
+        assert not found.converged
         assert float(found.loss) == pytest.approx(float(loss(start, smoothed(bloom_fit.problem, SHARP))), rel=1e-9)
         assert np.abs(np.asarray(refine(bloom_fit.problem, start).parameters - start)).max() > 0.1
 
 
-def test_a_held_parameter_stays_and_the_others_make_the_best_of_it(bloom_fit: js.FitResult, starts: jax.Array):
+def test_a_held_parameter_stays_and_the_others_make_the_best_of_it(bloom_fit: js.FitResult):
     problem, index = smoothed(bloom_fit.problem, SHARP), names().index("matmul_efficiency")
     at = bloom_fit.solution.parameters
     held = minimised(at, problem, POLISHED, Held(index, float(at[index]) + 1.0))
