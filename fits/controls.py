@@ -45,7 +45,13 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     ),
     "data-parallel collectives": (
         "ultrascale_playbook_h100",
-        {"dp_overlap": FREE, "dp_buckets": GONE, "dp_congestion": GONE, "scale_out_efficiency": FREE},
+        {
+            "dp_overlap": FREE,
+            "dp_buckets": GONE,
+            "reduce_rings": GONE,
+            "dp_congestion": GONE,
+            "scale_out_efficiency": FREE,
+        },
     ),
     "stragglers": ("mosaic_llm_foundry", {"straggler": GONE}),
     "mixture-of-experts overheads": (

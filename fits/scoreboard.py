@@ -340,7 +340,8 @@ a fit of releases knows in part.
 A refit without some runs is polished from where the fit of all runs ended. The posterior has many valleys, and that one
 may be the one that the runs left out have helped to choose. Refits that begin at the centre of the priors, as if
 nothing had been fitted before, may end in a poorer valley for want of luck; the truth lies between the two. Mean /
-median error [%]; `fits/valleys.py`.
+median error [%]; those from the priors are of an earlier calibration of November 2026, of a coefficient less
+(`reduce_rings`); `fits/valleys.py`.
 
 {valleys_table(data)}
 

@@ -65,6 +65,7 @@ class Coefficients(eqx.Module):
     dp_overlap: Number = _coefficient()
     dp_congestion: Number = _coefficient()
     dp_buckets: Number = _coefficient()
+    reduce_rings: Number = _coefficient()
     fsdp_overlap: Number = _coefficient()
     cp_overlap: Number = _coefficient()
     ep_overlap: Number = _coefficient()

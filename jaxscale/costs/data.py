@@ -1,10 +1,11 @@
 r"""Data-parallel collectives: gradient reduction, ZeRO gathers, FSDP and hybrid sharding, exposed part only.
 
-Without ZeRO the replicas all-reduce their gradients once per step, partly behind the last backward pass; ZeRO 1 and 2
-scatter gradients and gather the updated parameters, ZeRO 2 scatters for every microbatch, as it keeps only its share of
-the sum. FSDP (stage 3) gathers each layer before its forward and again before its backward pass and scatters its
-gradients, for every microbatch, hidden behind the compute of the neighbouring layers. With a shard group smaller than
-dp (HSDP) the copies all-reduce their shard once per step.
+Without ZeRO the replicas all-reduce their gradients once per step, partly behind the last backward pass; a framework
+that reduces them weight by weight pays the latency of a ring for each (`reduce_rings`). ZeRO 1 and 2 scatter gradients
+and gather the updated parameters, ZeRO 2 scatters for every microbatch, as it keeps only its share of the sum. FSDP
+(stage 3) gathers each layer before its forward and again before its backward pass and scatters its gradients, for every
+microbatch, hidden behind the compute of the neighbouring layers. With a shard group smaller than dp (HSDP) the copies
+all-reduce their shard once per step.
 References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 2023, arXiv 2304.11277, section 3.
 """
 
@@ -103,6 +104,7 @@ class Traffic(NamedTuple):
         between_copies: all-reduce of gradient shards between sharded copies [s].
         one_way: latency of one gather or scatter of dense weights [s].
         both_ways: latency of one all-reduce of theirs [s].
+        around: the same of one that goes round a ring, be it longer than a tree or not [s].
         copies_both_ways: latency of one all-reduce between sharded copies [s].
     """
 
@@ -112,6 +114,7 @@ class Traffic(NamedTuple):
     between_copies: Array
     one_way: Array
     both_ways: Array
+    around: Array
     copies_both_ways: Array
 
 
@@ -144,7 +147,8 @@ def data_traffic(
         ]
 
     inside, copies = (group, expert_group), (replicas / group, expert_ranks / expert_group)
-    gathered = [*both(gradient, inside), *both(weight, inside), Transfer(0.0, group, plan.tp)]
+    rings = [Transfer(0.0, ranks, plan.tp) for ranks in (group, replicas)]
+    gathered = [*both(gradient, inside), *both(weight, inside), *rings]
     reduced = [*both(gradient, (replicas, expert_ranks)), *both(gradient, copies, inside)]
     gathers = times_of(gather_time, gathered, link, temperature)
     empty = [Transfer(0.0, replicas, plan.tp), Transfer(0.0, copies[0], plan.tp * inside[0])]
@@ -156,6 +160,7 @@ def data_traffic(
         between_copies=reduces[2] + routed * reduces[3],
         one_way=gathers[4],
         both_ways=reduces[4],
+        around=2.0 * gathers[5],
         copies_both_ways=reduces[5],
     )
 
@@ -188,9 +193,9 @@ def data_parallel(
     traffic = data_traffic(model, plan, link, c, temperature)
     # Every bucket pays the latency of its collectives; FSDP has one bucket per layer and direction.
     layers = first_stage_layers(model, plan, temperature)
-    buckets = trainable * c.dp_buckets * layers
+    buckets, rings = (trainable * per_layer * layers for per_layer in (c.dp_buckets, c.reduce_rings))
 
-    replicated = traffic.all_reduce + buckets * traffic.both_ways
+    replicated = traffic.all_reduce + buckets * traffic.both_ways + rings * traffic.around
     split = traffic.scatter + trainable * traffic.gather + 2.0 * buckets * traffic.one_way
     # What FSDP shards is reduced between its copies as it was gathered, layer by layer.
     parts = (1.0 - fsdp) * buckets + fsdp * trainable * (layers - 1.0)

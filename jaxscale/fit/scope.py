@@ -65,6 +65,7 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "dp_overlap": lambda batch: _has_replicas(batch) & (np.asarray(batch.plan.overlap_gradients) > 0.0),
     "dp_congestion": lambda batch: _has_replicas(batch) & _spans_nodes(batch),
     "dp_buckets": _has_replicas,
+    "reduce_rings": lambda batch: _has_replicas(batch) & (np.asarray(sharding(batch.plan, 1)) < 1.0),
     "fsdp_bytes": _gathers_weights,
     "fsdp_overlap": _gathers_weights,
     "cp_overlap": lambda batch: np.asarray(batch.plan.cp) > 1.0,

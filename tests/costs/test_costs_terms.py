@@ -338,6 +338,24 @@ def test_plain_data_parallelism_reduces_gradients_and_hides_behind_the_backward_
     np.testing.assert_allclose(after.step, bare.step, rtol=1e-9)
 
 
+def test_gradients_reduced_one_by_one_pay_the_latency_of_a_ring_each():
+    """With 8 n replicas on n nodes 2 (7 n + n - 1) hops; buckets may take the shorter tree, and ZeRO pays for none."""
+    link = effective_link(H100.network, ideal(collective_launch=0.0))
+
+    def added(zero_stage: int, dp: int = 64, **counts: float) -> float:
+        layout, nothing = plan(dp=dp, zero_stage=zero_stage), jnp.asarray(0.0)
+        found = (data_parallel(LLAMA, layout, link, c, nothing, nothing) for c in (ideal(**counts), IDEAL))
+        with_counts, without = (time.step for time in found)
+        return float(with_counts - without)
+
+    for nodes in (1, 2, 8, 64):
+        ring = 2.0 * (7.0 * nodes * link.latency[0] + (nodes - 1.0) * link.latency[1])
+        rings = added(0, 8 * nodes, reduce_rings=9.0)
+        np.testing.assert_allclose(rings, 9.0 * LLAMA.n_layers * ring, rtol=1e-6)
+    assert added(0, 512, dp_buckets=9.0) < 0.2 * rings
+    assert added(1, reduce_rings=9.0) == added(0, 1, reduce_rings=9.0) == 0.0
+
+
 def test_fsdp_gathers_every_microbatch_and_hides_behind_compute():
     sharded = plan(dp=8, zero_stage=3)
     link = effective_link(H100.network, ideal(link_latency_scale=0.0))
