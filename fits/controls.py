@@ -53,6 +53,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
             "scale_out_efficiency": FREE,
         },
     ),
+    "all-reduces of single gradients": ("ultrascale_playbook_h100", {"reduce_rings": GONE}),
     "stragglers": ("mosaic_llm_foundry", {"straggler": GONE}),
     "mixture-of-experts overheads": (
         "nvidia_dgxc_benchmarking",
