@@ -1,6 +1,6 @@
 """Negative controls of the calibration; writes fits/controls.csv.
 
-Run from the repository: `python fits/controls.py` (about 8 minutes on 2 cores).
+Run from the repository: `python fits/controls.py` (about 10 minutes on 2 cores).
 A fit of shuffled step times must fail, and a fit without a term must be worse on the source that identifies the term.
 """
 
