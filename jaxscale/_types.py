@@ -75,6 +75,25 @@ def is_exact(temperature: Temperature) -> bool:
     return isinstance(temperature, int | float) and temperature == 0.0
 
 
+def larger(first: ArrayLike, second: ArrayLike) -> Array:
+    """Larger of two numbers; where they are equal, half of the gradient goes to each.
+
+    The gradient of `jnp.maximum` goes to what equals the maximum. A compiler may compute an argument once more on the
+    way back, and round it otherwise: then neither does, and the gradient is lost.
+    """
+    return _chosen(jnp.greater(first, second), jnp.less(first, second), first, second)
+
+
+def smaller(first: ArrayLike, second: ArrayLike) -> Array:
+    """Smaller of two numbers, with the gradient of `larger`."""
+    return _chosen(jnp.less(first, second), jnp.greater(first, second), first, second)
+
+
+def _chosen(is_first: Array, is_second: Array, first: ArrayLike, second: ArrayLike) -> Array:
+    tied = jnp.multiply(0.5, first) + jnp.multiply(0.5, second)
+    return jnp.where(is_first, first, jnp.where(is_second, second, tied))
+
+
 def smooth_max(first: ArrayLike, second: ArrayLike, temperature: Temperature) -> Array:
     r"""Larger of two non-negative numbers, exact or smooth.
 
@@ -90,7 +109,7 @@ def smooth_max(first: ArrayLike, second: ArrayLike, temperature: Temperature) ->
         The maximum, in the unit of the arguments.
     """
     if is_exact(temperature):
-        return jnp.maximum(first, second)
+        return larger(first, second)
     total = jnp.add(first, second)
     gap = jnp.subtract(first, second)
     # The tiny floor keeps the square root differentiable where both arguments are zero.
@@ -100,7 +119,7 @@ def smooth_max(first: ArrayLike, second: ArrayLike, temperature: Temperature) ->
 def smooth_min(first: ArrayLike, second: ArrayLike, temperature: Temperature) -> Array:
     """Smaller of two positive numbers, exact or smooth: their product over `smooth_max`, in their unit."""
     if is_exact(temperature):
-        return jnp.minimum(first, second)
+        return smaller(first, second)
     # The product form keeps all digits where one argument is far larger than the other.
     return jnp.multiply(second, first / smooth_max(first, second, temperature))
 
@@ -119,7 +138,7 @@ def positive_part(value: ArrayLike, temperature: Temperature) -> Array:
         The positive part [1].
     """
     if is_exact(temperature):
-        return jnp.maximum(value, 0.0)
+        return larger(value, 0.0)
     return 0.5 * jnp.add(value, jnp.sqrt(jnp.square(value) + 4.0 * temperature**2))
 
 
@@ -133,7 +152,7 @@ def degree_within(room: ArrayLike, n: ArrayLike, temperature: Temperature) -> Ar
     if not is_exact(temperature):
         # In logarithms a single rank stays exactly one, however the clip is smoothed.
         return jnp.exp(smooth_min(positive_part(jnp.log(room), temperature), jnp.log(n), temperature))
-    clipped = jnp.minimum(jnp.maximum(room, 1.0), n)
+    clipped = smaller(larger(room, 1.0), n)
     # Where room and ranks are both one, the room has no effect on either side and n only on one.
     return jnp.where((room == 1.0) & (n == 1.0), 0.5 * (1.0 + n), clipped)
 
@@ -141,7 +160,7 @@ def degree_within(room: ArrayLike, n: ArrayLike, temperature: Temperature) -> Ar
 def log2_above_one(ratio: ArrayLike, temperature: Temperature) -> Array:
     """Doublings from one to a ratio, zero below one, exact or smooth by `positive_part` [1]."""
     if is_exact(temperature):
-        return jnp.log2(jnp.maximum(ratio, 1.0))
+        return jnp.log2(larger(ratio, 1.0))
     return positive_part(jnp.log(ratio), temperature) / math.log(2.0)
 
 

@@ -20,8 +20,10 @@ from jaxscale._types import (
     as_float,
     degree_within,
     is_exact,
+    larger,
     positive_part,
     several,
+    smaller,
     smooth_max,
 )
 from jaxscale.workload import Transformer, attention_params
@@ -162,8 +164,8 @@ def sharding(plan: Plan, stage: int) -> Array:
     Without bounds at the ends of the domain, stages 0 and 3, so that the slope there is that of the inside.
     """
     begun = jnp.subtract(plan.zero_stage, stage - 1.0)
-    begun = begun if stage == ZERO_STAGES[0] else jnp.maximum(begun, 0.0)
-    return begun if stage == ZERO_STAGES[-1] else jnp.minimum(begun, 1.0)
+    begun = begun if stage == ZERO_STAGES[0] else larger(begun, 0.0)
+    return begun if stage == ZERO_STAGES[-1] else smaller(begun, 1.0)
 
 
 def pipelining(plan: Plan) -> Array:
@@ -256,7 +258,7 @@ def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:
     """
     room = plan.dp * plan.cp / plan.ep
     if is_exact(temperature):
-        return plan.tp * jnp.minimum(room, 1.0)
+        return plan.tp * smaller(room, 1.0)
     # ep = dp * cp is a common choice: a sharper bend than elsewhere keeps one replica of each expert one.
     return degree_within(room * plan.tp, plan.tp, 0.3 * temperature)
 

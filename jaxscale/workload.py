@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Number, as_float
+from jaxscale._types import Number, as_float, smaller
 
 DEFAULT_VOCABULARY = 51200.0
 """Padded GPT-2 vocabulary, Megatron-LM's default (Korthikanti et al. 2022, section 6): used where none is stated."""
@@ -367,7 +367,7 @@ def attended_keys(model: Transformer) -> Number:
 
     Causal attention meets $S / 2$ keys, with a window of w tokens $w - w^2 / (2 S)$: the first w queries meet fewer.
     """
-    window = jnp.minimum(model.window, model.seq_len)
+    window = smaller(model.window, model.seq_len)
     windowed = window * (2.0 - window / model.seq_len)
     return model.seq_len + model.window_share * (windowed - model.seq_len)
 

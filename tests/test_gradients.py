@@ -39,7 +39,7 @@ def values(function: Any, batch: Configuration, temperature: float) -> jax.Array
     return jax.vmap(lambda one: function(one, temperature))(batch)
 
 
-# Half the time to compile; the numbers are the same.
+# Half the time to compile; and no slope may hang on how often the compiler computes a number, and rounds it.
 @partial(jax.jit, static_argnames=("function", "temperature"), compiler_options={"xla_backend_optimization_level": 0})
 def gradients(function: Any, batch: Configuration, temperature: float) -> Configuration:
     """Gradient of each row by every leaf."""

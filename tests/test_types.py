@@ -1,5 +1,7 @@
 """Exact and smooth maxima, and what becomes a float leaf."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._types import as_arrays, as_float, exposed, log2_above_one, positive_part, smooth_max, smooth_min
+from jaxscale._types import (
+    as_arrays,
+    as_float,
+    exposed,
+    larger,
+    log2_above_one,
+    positive_part,
+    smaller,
+    smooth_max,
+    smooth_min,
+)
 
 positive = st.floats(1e-6, 1e12)
 temperatures = st.sampled_from([0.0, 0.001, 0.02, 0.2])
@@ -39,6 +51,21 @@ def test_smooth_forms_have_a_slope_at_the_tie_and_exact_ones_its_average():
         assert jax.grad(smooth_max)(1.0, 1.0, temperature) == pytest.approx(0.5 * (1.0 + temperature))
         assert jax.grad(positive_part)(0.0, temperature) == pytest.approx(0.5)
     assert jax.grad(smooth_max)(2.0, 1.0, 0.0) == 1.0
+
+
+def test_exact_extremes_are_those_of_numpy():
+    numbers = np.asarray([-2.0, 0.0, 3.0, np.finfo(np.float64).max, np.inf, np.nan])
+    first, second = (column.ravel() for column in np.meshgrid(numbers, numbers))
+    np.testing.assert_array_equal(larger(first, second), np.maximum(first, second))
+    np.testing.assert_array_equal(smaller(first, second), np.minimum(first, second))
+
+
+@pytest.mark.parametrize("function", [larger, smaller])
+def test_exact_extremes_have_the_slopes_of_their_choice(function: Callable[[float, float], jax.Array]):
+    slopes = jax.grad(function, (0, 1))
+    of_larger = (1.0, 0.0) if function is larger else (0.0, 1.0)
+    assert slopes(3.0, 2.0) == of_larger and slopes(2.0, 3.0) == of_larger[::-1]
+    assert slopes(2.0, 2.0) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.02])

@@ -22,7 +22,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import N_LEVELS, Temperature, degree_within, positive_part, several, smooth_max, smooth_min
+from jaxscale._types import (
+    N_LEVELS,
+    Temperature,
+    degree_within,
+    larger,
+    positive_part,
+    several,
+    smooth_max,
+    smooth_min,
+)
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Network
 
@@ -81,7 +90,7 @@ def bandwidths_among(ranks: tuple[Array, ...], link: Link, temperature: Temperat
     """
     others, spare = smooth_max(ranks[0] - 1.0, 1.0, temperature), link.peers - 1.0
     # Written as what lies idle, which is exactly nothing behind a switch, however the maximum is smoothed.
-    idle = positive_part(1.0 - (others - 1.0) / jnp.maximum(spare, NO_PEERS), temperature)
+    idle = positive_part(1.0 - (others - 1.0) / larger(spare, NO_PEERS), temperature)
     return (link.bandwidth[0] * (1.0 - idle * spare / link.peers), *link.bandwidth[1:])
 
 
@@ -273,7 +282,7 @@ def dispatch_time(
     ranks = ranks_per_level(n, stride, link, temperature)
     levels = zip(ranks, bandwidths_among(ranks, link, temperature), link.latency, strict=True)
     for rank, bandwidth, latency in levels:
-        missed = jnp.power(jnp.maximum(1.0 - share / places, 0.0), copies)
+        missed = jnp.power(larger(1.0 - share / places, 0.0), copies)
         carried = volume * places * (1.0 - missed) * (1.0 - 1.0 / rank)
         time = time + latency * (rank - 1.0) + carried / bandwidth
         places = places / rank

@@ -15,7 +15,7 @@ emptied its processor does not multiply (same guide, math and memory bounds), wh
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import PRECISIONS, Temperature, smooth_max
+from jaxscale._types import PRECISIONS, Temperature, larger, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.hardware import Chip, Cluster
 from jaxscale.plan import (
@@ -50,8 +50,8 @@ def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Arra
     c = coefficients
     efficiency = {"fp8": c.matmul_efficiency * c.fp8_efficiency, "fp4": c.matmul_efficiency * c.fp4_efficiency}
     rates = {name: chip.peak(name) * efficiency.get(name, c.matmul_efficiency) for name in PRECISIONS}
-    rates["fp8"] = jnp.maximum(rates["fp8"], rates["bf16"])
-    rates["fp4"] = jnp.maximum(rates["fp4"], rates["fp8"])
+    rates["fp8"] = larger(rates["fp8"], rates["bf16"])
+    rates["fp4"] = larger(rates["fp4"], rates["fp8"])
     return jnp.sum(jnp.asarray(plan.precision) / jnp.stack([*rates.values()], axis=-1), axis=-1)
 
 

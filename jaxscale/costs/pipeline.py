@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature, smooth_max
+from jaxscale._types import Temperature, larger, smaller, smooth_max
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, send_time
 from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
@@ -67,8 +67,8 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: Temperat
     if is_divisible(temperature):
         return ratio
     whole = jnp.floor(ratio)
-    width = jnp.maximum(jnp.divide(1.0, stages), (temperature / DIVISIBLE) ** 3)
-    return jnp.where(jnp.less_equal(stages, 1.0), ratio, whole + jnp.minimum((ratio - whole) / width, 1.0))
+    width = larger(jnp.divide(1.0, stages), (temperature / DIVISIBLE) ** 3)
+    return jnp.where(jnp.less_equal(stages, 1.0), ratio, whole + smaller((ratio - whole) / width, 1.0))
 
 
 def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:

@@ -10,6 +10,7 @@ a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxscale._compile import filter_jit
 from jaxscale._types import Temperature
 from jaxscale.calibration import table_of
 from jaxscale.fit.batch import Measured, RunBatch, bucket_of, padded
@@ -176,11 +178,46 @@ def logs_with_gradients(
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Predicted logs of time and memory [row], and the gradient of each by the coefficients of its row [row, .].
 
-    Its own `jit` lets every solver and problem of a shape share one trace of the model and its backward pass.
+    Its own `jit` lets every program that needs it share one trace of the model and its backward pass.
     """
     time, of_time = jax.vjp(lambda u: log_totals(step_time, batch, u, temperature), unconstrained)
     peak, of_peak = jax.vjp(lambda u: log_totals(memory, batch, u, temperature), unconstrained)
     return (time, peak), (of_time(jnp.ones_like(time))[0], of_peak(jnp.ones_like(peak))[0])
+
+
+class RowErrors(NamedTuple):
+    """Predicted minus measured logs of each row, and how they change with the unconstrained coefficients of the row.
+
+    Attributes:
+        time: of step time [row].
+        memory: of peak memory [row].
+        by_time: slopes of `time` [row, coefficient].
+        by_memory: slopes of `memory` [row, coefficient].
+    """
+
+    time: Float[Array, " row"]
+    memory: Float[Array, " row"]
+    by_time: Float[Array, "row coefficient"]
+    by_memory: Float[Array, "row coefficient"]
+
+
+_compiled_logs = filter_jit(logs_with_gradients)
+_rows = filter_jit(Problem.rows)
+
+
+def errors_at(parameters: Float[Array, " parameter"], problem: Problem) -> RowErrors:
+    """Errors at some parameters, with their slopes.
+
+    Nothing else in a fit takes as long to compile, so solvers ask here, from outside of their own programs: all of
+    them, and all problems of as many rows, share this one.
+    """
+    answer = _compiled_logs(problem.batch, _rows(problem, parameters), problem.smoothing)
+    return _minus_measured(answer, problem)
+
+
+def _minus_measured(answer: tuple[tuple[Array, Array], tuple[Array, Array]], problem: Problem) -> RowErrors:
+    (time, memory), gradients = answer
+    return RowErrors(time - problem.log_time, memory - problem.log_memory, *gradients)
 
 
 @jax.custom_jvp
@@ -195,14 +232,9 @@ def _row_errors_jvp(
     primals: tuple[Array, Problem], tangents: tuple[Array, Problem]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     rows, problem = primals
-    (time, memory), by_time, by_memory = _errors_by_row(rows, problem)
-    return (time, memory), (jnp.sum(by_time * tangents[0], axis=1), jnp.sum(by_memory * tangents[0], axis=1))
-
-
-def _errors_by_row(rows: Float[Array, "row coefficient"], problem: Problem) -> tuple[tuple[Array, Array], Array, Array]:
-    """Errors of each row [row], and the derivative of each by its coefficients [row, coefficient]."""
-    (time, memory), gradients = logs_with_gradients(problem.batch, rows, problem.smoothing)
-    return (time - problem.log_time, memory - problem.log_memory), *gradients
+    found = _minus_measured(logs_with_gradients(problem.batch, rows, problem.smoothing), problem)
+    changes = (jnp.sum(found.by_time * tangents[0], axis=1), jnp.sum(found.by_memory * tangents[0], axis=1))
+    return (found.time, found.memory), changes
 
 
 def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
@@ -210,7 +242,11 @@ def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> A
 
     Of memory 0 where no peak was measured, but for runs that should not have fitted: how far they exceed their chip's.
     """
-    time, memory = row_errors(problem.rows(parameters), problem)
+    return _log_residuals(*row_errors(problem.rows(parameters), problem), problem)
+
+
+def _log_residuals(time: Float[Array, " row"], memory: Float[Array, " row"], problem: Problem) -> Array:
+    """The same, given the errors of all rows [row, 2]."""
     return _by_row(time, beyond_bound(memory[problem.with_memory], problem), problem)
 
 
@@ -244,38 +280,44 @@ def of_priors(parameters: Float[Array, " parameter"], problem: Problem) -> tuple
 
 
 @jax.custom_jvp
-def residuals(parameters: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:
+def residuals(parameters: Float[Array, " parameter"], problem: Problem, errors: RowErrors) -> tuple[Array, Array]:
     """`pseudo_residuals` for solvers that ask for their whole Jacobian, and the `log_residuals` behind them.
 
     Rows meet only in their coefficients, and linearly: it is put together from one gradient per row. A gradient of the
     loss alone needs no such matrix.
+
+    Args:
+        parameters: standardised parameters [parameter].
+        problem: what to fit.
+        errors: those at these very parameters, see `errors_at`.
+
+    Returns:
+        Pseudo-residuals [row + memory row + parameter] and log residuals [row, 2].
     """
-    return pseudo_residuals(parameters, problem), log_residuals(parameters, problem)
+    of_measured = of_runs(errors.time, errors.memory, problem)
+    values = jnp.concatenate([of_measured, *of_priors(parameters, problem)])
+    return values, _log_residuals(errors.time, errors.memory, problem)
 
 
 @residuals.defjvp
 def _residuals_jvp(
-    primals: tuple[Array, Problem], tangents: tuple[Array, Problem]
+    primals: tuple[Array, Problem, RowErrors], tangents: tuple[Array, Problem, RowErrors]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    (parameters, problem), mapping, tangent = primals, primals[1].parametrisation, tangents[0]
-    known, n_pooled = problem.with_memory, mapping.spread.shape[0]
-    (time, memory), by_time, by_memory = _errors_by_row(problem.rows(parameters), problem)
-    standardised, counts = standardised_errors(time, memory, problem), _root_weights(problem)
-    (of_time, slope_of_time), (of_memory, slope_of_memory) = (_with_slope(values) for values in standardised)
-    effects, slope_of_effects = _with_slope(parameters[n_pooled:])
-    change = mapping.row_jacobian(by_time, problem.members) @ tangent
-    change_of_memory = mapping.row_jacobian(by_memory[known], problem.memory_members) @ tangent
+    (parameters, problem, errors), tangent = primals, tangents[0]
+    mapping, known, n_pooled = problem.parametrisation, problem.with_memory, problem.parametrisation.spread.shape[0]
+    standardised, counts = standardised_errors(errors.time, errors.memory, problem), _root_weights(problem)
+    slope_of_time, slope_of_memory = (_slope(values) for values in standardised)
+    change = mapping.row_jacobian(errors.by_time, problem.members) @ tangent
+    change_of_memory = mapping.row_jacobian(errors.by_memory[known], problem.memory_members) @ tangent
     # A bound that is kept has an error of exactly zero, and pulls nowhere.
     change_of_memory = jnp.where(problem.is_bound & (standardised[1] == 0.0), 0.0, change_of_memory)
-    values = (counts[0] * of_time, counts[1] * of_memory, parameters[:n_pooled], effects)
     changes = (
         counts[0] * slope_of_time / problem.scatter * change,
         counts[1] * slope_of_memory / MEMORY_SIGMA * change_of_memory,
         tangent[:n_pooled],
-        slope_of_effects * tangent[n_pooled:],
+        _slope(parameters[n_pooled:]) * tangent[n_pooled:],
     )
-    logs = _by_row(time, beyond_bound(memory[known], problem), problem)
-    return (jnp.concatenate(values), logs), (jnp.concatenate(changes), _by_row(change, change_of_memory, problem))
+    return residuals(*primals), (jnp.concatenate(changes), _by_row(change, change_of_memory, problem))
 
 
 def standardised_errors(time: Array, memory: Array, problem: Problem) -> tuple[Array, Array]:
@@ -297,9 +339,9 @@ def _root_weights(problem: Problem) -> tuple[Array, Array]:
     return jnp.sqrt(time), jnp.sqrt(memory)
 
 
-def _with_slope(standardised: Array) -> tuple[Array, Array]:
-    """`robust` of some numbers, and its slope at each."""
-    return jax.jvp(robust, (standardised,), (jnp.ones_like(standardised),))
+def _slope(standardised: Array) -> Array:
+    """Slope of `robust` at some numbers."""
+    return jax.jvp(robust, (standardised,), (jnp.ones_like(standardised),))[1]
 
 
 def robust(standardised: Array) -> Array:
@@ -316,8 +358,18 @@ def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     return 0.5 * jnp.sum(pseudo_residuals(parameters, problem) ** 2)
 
 
-def search_loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
-    """The loss of step times alone, which have valleys to search; a polish finds the way of memory [1]."""
-    time = log_totals(step_time, problem.batch, problem.rows(parameters), problem.smoothing) - problem.log_time
+def search_loss(parameters: Float[Array, " parameter"], problem: Problem, errors: RowErrors) -> Array:
+    """The loss of step times alone, which have valleys to search; a polish finds the way of memory [1].
+
+    Args:
+        parameters: standardised parameters [parameter].
+        problem: what to fit.
+        errors: those at these very parameters, see `errors_at`; their slopes give the gradient.
+
+    Returns:
+        The loss [1].
+    """
+    rows = problem.rows(parameters)
+    time = errors.time + jnp.sum(errors.by_time * (rows - jax.lax.stop_gradient(rows)), axis=1)
     of_runs = jnp.sum(problem.weight * robust(time / problem.scatter) ** 2)
     return 0.5 * (of_runs + sum(jnp.sum(part**2) for part in of_priors(parameters, problem)))

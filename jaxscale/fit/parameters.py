@@ -47,8 +47,8 @@ Dense models share their kernels; those of mixtures, their routing and their rec
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
 
-FEW_EFFECTS, MANY_EFFECTS = 64, 320
-"""Effects are padded to the first, or to whole multiples of the second, so that few shapes are compiled [1]."""
+EFFECT_BUCKET = 64
+"""Effects are padded to whole multiples of it, so that few shapes of a solver's step are compiled [1]."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def membership(levels: Mapping[str, Sequence[str]], effects: Sequence[Effect]) -
 
 
 def padded(count: int) -> int:
-    """Count of effects rounded up: to `FEW_EFFECTS`, or to a whole number of `MANY_EFFECTS`."""
-    return FEW_EFFECTS if count <= FEW_EFFECTS else -(-count // MANY_EFFECTS) * MANY_EFFECTS
+    """Count of effects rounded up to a whole number of buckets, at least one."""
+    return max(-(-count // EFFECT_BUCKET), 1) * EFFECT_BUCKET
 
 
 class Parametrisation(eqx.Module):

@@ -3,18 +3,19 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 import optax
 import optimistix as optx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from threadpoolctl import threadpool_limits
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.objective import Problem, residuals, search_loss, smoothed
+from jaxscale.fit.objective import Problem, RowErrors, errors_at, residuals, search_loss, smoothed
 
 TEMPERATURE = 0.005
 """Smoothing of the model's maxima on the way to the optimum [1].
@@ -111,23 +112,55 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
-@filter_jit
-def _minimised(start: Float[Array, " parameter"], problem: Problem, held: Held, tolerance: Tolerance) -> Solution:
-    """Levenberg-Marquardt; all that asks for it shares this program, and nothing else takes as long to compile.
+class Polish(NamedTuple):
+    """A Levenberg-Marquardt minimisation on its way.
 
-    Normal equations are quicker than a QR, and the priors keep them well conditioned.
+    Attributes:
+        parameters: the best so far [parameter].
+        state: of the solver; `state.y_eval` is where it wants to be told the errors next.
+        ended: whether it is near enough, or lost.
+        found: whether it is near enough.
     """
 
-    def function(parameters: Array, problem: Problem) -> tuple[Array, Array]:
-        return residuals(held.put(parameters), problem)
+    parameters: Float[Array, " parameter"]
+    state: Any
+    ended: Bool[Array, ""]
+    found: Bool[Array, ""]
 
-    solver = optx.LevenbergMarquardt(*tolerance, linear_solver=lx.Normal(lx.Cholesky()))
-    found = optx.least_squares(function, solver, start, has_aux=True, args=problem, max_steps=POLISH_STEPS, throw=False)
-    # `found.aux` is of the step before; the state has what belongs to `found.value`.
-    end, log_residuals = found.state.f_info, found.state.aux
+
+def _solver(tolerance: Tolerance) -> optx.LevenbergMarquardt:
+    """Normal equations are quicker than a QR, and the priors keep them well conditioned."""
+    return optx.LevenbergMarquardt(*tolerance, linear_solver=lx.Normal(lx.Cholesky()))
+
+
+def _function(parameters: Array, told: tuple[Problem, Held, RowErrors]) -> tuple[Array, Array]:
+    problem, held, errors = told
+    return residuals(held.put(parameters), problem, errors)
+
+
+@filter_jit
+def _begun(start: Float[Array, " parameter"], told: tuple[Problem, Held, RowErrors], tolerance: Tolerance) -> Polish:
+    values, logs = jax.eval_shape(_function, start, told)
+    state = _solver(tolerance).init(_function, start, told, {}, values, logs, frozenset())
+    return Polish(start, state, jnp.asarray(False), jnp.asarray(False))
+
+
+@filter_jit
+def _stepped(now: Polish, told: tuple[Problem, Held, RowErrors], tolerance: Tolerance) -> Polish:
+    solver = _solver(tolerance)
+    parameters, state, _ = solver.step(_function, now.parameters, told, {}, now.state, frozenset())
+    found, result = solver.terminate(_function, parameters, told, {}, state, frozenset())
+    lost = (result != optx.RESULTS.successful) | ~jnp.all(jnp.isfinite(parameters))
+    return Polish(parameters, state, found | lost, found & ~lost)
+
+
+@filter_jit
+def _ended(now: Polish, held: Held) -> Solution:
+    """What the state has belongs to the best so far; what was told last may be of a step that was rejected."""
+    end, log_residuals = now.state.f_info, now.state.aux
     value = 0.5 * jnp.sum(end.residual**2)
-    converged = found.result == optx.RESULTS.successful
-    return Solution(held.put(found.value), value, value[None], converged, log_residuals, end.jac.as_matrix())
+    parameters = held.put(now.parameters)
+    return Solution(parameters, value, value[None], now.found, log_residuals, end.jac.as_matrix())
 
 
 def minimised(
@@ -145,7 +178,18 @@ def minimised(
         Where it ends.
     """
     nothing = Held(len(start), 0.0)
-    return _minimised(start, problem, *jax.tree.map(jnp.asarray, (held or nothing, tolerance)))
+    kept, near = jax.tree.map(jnp.asarray, (held or nothing, tolerance))
+
+    def told(at: Array) -> tuple[Problem, Held, RowErrors]:
+        return problem, kept, errors_at(kept.put(at), problem)
+
+    first = told(start)
+    now = _stepped(_begun(start, first, near), first, near)
+    for _ in range(POLISH_STEPS - 1):
+        if now.ended:
+            break
+        now = _stepped(now, told(now.state.y_eval), near)
+    return _ended(now, kept)
 
 
 def standing_at(problem: Problem, parameters: Float[Array, " parameter"]) -> Solution:
@@ -165,17 +209,17 @@ def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: Probl
 
 
 class Descent(NamedTuple):
-    """Some starts on their way downhill, side by side.
+    """A start on its way downhill.
 
     Attributes:
-        parameters: where each is [start, parameter].
-        state: of the optimiser [start].
-        losses: of each one step before [start].
+        parameters: where it is [parameter].
+        state: of the optimiser.
+        loss: one step before [1].
     """
 
-    parameters: Float[Array, "start parameter"]
+    parameters: Float[Array, " parameter"]
     state: optax.OptState
-    losses: Float[Array, " start"]
+    loss: Float[Array, ""]
 
 
 def adam() -> optax.GradientTransformation:
@@ -183,45 +227,44 @@ def adam() -> optax.GradientTransformation:
     return optax.adam(optax.cosine_decay_schedule(0.1, FIRST_STEPS + LAST_STEPS), b2=0.99)
 
 
-def begin(starts: Float[Array, "start parameter"]) -> Descent:
-    """Descents that have yet to move."""
-    return Descent(starts, jax.vmap(adam().init)(starts), jnp.zeros(len(starts)))
+def begin(start: Float[Array, " parameter"]) -> Descent:
+    """A descent that has yet to move."""
+    return Descent(start, adam().init(start), jnp.zeros(()))
 
 
 @filter_jit
-def descend(problem: Problem, begun: Descent, n_steps: Int[Array, ""]) -> Descent:
-    """Steps of Adam from where some starts are."""
-
-    def update(_: Array, now: Descent) -> Descent:
-        losses, gradients = jax.lax.map(lambda at: jax.value_and_grad(search_loss)(at, problem), now.parameters)
-        updates, state = jax.vmap(adam().update)(gradients, now.state)
-        return Descent(jnp.asarray(optax.apply_updates(now.parameters, updates)), state, losses)
-
-    return jax.lax.fori_loop(0, n_steps, update, begun)
+def _updated(now: Descent, problem: Problem, errors: RowErrors) -> Descent:
+    loss, gradient = jax.value_and_grad(search_loss)(now.parameters, problem, errors)
+    updates, state = adam().update(gradient, now.state)
+    return Descent(jnp.asarray(optax.apply_updates(now.parameters, updates)), state, loss)
 
 
-def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[Array, Array]:
+def descend(problem: Problem, begun: Descent, n_steps: int) -> Descent:
+    """Steps of Adam from where a start is."""
+    now = begun
+    for _ in range(n_steps):
+        now = _updated(now, problem, errors_at(now.parameters, problem))
+    return now
+
+
+def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[list[Array], Array]:
     """Adam from every start, a few steps; then from where the best few are, many.
-
-    As many starts as there are finalists go at a time, so that one compiled descent serves any number of starts.
 
     Args:
         problem: what to fit.
         starts: standardised starting points [start, parameter].
 
     Returns:
-        Where the best few end [finalist, parameter], and the `search_loss` that each start reached [start].
+        Where the best few end [parameter], and the `search_loss` that each start reached [start].
     """
-    n = len(starts)
-    filled = starts[jnp.minimum(jnp.arange(-(-n // FINALISTS) * FINALISTS), n - 1)]
-    blocks = [begin(block) for block in jnp.split(filled, len(filled) // FINALISTS)]
-    reached = [descend(problem, block, jnp.asarray(FIRST_STEPS)) for block in blocks]
-    everyone = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *reached)
-    # A start that ran off into non-finite ground must never count as one of the best; nor does one count twice.
-    usable = jnp.isfinite(everyone.losses) & (jnp.arange(len(filled)) < n)
-    best = jnp.argsort(jnp.where(usable, everyone.losses, jnp.inf))[:FINALISTS]
-    last = descend(problem, jax.tree.map(lambda leaf: leaf[best], everyone), jnp.asarray(LAST_STEPS))
-    return last.parameters[:n], everyone.losses.at[best].set(last.losses)[:n]
+    problem = smoothed(problem, SHARP)  # so that its program is the one of the polish
+    reached = [descend(problem, begin(start), FIRST_STEPS) for start in starts]
+    losses = np.asarray([descent.loss for descent in reached])
+    # A start that ran off into non-finite ground must never count as one of the best.
+    best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:FINALISTS]
+    last = [descend(problem, reached[index], LAST_STEPS) for index in best]
+    losses[best] = [descent.loss for descent in last]
+    return [descent.parameters for descent in last], jnp.asarray(losses)
 
 
 def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:

@@ -15,7 +15,7 @@ from jaxscale.fit.batch import Measured
 from jaxscale.fit.diagnostics import diagnose, log_likelihood
 from jaxscale.fit.ended import bounds_memory, log_use
 from jaxscale.fit.measured import measured_runs
-from jaxscale.fit.objective import Problem, log_residuals, pseudo_residuals, residuals
+from jaxscale.fit.objective import Problem, errors_at, log_residuals, pseudo_residuals, residuals
 from jaxscale.fit.prepare import base_of, fit_problem
 from jaxscale.fit.solve import Solution, refine, standing_at
 
@@ -74,7 +74,7 @@ def test_an_error_counts_beyond_the_bound_alone(measured: Measured, problem: Pro
 def test_the_assembled_jacobian_knows_bounds(problem: Problem):
     at = jnp.asarray(0.1 * np.random.default_rng(0).normal(size=problem.parametrisation.n_parameters))
     direction = jnp.asarray(np.random.default_rng(1).normal(size=at.shape))
-    assembled = jax.jvp(lambda p: residuals(p, problem), (at,), (direction,))[1]
+    assembled = jax.jvp(lambda p: residuals(p, problem, errors_at(at, problem)), (at,), (direction,))[1]
     for function, slope in zip((pseudo_residuals, log_residuals), assembled, strict=True):
         expected = jax.jvp(lambda p, f=function: f(p, problem), (at,), (direction,))[1]
         np.testing.assert_allclose(slope, expected, rtol=1e-9, atol=1e-9)

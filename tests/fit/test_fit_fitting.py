@@ -28,6 +28,7 @@ from jaxscale.fit.fitting import (
 from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import (
     Problem,
+    errors_at,
     log_residuals,
     loss,
     predicted_logs,
@@ -128,6 +129,7 @@ def test_assembled_jacobian_is_that_of_the_residuals(bloom_fit: js.FitResult):
     """Put together from one gradient per row, with weights and heavy tails; one of another point is not the same."""
     problem, at = bloom_fit.problem, bloom_fit.solution.parameters
     direction = jnp.asarray(np.random.default_rng(3).normal(size=at.shape))
+    told = errors_at(at, problem)
 
     def apart(parameters: Array, problem: Problem) -> tuple[Array, Array]:
         return pseudo_residuals(parameters, problem), log_residuals(parameters, problem)
@@ -135,8 +137,11 @@ def test_assembled_jacobian_is_that_of_the_residuals(bloom_fit: js.FitResult):
     def slopes(function: Callable[[Array, Problem], tuple[Array, Array]], point: Array) -> tuple[Array, Array]:
         return jax.jit(lambda p: jax.jvp(lambda q: function(q, problem), (p,), (direction,))[1])(point)
 
-    plain = slopes(apart, at)
-    for of_one, expected, elsewhere in zip(slopes(residuals, at), plain, slopes(residuals, at + 0.3), strict=True):
+    def assembled(parameters: Array, problem: Problem) -> tuple[Array, Array]:
+        return residuals(parameters, problem, told)
+
+    plain, other = slopes(apart, at), slopes(apart, at + 0.3)
+    for of_one, expected, elsewhere in zip(slopes(assembled, at), plain, other, strict=True):
         np.testing.assert_allclose(of_one, expected, rtol=1e-9, atol=1e-9)
         assert np.abs(np.asarray(elsewhere - expected)).max() > 1e-2
 

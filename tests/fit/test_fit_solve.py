@@ -13,9 +13,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.coefficients import names, priors
+from jaxscale.fit.batch import concatenate
 from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.objective import (
     Problem,
+    errors_at,
     log_residuals,
     loss,
     predicted_logs,
@@ -36,6 +38,7 @@ from jaxscale.fit.solve import (
     one_blas_thread,
     random_starts,
     refine,
+    search,
     settled,
     solve,
     standing_at,
@@ -67,7 +70,9 @@ def test_most_starts_end_in_one_valley_and_none_far_from_it(bloom_fit: js.FitRes
 def test_the_best_fit_is_below_what_every_start_reached(bloom_fit: js.FitResult, starts: jax.Array):
     found = solve(bloom_fit.problem, starts)
     assert found.start_losses.shape == (len(starts),)
-    assert float(search_loss(found.parameters, bloom_fit.problem)) <= float(jnp.min(found.start_losses))
+    problem = smoothed(bloom_fit.problem, SHARP)
+    end = search_loss(found.parameters, problem, errors_at(found.parameters, problem))
+    assert float(end) <= float(jnp.min(found.start_losses))
 
 
 def test_a_solution_is_of_its_own_point(bloom_fit: js.FitResult, starts: jax.Array):
@@ -100,19 +105,44 @@ def test_a_held_parameter_stays_and_the_others_make_the_best_of_it(bloom_fit: js
     assert float(bloom_fit.solution.loss) + 1.0 < float(held.loss) < alone - 1.0
 
 
-def test_whatever_minimises_shares_one_compiled_program(bloom_fit: js.FitResult, monkeypatch: pytest.MonkeyPatch):
-    """Intervals and standing points after a fit; negative control: a problem of another structure has its own."""
+def test_search_loss_is_the_loss_without_memory_and_has_its_slope(bloom_fit: js.FitResult, starts: jax.Array):
+    """The slope by differences along a direction; negative control: errors of another point have another."""
+    problem, at = smoothed(bloom_fit.problem, SHARP), starts[1]
+    without = dataclasses.replace(problem, has_memory=jnp.zeros_like(problem.has_memory))
+    direction, step = jnp.ones_like(at), 1e-5
+
+    def value(point: jax.Array) -> float:
+        return float(search_loss(point, problem, errors_at(point, problem)))
+
+    assert value(at) == pytest.approx(float(loss(at, without)), rel=1e-9)
+    difference = (value(at + step * direction) - value(at - step * direction)) / (2.0 * step)
+    slopes = [
+        float(jax.grad(search_loss)(at, problem, errors_at(told, problem)) @ direction) for told in (at, at + 0.3)
+    ]
+    assert slopes[0] == pytest.approx(difference, rel=1e-5)
+    assert slopes[1] != pytest.approx(difference, rel=1e-2)
+
+
+def test_whatever_solves_shares_one_compiled_model(bloom_fit: js.FitResult, monkeypatch: pytest.MonkeyPatch):
+    """Search, standing points, intervals, fits of other runs; negative control: more rows have a model of theirs."""
 
     def traced(*arguments: object) -> None:
         raise RuntimeError("traced once more")
 
-    monkeypatch.setattr(importlib.import_module("jaxscale.fit.solve"), "residuals", traced)
+    monkeypatch.setattr(importlib.import_module("jaxscale.fit.objective"), "log_totals", traced)
     at = bloom_fit.solution.parameters
+    table, _ = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))
     with jax.enable_x64(True):
         standing_at(bloom_fit.problem, at)
         deviance(0, 0.1, at, bloom_fit.problem)
+        search(bloom_fit.problem, at[None])
+        few = table.take(np.arange(len(table.batch)) % 2 == 0)
+        problem, effects = fit_problem(few, js.prior_medians())
+        assert len(effects) != len(bloom_fit.effects)
+        standing_at(problem, jnp.zeros(problem.parametrisation.n_parameters))
+        more, _ = fit_problem(concatenate([table] * 4), js.prior_medians())
         with pytest.raises(RuntimeError, match="traced once more"):
-            minimised(at, bloom_fit.problem, POLISHED)
+            standing_at(more, jnp.zeros(more.parametrisation.n_parameters))
 
 
 def test_polishing_again_never_raises_the_loss(bloom_fit: js.FitResult, starts: jax.Array):
