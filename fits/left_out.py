@@ -10,8 +10,9 @@ from jaxscale.fit.batch import Measured
 from jaxscale.fit.fitting import Attempt, calibration_record, moved
 from jaxscale.fit.objective import Problem, predicted_logs, reweighted
 from jaxscale.fit.parameters import Effect
+from jaxscale.fit.polish import Solution
 from jaxscale.fit.prepare import base_of
-from jaxscale.fit.solve import Solution, refine
+from jaxscale.fit.solve import refine
 
 
 def without(

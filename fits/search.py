@@ -20,8 +20,9 @@ from jaxscale.coefficients import prior_medians
 from jaxscale.files import write_whole
 from jaxscale.fit.batch import concatenate
 from jaxscale.fit.objective import Problem
+from jaxscale.fit.polish import Solution
 from jaxscale.fit.prepare import fit_problem, parameters_of
-from jaxscale.fit.solve import SETTLED, Solution, refine, settled
+from jaxscale.fit.solve import SETTLED, refine, settled
 from jaxscale.fit.store import load_fit, to_toml
 
 SIZES, SHARES = (0.15, 0.3, 0.6, 1.2), (0.02, 0.05, 0.1, 0.3)

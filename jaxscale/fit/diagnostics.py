@@ -28,7 +28,7 @@ from jaxscale.fit.objective import (
     standardised_errors,
     weights,
 )
-from jaxscale.fit.solve import Solution
+from jaxscale.fit.polish import Solution
 
 
 class Diagnostics(NamedTuple):

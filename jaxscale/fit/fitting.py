@@ -22,10 +22,11 @@ from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import EFFECT_SPREAD, Effect, constrain_values, effect_spread, unconstrain
+from jaxscale.fit.polish import Solution
 from jaxscale.fit.prepare import about_start, fit_problem, parameters_of, tightened
 from jaxscale.fit.repeats import SOFTWARE
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.solve import Solution, one_blas_thread, random_starts, refine, solve
+from jaxscale.fit.solve import one_blas_thread, random_starts, refine, solve
 from jaxscale.fit.start import answering, knows, levels_of, named_as
 from jaxscale.fit.store import level_kinds, load_fit
 from jaxscale.fit.table_checks import tell

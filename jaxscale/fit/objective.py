@@ -263,8 +263,12 @@ def beyond_bound(memory: Float[Array, " memory_row"], problem: Problem) -> Array
 
 def pseudo_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
     """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
-    of_measured = of_runs(*row_errors(problem.rows(parameters), problem), problem)
-    return jnp.concatenate([of_measured, *of_priors(parameters, problem)])
+    return _pseudo_residuals(*row_errors(problem.rows(parameters), problem), parameters, problem)
+
+
+def _pseudo_residuals(time: Array, memory: Array, parameters: Array, problem: Problem) -> Array:
+    """The same, given the errors of all rows [row + memory row + parameter]."""
+    return jnp.concatenate([of_runs(time, memory, problem), *of_priors(parameters, problem)])
 
 
 def of_runs(time: Float[Array, " row"], memory: Float[Array, " row"], problem: Problem) -> Array:
@@ -294,8 +298,7 @@ def residuals(parameters: Float[Array, " parameter"], problem: Problem, errors: 
     Returns:
         Pseudo-residuals [row + memory row + parameter] and log residuals [row, 2].
     """
-    of_measured = of_runs(errors.time, errors.memory, problem)
-    values = jnp.concatenate([of_measured, *of_priors(parameters, problem)])
+    values = _pseudo_residuals(errors.time, errors.memory, parameters, problem)
     return values, _log_residuals(errors.time, errors.memory, problem)
 
 

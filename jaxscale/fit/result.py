@@ -18,9 +18,10 @@ from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, weights_of_measured
 from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect, constrain_values, slope_of_values, unconstrain
+from jaxscale.fit.polish import Solution
 from jaxscale.fit.profile import profile_intervals, rise
 from jaxscale.fit.repeats import deviations
-from jaxscale.fit.solve import Solution, one_blas_thread
+from jaxscale.fit.solve import one_blas_thread
 from jaxscale.fit.start import rows_of
 from jaxscale.fit.store import to_toml, unconstrained_rows
 from jaxscale.fit.summary import summary_html, summary_json, summary_text

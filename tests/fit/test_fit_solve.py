@@ -26,15 +26,13 @@ from jaxscale.fit.objective import (
     time_scatter,
 )
 from jaxscale.fit.parameters import unconstrain
+from jaxscale.fit.polish import POLISHED, Held, minimised
 from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.fit.profile import deviance
 from jaxscale.fit.solve import (
-    POLISHED,
     SHARP,
     TEMPERATURE,
-    Held,
     from_exposed,
-    minimised,
     one_blas_thread,
     random_starts,
     refine,
