@@ -5,15 +5,11 @@ the backward pass: in a fit the predicted peak counts where it exceeds the chip'
 (a censored observation; Tobin 1958, Econometrica 26, 24-36).
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from jaxscale._compile import filter_jit
 from jaxscale.fit.batch import Measured, RunBatch, padded
-from jaxscale.fit.parameters import constrain
-from jaxscale.memory import memory
+from jaxscale.fit.objective import SHARP, compiled_logs_with_gradients
 
 NEAR_CAPACITY = 0.5
 """Peak over the chip's memory, as predicted before a fit, up to which it says nothing that a run ended: no fit moves a
@@ -30,16 +26,10 @@ def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
     Returns:
         Logs [1], [row].
     """
-    return np.asarray(_log_use(*padded((batch, unconstrained), len(batch))))[: len(batch)]
-
-
-@filter_jit
-def _log_use(batch: RunBatch, unconstrained: Float[Array, "row coefficient"]) -> Float[Array, " row"]:
-    def one(run: RunBatch, row: Array) -> Array:
-        peak = memory(run.model, run.plan, run.cluster, constrain(row))
-        return jnp.log(peak.total / peak.capacity)
-
-    return jax.vmap(one)(batch, unconstrained)
+    n = len(batch)
+    runs, rows = padded((batch, unconstrained), n)
+    (_, log_peak), _ = compiled_logs_with_gradients(runs, rows, jnp.asarray(SHARP))
+    return np.asarray(log_peak)[:n] - np.log(np.asarray(batch.cluster.chip.hbm_bytes))
 
 
 def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
@@ -54,5 +44,5 @@ def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
     """
     bounds = np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
     if bounds.any():
-        bounds[bounds] = log_use(measured.batch.take(bounds), base[bounds]) > np.log(NEAR_CAPACITY)
+        bounds &= log_use(measured.batch, base) > np.log(NEAR_CAPACITY)
     return bounds

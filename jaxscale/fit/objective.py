@@ -33,6 +33,18 @@ DEGREES_OF_FREEDOM = 3.0
 Data Analysis, section 17.2) [1]."""
 
 
+TEMPERATURE = 0.005
+"""Smoothing of the model's maxima on the way to the optimum [1].
+
+Kinks of rows at a maximum stop a solver that only accepts descents; a smooth model lets it slide along them. The
+exact model's optimum is close by, and the search ends there. Stages hold whole layers up to a pp of 64 at it.
+"""
+
+SHARP = 1e-7
+"""Smoothing at which the search ends [1]: the exact model to far more digits than any measurement, by the same compiled
+code as the smooth one."""
+
+
 class Problem(eqx.Module):
     """A calibration problem.
 
@@ -201,17 +213,16 @@ class RowErrors(NamedTuple):
     by_memory: Float[Array, "row coefficient"]
 
 
-_compiled_logs = filter_jit(logs_with_gradients)
+compiled_logs_with_gradients = filter_jit(logs_with_gradients)
+"""The same as a program of its own. Nothing else in a fit takes as long to compile: whatever of it needs the model asks
+here, from outside of its own program, at an array of a temperature, and shares it with all that have as many rows."""
+
 _rows = filter_jit(Problem.rows)
 
 
 def errors_at(parameters: Float[Array, " parameter"], problem: Problem) -> RowErrors:
-    """Errors at some parameters, with their slopes.
-
-    Nothing else in a fit takes as long to compile, so solvers ask here, from outside of their own programs: all of
-    them, and all problems of as many rows, share this one.
-    """
-    answer = _compiled_logs(problem.batch, _rows(problem, parameters), problem.smoothing)
+    """Errors at some parameters, with their slopes; for solvers to ask from outside of their own programs."""
+    answer = compiled_logs_with_gradients(problem.batch, _rows(problem, parameters), problem.smoothing)
     return _minus_measured(answer, problem)
 
 

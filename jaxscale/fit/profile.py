@@ -12,9 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.calibration import Z90
-from jaxscale.fit.objective import Problem, smoothed
+from jaxscale.fit.objective import SHARP, Problem, smoothed
 from jaxscale.fit.polish import Held, Solution, Tolerance, minimised
-from jaxscale.fit.solve import SHARP
 
 NEAR = Tolerance(1e-4, 1e-3)
 """Of the other parameters at each trial value."""

@@ -12,19 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from threadpoolctl import threadpool_limits
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.objective import Problem, RowErrors, errors_at, search_loss, smoothed
+from jaxscale.fit.objective import SHARP, TEMPERATURE, Problem, RowErrors, errors_at, search_loss, smoothed
 from jaxscale.fit.polish import ANYWHERE, POLISHED, Solution, minimised
-
-TEMPERATURE = 0.005
-"""Smoothing of the model's maxima on the way to the optimum [1].
-
-Kinks of rows at a maximum stop a solver that only accepts descents; a smooth model lets it slide along them. The
-exact model's optimum is close by, and the search ends there. Stages hold whole layers up to a pp of 64 at it.
-"""
-
-SHARP = 1e-7
-"""Smoothing at which the search ends [1]: the exact model to far more digits than any measurement, by the same compiled
-code as the smooth one."""
 
 FINALISTS = 4
 """Starts that the search follows to the end: kinks make many valleys, and the deepest is not always ahead early [1]."""
@@ -121,7 +110,7 @@ def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[l
         Where the best few end [parameter], and the `search_loss` that each start reached [start].
     """
     problem = smoothed(problem, SHARP)  # so that its program is the one of the polish
-    reached = [descend(problem, begin(start), FIRST_STEPS) for start in starts]
+    reached = [descend(problem, begin(jnp.asarray(start)), FIRST_STEPS) for start in np.asarray(starts)]
     losses = np.asarray([descent.loss for descent in reached])
     # A start that ran off into non-finite ground must never count as one of the best.
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:FINALISTS]

@@ -16,6 +16,8 @@ from jaxscale.coefficients import names, priors
 from jaxscale.fit.batch import concatenate
 from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.objective import (
+    SHARP,
+    TEMPERATURE,
     Problem,
     errors_at,
     log_residuals,
@@ -30,8 +32,6 @@ from jaxscale.fit.polish import POLISHED, Held, minimised
 from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.fit.profile import deviance
 from jaxscale.fit.solve import (
-    SHARP,
-    TEMPERATURE,
     from_exposed,
     one_blas_thread,
     random_starts,
