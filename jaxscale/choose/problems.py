@@ -5,6 +5,7 @@ kept as rows of one matrix, and points go through in blocks of one fixed size: e
 perturbed problem of a kind shares one compilation.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,9 +76,12 @@ class Problems:
         return Problems(self.numbers[picked], self.layout)
 
     def values(self, points: np.ndarray) -> np.ndarray:
-        """Log quantities, one point for each problem [problem, quantity]."""
-        (values,) = in_blocks(_values, BLOCK, (points, self.numbers), self.layout)
-        return values
+        """Log quantities, one point for each problem [problem, quantity].
+
+        Of the program that has the slopes too: compiling one without takes longer than thousands of points with them.
+        """
+        count = quantity_count(self.layout, points.shape[1], self.numbers.shape[1])
+        return self.pulled(points, np.zeros((len(points), count)))[0]
 
     def pulled(
         self,
@@ -109,7 +113,7 @@ class Problems:
 
     def jacobian(self, points: np.ndarray, picked: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Log quantities [problem, quantity] and the slopes of some of them [problem, picked, coordinate]."""
-        n_quantities = self.values(points[:1]).shape[-1] if len(points) else 0
+        n_quantities = quantity_count(self.layout, points.shape[1], self.numbers.shape[1])
         rows = np.repeat(np.arange(len(points)), len(picked))
         force = np.tile(np.eye(n_quantities)[np.asarray(picked)], (len(points), 1))
         values, slopes = self.rows(rows).pulled(points[rows], force)
@@ -121,9 +125,11 @@ def stack(problems: Sequence[Any]) -> Problems:
     return Problems(*packed(stacked(problems), len(problems)))
 
 
-@filter_jit
-def _values(points: Array, numbers: Array, layout: Layout) -> tuple[Array]:
-    return (jax.vmap(lambda point, row: layout.module(row).log_quantities(point))(points, numbers),)
+@functools.cache
+def quantity_count(layout: Layout, n_coordinates: int, n_numbers: int) -> int:
+    """How many quantities the problems of a kind have [1]."""
+    point, row = (jax.ShapeDtypeStruct((n,), jnp.result_type(float)) for n in (n_coordinates, n_numbers))
+    return jax.eval_shape(lambda at, numbers: layout.module(numbers).log_quantities(at), point, row).shape[0]
 
 
 @filter_jit
