@@ -32,7 +32,6 @@ DEGREES_OF_FREEDOM = 3.0
 1989, section 5), and stacks that differ much in one thing without pulling the pool there (Gelman et al. 2013, Bayesian
 Data Analysis, section 17.2) [1]."""
 
-
 TEMPERATURE = 0.005
 """Smoothing of the model's maxima on the way to the optimum [1].
 
