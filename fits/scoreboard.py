@@ -302,9 +302,9 @@ def write_front_page(data: dict[str, np.ndarray]) -> None:
     said = f"""Mean / median error of step time [%]; [fits/README.md](fits/README.md) has all schemes, memory and peers.
 
 Errors are those of runs that the fit has not seen, by groups of one model shape, number of chips, tp and pp. Refits
-begin where the fit of all runs ended; from scratch they end in other valleys: in an earlier calibration with {groups} %
-by groups and {models} % by models on every run ([where refits begin](fits/README.md)). A stack that was never fitted is
-missed by its own pace, {typical_pace():.0f} % or more for half of them ([a new software stack](fits/README.md))."""
+begin where the fit of all runs ended; from scratch they end in other valleys, with {groups} % by groups and
+{models} % by models on every run ([where refits begin](fits/README.md)). A stack that was never fitted is missed by its
+own pace, {typical_pace():.0f} % or more for half of them ([a new software stack](fits/README.md))."""
     path.write_text(f"{before}{BEGIN}\n{readme_table(data)}\n\n{said}\n{END}{after}", encoding="utf-8")
 
 
@@ -340,8 +340,7 @@ a fit of releases knows in part.
 A refit without some runs is polished from where the fit of all runs ended. The posterior has many valleys, and that one
 may be the one that the runs left out have helped to choose. Refits that begin at the centre of the priors, as if
 nothing had been fitted before, may end in a poorer valley for want of luck; the truth lies between the two. Mean /
-median error [%]; those from the priors are of an earlier calibration of November 2026, of a coefficient less
-(`reduce_rings`); `fits/valleys.py`.
+median error [%]; `fits/valleys.py`.
 
 {valleys_table(data)}
 

@@ -1,7 +1,7 @@
 """How much left-out errors depend on where their refits begin; writes fits/valleys.csv.
 
-Run from the repository after `python fits/calibrate.py`: `OPENBLAS_NUM_THREADS=1 python fits/valleys.py` (about half
-an hour on 2 cores). The refits of the calibration are polished from where the fit of all runs ended, which may keep
+Run from the repository after `python fits/calibrate.py`: `OPENBLAS_NUM_THREADS=1 python fits/valleys.py` (about 20
+minutes on 2 cores). The refits of the calibration are polished from where the fit of all runs ended, which may keep
 them in a valley that the runs left out have helped to choose. Here every refit begins at the centre of the priors, as
 if nothing had ever been fitted; it may end in a poorer valley for want of luck, so the truth lies between the two.
 """

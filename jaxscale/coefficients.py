@@ -18,7 +18,7 @@ from jaxscale.catalogue import read_toml
 MEMORY_COEFFICIENTS = (
     "activation_factor",
     "logit_memory_bytes",
-    "gradient_memory_bytes",
+    "gradient_memory_factor",
     "working_bytes",
     "queued_bytes",
     "framework_bytes",
@@ -79,7 +79,7 @@ class Coefficients(eqx.Module):
     working_bytes: Number = _coefficient()
     queued_bytes: Number = _coefficient()
     logit_memory_bytes: Number = _coefficient()
-    gradient_memory_bytes: Number = _coefficient()
+    gradient_memory_factor: Number = _coefficient()
     framework_bytes: Number = _coefficient()
     calibration: Calibration | None = eqx.field(static=True, default=None)
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxscale._types import Temperature, as_arrays, several, smooth_max, smooth_min
 from jaxscale.coefficients import Coefficients
 from jaxscale.costs import overhead
-from jaxscale.costs.data import held_params, local_params
+from jaxscale.costs.data import LocalParams, held_params, local_params
 from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
 from jaxscale.hardware import Cluster
 from jaxscale.plan import (
@@ -48,11 +48,11 @@ class Memory(eqx.Module):
 
     Attributes:
         weights: parameters in 16 bits, or 32 where matmuls read so many; frozen ones as wide as matmuls read [byte].
-        gradients: gradients and their accumulation buffer [byte].
+        gradients: gradients, as wide as they are reduced, and what else they take [byte].
         optimizer: master weights and moments [byte].
         activations: stored for the backward pass, all microbatches in flight [byte].
         logits: logits, their 32-bit copy and gradient, beyond what the first stage holds [byte].
-        buffers: gathered parameters of FSDP [byte].
+        buffers: gathered parameters of FSDP, and gradients that it has yet to scatter [byte].
         framework: context, communicators, workspaces [byte].
         capacity: memory of the chip [byte].
     """
@@ -202,6 +202,34 @@ def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array
     return all_with_gpipe(one_f_one_b, plan)
 
 
+def unsharded_bytes(
+    model: Transformer, plan: Plan, params: LocalParams, layers: ArrayLike, temperature: Temperature = 0.0
+) -> Array:
+    """What FSDP holds whole beside its shards, 0 without it.
+
+    Layers come two at a time: weights of the one that runs and of the next, as wide as an element; gradients of the one
+    that runs, and of the one before it in the width in which they are scattered. Embeddings belong to the outermost
+    unit, which stays whole, and with it the gradient of the logits head, the first to be known (Zhao et al. 2023, arXiv
+    2304.11277, section 3.3). A rank that shares its weights with no other has nothing to gather or to scatter.
+
+    Args:
+        model: vocabulary, share of its weights that is trained.
+        plan: sharding, degrees, width of gradients.
+        params: weights of the fullest stage on a chip.
+        layers: layers of that stage [1].
+        temperature: smoothing of the maxima [1].
+
+    Returns:
+        Bytes [byte].
+    """
+    dense_shared, experts_shared = several(shard_ranks(plan)), several(expert_shard_ranks(plan, temperature))
+    layer = (dense_shared * params.layers + experts_shared * params.experts) / layers
+    head = model.vocab_size * model.d_model / plan.tp
+    weights = element_bytes(plan) * (2.0 * layer + dense_shared * params.embedding)
+    gradients = (element_bytes(plan) + plan.gradient_bytes) * layer + element_bytes(plan) * dense_shared * head
+    return sharding(plan, 3) * (weights + model.trainable_share * gradients)
+
+
 def memory(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Memory:
@@ -241,19 +269,14 @@ def memory(
     # Logits are gone before the first layer is recomputed.
     last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
     logits = smooth_max(last_stage, activations, temperature) - activations
-    # A rank that shares its weights with no other has nothing to gather. Layers come two at a time, the one that runs
-    # and the next; embeddings belong to the outermost unit, which stays whole.
-    dense_shared, experts_shared = several(shard_ranks(plan)), several(expert_shard_ranks(plan, temperature))
-    at_once = 2.0 * (dense_shared * params.layers + experts_shared * params.experts) / layers
-    gathered = sharding(plan, 3) * element_bytes(plan) * (at_once + dense_shared * params.embedding)
     trainable = model.trainable_share
     return Memory(
         weights=weight_bytes(model, plan) * weights,
-        gradients=c.gradient_memory_bytes * trainable * gradients,
+        gradients=c.gradient_memory_factor * plan.gradient_bytes * trainable * gradients,
         optimizer=optimizer_state_bytes(plan) * trainable * optimizer,
         activations=activations,
         logits=logits,
-        buffers=gathered,
+        buffers=unsharded_bytes(model, plan, params, layers, temperature),
         framework=jnp.asarray(c.framework_bytes),
         capacity=jnp.asarray(cluster.chip.hbm_bytes),
     )

@@ -20,7 +20,7 @@ from jaxscale.plan import Plan
 from jaxscale.workload import Transformer, n_params
 
 compiled = jax.jit(lambda case: memory(*case))
-IDEAL = {"gradient_memory_bytes": 4.0, "logit_memory_bytes": 0.0}
+IDEAL = {"gradient_memory_factor": 1.0, "logit_memory_bytes": 0.0}
 
 
 def of(shape: Transformer, plan: Plan, **coefficients: float) -> Memory:
@@ -277,11 +277,37 @@ def test_capacity_decides_what_fits():
     assert roomy.total == tight.total
 
 
+@pytest.mark.parametrize("width", [2.0, 4.0])
+def test_fsdp_holds_two_layers_and_their_gradients_whole(width: float):
+    """Zhao et al. 2023, section 3.3: two units at a time, the one that runs and one that is gathered or scattered.
+
+    Embeddings stay gathered until the step ends, and with them the gradient of the head, which is known first. Frozen
+    weights have none.
+    """
+    shape = model("llama3-8b")
+    sharded = of(shape, Plan(dp=8, zero_stage=3, gradient_bytes=width))
+    layer = float(local_params(shape, Plan(dp=8)).layers) / shape.n_layers
+    vocabulary = float(shape.vocab_size * shape.d_model)
+    weights, gradients = 2.0 * (2.0 * layer + 2.0 * vocabulary), (2.0 + width) * layer + 2.0 * vocabulary
+    assert float(sharded.buffers) == pytest.approx(weights + gradients, rel=1e-6)
+    frozen = of(changed(shape, trainable_share=0.0), Plan(dp=8, zero_stage=3))
+    assert float(frozen.buffers) == pytest.approx(weights, rel=1e-6)
+    assert float(of(shape, Plan(dp=8, zero_stage=2)).buffers) == 0.0
+
+
+@pytest.mark.parametrize(("shared", "zero_stage"), [(1, 0), (8, 2)])
+def test_gradients_take_the_width_in_which_they_are_reduced(shared: int, zero_stage: int):
+    shape = model("llama3-8b")
+    wide, narrow = (of(shape, Plan(dp=8, zero_stage=zero_stage, gradient_bytes=width)) for width in (4, 2))
+    assert float(wide.gradients) == pytest.approx(4.0 * float(local_params(shape, Plan()).total) / shared, rel=1e-9)
+    assert float(narrow.gradients) == pytest.approx(0.5 * float(wide.gradients), rel=1e-9)
+
+
 def test_experts_that_no_rank_shares_need_no_buffer():
-    """With ep = dp FSDP gathers the dense weights of a layer alone, twice, and the embeddings, which stay gathered."""
+    """With ep = dp FSDP holds the dense weights of two layers and their gradients whole, and the outermost unit."""
     shape = model("mixtral-8x7b")
-    apart = of(shape, Plan(dp=8, ep=8, zero_stage=3))
+    apart = of(shape, Plan(dp=8, ep=8, zero_stage=3, gradient_bytes=2))
     held = local_params(shape, Plan(dp=8, ep=8))
-    dense = float(held.layers) / shape.n_layers
-    assert float(apart.buffers) == pytest.approx(2.0 * (2.0 * dense + float(held.embedding)), rel=1e-6)
-    assert float(of(shape, Plan(dp=16, ep=8, zero_stage=3)).buffers) > 2.0 * float(apart.buffers)
+    dense, head = float(held.layers) / shape.n_layers, shape.vocab_size * shape.d_model
+    assert float(apart.buffers) == pytest.approx(2.0 * (4.0 * dense + float(held.embedding) + head), rel=1e-6)
+    assert float(of(shape, Plan(dp=16, ep=8, zero_stage=3, gradient_bytes=2)).buffers) > 2.0 * float(apart.buffers)

@@ -10,7 +10,7 @@ from jax.ops import segment_sum
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._resources import data_path, fit_path
-from jaxscale._types import as_float
+from jaxscale._types import as_float, larger
 from jaxscale.burst.layers import KERNEL_FAMILIES, KERNEL_KINDS, family_of
 from jaxscale.burst.measured import AbstractLayerTime
 from jaxscale.burst.networks import KernelTable, load_network
@@ -127,7 +127,7 @@ def kernel_times(
     memory = (moved + of(c.fixed_passes, kind) * kernels.fixed_bytes) / device.hbm_bandwidth
     q = 1.0 + c.sharpness
     # The ratio keeps the power in range in float32; the floor keeps it differentiable where nothing moves.
-    top = jnp.maximum(jnp.maximum(compute, memory), 1e-12)
+    top = larger(larger(compute, memory), 1e-12)
     both = top * ((compute / top + 1e-12) ** q + (memory / top + 1e-12) ** q) ** (1.0 / q)
     return of(c.launch, family) * of(c.latency, regime) + jnp.where(matmul, both, memory)
 
@@ -156,7 +156,7 @@ def layer_times(
     launches = segment_sum(jnp.ones_like(device_time, shape=row.shape), row, n)
     host = launches * jnp.asarray(coefficients.host_time)[regime]
     h = 1.0 + jnp.asarray(coefficients.host_sharpness)[regime]
-    top = jnp.maximum(jnp.maximum(device_time, host), 1e-12)
+    top = larger(larger(device_time, host), 1e-12)
     eager = top * ((device_time / top + 1e-12) ** h + (host / top + 1e-12) ** h) ** (1.0 / h)
     return jnp.where(launches == 0, 0.0, jnp.where(jnp.asarray(_IS_EAGER)[regime], eager, device_time))
 

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
+from jaxscale._types import larger, smaller
 from jaxscale.burst.layers import FLOAT_BYTES
 
 
@@ -37,9 +38,9 @@ def transfer_time(
         Park et al., arXiv 2112.10065; seojinpark/DeepPool@7922cac parallelizationPlanner.py.
     """
     before, after = jnp.asarray(samples_before), jnp.asarray(samples_after)
-    kept = 0.0 if to_other_gpus else jnp.minimum(before, after)
+    kept = 0.0 if to_other_gpus else smaller(before, after)
     egress = before - jnp.where(before > after, kept, 0.0)
     ingress = after - jnp.where(after > before, kept, 0.0)
-    moved = FLOAT_BYTES * jnp.asarray(elements) * jnp.maximum(egress, ingress)
+    moved = FLOAT_BYTES * jnp.asarray(elements) * larger(egress, ingress)
     moves = (moved > 0) & (to_other_gpus | (before != after))
     return jnp.where(moves, 2.0 * (moved / bandwidth + latency), 0.0)

@@ -15,8 +15,8 @@ from jaxscale._types import Tree, stacked
 from jaxscale.catalogue import Hardware
 from jaxscale.costs.data import held_params, local_params
 from jaxscale.hardware import Cluster
-from jaxscale.memory import optimizer_state_bytes
-from jaxscale.plan import Plan, element_bytes
+from jaxscale.memory import optimizer_state_bytes, weight_bytes
+from jaxscale.plan import Plan
 from jaxscale.runs import RowDescription
 from jaxscale.workload import Transformer
 
@@ -154,7 +154,7 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
 
     def one(run: RunBatch) -> Array:
         params, trained = local_params(run.model, run.plan), run.model.trainable_share
-        per_param = element_bytes(run.plan) + run.plan.gradient_bytes * trained
+        per_param = weight_bytes(run.model, run.plan) + run.plan.gradient_bytes * trained
         optimizer = optimizer_state_bytes(run.plan) * trained * held_params(params, run.plan, 1)
         return (per_param * params.total + optimizer) / run.cluster.chip.hbm_bytes
 

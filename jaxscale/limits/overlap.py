@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxscale._types import Number, as_float
+from jaxscale._types import Number, as_float, larger, smaller
 
 TINY = 1e-12
 """Added to times relative to the longest: keeps slopes finite where a time is zero [1]."""
@@ -37,7 +37,7 @@ class ExactOverlap(AbstractOverlap):
 
     def smaller(self, first: Array, second: Array) -> Array:
         """min(x, y) [1]."""
-        return jnp.minimum(first, second)
+        return smaller(first, second)
 
 
 class SmoothOverlap(AbstractOverlap):
@@ -58,5 +58,5 @@ class SmoothOverlap(AbstractOverlap):
 
     def smaller(self, first: Array, second: Array) -> Array:
         r"""$(x^{-q} + y^{-q})^{-1/q}$: never above the smaller, never negative, zero where one of them is [1]."""
-        low, high = jnp.minimum(first, second), jnp.maximum(first, second) + TINY
+        low, high = smaller(first, second), larger(first, second) + TINY
         return low * (1.0 + (low / high) ** SHARPNESS) ** (-1.0 / SHARPNESS)

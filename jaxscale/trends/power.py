@@ -17,7 +17,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Number, as_float
+from jaxscale._types import Number, as_float, smaller
 from jaxscale.hardware import Chip
 from jaxscale.step import StepTime
 
@@ -66,7 +66,7 @@ class ChipPower(eqx.Module):
     def above_idle(self, activity: str, chip: Chip, cap: ArrayLike) -> Array:
         """Power above idle of one activity under a cap [W]."""
         free = getattr(self, activity) * (chip.max_power - chip.idle_power)
-        return jnp.minimum(free, jnp.minimum(cap, chip.max_power) - chip.idle_power)
+        return smaller(free, smaller(cap, chip.max_power) - chip.idle_power)
 
 
 def throttle(chip: Chip, power: ChipPower, cap: ArrayLike) -> Chip:

@@ -148,7 +148,7 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
         axes.set(xlabel="runs, in order of predicted / measured", ylabel="predicted / measured [1]", yscale="log")
         _plain_ratio_ticks(axes)
         axes.set_title(f"{100 * share:.0f} % of the {100 * level:.0f} % intervals cover the measurement")
-        axes.legend(loc="upper left")
+        figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
