@@ -28,7 +28,15 @@ from jaxscale.plan import (
     tokens_per_microbatch,
 )
 from jaxscale.step import microbatch_times
-from jaxscale.workload import Transformer, attended_keys, copies_width, logits_per_token, mlp_width, routed_width
+from jaxscale.workload import (
+    Transformer,
+    attended_keys,
+    copies_width,
+    head_params,
+    logits_per_token,
+    mlp_width,
+    routed_width,
+)
 
 Bytes = Float[Array, "*batch"]
 
@@ -224,9 +232,9 @@ def unsharded_bytes(
     """
     dense_shared, experts_shared = several(shard_ranks(plan)), several(expert_shard_ranks(plan, temperature))
     layer = (dense_shared * params.layers + experts_shared * params.experts) / layers
-    head = model.vocab_size * model.d_model / plan.tp
-    weights = element_bytes(plan) * (2.0 * layer + dense_shared * params.embedding)
-    gradients = (element_bytes(plan) + plan.gradient_bytes) * layer + element_bytes(plan) * dense_shared * head
+    element, head = element_bytes(plan), head_params(model) / plan.tp
+    weights = element * (2.0 * layer + dense_shared * params.embedding)
+    gradients = (element + plan.gradient_bytes) * layer + element * dense_shared * head
     return sharding(plan, 3) * (weights + model.trainable_share * gradients)
 
 
