@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxscale.catalogue import cluster, model
-from jaxscale.choose.enumerate import PlanSpace, enumerate_plans
-from jaxscale.choose.score import score_plans
-from jaxscale.coefficients import prior_medians
-from jaxscale.plan import SCHEDULES
+from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.models import model
+from jaxscale.plan.plan import SCHEDULES
+from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
+from jaxscale.plans.score import score_plans
 
 N_CHIPS, BATCH = 1024, 1536
 SPACES = {

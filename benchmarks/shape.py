@@ -8,8 +8,8 @@ import time
 
 import jax
 
-from jaxscale.catalogue import cluster
-from jaxscale.choose.optimize import Budget, optimize_shape
+from jaxscale.designs.best_design import Budget, optimize_shape
+from jaxscale.hardware.catalogue import cluster
 
 PROBLEMS = (
     ("h100-80gb", 16384, Budget(days=90)),

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.catalogue import cluster
-from jaxscale.coefficients import prior_medians
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan
+from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer
 

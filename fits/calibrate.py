@@ -21,15 +21,15 @@ import numpy as np
 from left_out import log_residuals, without
 
 from jaxscale._resources import data_path
-from jaxscale.calibration import Calibration, Scatter, software_stack, table_of
-from jaxscale.coefficients import Coefficients
-from jaxscale.fit.batch import Measured, classes, concatenate
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.record import Calibration, Scatter, software_stack, table_of
+from jaxscale.calibration.store import load_fit
 from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.intervals import scatter_by, typical
-from jaxscale.fit.measured import fold_of, measured_runs
 from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.store import load_fit
+from jaxscale.runs.arrays import Measured, classes, concatenate
+from jaxscale.runs.measured import fold_of, measured_runs
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent

@@ -13,10 +13,10 @@ from choose_study import draw
 from markdown import markdown_table
 from scipy.optimize import minimize
 
-from jaxscale.choose.lagrangian import start_points
-from jaxscale.choose.plan_search import PlanProblem, relax_plans
-from jaxscale.choose.plan_space import PLAN_COORDINATES, PLAN_QUANTITIES, PlanSetting, plan_goals
-from jaxscale.choose.problems import stack
+from jaxscale.optimise.lagrangian import start_points
+from jaxscale.optimise.problems import stack
+from jaxscale.plans.plan_problem import PLAN_COORDINATES, PLAN_QUANTITIES, PlanSetting, plan_goals
+from jaxscale.plans.relaxed_search import PlanProblem, relax_plans
 
 SIZE, KEPT = len(PLAN_COORDINATES), [1, 2]
 """Coordinates of a plan; bounded quantities."""

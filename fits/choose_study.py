@@ -17,15 +17,16 @@ import jax
 import numpy as np
 from markdown import markdown_table
 
-from jaxscale.catalogue import cluster, model
-from jaxscale.choose._host import number
-from jaxscale.choose.enumerate import enumerate_plans, within_domains
-from jaxscale.choose.integer_designs import Wish, pick, realise
-from jaxscale.choose.plan_search import FoundPlans, PlanProblem, search_plans
-from jaxscale.choose.score import score_plans
-from jaxscale.coefficients import Coefficients
-from jaxscale.fit.store import load_fit, resolve
-from jaxscale.oom import limit_of, memory_limit
+from jaxscale._arrays import number
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.oom import limit_of, memory_limit
+from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.designs.integer_designs import Wish, pick, realise
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.models import model
+from jaxscale.plans.enumerate import enumerate_plans, within_domains
+from jaxscale.plans.relaxed_search import FoundPlans, PlanProblem, search_plans
+from jaxscale.plans.score import score_plans
 from jaxscale.workload import Transformer, n_params
 
 FOLDER = Path(__file__).parent

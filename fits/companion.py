@@ -18,13 +18,13 @@ from jaxtyping import Array, ArrayLike
 from markdown import markdown_table
 from scipy.optimize import least_squares
 
+from jaxscale._arrays import as_arrays, with_fields
 from jaxscale._resources import data_path
-from jaxscale._types import as_arrays, with_fields
-from jaxscale.catalogue import cluster
-from jaxscale.coefficients import Coefficients, prior_medians, priors
+from jaxscale.calibration.coefficients import Coefficients, prior_medians, priors
 from jaxscale.costs.collectives import Collective, Link, effective_link, gather_time, reduce_time
 from jaxscale.costs.matmul import matmul_time
-from jaxscale.plan import Plan
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.plan.plan import Plan
 
 FOLDER = Path(__file__).parent
 MATMUL = ("matmul_efficiency", "matmul_half_area", "matmul_exposed_bytes")

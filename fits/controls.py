@@ -14,13 +14,13 @@ import jax.random as jr
 import numpy as np
 from calibrate import FOLDER, load_tables
 
-from jaxscale.coefficients import names, prior_medians
-from jaxscale.fit.batch import Measured
+from jaxscale.calibration.coefficients import names, prior_medians
 from jaxscale.fit.fitting import cross_validate
-from jaxscale.fit.measured import groups_of
 from jaxscale.fit.objective import Problem
 from jaxscale.fit.prepare import fit_problem
 from jaxscale.fit.solve import random_starts, solve
+from jaxscale.runs.arrays import Measured
+from jaxscale.runs.measured import groups_of
 
 GONE, FREE = -30.0, 30.0
 """Unconstrained coordinates at which a cost vanishes, or a resource costs nothing."""

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from scipy.optimize import least_squares
 
-from jaxscale.coefficients import Coefficients
-from jaxscale.trends.library import Overlay, calibrated, table, unfitted
-from jaxscale.trends.published import FIGURES, Reproduction, published_values, reproduce
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.trends.deployment_library import Overlay, calibrated, table, unfitted
+from jaxscale.trends.published_scaling import FIGURES, Reproduction, published_values, reproduce
 
 RESULT = Path(__file__).parent / "results" / "hardware_trends.toml"
 LATENCY_FIGURES = ("throughput_fall", "tensor_parallel_gain")

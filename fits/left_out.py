@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.coefficients import Coefficients, prior_medians
-from jaxscale.fit.batch import Measured
+from jaxscale.calibration.coefficients import Coefficients, prior_medians
 from jaxscale.fit.fitting import Attempt, calibration_record, moved
 from jaxscale.fit.objective import Problem, predicted_logs, reweighted
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.prepare import base_of
 from jaxscale.fit.solve import refine
+from jaxscale.runs.arrays import Measured
 
 
 def without(

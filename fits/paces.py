@@ -12,9 +12,9 @@ import numpy as np
 from calibrate import load_tables
 from left_out import log_residuals
 
-from jaxscale.calibration import software_stack
-from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.store import load_fit
+from jaxscale.calibration.record import software_stack
+from jaxscale.calibration.store import load_fit
+from jaxscale.runs.arrays import Measured, concatenate
 
 
 def as_if_by(measured: Measured, stack: str, framework: str) -> Measured:

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from markdown import markdown_table
 
-from jaxscale.calibration import Z90, Calibration
+from jaxscale.calibration.oom import probability_of_oom
+from jaxscale.calibration.record import Z90, Calibration
+from jaxscale.calibration.store import load_fit
 from jaxscale.errors import InputError
 from jaxscale.fit.memory_limits import Outcomes, memory_limits, outcomes
-from jaxscale.fit.store import load_fit
-from jaxscale.oom import probability_of_oom
 from jaxscale.predict import predict
 from jaxscale.runs.reader import read_runs
 

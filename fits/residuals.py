@@ -9,11 +9,11 @@ from calibrate import FOLDER, load_tables
 from markdown import markdown_table
 from scoreboard import read_residuals
 
-from jaxscale.catalogue import read_toml
-from jaxscale.fit.batch import Measured, classes
+from jaxscale._resources import read_toml
 from jaxscale.report.figures import residuals_by_column
 from jaxscale.report.fit_report import varied_columns
 from jaxscale.report.style import png
+from jaxscale.runs.arrays import Measured, classes
 
 WORST = 6
 """Groups of settings named for each table [1]."""

@@ -14,12 +14,12 @@ from paces import paces
 from reliability import ended_table, oom_table, reliability_figure, ultrascale_oom
 from transfer import N_DRAWS, N_SHOTS
 
-from jaxscale.calibration import Z90, Calibration, software_stack
-from jaxscale.fit.batch import concatenate
+from jaxscale.calibration.record import Z90, Calibration, software_stack
+from jaxscale.calibration.store import load_fit
 from jaxscale.fit.intervals import half_width
-from jaxscale.fit.repeats import SOFTWARE, deviations
-from jaxscale.fit.siblings import contradicted
-from jaxscale.fit.store import load_fit
+from jaxscale.runs.arrays import concatenate
+from jaxscale.runs.repeats import SOFTWARE, deviations
+from jaxscale.runs.siblings import contradicted
 
 FOLDER = Path(__file__).parent
 
@@ -327,7 +327,7 @@ percentage error of step time, by the pooled fit with effects by setup; "own coe
 ## What repeats leave
 
 Runs of equal settings differ, and no prediction from settings can meet further ones better than that. Mean / median of
-their distance from the mean of their like [%], widened to that of single runs (`jaxscale/fit/repeats.py`), where the
+their distance from the mean of their like [%], widened to that of single runs (`jaxscale/runs/repeats.py`), where the
 table states the same model, plan, cluster and software; over releases it holds what software gained between them, which
 a fit of releases knows in part.
 
@@ -356,7 +356,7 @@ scheme; those of stacks that were never fitted are the mean of the other stacks'
 
 Some Ultra-Scale rows of the release after the fix of its pipeline engine carry the overhead from before it, about a
 second per pipeline slot; some are several times faster than all runs like them. They stay in the fit, whose likelihood
-has heavy tails. The rule that finds them (`jaxscale/fit/siblings.py`) looks at measured times alone: more work in a
+has heavy tails. The rule that finds them (`jaxscale/runs/siblings.py`) looks at measured times alone: more work in a
 slot must take longer, and not more than so many times longer; a row that breaks this with most of its siblings is
 suspect. A few rows of other tables break it too.
 
@@ -373,8 +373,8 @@ the 90 % interval of such runs.
 
 ![stated against observed](reliability.png)
 
-Runs that ended bound their peaks (`jaxscale/fit/ended.py`), where their table says what they recomputed. Of those that
-state no peak, this many are predicted to run out of memory, more likely than not:
+Runs that ended bound their peaks (`jaxscale/fit/censored_memory.py`), where their table says what they recomputed. Of
+those that state no peak, this many are predicted to run out of memory, more likely than not:
 
 {ended_table()}
 

@@ -16,14 +16,14 @@ import numpy as np
 from calibrate import FOLDER, load_tables
 from left_out import fit_of
 
-from jaxscale.coefficients import prior_medians
+from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.calibration.store import load_fit, to_toml
 from jaxscale.files import write_whole
-from jaxscale.fit.batch import concatenate
 from jaxscale.fit.objective import Problem
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.fit.solve import SETTLED, refine, settled
-from jaxscale.fit.store import load_fit, to_toml
+from jaxscale.runs.arrays import concatenate
 
 SIZES, SHARES = (0.15, 0.3, 0.6, 1.2), (0.02, 0.05, 0.1, 0.3)
 """Standard deviations of kicks, in those of the priors, and shares of the parameters that get one [1]."""

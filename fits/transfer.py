@@ -14,12 +14,12 @@ import numpy as np
 from calibrate import FOLDER, load_tables
 from left_out import log_residuals, without
 
-from jaxscale.calibration import software_stack
-from jaxscale.coefficients import Coefficients, prior_medians
-from jaxscale.fit.batch import Measured, concatenate
+from jaxscale.calibration.coefficients import Coefficients, prior_medians
+from jaxscale.calibration.record import software_stack
+from jaxscale.calibration.store import load_fit
 from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.prepare import fit_problem, parameters_of
-from jaxscale.fit.store import load_fit
+from jaxscale.runs.arrays import Measured, concatenate
 
 N_SHOTS = 8
 N_DRAWS = 6

@@ -17,13 +17,13 @@ import numpy as np
 from calibrate import FOLDER, load_tables, schemes
 from left_out import fit_of, log_residuals
 
-from jaxscale.coefficients import prior_medians
-from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.measured import fold_of, groups_of
+from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.prepare import fit_problem
 from jaxscale.fit.solve import random_starts, solve
+from jaxscale.runs.arrays import Measured, concatenate
+from jaxscale.runs.measured import fold_of, groups_of
 
 N_FOLDS = 5
 

@@ -1,7 +1,11 @@
 """Where the shipped tables are: inside an installed wheel, or beside the package in an editable install."""
 
+import tomllib
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+from jaxscale.errors import InputError
 
 
 def _root(shipped: str, source: str) -> Path:
@@ -17,3 +21,18 @@ def data_path(name: str) -> Path:
 def fit_path(name: str) -> Path:
     """Path of a file of `fits/results/`."""
     return _root("_fits", "fits/results") / name
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        InputError: the file is missing, not text, or not TOML; one line.
+    """
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None

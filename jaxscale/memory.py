@@ -9,13 +9,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxscale._types import Temperature, as_arrays, several, smooth_max, smooth_min
-from jaxscale.coefficients import Coefficients
+from jaxscale._arrays import as_arrays
+from jaxscale._smooth import Temperature, several, smooth_max, smooth_min
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs import overhead
 from jaxscale.costs.data import LocalParams, held_params, local_params
 from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
-from jaxscale.hardware import Cluster
-from jaxscale.plan import (
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import (
     Plan,
     element_bytes,
     expert_shard_ranks,

@@ -9,16 +9,16 @@ import jax
 import numpy as np
 
 from jaxscale._compile import filter_jit
-from jaxscale.calibration import Z90, Calibration, interval_ends, scatter_of
-from jaxscale.catalogue import Hardware
-from jaxscale.coefficients import Coefficients
-from jaxscale.fit.batch import RunBatch, padded
-from jaxscale.fit.measured import describe_runs, measured_times, outcome
-from jaxscale.fit.store import load_fit, resolve_rows
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.oom import probability_of_oom
+from jaxscale.calibration.record import Z90, Calibration, interval_ends, scatter_of
+from jaxscale.calibration.store import load_fit, resolve_rows
+from jaxscale.hardware.catalogue import Hardware
 from jaxscale.memory import memory
-from jaxscale.oom import probability_of_oom
-from jaxscale.plan import violations
+from jaxscale.plan.plan import violations
 from jaxscale.runs import Runs
+from jaxscale.runs.arrays import RunBatch, padded
+from jaxscale.runs.measured import describe_runs, measured_times, outcome
 from jaxscale.step import StepTime, step_time
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")

@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._types import Temperature, as_arrays, exposed
-from jaxscale.coefficients import Coefficients
+from jaxscale._arrays import as_arrays
+from jaxscale._smooth import Temperature, exposed
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs import (
     accumulation,
     attention,
@@ -24,8 +25,8 @@ from jaxscale.costs import (
 from jaxscale.costs.collectives import effective_link
 from jaxscale.costs.overlap import not_hidden
 from jaxscale.costs.straggler import straggler_time
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan
 from jaxscale.workload import Transformer, model_flops
 
 Seconds = Float[Array, "*batch"]

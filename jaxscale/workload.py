@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Number, as_float, smaller
+from jaxscale._arrays import Number, as_float
+from jaxscale._smooth import smaller
 
 DEFAULT_VOCABULARY = 51200.0
 """Padded GPT-2 vocabulary, Megatron-LM's default (Korthikanti et al. 2022, section 6): used where none is stated."""

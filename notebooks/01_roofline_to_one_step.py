@@ -30,8 +30,8 @@ import numpy as np
 from IPython.display import Image
 
 import jaxscale as js
-from jaxscale.choose.sensitivity import named
 from jaxscale.costs.matmul import dense_forward
+from jaxscale.plans.sensitivity import named
 from jaxscale.report import figures
 from jaxscale.report.style import png
 from jaxscale.workload import attention_params, mlp_params

@@ -29,10 +29,10 @@ import numpy as np
 from IPython.display import Image
 
 import jaxscale as js
-from jaxscale.choose.pareto import pareto_front
-from jaxscale.choose.published import compare_design, published_designs
-from jaxscale.choose.relaxed import stretched
-from jaxscale.choose.time_to_loss import default_laws, run_figures
+from jaxscale.designs.pareto import pareto_front
+from jaxscale.designs.relaxed_shape import stretched
+from jaxscale.designs.time_to_loss import default_laws, run_figures
+from jaxscale.plans.published_designs import compare_design, published_designs
 from jaxscale.report import figures
 from jaxscale.report.style import png
 

@@ -33,7 +33,7 @@ from IPython.display import Image
 from jaxscale.limits import closed_forms
 from jaxscale.limits.identification import band
 from jaxscale.limits.joint_optimum import joint_optimum
-from jaxscale.limits.report import draw, published_curve
+from jaxscale.limits.limits_report import draw, published_curve
 from jaxscale.limits.scenario_library import load_scenarios
 from jaxscale.limits.study import curve_sizes, study
 from jaxscale.limits.transformer_curve import transformer_curve

@@ -32,10 +32,12 @@ from IPython.display import Image
 import jaxscale as js
 from jaxscale.report.figures import Panel, ScalingSeries, panels, scaling_series
 from jaxscale.report.style import png
-from jaxscale.trends import crossover, generations, library, measured_series, published, returns, uncertainty
-from jaxscale.trends.batch import Batch
+from jaxscale.trends import crossover, generations, measured_series, returns, uncertainty
+from jaxscale.trends import deployment_library as library
+from jaxscale.trends import published_scaling as published
+from jaxscale.trends.batch_rule import Batch
+from jaxscale.trends.deployment import cluster_at, plan_at
 from jaxscale.trends.fully_sharded import layer_gather
-from jaxscale.trends.scenario import cluster_at, plan_at
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))

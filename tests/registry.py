@@ -13,11 +13,12 @@ import jax
 import numpy as np
 from hypothesis import strategies as st
 
-from jaxscale._types import PRECISIONS
-from jaxscale.catalogue import cluster, model
-from jaxscale.coefficients import Coefficients, names, prior_medians, priors
-from jaxscale.hardware import Cluster
-from jaxscale.plan import RECOMPUTE, SCHEDULES, Plan, shares_key_values, violations
+from jaxscale._arrays import PRECISIONS
+from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models import model
+from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan, shares_key_values, violations
 from jaxscale.step import StepTime, step_time
 from jaxscale.workload import Transformer
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxscale.catalogue import NUMBERS, chip, cluster, load_hardware, model, model_fields
 from jaxscale.errors import InputError
+from jaxscale.hardware.catalogue import NUMBERS, chip, cluster, load_hardware
+from jaxscale.models import model, model_fields
 
 REQUIRED_CHIPS = """v100-16gb v100-32gb a100-40gb a100-80gb h100-80gb h100-96gb h200 b200 gb200 b300 gb300 mi250x mi300x
 mi325x mi355x tpu-v4 tpu-v5e tpu-v5p tpu-v6e gaudi2 l40s gtx580""".split()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from registry import changed, random_configurations, stack
 
-from jaxscale.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.step import step_time
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from registry import stack
 
-from jaxscale.catalogue import chip, cluster
-from jaxscale.hardware import Chip, Cluster
+from jaxscale.hardware.catalogue import chip, cluster
+from jaxscale.hardware.cluster import Chip, Cluster
 
 
 def test_clusters_of_all_kinds_stack_and_sweep():

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from registry import Configuration, as_arrays, changed, ideal_coefficients, random_configurations, stack
 
-from jaxscale._types import as_arrays as arrays
-from jaxscale.catalogue import cluster, model
-from jaxscale.coefficients import prior_medians
+from jaxscale._arrays import as_arrays as arrays
+from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.costs.data import local_params
+from jaxscale.hardware.catalogue import cluster
 from jaxscale.memory import (
     Memory,
     layer_activation_bytes,
@@ -16,7 +16,8 @@ from jaxscale.memory import (
     microbatches_at_the_end,
     microbatches_in_flight,
 )
-from jaxscale.plan import Plan
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan
 from jaxscale.workload import Transformer, n_params
 
 compiled = jax.jit(lambda case: memory(*case))

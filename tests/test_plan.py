@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from registry import changed, random_configurations, stack
 
-from jaxscale.catalogue import model
-from jaxscale.plan import (
+from jaxscale.models import model
+from jaxscale.plan.plan import (
     Plan,
     attention_rank_params,
     expert_shard,

@@ -23,10 +23,11 @@ from registry import (
     stack,
 )
 
-from jaxscale.catalogue import cluster, model
-from jaxscale.coefficients import prior_medians, priors
-from jaxscale.hardware import Chip, Cluster, Network
-from jaxscale.plan import Plan
+from jaxscale.calibration.coefficients import prior_medians, priors
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.hardware.cluster import Chip, Cluster, Network
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan
 from jaxscale.step import StepTime, model_flops_utilisation, step_time, tokens_per_step
 from jaxscale.workload import Transformer, model_flops
 

@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._types import (
-    as_arrays,
-    as_float,
-    exposed,
-    larger,
-    log2_above_one,
-    positive_part,
-    smaller,
-    smooth_max,
-    smooth_min,
-)
+from jaxscale._arrays import as_arrays, as_float
+from jaxscale._smooth import exposed, larger, log2_above_one, positive_part, smaller, smooth_max, smooth_min
 
 positive = st.floats(1e-6, 1e12)
 temperatures = st.sampled_from([0.0, 0.001, 0.02, 0.2])

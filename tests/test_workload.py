@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxscale._resources import data_path
-from jaxscale.catalogue import model
+from jaxscale.models import model
 from jaxscale.workload import (
     Transformer,
     attended_keys,

@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._types import as_float
-from jaxscale.burst.measured import AbstractLayerTime
-from jaxscale.burst.networks import LayerGraph
-from jaxscale.burst.planner import plan_burst, plan_data_parallel
-from jaxscale.burst.step_costs import Scenario
+from jaxscale._arrays import as_float
+from jaxscale.burst.networks.layer_graph import LayerGraph
+from jaxscale.burst.networks.measured_layers import AbstractLayerTime
+from jaxscale.burst.planners.burst_plan import plan_burst, plan_data_parallel
+from jaxscale.burst.planners.step_costs import Scenario
 
 
 class Convergence(eqx.Module):

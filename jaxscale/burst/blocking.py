@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.stats import norm
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
-from jaxscale._types import as_float
+from jaxscale._arrays import as_float
 from jaxscale.burst.partitioning import Job, best_degree, partitioning_table, step_time
 
 POLICIES = ("maximum", "fixed", "fastest", "just_enough")

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.burst.measured import measured_layer_time
 from jaxscale.burst.multiplexing import (
     Throughput,
     loss_at_ratio,
@@ -14,9 +13,10 @@ from jaxscale.burst.multiplexing import (
     no_interference,
     stated_interference,
 )
-from jaxscale.burst.networks import load_network, network_entry
-from jaxscale.burst.planner import plan_burst, plan_data_parallel
-from jaxscale.burst.step_costs import Scenario
+from jaxscale.burst.networks.layer_graph import load_network, network_entry
+from jaxscale.burst.networks.measured_layers import measured_layer_time
+from jaxscale.burst.planners.burst_plan import plan_burst, plan_data_parallel
+from jaxscale.burst.planners.step_costs import Scenario
 
 
 class ClusterStudy(eqx.Module):

@@ -7,11 +7,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._resources import data_path
-from jaxscale._types import as_float
-from jaxscale.burst.planner import BurstPlan
-from jaxscale.burst.step_costs import StepCosts
-from jaxscale.catalogue import read_toml
+from jaxscale._arrays import as_float
+from jaxscale._resources import data_path, read_toml
+from jaxscale.burst.planners.burst_plan import BurstPlan
+from jaxscale.burst.planners.step_costs import StepCosts
 
 
 @functools.cache

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._resources import data_path
-from jaxscale._types import as_float
-from jaxscale.catalogue import read_toml
+from jaxscale._arrays import as_float
+from jaxscale._resources import data_path, read_toml
 
 
 @functools.cache

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxscale.burst.networks import LayerGraph
-from jaxscale.burst.planner import BurstPlan
+from jaxscale.burst.networks.layer_graph import LayerGraph
+from jaxscale.burst.planners.burst_plan import BurstPlan
 from jaxscale.report.style import BLUE, MARKERS, PALETTE, new_figure, round_ticks, style
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._resources import data_path
-from jaxscale._types import as_float, smooth_max
-from jaxscale.burst.gradient_sync import all_reduce_time
-from jaxscale.burst.layer_time import Device, LayerTimeCoefficients, kernel_times
-from jaxscale.burst.layers import FLOAT_BYTES, KERNEL_KINDS, elements
-from jaxscale.burst.networks import KernelTable, load_network, network_steps
-from jaxscale.catalogue import read_toml
+from jaxscale._arrays import as_float
+from jaxscale._resources import data_path, read_toml
+from jaxscale._smooth import smooth_max
+from jaxscale.burst.networks.layer_graph import KernelTable, load_network, network_steps
+from jaxscale.burst.networks.layer_time import Device, LayerTimeCoefficients, kernel_times
+from jaxscale.burst.networks.layers import FLOAT_BYTES, KERNEL_KINDS, elements
+from jaxscale.burst.planners.gradient_sync import all_reduce_time
 from jaxscale.errors import InputError
 
 

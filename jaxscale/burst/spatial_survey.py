@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxscale.burst.layer_time import Device, LayerTimeCoefficients
+from jaxscale.burst.networks.layer_time import Device, LayerTimeCoefficients
 from jaxscale.burst.spatial import SpatialMachine, SpatialNetwork, SpatialStep, spatial_step
 from jaxscale.errors import InputError
 

@@ -42,7 +42,7 @@ class Burst:
         Raises:
             InputError: an unknown network, or a number out of range.
         """
-        from jaxscale.burst.report import burst_report
+        from jaxscale.burst.burst_report import burst_report
         from jaxscale.report.burst_tables import burst_comparison, burst_layers
 
         document = burst_report(

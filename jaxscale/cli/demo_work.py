@@ -10,26 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
+from jaxscale._arrays import PRECISIONS
+from jaxscale._arrays import number as concrete
 from jaxscale._compile import filter_jit
 from jaxscale._resources import data_path
-from jaxscale._types import PRECISIONS
-from jaxscale.catalogue import Hardware, cluster, model
-from jaxscale.choose._host import number as concrete
-from jaxscale.choose.best_plan import best_plan
-from jaxscale.choose.enumerate import PlanSpace
-from jaxscale.choose.relaxed import depth_of, stretched
-from jaxscale.choose.result import PlanChoice, ScoredPlan
-from jaxscale.choose.sensitivity import elasticity
-from jaxscale.choose.shape import TEMPERATURE, ShapeSearch, search_shape
-from jaxscale.coefficients import Coefficients
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.store import resolve
+from jaxscale.designs.relaxed_shape import depth_of, stretched
+from jaxscale.designs.shape_search import TEMPERATURE, ShapeSearch, search_shape
 from jaxscale.fit.fitting import fit
-from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.store import resolve
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan
+from jaxscale.hardware.catalogue import Hardware, cluster
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan
+from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.choice import PlanChoice, ScoredPlan
+from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.sensitivity import elasticity
 from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Runs, read_runs
+from jaxscale.runs.measured import fold_of, groups_of, measured_runs
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
 

@@ -25,7 +25,7 @@ class Hardware:
         Raises:
             InputError: unknown chip, or a hardware file with a mistake.
         """
-        from jaxscale.catalogue import load_hardware
+        from jaxscale.hardware.catalogue import load_hardware
         from jaxscale.report.tables import chip_list, chip_numbers
 
         shipped, catalogue = load_hardware(), load_hardware(self.hardware)

@@ -13,8 +13,8 @@ from jaxscale.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxscale.catalogue import Hardware
-    from jaxscale.limits.scenario import Scenario
+    from jaxscale.hardware.catalogue import Hardware
+    from jaxscale.limits.frontier.frontier_scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Limits:
 
     def _blocks(self, chosen: "dict[str, Scenario]", sizes: "np.ndarray") -> None:
         from jaxscale.limits.identification import band
-        from jaxscale.limits.report import elasticity_table, threshold_table
+        from jaxscale.limits.limits_report import elasticity_table, threshold_table
         from jaxscale.limits.scenario_library import describe
         from jaxscale.limits.study import study
 
@@ -94,7 +94,7 @@ class Limits:
 
     def _transformers(self, chosen: "dict[str, Scenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
         import jaxscale as js
-        from jaxscale.limits.report import transformer_table
+        from jaxscale.limits.limits_report import transformer_table
         from jaxscale.limits.transformer_curve import transformer_curve
 
         if self.gpu is None:
@@ -120,7 +120,7 @@ class Limits:
         self, sizes: "np.ndarray", curves: "dict[str, np.ndarray]", bands: "dict[str, Any] | None" = None
     ) -> None:
         from jaxscale.files import write_whole
-        from jaxscale.limits.report import draw
+        from jaxscale.limits.limits_report import draw
         from jaxscale.report.style import png
 
         assert self.plot is not None

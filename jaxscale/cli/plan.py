@@ -11,7 +11,7 @@ from jaxscale.cli.console import emit_json, say, show
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxscale.coefficients import Coefficients
+    from jaxscale.calibration.coefficients import Coefficients
     from jaxscale.workload import Transformer
 
 
@@ -53,8 +53,8 @@ class PlanSearch:
         if self.seq_len is not None:
             checked_count("--seq-len", self.seq_len)
         import jaxscale as js
-        from jaxscale.choose.best_plan import best_plan
-        from jaxscale.choose.framework_space import framework_space
+        from jaxscale.plans.best_plan import best_plan
+        from jaxscale.plans.framework_space import framework_space
         from jaxscale.report.style import seconds
         from jaxscale.report.tables import plan_ranking
 
@@ -102,7 +102,7 @@ def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
     Raises:
         InputError: neither the defaults nor the fit know it; says which there are.
     """
-    from jaxscale.calibration import Calibration
+    from jaxscale.calibration.record import Calibration
     from jaxscale.runs.defaults import known_frameworks
 
     record = fitted.calibration or Calibration("none")
@@ -137,7 +137,9 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
     Raises:
         InputError: unknown name, or a file with a mistake.
     """
-    from jaxscale.catalogue import model, nearest, read_toml
+    from jaxscale._names import nearest
+    from jaxscale._resources import read_toml
+    from jaxscale.models import model
     from jaxscale.workload import ARGUMENTS, Transformer
 
     changes = {} if seq_len is None else {"seq_len": seq_len}

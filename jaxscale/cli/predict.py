@@ -37,9 +37,9 @@ class Predict:
         import jaxscale as js
         from jaxscale.cli.tables import predictions_as_json, read_table, write_predictions
         from jaxscale.files import check_writable
-        from jaxscale.fit.measured import measured_runs
-        from jaxscale.fit.table_checks import tell_doubts
         from jaxscale.report.tables import error_summary, prediction_rows
+        from jaxscale.runs.measured import measured_runs
+        from jaxscale.runs.table_checks import tell_doubts
 
         if self.out is not None:
             check_writable(self.out, self.runs, self.fit, self.hardware)

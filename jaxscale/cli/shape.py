@@ -40,9 +40,9 @@ class Shape:
         Raises:
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
         """
-        from jaxscale.choose.optimize import Budget
-        from jaxscale.choose.shape_report import shape_report
         from jaxscale.cli.plan import load_model
+        from jaxscale.designs.best_design import Budget
+        from jaxscale.designs.shape_report import shape_report
         from jaxscale.report.tables import price_list, shape_choice
 
         budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.catalogue import Hardware
 from jaxscale.cli.console import say
+from jaxscale.hardware.catalogue import Hardware
 from jaxscale.predict import Prediction
 from jaxscale.runs import Runs, read_runs, write_table
 from jaxscale.runs.header import misspelt

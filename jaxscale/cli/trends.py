@@ -10,7 +10,7 @@ from jaxscale.cli.arguments import HardwareFile, Json, checked_count
 from jaxscale.cli.console import emit_json, say, show
 
 if TYPE_CHECKING:
-    from jaxscale.trends.scenario import Layout
+    from jaxscale.trends.deployment import Layout
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ class Trends:
         import jaxscale as js
         from jaxscale.files import check_writable, write_whole
         from jaxscale.report.style import png
-        from jaxscale.trends import library, report
-        from jaxscale.trends.scenario import UNLIMITED
+        from jaxscale.trends import deployment_library as library
+        from jaxscale.trends import trends_report as report
+        from jaxscale.trends.deployment import UNLIMITED
 
         n = report.chip_range(self.lowest, self.highest)
         batch = report.batch_of(self.sequences_per_chip, self.global_batch)
@@ -92,7 +93,7 @@ class Trends:
         show(report.last_chip_line(found))
 
     def _layout(self) -> "Layout":
-        from jaxscale.trends.scenario import UNLIMITED, Layout
+        from jaxscale.trends.deployment import UNLIMITED, Layout
 
         degrees = {name: checked_count(f"--{name}", getattr(self, name)) for name in ("tp", "pp", "cp")}
         return Layout(

@@ -12,11 +12,11 @@ References: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1; Zhao et al.
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature
-from jaxscale.coefficients import Coefficients
+from jaxscale._smooth import Temperature
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.data import layer_params
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, expert_shard_ranks, shard_ranks, sharding
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan, expert_shard_ranks, shard_ranks, sharding
 from jaxscale.workload import Transformer, head_params, logits_per_token
 
 COPIED_WEIGHTS = 12.0 / 22.0

@@ -7,9 +7,9 @@ References: Dao et al. 2022, arXiv 2205.14135; Korthikanti et al. 2022, arXiv 22
 
 from jaxtyping import Array
 
-from jaxscale.coefficients import Coefficients
-from jaxscale.hardware import Chip, Cluster
-from jaxscale.plan import Plan, element_bytes, sixteen_bit, tokens_per_microbatch
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Chip, Cluster
+from jaxscale.plan.plan import Plan, element_bytes, sixteen_bit, tokens_per_microbatch
 from jaxscale.workload import Transformer, attended_keys, attention_flops_per_token
 
 FLASH_BACKWARD = 2.5

@@ -22,18 +22,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import (
-    N_LEVELS,
-    Temperature,
-    degree_within,
-    larger,
-    positive_part,
-    several,
-    smooth_max,
-    smooth_min,
-)
-from jaxscale.coefficients import Coefficients
-from jaxscale.hardware import Network
+from jaxscale._arrays import N_LEVELS
+from jaxscale._smooth import Temperature, degree_within, larger, positive_part, several, smooth_max, smooth_min
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Network
 
 
 class Link(NamedTuple):

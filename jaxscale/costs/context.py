@@ -5,11 +5,11 @@ Reference: Liu et al. 2023, arXiv 2310.01889 (ring attention), section 3.
 
 from jaxtyping import Array
 
-from jaxscale._types import Temperature
+from jaxscale._smooth import Temperature
 from jaxscale.costs.attention import attention_backward_factor
 from jaxscale.costs.collectives import Link, gather_time
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan import Plan, element_bytes, key_value_heads
+from jaxscale.plan.plan import Plan, element_bytes, key_value_heads
 from jaxscale.workload import Transformer
 
 

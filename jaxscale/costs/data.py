@@ -14,11 +14,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature, exposed, log2_above_one, several
-from jaxscale.coefficients import Coefficients
+from jaxscale._smooth import Temperature, exposed, log2_above_one, several
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, Transfer, gather_time, reduce_time, times_of
 from jaxscale.costs.pipeline import first_stage_layers
-from jaxscale.plan import (
+from jaxscale.plan.plan import (
     Plan,
     copied_params,
     element_bytes,

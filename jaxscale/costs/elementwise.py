@@ -6,10 +6,10 @@ stream over tp (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2); the r
 
 from jaxtyping import Array
 
-from jaxscale._types import Temperature
-from jaxscale.coefficients import Coefficients
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, element_bytes, key_value_heads, sequence_split, tokens_per_microbatch
+from jaxscale._smooth import Temperature
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan, element_bytes, key_value_heads, sequence_split, tokens_per_microbatch
 from jaxscale.workload import Transformer, copies_width, logits_per_token, mlp_width, routed_width
 
 

@@ -7,10 +7,10 @@ Reference: Lepikhin et al. 2020, arXiv 2006.16668 (GShard), section 3.
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
-from jaxscale._types import Temperature
+from jaxscale._smooth import Temperature
 from jaxscale.costs.collectives import Link, dispatch_time
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
+from jaxscale.plan.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
 from jaxscale.workload import Transformer, expert_input, moe_layers
 
 

@@ -15,10 +15,11 @@ emptied its processor does not multiply (same guide, math and memory bounds), wh
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import PRECISIONS, Temperature, larger, smooth_max
-from jaxscale.coefficients import Coefficients
-from jaxscale.hardware import Chip, Cluster
-from jaxscale.plan import (
+from jaxscale._arrays import PRECISIONS
+from jaxscale._smooth import Temperature, larger, smooth_max
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Chip, Cluster
+from jaxscale.plan.plan import (
     Plan,
     attention_rank_params,
     element_bytes,

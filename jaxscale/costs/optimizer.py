@@ -5,11 +5,11 @@ Reference: Rajbhandari et al. 2020, arXiv 1910.02054, section 3 (Adam in mixed p
 
 from jaxtyping import Array
 
-from jaxscale._types import Temperature
-from jaxscale.coefficients import Coefficients
+from jaxscale._smooth import Temperature
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.data import held_params, local_params
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan
 from jaxscale.workload import Transformer
 
 

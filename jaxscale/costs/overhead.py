@@ -6,10 +6,10 @@ Where the chip is slower, launches queue up before it, and buffers with them.
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature, exposed, several, smooth_max, smooth_min
-from jaxscale.coefficients import Coefficients
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan
+from jaxscale._smooth import Temperature, exposed, several, smooth_max, smooth_min
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan
 from jaxscale.workload import Transformer, moe_layers
 
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature, larger, smaller, smooth_max
-from jaxscale.coefficients import Coefficients
+from jaxscale._smooth import Temperature, larger, smaller, smooth_max
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import Link, send_time
-from jaxscale.plan import Plan, element_bytes, tokens_per_microbatch
+from jaxscale.plan.plan import Plan, element_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer, head_params, logits_per_token, matmul_params_per_token
 
 ZERO_BUBBLE_LEAVES = 1.0 / 3.0

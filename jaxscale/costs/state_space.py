@@ -6,10 +6,10 @@ Per token and channel of the inner width $d_i$ a chunked scan with chunks as lon
 
 from jaxtyping import Array
 
-from jaxscale.coefficients import Coefficients
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.attention import core_seconds_per_flop
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, tokens_per_microbatch
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan, tokens_per_microbatch
 from jaxscale.workload import Transformer
 
 SCAN_BACKWARD = 2.0

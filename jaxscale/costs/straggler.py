@@ -6,9 +6,9 @@ log2 n describes it as well and has one coefficient (Dean & Barroso 2013, The Ta
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Temperature, log2_above_one
-from jaxscale.coefficients import Coefficients
-from jaxscale.hardware import Cluster
+from jaxscale._smooth import Temperature, log2_above_one
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Cluster
 
 
 def straggler_time(

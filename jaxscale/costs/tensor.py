@@ -8,10 +8,10 @@ Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 
 from jaxtyping import ArrayLike
 
-from jaxscale._types import Temperature, smooth_max, smooth_min
+from jaxscale._smooth import Temperature, smooth_max, smooth_min
 from jaxscale.costs.collectives import Link, Transfer, gather_time, times_of
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan import Plan, element_bytes, expert_tensor_degree, gathered_bytes, tokens_per_microbatch
+from jaxscale.plan.plan import Plan, element_bytes, expert_tensor_degree, gathered_bytes, tokens_per_microbatch
 from jaxscale.workload import Transformer, expert_input, moe_layers
 
 

@@ -12,25 +12,34 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale.calibration import OTHER_SOURCES, SETTINGS, UNNAMED, Calibration, LevelEffect, Origin, Scatter
-from jaxscale.catalogue import Hardware
-from jaxscale.coefficients import Coefficients, from_values, names, prior_medians, values_of
+from jaxscale.calibration.coefficients import Coefficients, from_values, names, prior_medians, values_of
+from jaxscale.calibration.coordinates import constrain_values, unconstrain
+from jaxscale.calibration.record import (
+    OTHER_SOURCES,
+    SETTINGS,
+    UNNAMED,
+    Calibration,
+    LevelEffect,
+    Origin,
+    Scatter,
+)
+from jaxscale.calibration.store import level_kinds, load_fit
 from jaxscale.errors import InputError
-from jaxscale.fit.batch import Measured, classes
 from jaxscale.fit.intervals import measured_scatter, wider
-from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.objective import Problem, reweighted
-from jaxscale.fit.parameters import EFFECT_SPREAD, Effect, constrain_values, effect_spread, unconstrain
+from jaxscale.fit.parameters import EFFECT_SPREAD, Effect, effect_spread
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.prepare import about_start, fit_problem, parameters_of, tightened
-from jaxscale.fit.repeats import SOFTWARE
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.solve import one_blas_thread, random_starts, refine, solve
 from jaxscale.fit.start import answering, knows, levels_of, named_as
-from jaxscale.fit.store import level_kinds, load_fit
-from jaxscale.fit.table_checks import tell
+from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs
+from jaxscale.runs.arrays import Measured, classes
+from jaxscale.runs.measured import fold_of, groups_of, measured_runs
+from jaxscale.runs.repeats import SOFTWARE
+from jaxscale.runs.table_checks import tell
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
 """Prior spreads of a fit of few runs, over those by which levels differ; `near_the_best` chooses. The first one leaves

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxscale.calibration import UNNAMED, Z90, Scatter
-from jaxscale.fit.batch import Measured
-from jaxscale.fit.measured import groups_of
+from jaxscale.calibration.record import UNNAMED, Z90, Scatter
 from jaxscale.fit.objective import time_scatter
+from jaxscale.runs.arrays import Measured
+from jaxscale.runs.measured import groups_of
 
 MIN_RUNS = 5
 """Held-out runs below which a level gets no scatter of its own [1]."""

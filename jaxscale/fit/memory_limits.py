@@ -16,14 +16,14 @@ import optimistix as optx
 from jax.scipy.stats import norm
 from jaxtyping import Array
 
-from jaxscale.calibration import Calibration, MemoryLimit
-from jaxscale.catalogue import Hardware
-from jaxscale.coefficients import Coefficients
-from jaxscale.fit.ended import log_use
-from jaxscale.fit.measured import describe_runs, measured_times, outcome
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.record import Calibration, MemoryLimit
+from jaxscale.calibration.store import unconstrained_rows
+from jaxscale.fit.censored_memory import log_use
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.store import unconstrained_rows
+from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs
+from jaxscale.runs.measured import describe_runs, measured_times, outcome
 
 MIN_RUNS = 5
 """Runs that ran out, and runs that ended, below which a source has no limit of its own [1]."""

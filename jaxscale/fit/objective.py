@@ -19,11 +19,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxscale._compile import filter_jit
-from jaxscale._types import Temperature
-from jaxscale.calibration import table_of
-from jaxscale.fit.batch import Measured, RunBatch, bucket_of, padded
-from jaxscale.fit.parameters import Parametrisation, constrain
+from jaxscale._smooth import Temperature
+from jaxscale.calibration.coordinates import constrain
+from jaxscale.calibration.record import table_of
+from jaxscale.fit.parameters import Parametrisation
 from jaxscale.memory import Memory, memory
+from jaxscale.runs.arrays import Measured, RunBatch, bucket_of, padded
 from jaxscale.runs.defaults import default_for
 from jaxscale.step import StepTime, step_time
 

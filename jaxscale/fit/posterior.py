@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.coefficients import names
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.coordinates import constrain_values, unconstrain
 from jaxscale.errors import InputError
 from jaxscale.fit.objective import loss
-from jaxscale.fit.parameters import constrain_values, unconstrain
 
 if TYPE_CHECKING:
     from jaxscale.fit.result import FitResult

@@ -6,14 +6,15 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.calibration import Calibration
-from jaxscale.coefficients import Coefficients, prior_medians, priors
-from jaxscale.fit.batch import Measured
-from jaxscale.fit.ended import bounds_memory
+from jaxscale.calibration.coefficients import Coefficients, prior_medians, priors
+from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.calibration.record import Calibration
+from jaxscale.calibration.store import unconstrained_rows
+from jaxscale.fit.censored_memory import bounds_memory
 from jaxscale.fit.objective import Problem, make_problem
-from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation, unconstrain
+from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
 from jaxscale.fit.scope import scope
-from jaxscale.fit.store import unconstrained_rows
+from jaxscale.runs.arrays import Measured
 
 
 def base_of(measured: Measured, coefficients: Coefficients) -> np.ndarray:

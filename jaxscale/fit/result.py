@@ -10,21 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.calibration import UNNAMED, Z90, Calibration, MemoryLimit
-from jaxscale.coefficients import Coefficients, names, priors
+from jaxscale.calibration.coefficients import Coefficients, names, priors
+from jaxscale.calibration.coordinates import constrain_values, slope_of_values, unconstrain
+from jaxscale.calibration.record import UNNAMED, Z90, Calibration, MemoryLimit
+from jaxscale.calibration.store import to_toml, unconstrained_rows
 from jaxscale.errors import InputError
 from jaxscale.files import write_whole
-from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, weights_of_measured
 from jaxscale.fit.objective import Problem, loss
-from jaxscale.fit.parameters import Effect, constrain_values, slope_of_values, unconstrain
+from jaxscale.fit.parameters import Effect
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.profile import profile_intervals, rise
-from jaxscale.fit.repeats import deviations
 from jaxscale.fit.solve import one_blas_thread
 from jaxscale.fit.start import rows_of
-from jaxscale.fit.store import to_toml, unconstrained_rows
 from jaxscale.fit.summary import summary_html, summary_json, summary_text
+from jaxscale.runs.arrays import RunBatch
+from jaxscale.runs.repeats import deviations
 
 IDENTIFIED_BELOW = 0.7
 """A coefficient counts as identified when its posterior spread is below this share of its prior's [1]."""
@@ -202,7 +203,7 @@ class FitResult:
     def repeats(self) -> np.ndarray:
         """Log of step time over that of all runs of the same settings; nan where no other run has them [1], [row].
 
-        What a prediction errs on further such runs is this scatter at least; see `jaxscale.fit.repeats`.
+        What a prediction errs on further such runs is this scatter at least; see `jaxscale.runs.repeats`.
         """
         return deviations(np.asarray(self.problem.log_time)[: self.n], self.batch, self.levels)
 

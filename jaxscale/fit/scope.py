@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from jaxscale._types import PRECISIONS
-from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
-from jaxscale.fit.batch import Measured, RunBatch
-from jaxscale.plan import sharding
+from jaxscale._arrays import PRECISIONS
+from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
+from jaxscale.plan.plan import sharding
+from jaxscale.runs.arrays import Measured, RunBatch
 
 
 def _computes_in(batch: RunBatch, precision: str) -> np.ndarray:

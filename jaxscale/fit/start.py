@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from jaxscale.coefficients import Coefficients, from_values
+from jaxscale.calibration.coefficients import Coefficients, from_values
 from jaxscale.errors import InputError
-from jaxscale.fit.batch import Measured
+from jaxscale.runs.arrays import Measured
 
 
 def rows_of(levels: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

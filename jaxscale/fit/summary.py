@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale._markup import html_table
-from jaxscale.coefficients import priors
+from jaxscale.calibration.coefficients import priors
 
 if TYPE_CHECKING:
     from jaxscale.fit.result import FitResult

@@ -6,8 +6,8 @@ Reference: Erdil and Schneider-Joseph, arXiv 2411.01137; the forms follow from t
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
-from jaxscale.limits.scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 
 SEQUENTIAL_MATMULS = 4.0
 """Matmuls of a layer that follow each other: two forward, two backward [1]."""

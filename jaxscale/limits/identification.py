@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.calibration import Z90
-from jaxscale.limits.relaxed_plan import survey, survey_logs
-from jaxscale.limits.scenario import Scenario, repeated, stack
+from jaxscale.calibration.record import Z90
+from jaxscale.limits.frontier.frontier_scenario import Scenario, repeated, stack
 from jaxscale.limits.scenario_library import tables
+from jaxscale.limits.search.relaxed_plan import survey, survey_logs
 from jaxscale.limits.thresholds import NAMES, Thresholds, slopes
 
 GROUPS: Mapping[str, tuple[str, ...]] = {

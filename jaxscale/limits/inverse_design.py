@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxscale.errors import InputError
-from jaxscale.limits.scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import Scenario
 from jaxscale.limits.thresholds import NAMES, thresholds
 
 PRICES: Mapping[str, float] = {

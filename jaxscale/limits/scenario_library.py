@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscale._resources import data_path
-from jaxscale.catalogue import ChipEntry, Hardware, load_hardware, nearest, read_toml
+from jaxscale._names import nearest
+from jaxscale._resources import data_path, read_toml
 from jaxscale.errors import InputError
-from jaxscale.limits.scenario import Scenario
+from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
+from jaxscale.limits.frontier.frontier_scenario import Scenario
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Scenario))
 TEXTS = ("description", "gpu", "years")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from jaxscale.errors import InputError
+from jaxscale.limits.frontier.frontier_scenario import Scenario, stack
 from jaxscale.limits.identification import threshold_bands
-from jaxscale.limits.relaxed_plan import SIZES, survey
-from jaxscale.limits.scenario import Scenario, stack
 from jaxscale.limits.scenario_library import HIGHEST, LOWEST
+from jaxscale.limits.search.relaxed_plan import SIZES, survey
 from jaxscale.limits.thresholds import Thresholds, thresholds
 
 

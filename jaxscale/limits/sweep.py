@@ -19,13 +19,13 @@ from jaxtyping import Array
 from jaxscale._compile import compiler_options
 from jaxscale.errors import InputError
 from jaxscale.files import check_folder, write_whole
-from jaxscale.limits.integer_plan import rate
-from jaxscale.limits.overlap import SmoothOverlap
-from jaxscale.limits.problem import utilisation_problem
-from jaxscale.limits.relaxed_plan import CHUNK, search
-from jaxscale.limits.scaling_laws import log_ideal_chip_seconds
-from jaxscale.limits.scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.overlap_norm import SmoothOverlap
+from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds
 from jaxscale.limits.scenario_library import FIELDS
+from jaxscale.limits.search.frontier_problem import utilisation_problem
+from jaxscale.limits.search.integer_plan import rate
+from jaxscale.limits.search.relaxed_plan import CHUNK, search
 from jaxscale.limits.sweep_spec import DEGREES, SIZE, SweepSpec
 
 AXIS = "device"

@@ -24,9 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.catalogue import Hardware, load_hardware, nearest, read_toml
+from jaxscale._names import nearest
+from jaxscale._resources import read_toml
 from jaxscale.errors import InputError
-from jaxscale.limits.scenario import Scenario
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.limits.frontier.frontier_scenario import Scenario
 from jaxscale.limits.scenario_library import (
     FIELDS,
     HIGHEST,

@@ -16,11 +16,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale.limits.interior_point import Optimum
-from jaxscale.limits.problem import lagrangian, utilisation_problem
-from jaxscale.limits.relaxed_plan import SIZES, PlanResult, at_sizes, survey_logs
-from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
-from jaxscale.limits.scenario import Scenario, stack
+from jaxscale.limits.frontier.frontier_scenario import Scenario, stack
+from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
+from jaxscale.limits.search.barrier import Optimum
+from jaxscale.limits.search.frontier_problem import lagrangian, utilisation_problem
+from jaxscale.limits.search.relaxed_plan import SIZES, PlanResult, at_sizes, survey_logs
 
 SHARES = {"end_of_linear": 0.8, "half": 0.5, "tenth": 0.1}
 """Thresholds by utilisation: share of the plateau [1]."""

@@ -18,17 +18,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.calibration import MemoryLimit
-from jaxscale.catalogue import Hardware, cluster
-from jaxscale.choose.enumerate import PlanSpace, enumerate_plans, within_domains
-from jaxscale.choose.score import score_plans
-from jaxscale.coefficients import Coefficients
-from jaxscale.fit.store import load_fit, resolve
-from jaxscale.limits.scaling_laws import workload
-from jaxscale.limits.scenario import Scenario
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.oom import limit_of, memory_limit
+from jaxscale.calibration.record import MemoryLimit
+from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.hardware.catalogue import Hardware, cluster
+from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.scaling_laws import workload
 from jaxscale.limits.scenario_library import scenario as named_scenario
 from jaxscale.limits.thresholds import SHARES
-from jaxscale.oom import limit_of, memory_limit
+from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains
+from jaxscale.plans.score import score_plans
 from jaxscale.workload import Transformer
 
 HEAD = 128.0

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.limits.problem import utilisation_problem
-from jaxscale.limits.relaxed_plan import search
-from jaxscale.limits.scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.search.frontier_problem import utilisation_problem
+from jaxscale.limits.search.relaxed_plan import search
 from jaxscale.limits.thresholds import log_value
 
 

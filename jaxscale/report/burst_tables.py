@@ -1,4 +1,4 @@
-"""Tables of a burst plan for the terminal, from the document of `jaxscale.burst.report`."""
+"""Tables of a burst plan for the terminal, from the document of `jaxscale.burst.burst_report`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.fit.batch import RunBatch
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.summary import ERROR_COLUMNS, PARAMETER_COLUMNS, error_rows, headlines, parameter_rows, remarks
 from jaxscale.report.document import Report
@@ -16,6 +15,7 @@ from jaxscale.report.figures import (
     profile_curves,
     residuals_by_column,
 )
+from jaxscale.runs.arrays import RunBatch
 
 PLAN_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "micro_batch_size", "n_microbatches")
 SHAPE_COLUMNS = ("d_model", "n_layers", "seq_len")

@@ -7,7 +7,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from jaxscale.catalogue import ChipEntry
+from jaxscale.hardware.catalogue import ChipEntry
 from jaxscale.report.style import seconds
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxscale.catalogue import Hardware, load_hardware, model_fields
 from jaxscale.errors import InputError
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.models import model_fields
 from jaxscale.runs.cells import first_of, parse_cell, parse_gpu, show, suggest
 from jaxscale.runs.checks import row_problems
 from jaxscale.runs.header import canonical, check_header, hint_of_misspelt

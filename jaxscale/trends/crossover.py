@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._arrays import as_arrays, stacked
 from jaxscale._compile import filter_jit
-from jaxscale._types import as_arrays, stacked
-from jaxscale.trends.batch import Batch
+from jaxscale.trends.batch_rule import Batch
+from jaxscale.trends.deployment import Layout, Scenario
 from jaxscale.trends.outcome import outcome_at, strong_numbers
 from jaxscale.trends.returns import TEMPERATURE
-from jaxscale.trends.scenario import Layout, Scenario
 
 LAYOUTS: Mapping[str, Layout] = {
     "FSDP": Layout(),

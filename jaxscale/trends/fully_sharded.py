@@ -14,13 +14,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._types import smooth_min
-from jaxscale.coefficients import Coefficients
+from jaxscale._smooth import smooth_min
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import effective_link, gather_time
 from jaxscale.costs.data import local_params
 from jaxscale.costs.pipeline import first_stage_layers
-from jaxscale.hardware import Cluster
-from jaxscale.plan import Plan, element_bytes, shard_ranks
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan, element_bytes, shard_ranks
 from jaxscale.workload import Transformer
 
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._types import stacked
-from jaxscale.trends.batch import Batch
-from jaxscale.trends.library import Overlay, scenario
+from jaxscale._arrays import stacked
+from jaxscale.trends.batch_rule import Batch
+from jaxscale.trends.deployment import Layout, Scenario
+from jaxscale.trends.deployment_library import Overlay, scenario
 from jaxscale.trends.outcome import Outcome, outcomes, peak_memory
-from jaxscale.trends.scenario import Layout, Scenario
 
 GENERATIONS = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "gb200", "gb300")
 """Chips in the order of their years."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale._resources import data_path
-from jaxscale.coefficients import Coefficients
+from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Row, Runs, read_runs
 

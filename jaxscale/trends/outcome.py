@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._arrays import Tree, as_arrays
 from jaxscale._compile import filter_jit
-from jaxscale._types import Tree, as_arrays
 from jaxscale.step import StepTime, tokens_per_step
+from jaxscale.trends.deployment import Layout, Scenario, memory_at, plan_at, step_at
 from jaxscale.trends.power import ACTIVITY, chip_power
-from jaxscale.trends.scenario import Layout, Scenario, memory_at, plan_at, step_at
 from jaxscale.workload import model_flops
 
 HOUR = 3600.0

@@ -17,8 +17,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._types import Number, as_float, smaller
-from jaxscale.hardware import Chip
+from jaxscale._arrays import Number, as_float
+from jaxscale._smooth import smaller
+from jaxscale.hardware.cluster import Chip
 from jaxscale.step import StepTime
 
 ACTIVITY = {

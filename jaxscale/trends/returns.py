@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale.trends.batch import Batch
+from jaxscale.trends.batch_rule import Batch
+from jaxscale.trends.deployment import Layout, Scenario
 from jaxscale.trends.outcome import outcome_at, padded_rows, strong_numbers
-from jaxscale.trends.scenario import Layout, Scenario
 
 TEMPERATURE = 0.02
 """Smoothing of kinks, where exposed communication sets in; without it the derivative jumps there [1]."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from jaxscale.trends.deployment import Layout, Scenario
 from jaxscale.trends.outcome import Outcome, outcomes
-from jaxscale.trends.scenario import Layout, Scenario
 
 DEGREES = (1.0, 2.0, 4.0, 8.0)
 """Tensor-parallel degrees inside a domain of eight chips [1]."""

@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._resources import fit_path
-from jaxscale.calibration import Z90
-from jaxscale.catalogue import read_toml
-from jaxscale.coefficients import MEMORY_COEFFICIENTS, from_values, prior_medians
-from jaxscale.fit.parameters import constrain_values, unconstrain
-from jaxscale.trends.library import Overlay, fitted, table
-from jaxscale.trends.scenario import Scenario
+from jaxscale._resources import fit_path, read_toml
+from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, from_values, prior_medians
+from jaxscale.calibration.coordinates import constrain_values, unconstrain
+from jaxscale.calibration.record import Z90
+from jaxscale.trends.deployment import Scenario
+from jaxscale.trends.deployment_library import Overlay, fitted, table
 
 
 def coefficient_spreads() -> np.ndarray:

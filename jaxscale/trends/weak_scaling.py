@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxscale.trends.deployment import Layout, Scenario
 from jaxscale.trends.outcome import Outcome, outcomes
-from jaxscale.trends.scenario import Layout, Scenario
 
 
 def weak_scaling(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from jaxscale._resources import data_path, fit_path
 from jaxscale.burst import Device, analytical_layer_time, load_network, measured_layer_time
-from jaxscale.burst.layer_time import REGIMES, a100, layer_times, load_coefficients
-from jaxscale.burst.networks import kernel_table
-from jaxscale.burst.profiles import read_layer_times
+from jaxscale.burst.networks.layer_graph import kernel_table
+from jaxscale.burst.networks.layer_time import REGIMES, a100, layer_times, load_coefficients
+from jaxscale.burst.networks.profiles import read_layer_times
 from jaxscale.errors import InputError
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxscale.burst.networks import build_graph, load_network, network_steps
-from jaxscale.burst.parse import read_steps
+from jaxscale.burst.networks.layer_graph import build_graph, load_network, network_steps
+from jaxscale.burst.networks.parse import read_steps
 from jaxscale.errors import InputError
 
 # Parameters and multiply-adds of the torchvision models (documentation of torchvision 0.20), without batch

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscale.burst import Device, spatial_network, spatial_step, survey_splits
-from jaxscale.burst.layer_time import REGIMES, load_coefficients
+from jaxscale.burst.networks.layer_time import REGIMES, load_coefficients
 from jaxscale.burst.spatial import SpatialMachine, halo_time, spatial_table
 from jaxscale.burst.spatial_survey import splits_of
 from jaxscale.errors import InputError

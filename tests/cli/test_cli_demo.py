@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from jaxscale.catalogue import load_hardware
-from jaxscale.choose.result import plan_words
+from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.cli import demo_work
 from jaxscale.cli.demo_report import add_plans, add_shape, plan_label
-from jaxscale.coefficients import prior_medians
-from jaxscale.fit.measured import measured_runs
-from jaxscale.plan import violations
+from jaxscale.hardware.catalogue import load_hardware
+from jaxscale.plan.plan import violations
+from jaxscale.plans.choice import plan_words
 from jaxscale.report import Report
+from jaxscale.runs.measured import measured_runs
 from jaxscale.step import StepTime
 
 

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from jaxscale.calibration import Calibration, Origin
+from jaxscale.calibration.coefficients import from_values, values_of
+from jaxscale.calibration.record import Calibration, Origin
+from jaxscale.calibration.store import load_fit, to_toml
 from jaxscale.cli.plan import load_model
-from jaxscale.coefficients import from_values, values_of
-from jaxscale.fit.store import load_fit, to_toml
-from jaxscale.plan import Plan, violations
+from jaxscale.plan.plan import Plan, violations
 
 SMALL = ("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", 32, "--fit", "prior")
 

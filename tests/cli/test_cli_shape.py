@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxscale.catalogue import model
-from jaxscale.plan import Plan, violations
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan, violations
 from jaxscale.workload import Transformer, n_params
 
 SMALL = ("shape", "--gpu", "h100-80gb", "--n-gpus", 16, "--fit", "prior")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from jaxscale.cli.main import main
-from jaxscale.limits.relaxed_plan import survey
-from jaxscale.limits.scenario import stack
+from jaxscale.limits.frontier.frontier_scenario import stack
+from jaxscale.limits.search.relaxed_plan import survey
 from jaxscale.limits.sweep import chunk_name, load_sweep
 from jaxscale.limits.sweep_spec import read_spec
 

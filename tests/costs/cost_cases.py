@@ -2,10 +2,11 @@
 
 from registry import ideal_coefficients
 
-from jaxscale._types import as_arrays
-from jaxscale.catalogue import cluster, model
+from jaxscale._arrays import as_arrays
 from jaxscale.costs.collectives import effective_link
-from jaxscale.plan import Plan
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan
 
 H100 = as_arrays(cluster("h100-80gb", 64))
 LLAMA = as_arrays(model("llama3-8b"))

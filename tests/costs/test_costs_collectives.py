@@ -17,7 +17,7 @@ from jaxscale.costs.collectives import (
     reduce_time,
     send_time,
 )
-from jaxscale.hardware import Network
+from jaxscale.hardware.cluster import Network
 
 VOLUME = 1e9
 MANY = 1e12  # experts, so many that those of a token differ anyway

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from cost_cases import H100, IDEAL, LLAMA, ideal, plan
 
-from jaxscale._types import as_arrays
-from jaxscale.catalogue import cluster
+from jaxscale._arrays import as_arrays
 from jaxscale.costs.overhead import bookkeeping_time, host_time, launched_ahead
+from jaxscale.hardware.catalogue import cluster
 from jaxscale.step import microbatch_times, step_time
 
 

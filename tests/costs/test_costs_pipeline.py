@@ -7,8 +7,7 @@ from cost_cases import IDEAL, LLAMA, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._types import as_arrays
-from jaxscale.catalogue import cluster
+from jaxscale._arrays import as_arrays
 from jaxscale.costs.collectives import effective_link
 from jaxscale.costs.data import local_params
 from jaxscale.costs.pipeline import (
@@ -22,6 +21,7 @@ from jaxscale.costs.pipeline import (
     stage_times,
     transfer_time,
 )
+from jaxscale.hardware.catalogue import cluster
 from jaxscale.workload import Transformer
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from cost_cases import H100, IDEAL, LINK, LLAMA, MIXTRAL, ideal, plan
 
-from jaxscale._types import PRECISIONS, as_arrays
-from jaxscale.catalogue import cluster, model
+from jaxscale._arrays import PRECISIONS, as_arrays
 from jaxscale.costs import expert, tensor
 from jaxscale.costs.accumulation import accumulation_time, head_accumulation_time
 from jaxscale.costs.attention import attention_forward
@@ -22,7 +21,9 @@ from jaxscale.costs.overhead import kernel_gaps_forward
 from jaxscale.costs.overlap import Passes, not_hidden
 from jaxscale.costs.state_space import scan_forward
 from jaxscale.costs.straggler import straggler_time
-from jaxscale.plan import Plan
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, model_flops, n_params
 

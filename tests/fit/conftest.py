@@ -6,7 +6,7 @@ import pytest
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.fit.fitting import fit_measured
-from jaxscale.fit.measured import measured_runs
+from jaxscale.runs.measured import measured_runs
 
 
 @pytest.fixture(scope="session")

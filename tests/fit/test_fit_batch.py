@@ -5,9 +5,9 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.catalogue import load_hardware
-from jaxscale.fit.batch import ROW_BUCKETS, assemble, bucket_of, padded
-from jaxscale.fit.measured import describe_runs
+from jaxscale.hardware.catalogue import load_hardware
+from jaxscale.runs.arrays import ROW_BUCKETS, assemble, bucket_of, padded
+from jaxscale.runs.measured import describe_runs
 
 
 @pytest.mark.parametrize("n", [1, 2, 127, 128, 129, 1000, ROW_BUCKETS[-1] - 1, ROW_BUCKETS[-1] + 1, 10**6])

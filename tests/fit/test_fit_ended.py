@@ -10,15 +10,15 @@ from jaxtyping import Array
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.coefficients import names
-from jaxscale.fit.batch import Measured
+from jaxscale.calibration.coefficients import names
+from jaxscale.fit.censored_memory import bounds_memory, log_use
 from jaxscale.fit.diagnostics import diagnose, log_likelihood
-from jaxscale.fit.ended import bounds_memory, log_use
-from jaxscale.fit.measured import measured_runs
 from jaxscale.fit.objective import Problem, errors_at, log_residuals, pseudo_residuals, residuals
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.prepare import base_of, fit_problem
 from jaxscale.fit.solve import refine, standing_at
+from jaxscale.runs.arrays import Measured
+from jaxscale.runs.measured import measured_runs
 
 START = dataclasses.replace(js.prior_medians(), activation_factor=1.6)
 """Coefficients by which runs close to what their chips hold should not have fitted."""

@@ -12,9 +12,9 @@ from jaxtyping import Array
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration import OTHER_SOURCES, UNNAMED, Calibration, LevelEffect, Scatter, scatter_of
-from jaxscale.coefficients import names
-from jaxscale.fit.batch import Measured, concatenate
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.calibration.record import OTHER_SOURCES, UNNAMED, Calibration, LevelEffect, Scatter, scatter_of
 from jaxscale.fit.fitting import (
     MIN_GROUPS,
     Attempt,
@@ -25,7 +25,6 @@ from jaxscale.fit.fitting import (
     own_scatter,
     shared_levels,
 )
-from jaxscale.fit.measured import fold_of, groups_of, measured_runs
 from jaxscale.fit.objective import (
     Problem,
     errors_at,
@@ -36,9 +35,10 @@ from jaxscale.fit.objective import (
     residuals,
     reweighted,
 )
-from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.prepare import about_start, base_of, fit_problem
 from jaxscale.fit.solve import refine
+from jaxscale.runs.arrays import Measured, concatenate
+from jaxscale.runs.measured import fold_of, groups_of, measured_runs
 
 FRAMEWORK = "megatron-deepspeed"
 """That of the BLOOM table."""

@@ -7,9 +7,9 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration import UNNAMED, Calibration, Scatter
+from jaxscale.calibration.record import UNNAMED, Calibration, Scatter
 from jaxscale.fit.intervals import half_width, measured_scatter
-from jaxscale.fit.measured import measured_runs
+from jaxscale.runs.measured import measured_runs
 
 
 def test_runs_of_a_new_group_fall_inside_as_often_as_stated():

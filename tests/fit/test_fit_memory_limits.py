@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration import Calibration, MemoryLimit, Scatter
-from jaxscale.fit.measured import measured_runs
+from jaxscale.calibration.oom import limit_of, memory_limit, probability_of_oom
+from jaxscale.calibration.record import Calibration, MemoryLimit, Scatter
+from jaxscale.calibration.store import load_fit, to_toml
 from jaxscale.fit.memory_limits import Outcomes, fitted_limit, memory_limits, outcomes, with_memory_limits
-from jaxscale.fit.store import load_fit, to_toml
-from jaxscale.oom import limit_of, memory_limit, probability_of_oom
+from jaxscale.runs.measured import measured_runs
 
 PEAK_SCATTER = 0.1
 RECORD = Calibration("fit", scatter=(Scatter("source", "mine", 0.1, PEAK_SCATTER),))

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._types import as_arrays
-from jaxscale.calibration import OTHER_SOURCES, Calibration, LevelEffect
-from jaxscale.catalogue import cluster, model
-from jaxscale.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale._arrays import as_arrays
+from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.calibration.coordinates import constrain, unconstrain
+from jaxscale.calibration.record import OTHER_SOURCES, Calibration, LevelEffect
+from jaxscale.calibration.store import resolve
 from jaxscale.costs.matmul import matmul_time
 from jaxscale.fit.fitting import kept_effects, other_sources_effects
-from jaxscale.fit.parameters import Effect, constrain, find_effects, membership, parametrisation, unconstrain
-from jaxscale.fit.store import resolve
-from jaxscale.plan import Plan
+from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan
 
 LEVELS = {
     "source": ("a", "a", "b", "b"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.calibration import Z90
-from jaxscale.coefficients import names
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.record import Z90
 from jaxscale.fit.posterior import Posterior, sample_posterior
 
 

@@ -5,9 +5,9 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.fit.batch import Measured, classes
-from jaxscale.fit.measured import measured_runs
-from jaxscale.fit.repeats import deviations
+from jaxscale.runs.arrays import Measured, classes
+from jaxscale.runs.measured import measured_runs
+from jaxscale.runs.repeats import deviations
 
 
 @pytest.fixture(scope="module")

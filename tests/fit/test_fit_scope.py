@@ -7,13 +7,13 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.coefficients import MEMORY_COEFFICIENTS, names
-from jaxscale.fit.batch import Measured, concatenate
-from jaxscale.fit.ended import bounds_memory
-from jaxscale.fit.measured import measured_runs
+from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
+from jaxscale.fit.censored_memory import bounds_memory
 from jaxscale.fit.objective import predicted_logs
 from jaxscale.fit.prepare import base_of
 from jaxscale.fit.scope import scope
+from jaxscale.runs.arrays import Measured, concatenate
+from jaxscale.runs.measured import measured_runs
 
 
 @pytest.fixture(scope="module")

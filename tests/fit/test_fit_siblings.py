@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxscale as js
+from jaxscale._arrays import with_fields
 from jaxscale._resources import data_path
-from jaxscale._types import with_fields
-from jaxscale.fit.batch import Measured
 from jaxscale.fit.fitting import fit
-from jaxscale.fit.measured import measured_runs
-from jaxscale.fit.siblings import contradicted, families
+from jaxscale.runs.arrays import Measured
+from jaxscale.runs.measured import measured_runs
+from jaxscale.runs.siblings import contradicted, families
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.coefficients import names, priors
-from jaxscale.fit.measured import measured_runs
+from jaxscale.calibration.coefficients import names, priors
+from jaxscale.calibration.coordinates import unconstrain
 from jaxscale.fit.objective import (
     SHARP,
     TEMPERATURE,
@@ -27,7 +27,6 @@ from jaxscale.fit.objective import (
     smoothed,
     time_scatter,
 )
-from jaxscale.fit.parameters import unconstrain
 from jaxscale.fit.polish import POLISHED, Held, minimised
 from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.fit.profile import deviance
@@ -41,6 +40,7 @@ from jaxscale.fit.solve import (
     solve,
     standing_at,
 )
+from jaxscale.runs.measured import measured_runs
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import fit_path
-from jaxscale.calibration import Calibration, LevelEffect, MemoryLimit, Origin, Scatter
-from jaxscale.coefficients import from_values, names, values_of
+from jaxscale.calibration.coefficients import from_values, names, values_of
+from jaxscale.calibration.record import Calibration, LevelEffect, MemoryLimit, Origin, Scatter
+from jaxscale.calibration.store import to_toml
 from jaxscale.fit.intervals import typical
-from jaxscale.fit.store import to_toml
 
 
 def test_shipped_default_covers_catalogue():

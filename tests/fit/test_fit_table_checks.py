@@ -7,8 +7,8 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.fit.measured import measured_runs
-from jaxscale.fit.table_checks import stated_twice, tell, utilisation
+from jaxscale.runs.measured import measured_runs
+from jaxscale.runs.table_checks import stated_twice, tell, utilisation
 
 COLUMNS = (
     "n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,step_time_s,"

@@ -11,14 +11,14 @@ import pytest
 
 from jaxscale._compile import filter_jit
 from jaxscale.errors import InputError
-from jaxscale.limits.feasible_set import N_DEGREES
+from jaxscale.limits.frontier.frontier_scenario import stack
+from jaxscale.limits.frontier.overlap_norm import ExactOverlap
 from jaxscale.limits.identification import band, curve_with_slopes, fisher_information, threshold_bands, uncertainties
-from jaxscale.limits.integer_plan import integer_survey, rate
 from jaxscale.limits.inverse_design import cheapest_change
-from jaxscale.limits.overlap import ExactOverlap
-from jaxscale.limits.problem import utilisation_problem
-from jaxscale.limits.relaxed_plan import survey
-from jaxscale.limits.scenario import stack
+from jaxscale.limits.search.feasible_set import N_DEGREES
+from jaxscale.limits.search.frontier_problem import utilisation_problem
+from jaxscale.limits.search.integer_plan import integer_survey, rate
+from jaxscale.limits.search.relaxed_plan import survey
 from jaxscale.limits.thresholds import NAMES
 from jaxscale.limits.utilisation import utilisation
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from jaxscale.limits import closed_forms
-from jaxscale.limits.batch_time import batch_time, pipeline_slots
-from jaxscale.limits.degrees import Degrees
-from jaxscale.limits.overlap import ExactOverlap, SmoothOverlap
-from jaxscale.limits.scaling_laws import workload
+from jaxscale.limits.frontier.batch_time import batch_time, pipeline_slots
+from jaxscale.limits.frontier.degrees import Degrees
+from jaxscale.limits.frontier.overlap_norm import ExactOverlap, SmoothOverlap
+from jaxscale.limits.frontier.scaling_laws import workload
 from jaxscale.limits.thresholds import NAMES
 
 RATES = ("peak_flops", "memory_bandwidth", "link_bandwidth", "network_bandwidth")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxscale.errors import InputError
-from jaxscale.limits.scaling_laws import log_step_limit, workload
-from jaxscale.limits.scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.scaling_laws import log_step_limit, workload
 from jaxscale.limits.scenario_library import load_scenarios, scenario
 
 

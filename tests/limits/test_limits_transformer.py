@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.choose.enumerate import enumerate_plans
 from jaxscale.limits.scenario_library import scenario
 from jaxscale.limits.transformer_curve import TransformerCurve, coarse, design, plan_space, transformer_curve
+from jaxscale.plans.enumerate import enumerate_plans
 
 SIZES = np.asarray([1e23, 1e24, 1e25, 1e26])
 GPU = "h100-80gb"

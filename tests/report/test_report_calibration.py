@@ -5,7 +5,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.coefficients import names
+from jaxscale.calibration.coefficients import names
 from jaxscale.report import figures, fit_report
 from jaxscale.report.document import Picture
 from jaxscale.report.fit_report import varied_columns

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from jaxscale.catalogue import load_hardware
+from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.report.tables import chip_numbers, make_table, number, plan_ranking
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from run_tables import MODELS, read
 
-from jaxscale.plan import Plan
+from jaxscale.plan.plan import Plan
 from jaxscale.runs import Incomplete, Row, RowDescription, describe
 from jaxscale.runs.defaults import fact_about
 from jaxscale.workload import Transformer

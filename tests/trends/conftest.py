@@ -2,9 +2,9 @@
 
 import pytest
 
-from jaxscale.trends.batch import Batch
-from jaxscale.trends.library import fitted, scenario, unfitted
-from jaxscale.trends.published import reproduce
+from jaxscale.trends.batch_rule import Batch
+from jaxscale.trends.deployment_library import fitted, scenario, unfitted
+from jaxscale.trends.published_scaling import reproduce
 
 
 @pytest.fixture(scope="session")

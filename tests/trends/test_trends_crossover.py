@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxscale.coefficients import names
-from jaxscale.trends.batch import Batch
+from jaxscale.calibration.coefficients import names
+from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import LAYOUTS, best_degrees, layout_speeds, overtaking
 from jaxscale.trends.generations import CHANGES, generations, side_by_side, what_if
 from jaxscale.trends.returns import TEMPERATURE

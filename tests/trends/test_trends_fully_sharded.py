@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from jaxscale.costs.collectives import effective_link
+from jaxscale.trends.deployment import Layout, memory_at, plan_at
 from jaxscale.trends.fully_sharded import layer_gather, with_hop_latency
 from jaxscale.trends.outcome import outcomes
-from jaxscale.trends.scenario import Layout, memory_at, plan_at
 from jaxscale.trends.strong_scaling import best_tensor_degree, strong_scaling
 from jaxscale.trends.weak_scaling import weak_scaling
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscale._resources import data_path
-from jaxscale.fit.store import load_fit
+from jaxscale.calibration.store import load_fit
 from jaxscale.predict import predict
 from jaxscale.report.figures import ScalingSeries, scaling_series
 from jaxscale.runs import read_runs

@@ -6,10 +6,10 @@ import pytest
 
 from jaxscale.errors import InputError
 from jaxscale.step import StepTime
-from jaxscale.trends.library import YEAR, price_of, scenario, table
+from jaxscale.trends.deployment import Layout, step_at
+from jaxscale.trends.deployment_library import YEAR, price_of, scenario, table
 from jaxscale.trends.outcome import outcome_at
 from jaxscale.trends.power import ACTIVITY, CLOCK_EXPONENT, chip_power, energy_terms, throttle
-from jaxscale.trends.scenario import Layout, step_at
 
 
 @pytest.fixture(scope="module")

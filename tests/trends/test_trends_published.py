@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxscale.fit.store import load_fit
-from jaxscale.trends.library import calibrated, fitted, fitted_table, scenario, table, unfitted
-from jaxscale.trends.published import FIGURES, published_values, reproduce
+from jaxscale.calibration.store import load_fit
+from jaxscale.trends.deployment_library import calibrated, fitted, fitted_table, scenario, table, unfitted
+from jaxscale.trends.published_scaling import FIGURES, published_values, reproduce
 
 
 @pytest.mark.parametrize("figure", ["throughput_fall", "power_fall", "a100_mfu", "h100_mfu"])

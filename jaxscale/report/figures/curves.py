@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.hardware import Chip
+from jaxscale.hardware.cluster import Chip
 from jaxscale.report.style import MARKERS, PALETTE, new_figure, round_ticks, style
 
 if TYPE_CHECKING:

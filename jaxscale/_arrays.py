@@ -1,0 +1,71 @@
+"""Array types shared by every module, and the conversion of arguments to float leaves."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+Tree = TypeVar("Tree")
+
+if TYPE_CHECKING:
+    # Static checkers know no arithmetic between floats and arrays of any backend; the run-time check below does.
+    Number = PerPrecision = PerLevel = Any
+else:
+    Number = Float[ArrayLike, "*batch"]
+    """A float leaf of a module: one number, or one for each row of a batch."""
+
+    PerPrecision = Float[ArrayLike, "*batch precision"]
+    """One number for each of `PRECISIONS`."""
+
+    PerLevel = Float[ArrayLike, "*batch level"]
+    """One number for each network level."""
+
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "fp4")
+"""Order of `Chip.peak_flops` and `Plan.precision`; `bf16` stands for every 16-bit format."""
+
+N_LEVELS = 3
+"""Network levels: 0 scale-up domain (NVLink, ICI), 1 scale-out (InfiniBand, RoCE, DCN), 2 spine."""
+
+
+def as_float(value: Any) -> Any:
+    """Turn a Python or numpy number into a float leaf; pass arrays and tracers through.
+
+    Integers become floats so that `jax.grad` works on every leaf of every module.
+
+    Args:
+        value: a number, an array or a tracer.
+
+    Returns:
+        A Python float for a scalar number, else the value as a floating array.
+    """
+    if isinstance(value, bool | int | float | np.number | np.bool_):
+        return float(value)
+    if isinstance(value, np.ndarray) and not np.issubdtype(value.dtype, np.floating):
+        return value.astype(float)
+    return value
+
+
+def as_arrays(tree: Tree) -> Tree:
+    """The same tree with arrays for leaves: plain numbers obey neither shapes nor `.dtype`."""
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:
+    """A copy of a module with some fields changed, traced values included."""
+    values = [as_float(value) for value in changes.values()]
+    return eqx.tree_at(lambda tree: [getattr(tree, name) for name in changes], module, values)
+
+
+def stacked(trees: Sequence[Tree]) -> Tree:
+    """Equal trees as one, on the host in double precision: their leaves along a new leading axis."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
+
+
+def number(leaf: Any) -> float:
+    """A concrete leaf of a module as a Python number."""
+    return float(leaf)

@@ -1,0 +1,215 @@
+"""Burst plan of a network as one JSON-serialisable document."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxscale.burst.multiplexing import (
+    Interference,
+    Throughput,
+    multiplex,
+    multiplexing_table,
+    no_interference,
+    stated_interference,
+    static_partition,
+)
+from jaxscale.burst.networks.layer_graph import LayerGraph, load_network, network_entry
+from jaxscale.burst.networks.layer_time import analytical_layer_time
+from jaxscale.burst.networks.measured_layers import AbstractLayerTime, measured_layer_time
+from jaxscale.burst.planners.burst_plan import BurstPlan, plan_burst, plan_data_parallel
+from jaxscale.burst.planners.released_planner import plan_released
+from jaxscale.burst.planners.soft_planner import prices
+from jaxscale.burst.planners.step_costs import Scenario, options_for, step_costs
+from jaxscale.errors import InputError
+
+LAYER_TIMES = ("auto", "measured", "analytical")
+MAX_GPUS = 65536
+"""Largest cluster of the report; keeps the options of a layer at 17 [1]."""
+
+_TEMPERATURE = 1e-3
+"""Temperature of the reported prices, in units of the iteration on one GPU [1]."""
+
+
+def layer_time_of(network: str, source: str = "auto", per_shape: bool = True) -> tuple[AbstractLayerTime, str]:
+    """Layer time of a network and where it comes from.
+
+    Args:
+        network: name or alias.
+        source: `measured`, `analytical`, or `auto`: measured where the profiles have the network.
+        per_shape: see `measured_layer_time`.
+
+    Returns:
+        The layer time, and `measured` or `analytical`.
+
+    Raises:
+        InputError: unknown network or source, or a network that was not measured.
+    """
+    if source not in LAYER_TIMES:
+        raise InputError(f"layer_times = {source!r} is unknown; expected one of {', '.join(LAYER_TIMES)}")
+    name = network_entry(network).name
+    if source != "analytical":
+        try:
+            return measured_layer_time(name, per_shape), "measured"
+        except InputError:
+            if source == "measured":
+                raise
+    return analytical_layer_time(name), "analytical"
+
+
+def _check(gpus: int, batch: int, **positive: float) -> None:
+    options_for(gpus)
+    if gpus > MAX_GPUS:
+        raise InputError(f"gpus = {gpus}: expected a power of two up to {MAX_GPUS}")
+    if batch < 1:
+        raise InputError(f"batch = {batch}: expected at least 1 sample")
+    for name, value in positive.items():
+        lowest = 1.0 if name == "amplification_limit" else 0.0
+        if not (np.isfinite(value) and value > lowest) and not (name == "latency" and value == 0.0):
+            raise InputError(f"{name} = {value}: expected a finite number above {lowest:g}")
+
+
+class _Study(NamedTuple):
+    """Everything that the report shows, from one compiled function."""
+
+    burst: BurstPlan
+    data_parallel: BurstPlan
+    released: BurstPlan | None
+    shared: Throughput
+    ideal: Throughput
+    partition: tuple[Array, Array]
+    gpus: Array
+    price: Scenario
+
+
+@eqx.filter_jit
+def _study(graph, layer_time, scenario, side_batch, n_options: int, synchronisation: str) -> _Study:
+    """One compilation per network and number of options serves all scenarios."""
+    problem = (graph, layer_time, scenario, n_options)
+    burst, data_parallel = (plan(*problem, synchronisation) for plan in (plan_burst, plan_data_parallel))
+    released = plan_released(*problem, synchronisation) if graph.widths == (1,) else None
+    price = prices(*problem, _TEMPERATURE * burst.single_gpu_time, synchronisation)
+    costs = step_costs(*problem, synchronisation)
+    rate = side_batch / layer_time(side_batch).sum()
+    case = (burst, data_parallel.time, scenario.batch, scenario.n_gpus, rate)
+    shared, ideal = (multiplex(*case, interference) for interference in (stated_interference(), no_interference()))
+    partition = static_partition(costs, scenario.batch, scenario.n_gpus, rate)
+    return _Study(burst, data_parallel, released, shared, ideal, partition, costs.gpus, price)
+
+
+def _summary(plan: BurstPlan, gpus: int) -> dict[str, float]:
+    time, used = float(plan.time), float(plan.gpu_seconds)
+    single = float(plan.single_gpu_time)
+    return {"time_s": time, "gpu_seconds": used, "busy_share": used / (gpus * time), "speedup": single / time}
+
+
+def _layers(graph: LayerGraph, plan: BurstPlan) -> list[dict[str, Any]]:
+    rows = zip(
+        graph.names,
+        plan.gpus.tolist(),
+        plan.step_time.tolist(),
+        plan.amplification.tolist(),
+        plan.parallel.tolist(),
+        graph.is_join.tolist(),
+        strict=True,
+    )
+    return [
+        {"layer": name, "gpus": int(g), "time_s": time, "amplification": amplification or None, "parallel": bool(side)}
+        for name, g, time, amplification, side, join in rows
+        if not join
+    ]
+
+
+def _cluster(result: Throughput) -> dict[str, float]:
+    return {name: float(getattr(result, name)) for name in Throughput.__dataclass_fields__}
+
+
+def _partitions(study: _Study, batch: int) -> dict[str, Any]:
+    """Static partitions, and the best one whose foreground job is no slower than in bursts with multiplexing."""
+    alone = float(study.data_parallel.time) / batch
+    rows = [
+        {"foreground_gpus": int(g), "foreground_time_s": t, "ratio": rate * alone}
+        for g, rate, t in zip(study.gpus.tolist(), *(x.tolist() for x in study.partition), strict=True)
+        if np.isfinite(t)
+    ]
+    as_fast = [row for row in rows if row["foreground_time_s"] <= float(study.shared.iteration_time)]
+    return {"all": rows, "best_as_fast": max(as_fast, key=lambda row: row["ratio"], default=None)}
+
+
+def burst_report(
+    network: str = "vgg16",
+    gpus: int = 8,
+    batch: int = 32,
+    bandwidth: float = 266e9,
+    latency: float = 240e-6,
+    amplification_limit: float = 2.0,
+    synchronisation: str = "correct",
+    layer_times: str = "auto",
+    per_shape: bool = True,
+    background_batch: float | None = None,
+) -> dict[str, Any]:
+    """Plan one job in bursts and fill the rest of the cluster with background jobs of the same network.
+
+    Args:
+        network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet`, `cosmoflow` or an alias.
+        gpus: GPUs of the cluster, a power of two [1].
+        batch: global batch of the job [sample].
+        bandwidth: per GPU and direction [byte/s].
+        latency: of one redistribution of activations [s].
+        amplification_limit: most GPU-time of a layer over its time on one GPU [1]; above 1.
+        synchronisation: `correct` or `released` (the released planner's formula).
+        layer_times: `auto`, `measured` (A100 profiles) or `analytical`.
+        per_shape: one measured curve per layer shape, as the released planner looks layers up; else one per layer.
+        background_batch: samples of a background job on its GPU; by default that of the stated assumptions, else 16.
+
+    Returns:
+        Plan per layer, times [s], GPU-seconds, comparison with data parallelism, the released planner (chains), static
+        partitioning and the ideal; prices (elasticities); all JSON-serialisable.
+
+    Raises:
+        InputError: with one line that says what would be valid.
+    """
+    _check(gpus, batch, bandwidth=bandwidth, latency=latency, amplification_limit=amplification_limit)
+    name = network_entry(network).name
+    graph = load_network(name)
+    layer_time, source = layer_time_of(name, layer_times, per_shape)
+    scenario = Scenario(batch, gpus, bandwidth, latency, amplification_limit)
+    job = multiplexing_table()["jobs"].get(name, {})
+    side_batch = float(background_batch or job.get("background_batch", 16.0))
+    if side_batch <= 0:
+        raise InputError(f"background_batch = {side_batch}: expected a positive number")
+    # Arrays, not Python numbers: another bandwidth or batch then finds the compiled function.
+    traced, traced_batch = jax.tree.map(jnp.asarray, (scenario, side_batch))
+    study = _study(graph, layer_time, traced, traced_batch, options_for(gpus), synchronisation)
+    burst, data_parallel = study.burst, study.data_parallel
+    stated = stated_interference()
+    return {
+        "network": name,
+        "layer_times": source,
+        "per_shape": per_shape,
+        "synchronisation": synchronisation,
+        "gpus": gpus,
+        "batch": batch,
+        "bandwidth_byte_per_s": bandwidth,
+        "latency_s": latency,
+        "amplification_limit": amplification_limit,
+        "single_gpu_time_s": float(burst.single_gpu_time),
+        "data_parallel": _summary(data_parallel, gpus),
+        "burst": _summary(burst, gpus),
+        "released_planner": None if study.released is None else _summary(study.released, gpus),
+        "plan": _layers(graph, burst),
+        "multiplexing": {
+            "background_batch": side_batch,
+            "interference": {field: float(getattr(stated, field)) for field in Interference.__dataclass_fields__},
+            "cluster": _cluster(study.shared),
+            "ideal": _cluster(study.ideal),
+            "static_partition": _partitions(study, batch),
+        },
+        "prices": {
+            field: float(getattr(study.price, field))
+            for field in ("batch", "bandwidth", "latency", "amplification_limit")
+        },
+    }

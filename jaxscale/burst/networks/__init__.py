@@ -1,0 +1,1 @@
+"""Layer graphs of networks and the times of their layers."""

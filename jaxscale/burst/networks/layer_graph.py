@@ -1,0 +1,219 @@
+"""Layer graphs: what the planner and the layer-time model read, as arrays.
+
+The tables are `data/burst/networks.toml`; `load_network` turns one of them into a `LayerGraph`, whose rows are the
+layers in the order of the profile plus one empty row where a branch ends.
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxscale._resources import data_path, read_toml
+from jaxscale.burst.networks.layers import KERNEL_KINDS, Kernel, elements
+from jaxscale.burst.networks.parse import Step, read_steps
+from jaxscale.errors import InputError
+
+MAX_BRANCHES = 4
+"""Widest block that the planner can place: the Inception blocks."""
+
+
+class KernelTable(eqx.Module):
+    """Kernels of one training step, one row each; per sample unless said otherwise.
+
+    Attributes:
+        kind: index in `KERNEL_KINDS` [1].
+        step: row of the graph that the kernel belongs to [1].
+        flop: floating-point operations [flop].
+        depth: length of the sum behind one output element [1].
+        width: columns of the output [1].
+        rows: rows of the output [1].
+        sample_bytes: traffic that grows with the batch [byte].
+        fixed_bytes: traffic of the weights, whatever the batch [byte].
+    """
+
+    kind: Int[np.ndarray, " kernel"]
+    step: Int[np.ndarray, " kernel"]
+    flop: Float[np.ndarray, " kernel"]
+    depth: Float[np.ndarray, " kernel"]
+    width: Float[np.ndarray, " kernel"]
+    rows: Float[np.ndarray, " kernel"]
+    sample_bytes: Float[np.ndarray, " kernel"]
+    fixed_bytes: Float[np.ndarray, " kernel"]
+    n_steps: int = eqx.field(static=True)
+
+
+class LayerGraph(eqx.Module):
+    """A network as the planner sees it: a chain of stages, each one branch or several that join.
+
+    Attributes:
+        weights: trainable parameters per step [1].
+        flop: forward pass of one sample [flop].
+        input_elements: elements of one sample that a change of GPUs in front of the step moves [1]; 0 for the first.
+        output_elements: elements of one sample that the step produces [1].
+        released_sync_elements: what the released planner synchronises instead of `weights` [1].
+        keeps_layout: the step must run on the GPUs of the step before it.
+        is_join: empty step at the end of a branch.
+        first: first step of its branch.
+        last: last step of its branch.
+        closes: last step of its stage.
+        branch: index of the branch in its stage [1].
+        n_branches: branches of the stage [1].
+        stage: index of the stage [1].
+        kernels: kernels of one training step.
+        widths: numbers of branches that occur, increasing [1].
+        n_stages: plain layers and blocks [1].
+        names: label of every row.
+        name: name in `networks.toml`.
+        regime: software regime of the network's profile.
+    """
+
+    weights: Float[np.ndarray, " step"]
+    flop: Float[np.ndarray, " step"]
+    input_elements: Float[np.ndarray, " step"]
+    output_elements: Float[np.ndarray, " step"]
+    released_sync_elements: Float[np.ndarray, " step"]
+    keeps_layout: Bool[np.ndarray, " step"]
+    is_join: Bool[np.ndarray, " step"]
+    first: Bool[np.ndarray, " step"]
+    last: Bool[np.ndarray, " step"]
+    closes: Bool[np.ndarray, " step"]
+    branch: Int[np.ndarray, " step"]
+    n_branches: Int[np.ndarray, " step"]
+    stage: Int[np.ndarray, " step"]
+    kernels: KernelTable
+    widths: tuple[int, ...] = eqx.field(static=True)
+    n_stages: int = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+    regime: str = eqx.field(static=True)
+
+    def __check_init__(self):
+        """Refuse blocks that the planner cannot place."""
+        if self.widths[-1] > MAX_BRANCHES:
+            raise InputError(f"network {self.name}: a block has {self.widths[-1]} branches; at most {MAX_BRANCHES}")
+
+    @property
+    def n_steps(self) -> int:
+        """Rows: layers and ends of branches [1]."""
+        return len(self.names)
+
+
+class NetworkEntry(NamedTuple):
+    """One table of `networks.toml`."""
+
+    name: str
+    profiles: tuple[str, ...]
+    table: dict[str, Any]
+
+
+def kernel_table(kernels: list[tuple[int, Kernel]], n_steps: int) -> KernelTable:
+    """Stack kernels with the row that each belongs to."""
+    numbers = np.array([kernel[1:] for _, kernel in kernels], float).reshape(len(kernels), len(Kernel._fields) - 1)
+    return KernelTable(
+        np.array([KERNEL_KINDS.index(kernel.kind) for _, kernel in kernels], np.int32),
+        np.array([step for step, _ in kernels], np.int32),
+        *numbers.T,
+        n_steps=n_steps,
+    )
+
+
+def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
+    """Turn steps into arrays.
+
+    Args:
+        steps: as made by `read_steps` or by hand.
+        name: for messages and reports.
+        regime: software regime of the analytical layer time.
+
+    Returns:
+        The graph.
+    """
+    layers = tuple(step.layer for step in steps)
+
+    def floats(values):
+        return np.array(list(values), float)
+
+    def flags(values):
+        return np.array(list(values), bool)
+
+    closes = flags(step.closes for step in steps)
+    moved = floats(elements(layer.input_shape) for layer in layers)
+    moved[0] = 0.0
+    return LayerGraph(
+        weights=floats(layer.weights for layer in layers),
+        flop=floats(layer.flop for layer in layers),
+        input_elements=moved,
+        output_elements=floats(elements(layer.output_shape) for layer in layers),
+        released_sync_elements=floats(layer.released_sync_elements for layer in layers),
+        keeps_layout=flags(layer.keeps_layout for layer in layers),
+        is_join=flags(layer.name == "join" for layer in layers),
+        first=flags(step.first for step in steps),
+        last=flags(step.last for step in steps),
+        closes=closes,
+        branch=np.array([step.branch for step in steps], np.int32),
+        n_branches=np.array([step.n_branches for step in steps], np.int32),
+        stage=np.concatenate([[0], np.cumsum(closes)[:-1]]).astype(np.int32),
+        kernels=kernel_table([(i, k) for i, layer in enumerate(layers) for k in layer.kernels], len(layers)),
+        widths=tuple(sorted({step.n_branches for step in steps})),
+        n_stages=int(closes.sum()),
+        names=tuple(layer.name for layer in layers),
+        name=name,
+        regime=regime,
+    )
+
+
+def read_networks(path: Path | None = None) -> dict[str, NetworkEntry]:
+    """Names and aliases of the shipped networks, or of a file in the same form."""
+    tables = read_toml(path or data_path("burst/networks.toml"))["networks"]
+    found = {}
+    for name, table in tables.items():
+        entry = NetworkEntry(name, tuple(table.get("profiles", ())), table)
+        for alias in (name, *table.get("aliases", ())):
+            found[alias] = entry
+    return found
+
+
+@functools.cache
+def network_entry(name: str) -> NetworkEntry:
+    """Table of one network by name or alias.
+
+    Raises:
+        InputError: no such network.
+    """
+    known = read_networks()
+    if name.lower() not in known:
+        names = ", ".join(sorted({entry.name for entry in known.values()}))
+        raise InputError(f"network {name!r} is unknown; expected one of {names}")
+    return known[name.lower()]
+
+
+@functools.cache
+def network_steps(name: str) -> tuple[Step, ...]:
+    """Layers of a shipped network in the order of the planner, with shapes, keys and kernels.
+
+    Raises:
+        InputError: no such network.
+    """
+    return tuple(read_steps(network_entry(name).table))
+
+
+@functools.cache
+def load_network(name: str) -> LayerGraph:
+    """Layer graph of a shipped network.
+
+    Args:
+        name: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet` or `cosmoflow`.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: no such network.
+    """
+    entry = network_entry(name)
+    return build_graph(network_steps(name), entry.name, entry.table["regime"])

@@ -1,0 +1,1 @@
+"""Plans of bursts: shares of a batch by layer."""

@@ -1,1 +1,0 @@
-"""Choosing: plans, shapes and batches for a cluster, and what each limit costs."""

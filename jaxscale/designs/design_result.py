@@ -1,0 +1,149 @@
+"""What `optimize_shape` returns: the integer design, the relaxed optimum, prices, and JSON made from them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxscale._arrays import number
+from jaxscale.designs.design_space import Design
+from jaxscale.designs.quantities import QUANTITIES, Setting
+from jaxscale.designs.rounding import Rounded
+from jaxscale.optimise.goals import Goals
+from jaxscale.plans.choice import plan_words
+
+DAY = 86400.0
+"""Seconds of a day [s]."""
+
+HOUR = 3600.0
+"""Seconds of an hour [s]."""
+
+JOULE_PER_MWH = 3.6e9
+"""Joules of a megawatt hour [J]."""
+
+
+@dataclass(frozen=True)
+class RelaxedDesign:
+    """The continuous optimum, by the smooth model.
+
+    Attributes:
+        design: model, plan and tokens.
+        values: log quantities [quantity].
+        objective: weighted log quantities [1].
+        residual: KKT residual [1].
+        converged: whether the residual certifies an optimum.
+        point: in the unit cube [coordinate].
+        multipliers: of the bounds [constraint].
+        setting: what it was judged in.
+    """
+
+    design: Design
+    values: np.ndarray
+    objective: float
+    residual: float
+    converged: bool
+    point: np.ndarray = field(repr=False)
+    multipliers: np.ndarray = field(repr=False)
+    setting: Setting = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Sizes, degrees and figures of the continuous optimum."""
+        shape, plan = self.design.model, self.design.plan
+        sizes = {name: number(getattr(shape, name)) for name in ("n_layers", "d_model", "d_ff", "n_heads")}
+        degrees = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_size", "n_microbatches")
+        words = {name: number(getattr(plan, name)) for name in (*degrees, "recompute_full")}
+        return {**sizes, "plan": words, **figures(self.values, self.setting), "converged": self.converged}
+
+
+@dataclass(frozen=True)
+class DesignChoice:
+    """The best design found for a budget.
+
+    Attributes:
+        rounded: the integer design, by the exact model.
+        relaxed: the continuous optimum it was rounded from.
+        prices: d ln objective / d ln of every bound and resource, at the continuous optimum [1].
+        goals: objective and bounds.
+        trajectory: objective of every start of the rough search [step, start].
+    """
+
+    rounded: Rounded
+    relaxed: RelaxedDesign
+    prices: dict[str, float]
+    goals: Goals = field(repr=False)
+    trajectory: np.ndarray = field(repr=False)
+
+    @property
+    def gap(self) -> float:
+        """Objective of the integer design over that of the relaxed optimum, less 1 [1].
+
+        It may be negative: the smooth model is no bound on the exact one.
+        """
+        return float(np.expm1(self.rounded.objective - self.relaxed.objective))
+
+    @property
+    def gap_parts(self) -> dict[str, float]:
+        """The gap by cause [1]: whole numbers, by the smooth model alone; then the exact model against the smooth."""
+        return {
+            "rounding": float(np.expm1(self.rounded.smooth_objective - self.relaxed.objective)),
+            "smoothing": float(np.expm1(self.rounded.objective - self.rounded.smooth_objective)),
+        }
+
+    @property
+    def certificate(self) -> str:
+        """How far the optimum can be trusted, one sentence."""
+        state = "certified" if self.relaxed.converged else "not certified"
+        parts = ", ".join(f"{name} {part:+.2%}" for name, part in self.gap_parts.items())
+        return f"{state}: KKT residual {self.relaxed.residual:.1e}; integer gap {self.gap:+.2%} ({parts})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `jaxscale shape --json`."""
+        shape = self.rounded.model
+        sizes = {name: round(number(getattr(shape, name))) for name in ("n_layers", "d_model", "d_ff", "n_heads")}
+        more = ("n_kv_heads", "head_dim", "seq_len", "vocab_size", "n_experts", "moe_top_k", "d_ff_expert")
+        sizes |= {name: round(number(getattr(shape, name))) for name in more}
+        objective = [name for name, weight in zip(QUANTITIES, self.goals.weights, strict=True) if weight]
+        return {
+            **sizes,
+            "plan": plan_words(self.rounded.plan),
+            **figures(self.rounded.values, self.relaxed.setting),
+            "objective": objective,
+            "gradient_norm": self.relaxed.residual,
+            "relaxed_optimum": self.relaxed.to_json(),
+            "integer_gap": self.gap,
+            "integer_gap_parts": self.gap_parts,
+            "shadow_prices": self.prices,
+            "designs_scored": self.rounded.evaluated,
+            "certificate": self.certificate,
+        }
+
+    def summary(self) -> str:
+        """The choice in a few lines of text."""
+        document = self.to_json()
+        plan = ", ".join(f"{name} {value}" for name, value in document["plan"].items())
+        sizes = ", ".join(f"{name} {document[name]}" for name in ("n_layers", "d_model", "d_ff", "n_heads"))
+        return "\n".join(
+            [
+                f"{document['params']:.4g} parameters: {sizes}",
+                f"plan: {plan}",
+                f"loss {document['loss']:.4f} in {document['training_days']:.1f} days, {document['tokens']:.3g} tokens",
+                self.certificate,
+            ]
+        )
+
+
+def figures(values: np.ndarray, setting: Setting) -> dict[str, float]:
+    """Quantities of a design in the units of the outside."""
+    plain = dict(zip(QUANTITIES, np.exp(values).tolist(), strict=True))
+    return {
+        "params": plain["params"],
+        "tokens": plain["tokens"],
+        "loss": plain["excess_loss"] + number(setting.laws.loss.irreducible),
+        "global_batch_tokens": plain["batch"],
+        "critical_batch_tokens": plain["batch"] / plain["batch_over_critical"],
+        "step_time_s": plain["step_time"],
+        "training_days": plain["time"] / DAY,
+        "chip_hours": plain["time"] * number(setting.cluster.n_chips) / HOUR,
+        "energy_mwh": plain["energy"] / JOULE_PER_MWH,
+        "memory_gb": plain["memory"] / 1e9,
+    }

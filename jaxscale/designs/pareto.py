@@ -1,0 +1,57 @@
+"""Pareto front: the least loss within each of many times, with energy and size along the way."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxscale.designs.design_result import RelaxedDesign
+from jaxscale.designs.design_space import Design
+from jaxscale.designs.quantities import QUANTITIES
+from jaxscale.optimise.goals import Goals
+from jaxscale.optimise.interior_point import polish
+from jaxscale.optimise.problems import stack
+
+
+class Front(NamedTuple):
+    """Relaxed optima along a bound.
+
+    Attributes:
+        bounds: value of the bound [front].
+        quantities: in SI units, by name of `QUANTITIES`, each [front].
+        prices: d ln objective / d ln bound [front].
+        residuals: KKT residuals; a large one marks a point not to be trusted [front].
+        designs: the continuous designs.
+    """
+
+    bounds: Float[np.ndarray, " front"]
+    quantities: dict[str, np.ndarray]
+    prices: Float[np.ndarray, " front"]
+    residuals: Float[np.ndarray, " front"]
+    designs: list[Design]
+
+
+def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Sequence[float]) -> Front:
+    """Optima for many values of one bound, each started from its neighbour's.
+
+    Args:
+        relaxed: an optimum to start from.
+        wanted: its goals.
+        name: the bound that varies, of `QUANTITIES`.
+        bounds: its values, SI units, in order.
+
+    Returns:
+        The front as arrays.
+    """
+    point, setting, index = relaxed.point, stack([relaxed.setting]), QUANTITIES.index(name)
+    values, prices, residuals, designs = [], [], [], []
+    for bound in bounds:
+        optimum = polish(point[None], setting, wanted.with_bound(name, float(np.log(bound))))
+        point = optimum.points[0]
+        values.append(np.exp(optimum.values[0]))
+        prices.append(-optimum.multipliers[0, index])
+        residuals.append(optimum.residual[0])
+        designs.append(relaxed.setting.design_at(point))
+    columns = dict(zip(QUANTITIES, np.asarray(values).T, strict=True))
+    return Front(np.asarray(bounds, float), columns, np.asarray(prices), np.asarray(residuals), designs)

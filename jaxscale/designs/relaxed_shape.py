@@ -1,0 +1,47 @@
+"""A family of shapes: one model stretched in width and depth, with everything else kept in proportion."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._arrays import with_fields
+from jaxscale.workload import Transformer, n_params
+
+WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
+"""Grow with the width."""
+
+LAYER_SHARES = ("dense_share", "attention_share", "mlp_share", "ssm_share")
+"""Of the depth: whole models have whole numbers of layers of each kind."""
+
+
+def stretched(
+    template: Transformer, d_model: ArrayLike, n_layers: ArrayLike, head_dim: ArrayLike = 128.0
+) -> Transformer:
+    """The template at another width and depth: same ratios of MLP to width and of key/value to query heads.
+
+    Args:
+        template: the model whose proportions are kept.
+        d_model: d, any positive number [1].
+        n_layers: L, any positive number [1].
+        head_dim: width of a head; the number of heads follows from it [1].
+
+    Returns:
+        The model; exact for whole sizes, the continuous relaxation between them.
+    """
+    wider = d_model / template.d_model
+    n_heads = d_model / head_dim
+    changed = {name: getattr(template, name) * wider for name in WIDTH_FIELDS}
+    heads = {
+        "n_heads": n_heads,
+        "n_kv_heads": n_heads * (template.n_kv_heads / template.n_heads),
+        "head_dim": head_dim,
+        "v_head_dim": head_dim * template.v_head_dim / template.head_dim,
+        "rope_head_dim": head_dim * template.rope_head_dim / template.head_dim,
+    }
+    return with_fields(template, {"d_model": d_model, "n_layers": n_layers, **changed, **heads})
+
+
+def depth_of(template: Transformer, d_model: ArrayLike, params: ArrayLike, head_dim: ArrayLike = 128.0) -> Array:
+    """Depth at which the stretched template has a number of parameters: parameters are affine in depth [1]."""
+    one = n_params(stretched(template, d_model, jnp.asarray(1.0), head_dim))
+    two = n_params(stretched(template, d_model, jnp.asarray(2.0), head_dim))
+    return jnp.asarray(1.0 + (params - one) / (two - one))

@@ -1,0 +1,61 @@
+r"""Shadow prices: what a little more of each limit or resource is worth at the optimum.
+
+By the envelope theorem the slope of the best objective in any number p of the problem is that of the Lagrangian with
+point and multipliers held: $dF^*/dp = \partial f/\partial p + \sum_j \lambda_j\, \partial g_j/\partial p$.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from jaxscale.designs.quantities import QUANTITIES, Setting
+from jaxscale.optimise.goals import Goals
+from jaxscale.optimise.interior_point import Optimum
+from jaxscale.optimise.problems import stack
+
+STEP = 1e-4
+"""Log change of a resource in the central difference [1]."""
+
+Path = Callable[[Setting], Any]
+
+RESOURCES: dict[str, tuple[Path, int | None]] = {
+    "n_chips": (lambda s: s.cluster.n_chips, None),
+    "peak_flops": (lambda s: s.cluster.chip.peak_flops, None),
+    "hbm_bandwidth": (lambda s: s.cluster.chip.hbm_bandwidth, None),
+    "scale_up_bandwidth": (lambda s: s.cluster.network.bandwidth, 0),
+    "scale_out_bandwidth": (lambda s: s.cluster.network.bandwidth, 1),
+    "scale_up_latency": (lambda s: s.cluster.network.latency, 0),
+    "scale_out_latency": (lambda s: s.cluster.network.latency, 1),
+    "failure_rate": (lambda s: s.laws.failure.failures_per_chip_second, None),
+}
+"""Numbers of the setting whose price is asked for, by name; an index picks one network level."""
+
+
+def with_more(setting: Setting, resource: str, log_change: float) -> Setting:
+    """The setting with more (or less) of one resource."""
+    path, index = RESOURCES[resource]
+    values = np.array(path(setting), float)
+    values[... if index is None else (..., index)] *= np.exp(log_change)
+    return eqx.tree_at(path, setting, values)
+
+
+def shadow_prices(optimum: Optimum, row: int, setting: Setting, wanted: Goals) -> dict[str, float]:
+    """Elasticity of the best objective in every bound and resource.
+
+    Args:
+        optimum: where the Lagrangian is stationary.
+        row: which candidate.
+        setting: its setting.
+        wanted: objective and bounds.
+
+    Returns:
+        d ln objective / d ln bound for each bound, and d ln objective / d ln resource for each of `RESOURCES` [1].
+    """
+    multipliers = optimum.multipliers[row]
+    prices = {f"bound_on_{QUANTITIES[index]}": -float(multipliers[index]) for index in wanted.bounded()}
+    changed = [with_more(setting, name, sign * STEP) for name in RESOURCES for sign in (1.0, -1.0)]
+    values = stack(changed).values(np.repeat(optimum.points[row][None], len(changed), axis=0))
+    slopes = (values[0::2] - values[1::2]) @ (wanted.weights + multipliers) / (2.0 * STEP)
+    return {**prices, **{name: float(slope) for name, slope in zip(RESOURCES, slopes, strict=True)}}

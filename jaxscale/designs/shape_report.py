@@ -1,0 +1,46 @@
+"""The document behind `jaxscale shape`: best shape and plan for chips and a budget given by name."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxscale.calibration.store import load_fit
+from jaxscale.designs.best_design import Budget, optimize_shape
+from jaxscale.hardware.catalogue import cluster, load_hardware
+from jaxscale.workload import Transformer
+
+
+def shape_report(
+    gpu: str,
+    n_gpus: int,
+    budget: Budget,
+    *,
+    fit: str = "default",
+    template: Transformer | str = "llama3-8b",
+    hardware: str | Path | None = None,
+    price_per_chip_hour: float | int | None = None,
+) -> dict[str, Any]:
+    """Best shape and plan as a plain document.
+
+    Args:
+        gpu: id of a chip of the catalogue.
+        n_gpus: chips [1].
+        budget: what the run may use or must reach.
+        fit: name or file of the coefficients.
+        template: model, or name of one of the catalogue, whose proportions are kept.
+        hardware: the user's own catalogue.
+        price_per_chip_hour: adds `money` to the document [1/h].
+
+    Returns:
+        What `jaxscale shape --json` prints.
+
+    Raises:
+        InputError: an unknown name, a number out of range, or no design that keeps the bounds.
+    """
+    chips = load_hardware(hardware)
+    levels = {"gpu": chips[gpu].id, "precision": "bf16"}
+    machine = cluster(gpu, n_gpus, hardware=chips)
+    choice = optimize_shape(machine, budget, template=template, coefficients=load_fit(fit), levels=levels)
+    document = choice.to_json()
+    if price_per_chip_hour is not None:
+        document["money"] = price_per_chip_hour * document["chip_hours"]
+    return {"gpu": levels["gpu"], "n_gpus": n_gpus, "budget": budget.given(), **document}

@@ -1,0 +1,142 @@
+r"""Time to a loss: steps times step time, with the extra tokens of large batches and what failures cost.
+
+A run that would need $D_0$ tokens with small batches takes, with batches of B tokens,
+
+$$ D = D_0 \left(1 + \frac{B}{B_\mathrm{crit}(N, D_0)}\right), \qquad
+   t = \frac{D}{B}\, t_\mathrm{step}\, \frac{1}{\mathrm{goodput}}, \qquad
+   L = (E + A N^{-\alpha} + B D_0^{-\beta}) (1 + p_\mathrm{shape}) . $$
+
+Taking $D_0$ for the free variable keeps everything explicit. Reference: McCandlish et al. 2018, equation 2.11.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._arrays import as_float
+from jaxscale.designs.energy import PowerLaw, power_law
+from jaxscale.laws.goodput import FailureLaw, failure_law
+from jaxscale.laws.loss import (
+    FLOP_PER_PARAM_TOKEN,
+    BatchLaw,
+    LossLaw,
+    ShapeLaw,
+    batch_law,
+    law_table,
+    loss_law,
+    shape_law,
+)
+from jaxscale.workload import Transformer, is_dense, n_active_params, n_params
+
+
+class Laws(eqx.Module):
+    """Everything about a run that the step time does not say.
+
+    Attributes:
+        loss: of parameters and tokens.
+        batch: critical batch size.
+        shape: rise of the loss with the aspect ratio.
+        mlp_kappa: rise of the loss with the squared log of the MLP ratio over the template's [1].
+        failure: failures and checkpoints.
+        power: of waiting chips.
+    """
+
+    loss: LossLaw
+    batch: BatchLaw
+    shape: ShapeLaw
+    mlp_kappa: Float[ArrayLike, ""] = eqx.field(converter=as_float)
+    failure: FailureLaw
+    power: PowerLaw
+
+
+def default_laws() -> Laws:
+    """Besiroglu's loss, Bergsma's critical batch, Kaplan's shape penalty, Llama 3's failures."""
+    mlp_kappa = law_table("mlp", "kaplan")["kappa"]
+    return Laws(loss_law(), batch_law(), shape_law(), mlp_kappa, failure_law(), power_law())
+
+
+class RunFigures(NamedTuple):
+    """A whole run.
+
+    Attributes:
+        loss: at its end [nat per token].
+        excess: loss above the irreducible one [nat per token].
+        tokens: seen in all [token].
+        critical_batch: [token].
+        slowdown: time of the run over time of its steps [1].
+        seconds: from start to end [s].
+    """
+
+    loss: Array
+    excess: Array
+    tokens: Array
+    critical_batch: Array
+    slowdown: Array
+    seconds: Array
+
+
+def mlp_ratio(model: Transformer) -> Array:
+    """MLP width over model width; of one expert in a mixture [1]."""
+    width = model.d_ff_expert + is_dense(model.n_experts) * (model.d_ff - model.d_ff_expert)
+    return jnp.asarray(width / model.d_model)
+
+
+def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array:
+    """Loss of a shape over that of the best shape of its size [1]."""
+    stretch = jnp.log(mlp_ratio(model) / mlp_ratio(template))
+    return 1.0 + laws.shape.penalty(model.d_model, model.n_layers) + laws.mlp_kappa * stretch**2
+
+
+def run_figures(
+    model: Transformer,
+    template: Transformer,
+    laws: Laws,
+    *,
+    small_batch_tokens: ArrayLike,
+    batch_tokens: ArrayLike,
+    step_seconds: ArrayLike,
+    n_chips: ArrayLike,
+) -> RunFigures:
+    """Loss and duration of a run.
+
+    The loss law counts the parameters that a token passes through; for mixtures of experts that is the cautious side.
+
+    Args:
+        model: the transformer.
+        template: whose MLP ratio carries no penalty.
+        laws: of loss, batch, shape and failures.
+        small_batch_tokens: D_0, tokens that the run would need with small batches [token].
+        batch_tokens: B [token].
+        step_seconds: of one step [s].
+        n_chips: chips of the job [1].
+
+    Returns:
+        The figures of the run.
+    """
+    active = n_active_params(model)
+    ideal = laws.loss.loss(active, small_batch_tokens)
+    loss = ideal * shape_factor(model, template, laws)
+    critical = laws.batch.critical(active, small_batch_tokens, ideal)
+    tokens = jnp.asarray(small_batch_tokens * (1.0 + batch_tokens / critical))
+    slowdown = laws.failure.slowdown(n_params(model), n_chips)
+    seconds = jnp.asarray(tokens / batch_tokens * step_seconds * slowdown)
+    return RunFigures(loss, loss - laws.loss.irreducible, tokens, critical, slowdown, seconds)
+
+
+def compute_optimal_loss(laws: Laws, training_flop: ArrayLike) -> Array:
+    """Loss that training flop buy with the best parameters, small batches and the best shape [nat per token]."""
+    return laws.loss.loss(*laws.loss.optimum(training_flop))
+
+
+def compute_optimal_flop(laws: Laws, params: ArrayLike) -> Array:
+    r"""Training flop of the run for which a number of parameters is the optimum of `LossLaw.optimum` [flop].
+
+    $T = 6 (N / G)^{(\alpha + \beta) / \beta}$.
+    """
+    law = laws.loss
+    balance = jnp.log(law.params_exponent * law.params_coefficient / (law.tokens_exponent * law.tokens_coefficient))
+    exponents = jnp.add(law.params_exponent, law.tokens_exponent)
+    log_work = (exponents * jnp.log(params) - balance) / law.tokens_exponent
+    return FLOP_PER_PARAM_TOKEN * jnp.exp(log_work)

@@ -1,0 +1,1 @@
+"""Chips, networks and clusters, their catalogue and their power."""

@@ -1,0 +1,244 @@
+"""Catalogues of chips and models: TOML tables with a source for every number, looked up by name.
+
+A user's own hardware file has the schema of `data/hardware.toml`; its entries count as catalogue ids beside the shipped
+ones and replace those of the same name.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxscale._arrays import PRECISIONS
+from jaxscale._names import nearest
+from jaxscale._resources import data_path, read_toml
+from jaxscale.errors import InputError
+from jaxscale.hardware.cluster import Chip, Cluster, Network
+
+REQUIRED = ("memory_gb", "memory_gb_per_s")
+PCIE_GB_PER_S = 16.0
+"""PCIe 3.0 x16, one direction: the link of a chip whose file names neither link nor network [GB/s]."""
+
+NUMBERS = (
+    *REQUIRED,
+    *(f"peak_tflops_{precision}" for precision in ("bf16", "fp32", "tf32", "fp8", "fp4")),
+    "domain_size",
+    "tray_size",
+    "link_gb_per_s",
+    "link_peers",
+    "link_latency_us",
+    "network_gb_per_s",
+    "network_latency_us",
+    "rail_size",
+    "spine_gb_per_s",
+    "spine_latency_us",
+    "max_power_w",
+    "idle_power_w",
+)
+"""Every number a chip may state, in the order in which missing ones are filled in."""
+
+NO_SPINE = 1e9
+"""Rail size of a network without a spine level: more chips than any cluster has [1]."""
+
+
+@dataclass(frozen=True)
+class ChipEntry:
+    """One chip of the catalogue.
+
+    Attributes:
+        id: catalogue id.
+        name: full name.
+        numbers: every number in the table's unit, fallbacks filled in.
+        stated: numbers that the table states itself.
+        sources: source key of each stated number, where it has one.
+        fallbacks: for each number that is not stated, what stands in for it.
+    """
+
+    id: str
+    name: str
+    numbers: Mapping[str, float]
+    stated: tuple[str, ...]
+    sources: Mapping[str, str]
+    fallbacks: Mapping[str, str]
+
+    def lacks(self, precision: str) -> str:
+        """What counts in place of a peak that the chip does not state; empty if it states it."""
+        instead = self.fallbacks.get(f"peak_tflops_{precision}")
+        return f"{self.id} states no peak in {precision}: {instead}" if instead else ""
+
+    def chip(self) -> Chip:
+        """The chip in SI units."""
+        n = self.numbers
+        peaks = np.asarray([n[f"peak_tflops_{precision}"] * 1e12 for precision in PRECISIONS])
+        return Chip(peaks, n["memory_gb"] * 1e9, n["memory_gb_per_s"] * 1e9, n["idle_power_w"], n["max_power_w"])
+
+    def network(self, gpus_per_node: int | float | None = None, gbit_per_s: int | float | None = None) -> Network:
+        """The reference network in SI units.
+
+        Args:
+            gpus_per_node: chips per scale-up domain, where it differs from the catalogue's; the count of a tray, the
+                host of a rack-scale domain, means the whole of that [1].
+            gbit_per_s: scale-out bandwidth per chip and direction, likewise [Gbit/s].
+
+        Returns:
+            The levels of the network.
+        """
+        n = self.numbers
+        domain = n["domain_size"] if gpus_per_node in (None, n["tray_size"]) else float(gpus_per_node)
+        scale_out = n["network_gb_per_s"] if gbit_per_s is None else gbit_per_s / 8.0
+        spine = n["spine_gb_per_s"] * scale_out / n["network_gb_per_s"]
+        return Network(
+            domain_size=np.asarray([domain, max(n["rail_size"], domain), 1e12]),
+            bandwidth=np.asarray([n["link_gb_per_s"], scale_out, spine]) * 1e9,
+            latency=np.asarray([n["link_latency_us"], n["network_latency_us"], n["spine_latency_us"]]) * 1e-6,
+            link_peers=n["link_peers"],
+        )
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Chips by id and by alias.
+
+    Attributes:
+        chips: entries by catalogue id, aliases included.
+    """
+
+    chips: Mapping[str, ChipEntry]
+
+    def __getitem__(self, chip_id: str) -> ChipEntry:
+        """Entry of a chip.
+
+        Raises:
+            InputError: unknown id; names the closest ones.
+        """
+        found = self.chips.get(chip_id) or self.chips.get(chip_id.lower())
+        if found is None:
+            raise InputError(f"gpu {chip_id!r} is not in the hardware catalogue; {nearest(chip_id, self.chips)}")
+        return found
+
+
+def load_hardware(path: str | Path | None = None) -> Hardware:
+    """Chips of the shipped catalogue, with those of a user's own file added.
+
+    Args:
+        path: TOML file in the schema of `data/hardware.toml`; None for the shipped catalogue alone.
+
+    Returns:
+        The catalogue.
+
+    Raises:
+        InputError: the file is missing or malformed; says which chip and number, and what would be valid.
+    """
+    chips = dict(_shipped_chips())
+    if path is not None:
+        chips |= _parse_chips(Path(path))
+    return Hardware(chips)
+
+
+@functools.cache
+def _shipped_chips() -> dict[str, ChipEntry]:
+    return _parse_chips(data_path("hardware.toml"))
+
+
+def _parse_chips(path: Path) -> dict[str, ChipEntry]:
+    table = read_toml(path).get("chips")
+    if not isinstance(table, dict) or not table:
+        raise InputError(f'{path}: no chips; expected at least one table such as [chips."my-chip"]')
+    entries: dict[str, ChipEntry] = {}
+    for chip_id, fields in table.items():
+        if not isinstance(fields, dict):
+            raise InputError(f"{path}: chips.{chip_id} must be a table of numbers")
+        entry = _parse_chip(f"{path}: chips.{chip_id}", chip_id, fields)
+        entries |= dict.fromkeys([chip_id, *fields.get("aliases", [])], entry)
+    return entries
+
+
+def _parse_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntry:
+    texts = {"vendor", "name", "note", "aliases", "source"}
+    unknown = set(fields) - texts - set(NUMBERS)
+    if unknown:
+        key = sorted(unknown)[0]
+        raise InputError(f"{where}: {key!r} is not a known number; {nearest(key, NUMBERS)}")
+    numbers = {key: _number(f"{where}.{key}", fields[key]) for key in NUMBERS if key in fields}
+    for key in (*REQUIRED, "peak_tflops_bf16"):
+        if key not in numbers and not (key == "peak_tflops_bf16" and "peak_tflops_fp32" in numbers):
+            raise InputError(f"{where}: {key} is missing; it is required, a number above 0")
+    if numbers.get("domain_size", 1.0) > 1.0 and "link_gb_per_s" not in numbers:
+        raise InputError(f"{where}: link_gb_per_s is missing; a domain of several chips needs it")
+    sources = {key: str(v["source"]) for key, v in fields.items() if isinstance(v, dict) and "source" in v}
+    filled, fallbacks = _fill(numbers)
+    return ChipEntry(chip_id, str(fields.get("name", chip_id)), filled, tuple(numbers), sources, fallbacks)
+
+
+def _number(where: str, value: Any) -> float:
+    if isinstance(value, dict):
+        value = value.get("value")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{where} = {value!r} is not a number; expected a number above 0")
+    if not 0.0 < value < 1e15:
+        raise InputError(f"{where} = {value!r} is out of range; expected a number above 0")
+    return float(value)
+
+
+@functools.cache
+def _fallbacks() -> dict[str, dict[str, Any]]:
+    return read_toml(data_path("hardware.toml"))["fallbacks"]
+
+
+def _fill(stated: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+    """Complete the numbers by the table [fallbacks]; say what stood in for what."""
+    numbers, said = dict(stated), {}
+    for key in NUMBERS:
+        if key in numbers:
+            continue
+        rule = _fallbacks()[key]
+        if "value" in rule:
+            numbers[key], said[key] = float(rule["value"]), f"{rule['value']:g}"
+        elif rule.get("from") in numbers:
+            numbers[key], said[key] = rule["ratio"] * numbers[rule["from"]], f"{rule['ratio']:g} x {rule['from']}"
+        elif key == "rail_size":
+            numbers[key], said[key] = NO_SPINE, "no spine"
+        else:
+            numbers[key], said[key] = PCIE_GB_PER_S, f"{PCIE_GB_PER_S:g} (PCIe 3.0 x16)"
+    return numbers, said
+
+
+def chip(chip_id: str, hardware: Hardware | None = None) -> Chip:
+    """A chip of the catalogue, `js.chip("h100-80gb")`.
+
+    Raises:
+        InputError: unknown id.
+    """
+    return (hardware or load_hardware())[chip_id].chip()
+
+
+def cluster(
+    chip_id: str,
+    n_chips: int | float,
+    *,
+    gpus_per_node: int | float | None = None,
+    inter_node_gbit_per_s_per_gpu: int | float | None = None,
+    hardware: Hardware | None = None,
+) -> Cluster:
+    """A cluster of catalogue chips on their reference network.
+
+    Args:
+        chip_id: catalogue id.
+        n_chips: how many chips [1].
+        gpus_per_node: chips per scale-up domain; the catalogue's where None or the count of one of its trays [1].
+        inter_node_gbit_per_s_per_gpu: scale-out bandwidth per chip; the catalogue's where None [Gbit/s].
+        hardware: catalogue to look in; the shipped one where None.
+
+    Returns:
+        The cluster.
+
+    Raises:
+        InputError: unknown id, or fewer than one chip.
+    """
+    if not n_chips >= 1:
+        raise InputError(f"n_chips = {n_chips} is out of range; expected at least 1")
+    entry = (hardware or load_hardware())[chip_id]
+    return Cluster(entry.chip(), entry.network(gpus_per_node, inter_node_gbit_per_s_per_gpu), n_chips)

@@ -1,0 +1,1 @@
+"""Laws of loss, critical batch, shape and failures."""

@@ -1,0 +1,160 @@
+r"""Laws of the loss: what parameters, tokens, batch and shape buy.
+
+Each law is a module of float leaves read from `data/laws.toml`; swap one by name or build one from numbers.
+"""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._arrays import as_float
+from jaxscale._resources import data_path, read_toml
+from jaxscale.errors import InputError
+
+Number = Float[ArrayLike, "*batch"]
+
+FLOP_PER_PARAM_TOKEN = 6.0
+"""Training flop per parameter and token: one forward and two backward multiply-adds (Kaplan et al. 2020, eq. 2.2)."""
+
+
+@functools.cache
+def _laws() -> dict[str, Any]:
+    return read_toml(data_path("laws.toml"))
+
+
+def law_table(kind: str, name: str) -> dict[str, Any]:
+    """Numbers of one law of the shipped table.
+
+    Args:
+        kind: loss, batch, shape or compute.
+        name: which one.
+
+    Raises:
+        InputError: unknown name; says which there are.
+    """
+    known = _laws()[kind]
+    if name not in known:
+        raise InputError(f"{kind} law {name!r} is unknown; expected one of {', '.join(known)}")
+    return {key: value for key, value in known[name].items() if key not in ("source", "note", "error")}
+
+
+class LossLaw(eqx.Module):
+    r"""Loss of a compute-efficient run, $L = E + A N^{-\alpha} + B D^{-\beta}$ (Hoffmann et al. 2022, equation 10).
+
+    Attributes:
+        irreducible: E [nat per token].
+        params_coefficient: A [nat per token].
+        tokens_coefficient: B [nat per token].
+        params_exponent: alpha [1].
+        tokens_exponent: beta [1].
+    """
+
+    irreducible: Number = eqx.field(converter=as_float)
+    params_coefficient: Number = eqx.field(converter=as_float)
+    tokens_coefficient: Number = eqx.field(converter=as_float)
+    params_exponent: Number = eqx.field(converter=as_float)
+    tokens_exponent: Number = eqx.field(converter=as_float)
+
+    def reducible(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
+        """Loss above the irreducible one [nat per token]."""
+        params = jnp.divide(self.params_coefficient, jnp.power(n_params, self.params_exponent))
+        return params + jnp.divide(self.tokens_coefficient, jnp.power(n_tokens, self.tokens_exponent))
+
+    def loss(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
+        """Loss [nat per token]."""
+        return jnp.add(self.irreducible, self.reducible(n_params, n_tokens))
+
+    def tokens_for(self, loss: ArrayLike, n_params: ArrayLike) -> Array:
+        """Tokens that bring a model to a loss; infinite where no number of tokens does [token]."""
+        params = jnp.divide(self.params_coefficient, jnp.power(n_params, self.params_exponent))
+        left = jnp.subtract(loss, self.irreducible) - params
+        reachable = left > 0.0
+        log_ratio = jnp.log(self.tokens_coefficient / jnp.where(reachable, left, 1.0))
+        return jnp.where(reachable, jnp.exp(log_ratio / self.tokens_exponent), jnp.inf)
+
+    def optimum(self, training_flop: ArrayLike) -> tuple[Array, Array]:
+        r"""Parameters and tokens of least loss at a number of training flop.
+
+        $N^* = G (T/6)^{\beta/(\alpha+\beta)}$, $G = (\alpha A / \beta B)^{1/(\alpha+\beta)}$ (Hoffmann et al., eq. 4).
+
+        Args:
+            training_flop: T = 6 N D [flop].
+
+        Returns:
+            N [1] and D [token].
+        """
+        a, b = self.params_exponent, self.tokens_exponent
+        work = jnp.log(training_flop) - jnp.log(FLOP_PER_PARAM_TOKEN)
+        balance = jnp.log(a * self.params_coefficient / (b * self.tokens_coefficient))
+        log_params = (balance + b * work) / (a + b)
+        return jnp.exp(log_params), jnp.exp(work - log_params)
+
+
+class BatchLaw(eqx.Module):
+    r"""Critical batch size, $B_\mathrm{crit} = c\, D^{d} N^{n} T^{t} L^{l} / o$.
+
+    A run with batch B takes $1 + B / B_\mathrm{crit}$ times the tokens and $1 + B_\mathrm{crit} / B$ times the steps of
+    the extremes (McCandlish et al. 2018, equation 2.11).
+
+    Attributes:
+        coefficient: c [token].
+        overhead: o, extra tokens of a run at the law's own batch over those of small batches [1].
+        tokens_exponent: d [1].
+        params_exponent: n [1].
+        flop_exponent: t [1].
+        loss_exponent: l [1].
+    """
+
+    coefficient: Number = eqx.field(converter=as_float)
+    overhead: Number = eqx.field(converter=as_float, default=1.0)
+    tokens_exponent: Number = eqx.field(converter=as_float, default=0.0)
+    params_exponent: Number = eqx.field(converter=as_float, default=0.0)
+    flop_exponent: Number = eqx.field(converter=as_float, default=0.0)
+    loss_exponent: Number = eqx.field(converter=as_float, default=0.0)
+
+    def critical(self, n_params: ArrayLike, n_tokens: ArrayLike, loss: ArrayLike) -> Array:
+        """Critical batch of a run [token]."""
+        log_params, log_tokens = jnp.log(n_params), jnp.log(n_tokens)
+        log_flop = jnp.log(FLOP_PER_PARAM_TOKEN) + log_params + log_tokens
+        exponent = self.tokens_exponent * log_tokens + self.params_exponent * log_params
+        exponent = exponent + self.flop_exponent * log_flop + self.loss_exponent * jnp.log(loss)
+        return jnp.divide(self.coefficient, self.overhead) * jnp.exp(exponent)
+
+
+class ShapeLaw(eqx.Module):
+    r"""Rise of the loss for deep and thin or shallow and wide models, $dL/L = \kappa \ln^2((d/L) / r)$.
+
+    Attributes:
+        kappa: strength [1].
+        ratio: r, width over depth of the best shape [1].
+    """
+
+    kappa: Number = eqx.field(converter=as_float)
+    ratio: Number = eqx.field(converter=as_float)
+
+    def penalty(self, d_model: ArrayLike, n_layers: ArrayLike) -> Array:
+        """Relative rise of the loss [1]."""
+        return jnp.multiply(self.kappa, jnp.log(d_model / (n_layers * self.ratio)) ** 2)
+
+
+def loss_law(name: str = "besiroglu") -> LossLaw:
+    """A loss law of the shipped table: `hoffmann`, `besiroglu` or `besiroglu-refit`."""
+    return LossLaw(**law_table("loss", name))
+
+
+def batch_law(name: str = "bergsma") -> BatchLaw:
+    """A batch law by name: `kaplan`, `zhang`, `zhang-refit`, `bergsma`, `deepseek`, `step-law` or `erdil`."""
+    return BatchLaw(**law_table("batch", name))
+
+
+def shape_law(name: str = "kaplan") -> ShapeLaw:
+    """The shape law of the shipped table."""
+    return ShapeLaw(**law_table("shape", name))
+
+
+def compute_exponent(name: str = "kaplan") -> float:
+    """Exponent of the loss in training compute, whole loss, along the compute-optimal line [1]."""
+    return float(law_table("compute", name)["exponent"])

@@ -1,0 +1,1 @@
+"""The analytic frontier model of training time, which is not the calibrated one."""

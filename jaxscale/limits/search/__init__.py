@@ -1,0 +1,1 @@
+"""Search for the fastest design of the frontier model."""

@@ -1,0 +1,249 @@
+"""Best relaxed plan of every scenario and training compute, with a certificate."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxscale._compile import filter_jit
+from jaxscale.errors import InputError
+from jaxscale.limits.frontier.degrees import Degrees
+from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.search.barrier import Optimum, better, minimise, tolerances
+from jaxscale.limits.search.feasible_set import EXCESS, N_COORDINATES, degrees_at
+from jaxscale.limits.search.frontier_problem import (
+    N_LIMITS,
+    Problem,
+    fastest,
+    log_time_from,
+    log_utilisation,
+    utilisation_problem,
+)
+from jaxscale.limits.search.starts import scattered
+from jaxscale.optimise.packed_rows import where_rows
+
+N_STARTS = 1
+"""Starts of every search [1]."""
+
+FIRST_STEPS = 30
+"""Newton steps of the first start at most; 97 of 100 searches need fewer [1]."""
+
+MOST_STARTS = 4
+"""Starts of a search that finds no certificate [1]."""
+
+N_STEPS = 60
+"""Newton steps of a search at most [1]."""
+
+CHUNK = 2048
+"""Problems of one call of the compiled search, filled up where there are fewer, so that it is compiled once [1]."""
+
+SIZES = 32
+"""Training computes of a curve: one size for all curves, since each asks for a compilation of its own [1]."""
+
+CERTIFIED = {True: 1e-6, False: 1e-4}
+"""KKT residual of a certified optimum, in double precision and not [1]."""
+
+
+class PlanResult(NamedTuple):
+    """Best plans found.
+
+    Attributes:
+        utilisation: share of the peak that the run sustains; zero where no plan ends the run in time [1].
+        log_time: natural logarithm of the batch's time [s].
+        degrees: the plans.
+        feasible: whether a plan ends the run in time and fits the memory.
+        residual: KKT residual; of the fastest batch where even that misses the deadline or the memory [1].
+        certified: whether the residual is small enough for the number format.
+        optimum: where the search ended.
+    """
+
+    utilisation: Float[Array, "*batch"]
+    log_time: Float[Array, "*batch"]
+    degrees: Degrees
+    feasible: Bool[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    certified: Bool[Array, "*batch"]
+    optimum: Optimum
+
+
+class _Ends(NamedTuple):
+    """What a search has found so far: the best end of its starts, and the fastest batch."""
+
+    best: Optimum
+    fast: Optimum
+
+
+def search(
+    problems: Problem, asked: Bool[Array, " problem"], n_starts: Array | int = N_STARTS, n_steps: Array | int = N_STEPS
+) -> PlanResult:
+    """Best relaxed plans of many problems; more starts or steps never make one worse.
+
+    Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts. Where
+    the first start does not end certified and in time within `FIRST_STEPS`, the fastest batch is sought: where even
+    that misses the deadline or the memory, no plan is feasible, and its residual certifies this. What is then still
+    open goes on from further starts, until it is certified. In the shipped library, from 1e25 to 10^31.7 flop, 1,118
+    of 1,120 points are certified so (double precision); the others lie in a decentralised cluster.
+
+    Args:
+        problems: the searches, every leaf [problem].
+        asked: which of them are searched; the others cost nothing.
+        n_starts: starts of every search, at most `MOST_STARTS` [1].
+        n_steps: Newton steps of each start at most [1].
+
+    Returns:
+        The plans.
+    """
+    dtype = jnp.result_type(problems.log_deadline)
+    limit, excess = CERTIFIED[jnp.finfo(dtype).bits > 32], tolerances(dtype).excess
+    cubes = jnp.asarray(scattered(MOST_STARTS), dtype)
+    unknown = jnp.full(problems.log_deadline.shape, jnp.inf, dtype)
+    origin = jnp.zeros((*unknown.shape, N_COORDINATES), dtype)
+    nothing = Optimum(origin, jnp.zeros((*unknown.shape, N_LIMITS), dtype), unknown, unknown)
+
+    def late(fast: Optimum) -> Array:
+        """Whether the fastest batch, certified, misses the deadline or the memory."""
+        times = jax.vmap(log_time_from)(fast.objective, fast.point, fastest(problems))
+        return ((times > problems.log_deadline + excess) | (fast.point[:, EXCESS] > excess)) & (fast.residual <= limit)
+
+    def stage(ends: _Ends, which: tuple[Array, Array, Array, Array]) -> tuple[_Ends, None]:
+        cube, speed, always, steps = which
+        done = (ends.best.residual <= limit) & (ends.best.point[:, EXCESS] <= excess)
+        # Fewer steps than the first start's leave much open: then no further starts, or more steps might do worse.
+        further = ~(done | late(ends.fast)) & (speed | (n_steps >= FIRST_STEPS))
+        wanted = asked & (always | further)
+        posed = jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problems), problems)
+        found = minimise(cube, posed, wanted, steps)
+        gain = better(found, ends.best, limit)
+        return _Ends(where_rows(~speed & gain, found, ends.best), where_rows(speed & wanted, found, ends.fast)), None
+
+    block = jnp.asarray([0, 0, *range(1, MOST_STARTS)])
+    stages = jnp.arange(MOST_STARTS + 1)
+    speed = stages == 1
+    always = (block < n_starts) & ~speed
+    steps = jnp.where(stages == 0, jnp.minimum(n_steps, FIRST_STEPS), n_steps)
+    ends, _ = jax.lax.scan(stage, _Ends(nothing, nothing), (cubes[block], speed, always, steps))
+    best, hopeless = ends.best, late(ends.fast)
+    residual = jnp.where(hopeless, ends.fast.residual, best.residual)
+    feasible = ~hopeless & (best.point[:, EXCESS] <= excess)
+    times = jax.vmap(log_time_from)(best.objective, best.point, problems)
+    utilisation = jnp.exp(jax.vmap(log_utilisation)(best.point, times, problems))
+    return PlanResult(
+        jnp.where(feasible, utilisation, 0.0),
+        times,
+        jax.vmap(degrees_at)(best.point, problems.work),
+        feasible,
+        residual,
+        residual <= limit,
+        best,
+    )
+
+
+@filter_jit
+def _searched(
+    log_flop: Array, scenarios: Scenario, speed: Array, asked: Array, n_starts: Array, n_steps: Array
+) -> PlanResult:
+    return search(jax.vmap(utilisation_problem)(log_flop, scenarios, speed), asked, n_starts, n_steps)
+
+
+def survey_logs(
+    log_flop: Float[np.ndarray | Array, "scenario size"],
+    scenarios: Scenario,
+    speed: Bool[np.ndarray, "scenario size"] | bool = False,
+    *,
+    n_starts: int = N_STARTS,
+    n_steps: int = N_STEPS,
+) -> PlanResult:
+    """Best relaxed plans where each scenario has training computes of its own.
+
+    Args:
+        log_flop: natural logarithms of training compute [flop].
+        scenarios: assumptions, every leaf [scenario].
+        speed: where the fastest batch is wanted, not the highest utilisation.
+        n_starts: starts of each search, at most `MOST_STARTS` [1].
+        n_steps: Newton steps of each start at most [1].
+
+    Returns:
+        Plans [scenario, size].
+
+    Raises:
+        InputError: more starts than there are.
+    """
+    if not 1 <= n_starts <= MOST_STARTS:
+        raise InputError(f"n_starts = {n_starts} is out of range; expected 1 to {MOST_STARTS}")
+    dtype = jnp.result_type(float)
+    scenarios = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), scenarios)
+    logs = jnp.asarray(log_flop, dtype)
+
+    def searched(sizes: Array, assumed: Scenario, kinds: Array, asked: Array) -> PlanResult:
+        return _searched(sizes, assumed, kinds, asked, jnp.asarray(n_starts), jnp.asarray(n_steps))
+
+    return at_sizes(searched, logs, scenarios, jnp.broadcast_to(jnp.asarray(speed), logs.shape))
+
+
+def at_sizes(
+    function: Callable[..., Any], log_flop: Float[Array, "scenario size"], scenarios: Scenario, *others: Any
+) -> Any:
+    """Results of a compiled function at every size of every scenario, in chunks.
+
+    Args:
+        function: takes log compute, scenario, the others, each [case], and which rows are cases.
+        log_flop: natural logarithms of training compute [flop].
+        scenarios: assumptions, every leaf [scenario].
+        others: trees, every leaf [scenario, size, ...].
+
+    Returns:
+        What the function returns, every leaf [scenario, size, ...].
+    """
+    n_scenarios, n_sizes = log_flop.shape
+    sizes, *parts = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (log_flop, *others))
+    repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
+    found = in_chunks(function, (sizes, repeated, *parts))
+    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
+
+
+def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
+    """Results of many cases, in chunks of one shape that the host's cores share; told which rows are cases."""
+    count = len(cases[0])
+    fill = -count % CHUNK
+    padded = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, fill), *[(0, 0)] * (leaf.ndim - 1)], mode="edge"), cases)
+    padded = (*padded, jnp.arange(count + fill) < count)
+    starts = range(0, count + fill, CHUNK)
+    parts = [jax.tree.map(lambda leaf, at=at: leaf[at : at + CHUNK], padded) for at in starts]
+    wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def run(part: Any) -> Any:
+        # The precision chosen for a block of code is that of its thread.
+        with jax.enable_x64(wide):
+            return jax.block_until_ready(function(*part))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(run, parts))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:count], *found)
+
+
+def survey(
+    training_flop: Float[np.ndarray | Array, " size"],
+    scenarios: Scenario,
+    *,
+    n_starts: int = N_STARTS,
+    n_steps: int = N_STEPS,
+) -> PlanResult:
+    """Best relaxed plans of many scenarios at many training computes, in one call.
+
+    Args:
+        training_flop: T [flop].
+        scenarios: assumptions, every leaf [scenario].
+        n_starts: starts of each search [1].
+        n_steps: Newton steps of each start at most [1].
+
+    Returns:
+        Plans [scenario, size].
+    """
+    log_flop = np.log(np.asarray(training_flop, float))
+    shape = (np.shape(scenarios.peak_flops)[0], len(log_flop))
+    return survey_logs(np.broadcast_to(log_flop, shape), scenarios, n_starts=n_starts, n_steps=n_steps)

@@ -1,0 +1,1 @@
+"""Constrained minimisation of smooth problems: descent, augmented Lagrangian, interior point."""

@@ -1,0 +1,247 @@
+r"""Exact optimum: primal-dual interior point, many candidates at once, in double precision.
+
+Slacks $s$ turn $g(u) \le 0$ into $g + s = 0$; each Newton step solves
+
+$$ (H + J^T S^{-1} Z J)\, \delta u = -(\nabla f + J^T z) - J^T S^{-1} (\mu - S z + Z (g + s)) $$
+
+with the Hessian H of the Lagrangian from central differences of its exact gradient, its eigenvalues made positive, and
+a line search on the $\ell_1$ merit $f - \mu \sum \ln s + \sum_j \nu_j \lvert g_j + s_j \rvert$; $\mu$ falls once its
+problem is solved. A full step that only the curvature of the constraints spoils is corrected to second order (Maratos
+effect).
+References: Nocedal & Wright 2006, Numerical Optimization, section 19.3 (Fiacco-McCormick); Waechter & Biegler 2006,
+Mathematical Programming 106, section 2.4 (correction).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxscale.optimise.goals import Goals
+from jaxscale.optimise.problems import Problems
+
+DISPLACEMENT, LEAST_DISPLACEMENT = 1e-5, 1e-9
+"""Of the central differences of the gradient; half the distance to the nearest face where that is between them [1]."""
+
+STEPS = tuple(0.5**k for k in range(1, 13))
+"""Shares of the longest step that keeps slacks positive, tried where that one fails [1]."""
+
+FLOOR, HIGHEST_FLOOR = 1e-6, 1e2
+"""Range of the least eigenvalue of the Newton matrix; it rises where a full step fails, as a trust region does [1]."""
+
+PENALTY_FACTOR, LEAST_PENALTY = 2.0, 1e-2
+"""Penalty of a violation over its multiplier, and where that is zero; more would stop steps along curved bounds [1]."""
+
+LOWEST_BARRIER = 1e-11
+"""Where the barrier ends [1]."""
+
+CORRECTIONS = 2
+"""Second-order corrections of a full step [1]."""
+
+PATIENCE = 60
+"""Steps without a residual a tenth lower after which a candidate is given up [1]."""
+
+
+class Optimum(NamedTuple):
+    """What the interior point found, for each candidate.
+
+    Attributes:
+        points: [candidate, coordinate].
+        values: log quantities [candidate, quantity].
+        multipliers: of the bounds [candidate, quantity].
+        residual: largest of scaled stationarity, violation and complementarity, the KKT residual [candidate].
+    """
+
+    points: np.ndarray
+    values: np.ndarray
+    multipliers: np.ndarray
+    residual: np.ndarray
+
+
+class _Local(NamedTuple):
+    """The problem near a point: quantities, constraints, their slopes, curvature of the Lagrangian."""
+
+    values: np.ndarray
+    constraints: np.ndarray
+    slope: np.ndarray
+    jacobian: np.ndarray
+    hessian: np.ndarray
+
+
+def _constraints(points: np.ndarray, values: np.ndarray, wanted: Goals, bounded: np.ndarray) -> np.ndarray:
+    """Bounds, then the faces of the cube [..., constraint]."""
+    return np.concatenate([wanted.residuals(values)[..., bounded], -points, points - 1.0], axis=-1)
+
+
+def _local(points: np.ndarray, problems: Problems, wanted: Goals, bounded: np.ndarray, z: np.ndarray) -> _Local:
+    count, size = points.shape
+    reach = np.clip(0.5 * np.minimum(points, 1.0 - points), LEAST_DISPLACEMENT, DISPLACEMENT)
+    shifts = np.concatenate([np.zeros((1 + len(bounded), size)), np.eye(size), -np.eye(size)])
+    cloud = points[:, None, :] + reach[:, None, :] * shifts
+    force = np.repeat(wanted.weights[:, None, :], cloud.shape[1], axis=1)
+    single, whole = slice(1, 1 + len(bounded)), slice(1 + len(bounded), None)
+    force[:, single] = np.eye(force.shape[-1])[bounded]
+    force[:, whole, bounded] += z[:, None, : len(bounded)]
+    rows = np.repeat(np.arange(count), cloud.shape[1])
+    values, slopes = problems.rows(rows).pulled(cloud.reshape(-1, size), force.reshape(len(rows), -1))
+    values, slopes = values.reshape(count, -1, values.shape[-1])[:, 0], slopes.reshape(count, -1, size)
+    ahead, behind = slopes[:, whole][:, :size], slopes[:, whole][:, size:]
+    second = (ahead - behind) / (2.0 * reach[..., None])
+    faces = np.broadcast_to(np.eye(size), (count, size, size))
+    jacobian = np.concatenate([slopes[:, single], -faces, faces], axis=1)
+    constraints = _constraints(points, values, wanted, bounded)
+    return _Local(values, constraints, slopes[:, 0], jacobian, 0.5 * (second + np.swapaxes(second, -1, -2)))
+
+
+def _newton(
+    here: _Local, s: np.ndarray, z: np.ndarray, mu: np.ndarray, floor: np.ndarray, primal: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps of points, slacks and multipliers that remove the violation `primal` of g + s = 0."""
+    pull, jacobian = z / s, here.jacobian
+    matrix = here.hessian + np.einsum("cji,cj,cjk->cik", jacobian, pull, jacobian)
+    target = mu[:, None] / s + pull * primal
+    right = -(here.slope + np.einsum("cji,cj->ci", jacobian, target))
+    eigenvalues, vectors = np.linalg.eigh(matrix)
+    scaled = np.einsum("cij,ci->cj", vectors, right) / np.maximum(np.abs(eigenvalues), floor[:, None])
+    du = np.einsum("cij,cj->ci", vectors, scaled)
+    ds = -primal - np.einsum("cji,ci->cj", jacobian, du)
+    return du, ds, mu[:, None] / s - z - pull * ds
+
+
+def _longest(value: np.ndarray, change: np.ndarray, keep: float) -> np.ndarray:
+    """Longest step that leaves the share 1 - keep of every positive number [candidate]."""
+    ratio = np.where(change < 0.0, -keep * value / np.where(change < 0.0, change, -1.0), np.inf)
+    return np.minimum(ratio.min(axis=-1), 1.0)
+
+
+class _Search(NamedTuple):
+    """Where the candidates stand, and the merit function of each."""
+
+    points: np.ndarray
+    slacks: np.ndarray
+    here: _Local
+    problems: Problems
+    wanted: Goals
+    bounded: np.ndarray
+    z: np.ndarray
+    mu: np.ndarray
+    floor: np.ndarray
+
+    def now(self) -> np.ndarray:
+        """Merit where the candidates stand."""
+        missed = self.here.constraints + self.slacks
+        return self._merit(self.wanted.objective(self.here.values), self.slacks, missed, self.z, self.mu)
+
+    def after(self, rows: np.ndarray, du: np.ndarray, ds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Merit and g + s of some candidates after a step; infinite where the merit is not a number."""
+        points, slacks = self.points[rows] + du, self.slacks[rows] + ds
+        values, wanted = self.problems.rows(rows).values(points), self.wanted.rows(rows)
+        missed = _constraints(points, values, wanted, self.bounded) + slacks
+        merit = self._merit(wanted.objective(values), slacks, missed, self.z[rows], self.mu[rows])
+        return np.where(np.isfinite(merit), merit, np.inf), missed
+
+    @staticmethod
+    def _merit(objective: np.ndarray, slacks: np.ndarray, missed: np.ndarray, z: np.ndarray, mu: np.ndarray) -> Any:
+        penalties = PENALTY_FACTOR * z + LEAST_PENALTY
+        return objective - mu * np.log(slacks).sum(-1) + (penalties * np.abs(missed)).sum(-1)
+
+    def rows(self, picked: np.ndarray) -> tuple[_Local, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What a Newton step of some candidates starts from."""
+        here = _Local(*(part[picked] for part in self.here))
+        return here, self.slacks[picked], self.z[picked], self.mu[picked], self.floor[picked]
+
+
+def _search(search: _Search) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Changes of points, slacks and multipliers, full, else corrected, else shorter; the next floor of eigenvalues."""
+    rows = np.arange(len(search.points))
+    primal = search.here.constraints + search.slacks
+    du, ds, dz = _newton(*search.rows(rows), primal)
+    allowed = search.now()
+    allowed = allowed + 1e-12 * np.abs(allowed)
+    longest = _longest(search.slacks, ds, 0.995)[:, None]
+    point_change, slack_change = longest * du, longest * ds
+    merit, missed = search.after(rows, point_change, slack_change)
+    failed = np.flatnonzero(merit > allowed)
+    target = longest * primal
+    for _ in range(CORRECTIONS):
+        target = target + missed
+        if not len(failed):
+            break
+        corrected, slack, _ = _newton(*search.rows(failed), target[failed])
+        share = _longest(search.slacks[failed], slack, 0.995)[:, None]
+        merit, missed[failed] = search.after(failed, share * corrected, share * slack)
+        good = merit <= allowed[failed]
+        point_change[failed[good]], slack_change[failed[good]] = (share * corrected)[good], (share * slack)[good]
+        failed = failed[~good]
+    floor = np.maximum(0.1 * search.floor, FLOOR)
+    if len(failed):
+        shares = _backtrack(search, failed, point_change, slack_change, allowed)
+        point_change[failed], slack_change[failed] = shares * point_change[failed], shares * slack_change[failed]
+        floor[failed] = np.minimum(search.floor[failed] / shares[:, 0], HIGHEST_FLOOR)
+    return point_change, slack_change, _longest(search.z, dz, 0.995)[:, None] * dz, floor
+
+
+def _backtrack(search: _Search, failed: np.ndarray, du: np.ndarray, ds: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """The longest tried share of a step that lowers the merit, else the one of least merit [failed, 1]."""
+    rows, shares = np.repeat(failed, len(STEPS)), np.tile(STEPS, len(failed))[:, None]
+    merit, _ = search.after(rows, shares * du[rows], shares * ds[rows])
+    merit = merit.reshape(len(failed), -1)
+    lower = merit <= allowed[failed, None]
+    pick = np.where(lower.any(axis=1), lower.argmax(axis=1), merit.argmin(axis=1))
+    return np.asarray(STEPS)[pick][:, None]
+
+
+def polish(
+    points: np.ndarray, problems: Problems, wanted: Goals, n_steps: int = 200, tolerance: float = 1e-8
+) -> Optimum:
+    """Interior-point optimum from rough points.
+
+    Args:
+        points: [candidate, coordinate].
+        problems: one for each candidate.
+        wanted: objective and bounds, for all candidates or for each.
+        n_steps: Newton steps at most.
+        tolerance: KKT residual at which a candidate is done [1].
+
+    Returns:
+        The point of least KKT residual of each candidate.
+    """
+    points = np.clip(points, 1e-2, 1.0 - 1e-2)
+    live, bounded = np.arange(len(points)), wanted.bounded()
+    wanted = wanted.rows(live)
+    values = problems.values(points)
+    best = Optimum(points.copy(), values.copy(), np.zeros_like(values), np.full(len(points), np.inf))
+    mu, since, mark = np.full(len(points), 1e-2), np.zeros(len(points), int), np.full(len(points), np.inf)
+    s = np.maximum(-_constraints(points, values, wanted, bounded), 1e-2)
+    z, floor = mu[:, None] / s, np.full(len(points), FLOOR)
+    for _ in range(n_steps):
+        here = _local(points, problems, wanted, bounded, z)
+        primal, product = np.abs(here.constraints + s).max(-1), s * z
+        stationarity = here.slope + np.einsum("cji,cj->ci", here.jacobian, z)
+        dual = np.abs(stationarity).max(-1) / np.maximum(1.0, np.abs(z).max(-1))
+        residual = np.maximum(np.maximum(dual, here.constraints.max(-1)), product.max(-1))
+        _keep_better(best, live, Optimum(points, here.values, z[:, : len(bounded)], residual), bounded)
+        improved = residual < 0.9 * mark
+        since, mark = np.where(improved, 0, since + 1), np.where(improved, residual, mark)
+        going = (residual >= tolerance) & (since < PATIENCE) & np.isfinite(here.hessian).all(axis=(1, 2))
+        if not going.any():
+            break
+        solved = np.maximum(np.maximum(dual, primal), np.abs(product - mu[:, None]).max(-1)) < 10.0 * mu
+        mu = np.where(solved, np.maximum(np.minimum(0.2 * mu, mu**1.5), LOWEST_BARRIER), mu)
+        kept = (live, points, s, z, mu, since, mark, floor)
+        live, points, s, z, mu, since, mark, floor = (part[going] for part in kept)
+        here = _Local(*(part[going] for part in here))
+        problems, wanted = problems.rows(going), wanted.rows(going)
+        du, ds, dz, floor = _search(_Search(points, s, here, problems, wanted, bounded, z, mu, floor))
+        points, s, z = points + du, s + ds, z + dz
+        # Slacks may grow to what the constraint leaves; multipliers stay near mu / s.
+        z = np.clip(z, mu[:, None] / (1e8 * s), 1e8 * mu[:, None] / s)
+    return best
+
+
+def _keep_better(best: Optimum, live: np.ndarray, found: Optimum, bounded: np.ndarray) -> None:
+    """Write what was found into the best of each candidate where its residual is lower."""
+    lower = np.flatnonzero(found.residual < best.residual[live])
+    rows = live[lower]
+    best.points[rows], best.values[rows] = found.points[lower], found.values[lower]
+    best.multipliers[rows[:, None], bounded] = found.multipliers[lower]
+    best.residual[rows] = found.residual[lower]

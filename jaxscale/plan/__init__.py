@@ -1,0 +1,1 @@
+"""Parallel plans: their fields and words, derived local quantities, and the rules that they keep."""

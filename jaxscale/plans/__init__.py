@@ -1,0 +1,1 @@
+"""Parallel plans for a given model and cluster: enumerated, scored, chosen, explained."""

@@ -1,0 +1,151 @@
+"""What a search for a plan returns: the plans with their scores, and text and JSON made from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxscale._arrays import number
+from jaxscale.plan.plan import Plan
+
+DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
+
+
+def plan_words(plan: Plan) -> dict[str, Any]:
+    """A concrete plan as the integers and words that `Plan(...)` takes."""
+    words: dict[str, Any] = {name: round(number(getattr(plan, name))) for name in DEGREES}
+    words["sequence_parallel"] = bool(plan.sequence_parallel)
+    words["recompute"] = "full" if plan.recompute_full else "selective" if plan.recompute_selective else "none"
+    words["schedule"] = schedule_word(plan)
+    words["flash_attention"] = bool(plan.flash_attention)
+    words["overlap_gradients"] = bool(plan.overlap_gradients)
+    words["balanced_stages"] = bool(plan.balanced_stages)
+    words["gradient_bytes"] = number(plan.gradient_bytes)
+    words["fused_glu"] = bool(plan.fused_glu)
+    return words
+
+
+def schedule_word(plan: Plan) -> str:
+    """Name of the schedule of a concrete plan."""
+    if plan.gpipe:
+        return "gpipe"
+    if plan.zero_bubble:
+        return "zero-bubble"
+    return "interleaved" if number(plan.vpp) > 1 else "1f1b"
+
+
+@dataclass(frozen=True)
+class ScoredPlan:
+    """A plan and what the model says of it.
+
+    Attributes:
+        plan: the plan.
+        step_time: [s].
+        mfu: model flops over the 16-bit peak, attention counted in full [1].
+        memory: peak of the fullest chip [byte].
+        oom_probability: that a run exceeds the chip's memory, from the scatter of measured peaks [1].
+        terms: step time by cause [s].
+        memory_terms: peak memory by cause [byte].
+    """
+
+    plan: Plan
+    step_time: float
+    mfu: float
+    memory: float
+    oom_probability: float
+    terms: Mapping[str, float] = field(repr=False)
+    memory_terms: Mapping[str, float] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan's own fields, `step_time_s`, `mfu`, `memory_gb`, `oom_probability`."""
+        figures = {"step_time_s": self.step_time, "mfu": self.mfu, "memory_gb": self.memory / 1e9}
+        return {**plan_words(self.plan), **figures, "oom_probability": self.oom_probability}
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A plan that differs from the best in one decision.
+
+    Attributes:
+        decision: what differs.
+        before: its value in the best plan.
+        after: its value here.
+        time_change: step time over the best plan's, less 1 [1].
+        memory_change: peak memory beyond the best plan's [byte].
+        fits: whether it stays within the memory limit.
+    """
+
+    decision: str
+    before: Any
+    after: Any
+    time_change: float
+    memory_change: float
+    fits: bool
+
+    @property
+    def text(self) -> str:
+        """One line, such as `tp 8 -> 4: -3.1 % time, +6.2 GB memory, which does not fit`."""
+        change = f"{self.decision} {self.before} -> {self.after}: {100.0 * self.time_change:+.1f} % time"
+        memory = f"{self.memory_change / 1e9:+.1f} GB memory"
+        return f"{change}, {memory}" + ("" if self.fits else ", which does not fit")
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """The fastest plans that fit, and the proof that nothing was left out.
+
+    Attributes:
+        best: the fastest plan that fits.
+        top: the fastest ones in order, the best first.
+        step_time_interval: ends of the central 90 % interval of the best plan's step [s].
+        searched: valid plans scored.
+        infeasible: of these, or of the last window of a local search, plans that exceed the memory limit.
+        exhaustive: whether every valid plan of the space was scored.
+        memory_limit: what a plan may use so that the chosen out-of-memory probability holds [byte].
+        alternatives: plans that differ from the best in one decision, the closest in time first.
+        binds: what stands in the way of a faster step, one sentence each.
+        relaxed_step_time: of the continuous optimum from which a local search began [s].
+        kkt_residual: of that optimum; a large one means that it is not certified [1].
+    """
+
+    best: ScoredPlan
+    top: tuple[ScoredPlan, ...]
+    step_time_interval: tuple[float, float]
+    searched: int
+    infeasible: int
+    exhaustive: bool
+    memory_limit: float
+    alternatives: tuple[Alternative, ...]
+    binds: tuple[str, ...]
+    relaxed_step_time: float | None = None
+    kkt_residual: float | None = None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the best plan is the best: its alternatives, one line each."""
+        return tuple(alternative.text for alternative in self.alternatives)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `jaxscale plan --json`."""
+        return {
+            "best": self.best.to_json(),
+            "top": [scored.to_json() for scored in self.top],
+            "step_time_interval_s": list(self.step_time_interval),
+            "searched": self.searched,
+            "infeasible_by_memory": self.infeasible,
+            "exhaustive_optimum": self.exhaustive,
+            "memory_limit_gb": self.memory_limit / 1e9,
+            "terms_s": dict(self.best.terms),
+            "memory_terms_gb": {name: term / 1e9 for name, term in self.best.memory_terms.items()},
+            "reasons": list(self.reasons),
+            "binds": list(self.binds),
+            "relaxed_step_time_s": self.relaxed_step_time,
+            "kkt_residual": self.kkt_residual,
+        }
+
+    def summary(self) -> str:
+        """The choice in a few lines of text."""
+        words = plan_words(self.best.plan)
+        head = ", ".join(f"{name} {value}" for name, value in words.items())
+        figures = f"{self.best.step_time:.4g} s, MFU {self.best.mfu:.1%}, {self.best.memory / 1e9:.1f} GB"
+        count = f"{self.searched} valid plans scored, {self.infeasible} of them beyond {self.memory_limit / 1e9:.1f} GB"
+        return "\n".join([f"best plan: {head}", f"{figures}; {count}", *self.binds, *self.reasons])

@@ -1,0 +1,301 @@
+"""Every valid integer plan of a model on a cluster, as columns of numbers.
+
+The columns grow one decision at a time, and each rule of `plan.violations` cuts as soon as its fields are there, so
+that the table never holds more than a few times the plans that survive. Plans that the cost model cannot tell apart
+appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and selective
+recomputation needs attention that stores its scores.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale._arrays import PRECISIONS, number, with_fields
+from jaxscale.errors import InputError
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan, shares_key_values, suits_domain
+from jaxscale.workload import Transformer
+
+Columns = dict[str, np.ndarray]
+
+FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages", "gradient_bytes", "fused_glu")
+"""Fields of a plan that all plans of a space share."""
+
+FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in FIXED)
+"""Fields of a plan that differ between the rows of a table."""
+
+
+@dataclass(frozen=True)
+class PlanSpace:
+    """What may be chosen; a field of None admits every valid value.
+
+    Zero-bubble schedules are left out unless asked for: the model gives them the memory of 1F1B, which flatters them.
+
+    Attributes:
+        tp: tensor-parallel degrees [1].
+        pp: pipeline stages [1].
+        vpp: virtual stages per chip [1].
+        cp: context-parallel degrees [1].
+        ep: expert-parallel degrees [1].
+        micro_batch_size: sequences per microbatch [1].
+        zero_stage: ZeRO stages, of 0 to 3.
+        hybrid_sharding: also shard groups smaller than dp (HSDP) at ZeRO stage 3.
+        sequence_parallel: values admitted where tp > 1.
+        recompute: of none, selective, full.
+        schedule: of gpipe, 1f1b, interleaved, zero-bubble; without a pipeline every plan counts as 1f1b.
+        whole_chunks: interleave only chunks of equally many layers, as Megatron-LM demands.
+        flash_attention: fused attention in all plans.
+        overlap_gradients: gradients reduced while the last backward pass still runs, in all plans.
+        balanced_stages: layers shared out by cost, the logits head included, in all plans.
+        gradient_bytes: of a gradient while replicas reduce it, in all plans [byte].
+        fused_glu: gated MLPs by one kernel, in all plans.
+        precision: of the weight matmuls, in all plans.
+        domain_size: chips of a scale-up domain, which tp is to suit [1].
+    """
+
+    tp: Sequence[int] | None = None
+    pp: Sequence[int] | None = None
+    vpp: Sequence[int] | None = None
+    cp: Sequence[int] | None = None
+    ep: Sequence[int] | None = None
+    micro_batch_size: Sequence[int] | None = None
+    zero_stage: Sequence[int] = (0, 1, 2, 3)
+    hybrid_sharding: bool = True
+    sequence_parallel: Sequence[bool] = (False, True)
+    recompute: Sequence[str] = RECOMPUTE
+    schedule: Sequence[str] = ("gpipe", "1f1b", "interleaved")
+    whole_chunks: bool = True
+    flash_attention: bool = True
+    overlap_gradients: bool = True
+    balanced_stages: bool = False
+    gradient_bytes: float = 4.0
+    fused_glu: bool = False
+    precision: str = "bf16"
+    domain_size: float = 1.0
+
+    def __post_init__(self):
+        """Refuse unknown words and empty choices."""
+        for name, valid in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("zero_stage", (0, 1, 2, 3))):
+            chosen = getattr(self, name)
+            unknown = [value for value in chosen if value not in valid]
+            if unknown or not chosen:
+                expected = ", ".join(map(str, valid))
+                raise InputError(f"PlanSpace.{name} = {tuple(chosen)!r}; expected one or more of {expected}")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision = {self.precision!r}; expected one of {', '.join(PRECISIONS)}")
+
+
+def within_domains(space: PlanSpace | None, cluster: Cluster) -> PlanSpace:
+    """A space, or everything valid where None, whose tensor-parallel groups suit a cluster's scale-up domains."""
+    return replace(space or PlanSpace(), domain_size=number(cluster.network.level(0)[0]))
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """Plans as columns.
+
+    Attributes:
+        columns: the fields in `FIELDS`, each [plan].
+        space: where they come from.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    space: PlanSpace
+
+    def __len__(self) -> int:
+        """Number of plans."""
+        return len(self.columns["dp"])
+
+    def plan(self, row: int) -> Plan:
+        """One plan of concrete numbers."""
+        template = Plan(**{name: getattr(self.space, name) for name in FIXED})
+        values = {name: float(column[row]) for name, column in self.columns.items()}
+        return with_fields(template, values)
+
+    def stacked(self, rows: np.ndarray | slice = slice(None), size: int | None = None) -> tuple[Plan, np.ndarray]:
+        """Plans as one module of arrays, padded with copies of the first so that few shapes compile.
+
+        Args:
+            rows: which plans.
+            size: length of the arrays; the next power of two where None.
+
+        Returns:
+            A plan whose fields are arrays [row], precision [row, precision], and the mask of rows that are not padding.
+        """
+        picked = {name: column[rows] for name, column in self.columns.items()}
+        count = len(picked["dp"])
+        size = 1 << max(count - 1, 0).bit_length() if size is None else size
+        dtype = jnp.result_type(float)
+        fields = {name: np.concatenate([c, np.repeat(c[:1], size - count)]).astype(dtype) for name, c in picked.items()}
+        template = self.plan(0)
+        for name in FIXED:
+            shared = np.asarray(getattr(template, name), dtype)
+            fields[name] = np.broadcast_to(shared, (size, *shared.shape))
+        return with_fields(template, fields), np.arange(size) < count
+
+
+def divisors(whole: float | int) -> np.ndarray:
+    """Divisors of a whole number, ascending [1]; of a number that is not whole, none."""
+    if whole != round(whole) or whole < 1:
+        return np.zeros(0, np.int64)
+    small = np.arange(1, math.isqrt(round(whole)) + 1)
+    small = small[round(whole) % small == 0]
+    return np.unique(np.concatenate([small, round(whole) // small]))
+
+
+def enumerate_plans(
+    model: Transformer, n_chips: float | int, global_batch_size_seqs: float | int, space: PlanSpace | None = None
+) -> PlanTable:
+    """Every valid plan that uses all chips and makes up the global batch exactly.
+
+    Args:
+        model: the transformer, concrete.
+        n_chips: chips of the cluster [1].
+        global_batch_size_seqs: B [sequence].
+        space: what may be chosen; everything valid where None.
+
+    Returns:
+        The plans; possibly none.
+    """
+    space = space or PlanSpace()
+    columns = _degrees(model, n_chips, global_batch_size_seqs, space)
+    columns = _sharding(model, columns, space)
+    columns = _schedules(model, columns, space)
+    columns = _activations(columns, space)
+    columns["shard_group"] = columns["dp"] // columns.pop("copies")
+    return PlanTable({name: columns[name] for name in FIELDS}, space)
+
+
+def admissible(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> Columns:
+    """Values that each degree can have by itself; together they must still divide chips and batch.
+
+    Args:
+        model: the transformer, concrete.
+        n_chips: chips of the cluster [1].
+        batch: B [sequence].
+        space: what may be chosen.
+
+    Returns:
+        Values of tp, pp, cp, ep, micro_batch_size and vpp, ascending [1].
+    """
+    chips = divisors(n_chips)
+    splits = (np.mod(model.n_heads, chips) == 0) & (np.mod(model.d_ff, chips) == 0)
+    splits &= shares_key_values(chips, number(model.n_kv_heads)) & suits_domain(chips, space.domain_size)
+    values = {
+        "tp": chips[splits],
+        "pp": chips[chips <= model.n_layers],
+        "cp": chips[(chips == 1) | (np.mod(model.seq_len, 2 * chips) == 0)],
+        "ep": divisors(number(model.n_experts)),
+        "micro_batch_size": divisors(batch),
+    }
+    admitted = {name: _admitted(valid, getattr(space, name)) for name, valid in values.items()}
+    return {**admitted, "vpp": _chunks(model, space)}
+
+
+def _chunks(model: Transformer, space: PlanSpace) -> np.ndarray:
+    """Virtual stages per chip that the layers and the space admit [1]."""
+    layers = number(model.n_layers)
+    chunks = divisors(layers) if space.whole_chunks else np.arange(1, math.floor(layers / 2) + 1)
+    return _admitted(chunks, space.vpp)
+
+
+def _degrees(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> Columns:
+    """Degrees tp, pp, cp, dp, ep and the batch split b, m."""
+    options = admissible(model, n_chips, batch, space)
+    columns: Columns = {"tp": options["tp"]}
+    columns = _cross(columns, "pp", options["pp"])
+    columns = _keep(columns, np.mod(n_chips, columns["tp"] * columns["pp"]) == 0)
+    columns = _cross(columns, "cp", options["cp"])
+    taken = columns["tp"] * columns["pp"] * columns["cp"]
+    columns["dp"] = np.maximum(round(n_chips) // taken, 1)
+    columns = _keep(columns, (columns["dp"] * taken == n_chips) & (np.mod(batch, columns["dp"]) == 0))
+    columns = _cross(columns, "ep", options["ep"])
+    # Each stage holds whole copies of the experts: as many as dp * cp over ep, or one that takes chips of tp.
+    replicas = columns["dp"] * columns["cp"]
+    room = np.where(columns["ep"] > replicas, replicas * columns["tp"], replicas)
+    columns = _keep(columns, room % columns["ep"] == 0)
+    columns = _cross(columns, "micro_batch_size", options["micro_batch_size"])
+    per_step = columns["dp"] * columns["micro_batch_size"]
+    columns = _keep(columns, np.mod(batch, per_step) == 0)
+    columns["n_microbatches"] = round(batch) // (columns["dp"] * columns["micro_batch_size"])
+    return columns
+
+
+def count_degrees(
+    model: Transformer, n_chips: float | int, global_batch_size_seqs: float | int, space: PlanSpace | None = None
+) -> int:
+    """Combinations of tp, pp, cp, dp, ep and micro-batch: a fiftieth or so of the valid plans [1]."""
+    return len(_degrees(model, n_chips, global_batch_size_seqs, space or PlanSpace())["dp"])
+
+
+def _sharding(model: Transformer, columns: Columns, space: PlanSpace) -> Columns:
+    """ZeRO stages, and at stage 3 the copies of the sharded weights that HSDP keeps."""
+    columns = _cross(columns, "zero_stage", np.unique(space.zero_stage))
+    stage, replicas = columns["zero_stage"], columns["dp"] * columns["cp"]
+    columns = _keep(columns, ((stage < 2) | (columns["pp"] == 1)) & ((replicas > 1) | (stage == min(space.zero_stage))))
+    hybrid = (columns["zero_stage"] == 3) & space.hybrid_sharding
+    single = {**_keep(columns, ~hybrid), "copies": np.ones(np.sum(~hybrid), np.int64)}
+    several = _keep(columns, hybrid)
+    copies = [divisors(float(dp)) for dp in np.unique(several["dp"])]
+    several = _cross(several, "copies", np.unique(np.concatenate([np.ones(1, np.int64), *copies])))
+    return _joined(single, _keep(several, several["dp"] % several["copies"] == 0))
+
+
+def _schedules(model: Transformer, columns: Columns, space: PlanSpace) -> Columns:
+    """Order of forward and backward passes, and interleaving."""
+    layers, piped = number(model.n_layers), columns["pp"] > 1
+    flat, chunked = _keep(columns, ~piped), _keep(columns, piped)
+    simple = [SCHEDULES.index(word) for word in SCHEDULES if word in space.schedule and word != "interleaved"]
+    plain = _cross(chunked, "schedule", np.asarray(simple, np.int64))
+    plain["vpp"] = np.ones_like(plain["schedule"])
+    one_stage = np.ones_like(flat["pp"])
+    tables = [{**flat, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
+    if "interleaved" in space.schedule:
+        chunked = _keep(chunked, chunked["n_microbatches"] % chunked["pp"] == 0)
+        chunks = _chunks(model, space)
+        chunked = _cross(chunked, "vpp", chunks[chunks > 1])
+        parts = chunked["pp"] * chunked["vpp"]
+        chunked = _keep(chunked, (parts <= layers) & ((np.mod(layers, parts) == 0) | (not space.whole_chunks)))
+        tables.append({**chunked, "schedule": np.full_like(chunked["pp"], SCHEDULES.index("interleaved"))})
+    columns = _joined(*tables)
+    schedule = columns.pop("schedule")
+    columns["gpipe"] = (schedule == SCHEDULES.index("gpipe")).astype(np.int64)
+    columns["zero_bubble"] = (schedule == SCHEDULES.index("zero-bubble")).astype(np.int64)
+    return columns
+
+
+def _activations(columns: Columns, space: PlanSpace) -> Columns:
+    """Sequence parallelism and recomputation."""
+    columns = _cross(columns, "sequence_parallel", np.unique(space.sequence_parallel).astype(np.int64))
+    unsplit = int(min(space.sequence_parallel))
+    columns = _keep(columns, (columns["tp"] > 1) | (columns["sequence_parallel"] == unsplit))
+    words = [word for word in RECOMPUTE if word in space.recompute]
+    if space.flash_attention and "none" in words:
+        words = [word for word in words if word != "selective"]
+    columns = _cross(columns, "recompute", np.asarray([RECOMPUTE.index(word) for word in words]))
+    recompute = columns.pop("recompute")
+    columns["recompute_selective"] = (recompute == RECOMPUTE.index("selective")).astype(np.int64)
+    columns["recompute_full"] = (recompute == RECOMPUTE.index("full")).astype(np.int64)
+    return columns
+
+
+def _admitted(valid: np.ndarray, wanted: Sequence[int] | None) -> np.ndarray:
+    return valid if wanted is None else valid[np.isin(valid, np.asarray(wanted))]
+
+
+def _cross(columns: Columns, name: str, values: np.ndarray) -> Columns:
+    """Every row with every value of a new column."""
+    count = len(next(iter(columns.values())))
+    crossed = {key: np.repeat(column, len(values)) for key, column in columns.items()}
+    return {**crossed, name: np.tile(values, count)}
+
+
+def _keep(columns: Columns, mask: np.ndarray) -> Columns:
+    return {name: column[mask] for name, column in columns.items()}
+
+
+def _joined(*tables: Columns) -> Columns:
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

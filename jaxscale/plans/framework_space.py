@@ -1,0 +1,27 @@
+"""Plans as one framework runs them: what its users cannot choose is fixed to what it does."""
+
+from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.runs.defaults import default_for, is_fused
+
+
+def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
+    """Every plan of a framework: its kernels, stages, and width and overlap of gradients, all degrees free.
+
+    Args:
+        framework: a framework of `runs/defaults.toml`, such as `nemo`; any other counts as one that it does not name.
+        precision: of the weight matmuls.
+
+    Returns:
+        The space.
+
+    Raises:
+        InputError: unknown precision; says which there are.
+    """
+    return PlanSpace(
+        flash_attention=is_fused(default_for("attention_kernel", framework, None)),
+        overlap_gradients=default_for("overlap_gradients", framework, None),
+        balanced_stages=default_for("balanced_stages", framework, None),
+        gradient_bytes=float(default_for("gradient_bytes", framework, None)),
+        fused_glu=default_for("fused_glu", framework, None),
+        precision=precision,
+    )

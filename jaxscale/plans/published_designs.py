@@ -1,0 +1,90 @@
+"""Published training runs against what would be chosen for their model, batch and cluster."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from jaxscale._arrays import number
+from jaxscale._resources import data_path, read_toml
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.errors import InputError
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.memory import memory
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan
+from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.choice import PlanChoice, plan_words
+from jaxscale.plans.enumerate import FIXED, PlanSpace
+from jaxscale.step import step_time
+
+
+@functools.cache
+def published_designs() -> dict[str, dict[str, Any]]:
+    """Published runs by name, as `data/published_designs.toml` has them."""
+    return read_toml(data_path("published_designs.toml"))["designs"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published run and the plan chosen for it.
+
+    Attributes:
+        name: of the run.
+        published: its plan.
+        measured: published step time [s].
+        predicted: step time of the published plan, by the model [s].
+        memory: peak of the published plan, by the model [byte].
+        choice: plans chosen for the same model, batch and chips, with the same attention kernel.
+    """
+
+    name: str
+    published: Plan
+    measured: float
+    predicted: float
+    memory: float
+    choice: PlanChoice
+
+    @property
+    def error(self) -> float:
+        """Predicted over published step time of the published plan, less 1 [1]."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def gain(self) -> float:
+        """Share of the predicted step time that the chosen plan would save [1]."""
+        return 1.0 - self.choice.best.step_time / self.predicted
+
+    @property
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """Published and chosen value of what differs."""
+        first, second = plan_words(self.published), plan_words(self.choice.best.plan)
+        return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+
+
+def compare_design(name: str, coefficients: Coefficients | None = None) -> Comparison:
+    """Choose a plan for a published run.
+
+    Args:
+        name: of `published_designs`.
+        coefficients: fitted parameters; the shipped default where None.
+
+    Returns:
+        Published and chosen plan with their times.
+
+    Raises:
+        InputError: unknown name; says which there are.
+    """
+    known = published_designs()
+    if name not in known:
+        raise InputError(f"published design {name!r} is unknown; expected one of {', '.join(known)}")
+    design = known[name]
+    shape, machine = model(design["model"], seq_len=design["seq_len"]), cluster(design["gpu"], design["n_gpus"])
+    levels = {"gpu": design["gpu"], "precision": "bf16", "framework": design.get("framework")}
+    pooled = load_fit() if coefficients is None else coefficients
+    plan, fitted = Plan(**design["plan"]), resolve(pooled, levels)
+    space = PlanSpace(**{name: value for name, value in plan_words(plan).items() if name in FIXED})
+    batch = design["global_batch_size_seqs"]
+    choice = best_plan(shape, machine, batch, coefficients=pooled, levels=levels, space=space)
+    seconds, peak = (number(part(shape, plan, machine, fitted).total) for part in (step_time, memory))
+    return Comparison(name, plan, design["step_time_s"], seconds, peak, choice)

@@ -1,0 +1,182 @@
+"""Why a plan is the best: its neighbours, what binds, and what to do where nothing fits."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxscale._arrays import number
+from jaxscale.errors import InputError
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import RECOMPUTE
+from jaxscale.plans.choice import Alternative
+from jaxscale.plans.enumerate import PlanTable
+from jaxscale.plans.score import Scores
+from jaxscale.workload import Transformer
+
+STATIC_TERMS = ("weights", "gradients", "optimizer")
+"""Memory that more chips always divide further."""
+
+SCHEDULE_WORDS = ("1f1b", "gpipe", "zero-bubble")
+
+
+def decisions(table: PlanTable) -> dict[str, np.ndarray]:
+    """What is chosen freely; dp and the number of microbatches follow from it. Each column is [plan]."""
+    c = table.columns
+    free = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage", "sequence_parallel")
+    return {
+        **{name: c[name] for name in free},
+        "copies": c["dp"] // c["shard_group"],
+        "recompute": c["recompute_selective"] + 2 * c["recompute_full"],
+        "schedule": c["gpipe"] + 2 * c["zero_bubble"],
+    }
+
+
+def _differences(table: PlanTable, best: int) -> dict[str, np.ndarray]:
+    """Decisions in which each plan differs from the best, without those that another decision forces."""
+    chosen = decisions(table)
+    differs = {name: column != column[best] for name, column in chosen.items()}
+    c = table.columns
+    unsplit = (c["tp"] == 1) | (c["tp"][best] == 1)
+    unpiped = (c["pp"] == 1) | (c["pp"][best] == 1)
+    replicas = c["dp"] * c["cp"]
+    alone = (replicas == 1) | (replicas[best] == 1)
+    # Without FSDP there are no copies of a shard group; where a plan turns to it, one group of all replicas is meant.
+    sharded = c["zero_stage"] == 3
+    differs["copies"] = sharded & (chosen["copies"] != np.where(sharded[best], chosen["copies"][best], 1))
+    forced = {"sequence_parallel": unsplit, "vpp": unpiped, "schedule": unpiped, "zero_stage": alone}
+    return {name: column & ~forced[name] if name in forced else column for name, column in differs.items()}
+
+
+def alternatives(table: PlanTable, scores: Scores, best: int, limit: float) -> tuple[Alternative, ...]:
+    """The plans next to the best one: one decision moved to its next lower or higher value.
+
+    Args:
+        table: all plans.
+        scores: their step times and memory.
+        best: row of the best plan.
+        limit: memory that a plan may use [byte].
+
+    Returns:
+        The alternatives, the closest in time first.
+    """
+    differs = _differences(table, best)
+    changes = np.sum(list(differs.values()), axis=0)
+    chosen = decisions(table)
+    found = []
+    for name, column in chosen.items():
+        rows = np.flatnonzero(differs[name] & (changes == 1))
+        values = np.unique(column[rows])
+        below, above = values[values < column[best]][-1:], values[values > column[best]][:1]
+        for value in (*below, *above):
+            here = rows[column[rows] == value]
+            fits = scores.memory[here] <= limit
+            row = int(here[np.lexsort((scores.step_time[here], ~fits))[0]])
+            found.append(_alternative(name, column[best], value, scores, best, row, limit))
+    return tuple(sorted(found, key=lambda alternative: alternative.time_change))
+
+
+def _alternative(name: str, before: Any, after: Any, scores: Scores, best: int, row: int, limit: float) -> Alternative:
+    words = {"recompute": RECOMPUTE, "schedule": SCHEDULE_WORDS, "sequence_parallel": (False, True)}
+    spoken = [words[name][value] if name in words else int(value) for value in (before, after)]
+    return Alternative(
+        decision=name.replace("copies", "copies of the shards"),
+        before=spoken[0],
+        after=spoken[1],
+        time_change=float(scores.step_time[row] / scores.step_time[best] - 1.0),
+        memory_change=float(scores.memory[row] - scores.memory[best]),
+        fits=bool(scores.memory[row] <= limit),
+    )
+
+
+def short_plan(table: PlanTable, row: int) -> str:
+    """The degrees of one plan in a few words."""
+    c = table.columns
+    degrees = " ".join(f"{name} {c[name][row]}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep") if c[name][row] > 1)
+    recompute = RECOMPUTE[int(c["recompute_selective"][row] + 2 * c["recompute_full"][row])]
+    return f"{degrees or 'one chip'}, micro-batch {c['micro_batch_size'][row]}, recompute {recompute}"
+
+
+def binding(
+    table: PlanTable, scores: Scores, best: int, limit: float, terms: Mapping[str, float], peak: Mapping[str, float]
+) -> tuple[str, ...]:
+    """What stands in the way of a faster step.
+
+    Args:
+        table: all plans.
+        scores: their step times and memory.
+        best: row of the best plan.
+        limit: memory that a plan may use [byte].
+        terms: step time of the best plan by cause [s].
+        peak: its memory by cause [byte].
+
+    Returns:
+        One sentence on memory, one on time.
+    """
+    total, time = float(scores.memory[best]), float(scores.step_time[best])
+    largest = max(peak, key=lambda name: peak[name])
+    room = f"{total / 1e9:.1f} of {limit / 1e9:.1f} GB used, most of it {largest} ({peak[largest] / 1e9:.1f} GB)"
+    unlimited = int(np.argmin(scores.step_time))
+    gain = 1.0 - float(scores.step_time[unlimited]) / time
+    if gain > 0.0:
+        faster = f"memory binds: {short_plan(table, unlimited)} would be {100.0 * gain:.1f} % faster"
+        memory = f"{faster} but takes {scores.memory[unlimited] / 1e9:.1f} GB; {room}"
+    else:
+        memory = f"memory does not bind: {room}"
+    shares = sorted(terms.items(), key=lambda item: -item[1])[:4]
+    return memory, "time goes to " + ", ".join(f"{name} {100.0 * term / time:.1f} %" for name, term in shares)
+
+
+def nothing_valid(model: Transformer, n_chips: float | int, batch: float | int, unbatched: PlanTable) -> InputError:
+    """Error where no plan obeys the rules.
+
+    Args:
+        model: the transformer.
+        n_chips: chips of the cluster [1].
+        batch: global batch [sequence].
+        unbatched: plans that would be valid were the batch a multiple of all degrees.
+
+    Returns:
+        The error, naming batches that would do.
+    """
+    where = f"no valid plan for {n_chips:g} chips and a global batch of {batch:g} sequences"
+    if not len(unbatched):
+        heads = f"n_heads = {model.n_heads:g}, d_ff = {model.d_ff:g}, n_layers = {model.n_layers:g}"
+        return InputError(
+            f"{where}: the chips do not split into dp * tp * pp * cp with {heads}; expected another n_chips"
+        )
+    degrees = ", ".join(str(dp) for dp in np.unique(unbatched.columns["dp"])[:4])
+    return InputError(f"{where}: dp must divide the batch; expected a multiple of one of {degrees}")
+
+
+def nothing_fits(
+    table: PlanTable, scores: Scores, row: int, peak: Mapping[str, float], cluster: Cluster, limit: float
+) -> InputError:
+    """Error where every plan exceeds the memory limit.
+
+    Args:
+        table: all plans.
+        scores: their step times and memory.
+        row: the leanest plan.
+        peak: its memory by cause [byte].
+        cluster: the chips.
+        limit: memory that a plan may use [byte].
+
+    Returns:
+        The error, naming the largest term and what would fit.
+    """
+    need, capacity, n_chips = float(scores.memory[row]), number(cluster.chip.hbm_bytes), number(cluster.n_chips)
+    largest = max(peak, key=lambda name: peak[name])
+    chip = f"a chip of {math.ceil(need / limit * capacity / 1e9)} GB"
+    rest = need - sum(peak[name] for name in STATIC_TERMS)
+    if largest in STATIC_TERMS and rest < limit:
+        more = math.ceil(n_chips * (need - rest) / (limit - rest))
+        remedy = f"expected {chip}, about {more} chips, or a smaller model"
+    elif largest in STATIC_TERMS:
+        remedy = f"expected {chip} or a smaller model"
+    else:
+        remedy = f"expected {chip}, shorter sequences, or a batch that allows more chips per replica"
+    allowed = f"{need / 1e9:.1f} GB of {limit / 1e9:.1f} GB allowed"
+    used = f"the leanest of {len(table)} ({short_plan(table, row)}) takes {allowed}"
+    return InputError(f"no plan fits in memory: {used}, most of it {largest} ({peak[largest] / 1e9:.1f} GB); {remedy}")

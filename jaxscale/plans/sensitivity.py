@@ -1,0 +1,207 @@
+r"""What matters: elasticities of any prediction, and what a tenth more of something buys.
+
+The elasticity $\partial \ln f / \partial \ln x$ of every leaf comes from one reverse pass.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxscale._arrays import number
+from jaxscale._compile import filter_jit
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.errors import InputError
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.plan.plan import Plan
+from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.choice import PlanChoice
+from jaxscale.plans.score import as_arrays, bare
+from jaxscale.step import step_time
+from jaxscale.workload import Transformer
+
+
+def elasticity(fn: Callable[..., Any], args: Any) -> Any:
+    r"""Elasticity of a positive function in every leaf of its arguments.
+
+    $\partial \ln f / \partial \ln x = (x / f) \, \partial f / \partial x$; a leaf at zero has elasticity zero.
+
+    Args:
+        fn: function that returns one positive number.
+        args: its arguments: a tuple of them, or the only one.
+
+    Returns:
+        Elasticities in the structure of `args` [1]; leaves that are not numbers stay as they are.
+
+    Raises:
+        InputError: the function is not positive and finite there.
+    """
+    arguments = args if type(args) is tuple else (args,)
+    numbers, rest = eqx.partition(arguments, _is_number)
+    # The slope at the default precision, whatever mixture of numbers came in.
+    numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), numbers)
+    value, slopes = _value_and_slopes(fn, numbers, rest)
+    if not (np.isfinite(number(value)) and number(value) > 0.0):
+        raise InputError(f"elasticity: the function is {number(value):g} here; expected a positive finite number")
+    scaled = jax.tree.map(lambda leaf, slope: jnp.where(leaf == 0.0, 0.0, leaf * slope / value), numbers, slopes)
+    result = eqx.combine(scaled, rest)
+    return result if type(args) is tuple else result[0]
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, int | float | np.ndarray | jax.Array | np.number) and not isinstance(leaf, bool)
+
+
+@filter_jit
+def _value_and_slopes(fn: Callable[..., Any], numbers: Any, rest: Any) -> tuple[Array, Any]:
+    return jax.value_and_grad(lambda leaves: fn(*eqx.combine(leaves, rest)))(numbers)
+
+
+def named(elasticities: Any, names: tuple[str, ...] = ()) -> list[tuple[str, float]]:
+    """Elasticities as a flat list, the largest in size first: what a bar plot shows.
+
+    Args:
+        elasticities: what `elasticity` returned.
+        names: names of the arguments, where it was a tuple.
+
+    Returns:
+        Pairs such as `("cluster.chip.hbm_bandwidth", -0.08)` [1].
+    """
+    pairs = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(elasticities)[0]:
+        if not _is_number(leaf):
+            continue
+        steps = [_step(key) for key in path]
+        if names and isinstance(path[0], jax.tree_util.SequenceKey):
+            steps[0] = names[path[0].idx]
+        values = np.atleast_1d(np.asarray(leaf))
+        for index, value in np.ndenumerate(values):
+            suffix = "".join(f"[{i}]" for i in index) if np.ndim(leaf) else ""
+            pairs.append((".".join(steps) + suffix, float(value)))
+    return sorted(pairs, key=lambda pair: -abs(pair[1]))
+
+
+def _step(key: Any) -> str:
+    for attribute in ("name", "key", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """What a better chip or network buys.
+
+    Attributes:
+        what: the quantity that is better by the share asked for.
+        same_plan: step time saved with the plan as it is [1].
+        new_plan: step time saved with the best plan for the better cluster [1].
+        choice: that plan.
+    """
+
+    what: str
+    same_plan: float
+    new_plan: float
+    choice: PlanChoice
+
+
+def _scaled(path: Callable[[Cluster], Any], index: int | None, factor: float, cluster: Cluster) -> Cluster:
+    def changed(leaf: Any) -> Any:
+        if index is None:
+            return leaf * factor
+        values = np.array(leaf, float)
+        values[..., index] *= factor
+        return values
+
+    return eqx.tree_at(path, cluster, replace_fn=changed)
+
+
+IMPROVEMENTS: Mapping[str, tuple[Callable[[Cluster], Any], int | None, bool]] = {
+    "peak flop/s": (lambda c: c.chip.peak_flops, None, True),
+    "memory bandwidth": (lambda c: c.chip.hbm_bandwidth, None, True),
+    "memory capacity": (lambda c: c.chip.hbm_bytes, None, True),
+    "scale-up bandwidth": (lambda c: c.network.bandwidth, 0, True),
+    "scale-out bandwidth": (lambda c: c.network.bandwidth, 1, True),
+    "spine bandwidth": (lambda c: c.network.bandwidth, 2, True),
+    "scale-up latency": (lambda c: c.network.latency, 0, False),
+    "scale-out latency": (lambda c: c.network.latency, 1, False),
+    "spine latency": (lambda c: c.network.latency, 2, False),
+}
+"""What can be better: where it sits in a cluster, at which network level, and whether more of it is better."""
+
+
+def improvements(
+    model: Transformer,
+    cluster: Cluster,
+    global_batch_size_seqs: float | int,
+    *,
+    share: float = 0.1,
+    coefficients: Coefficients | None = None,
+    levels: Mapping[str, str | None] | None = None,
+    **options: Any,
+) -> list[Improvement]:
+    """What a tenth more of each rate, or a tenth less of each latency, buys: with the plan as it is and with a new one.
+
+    The number of chips stays. The difference of the two columns is what choosing the plan again adds: small for rates
+    and latencies (envelope theorem), everything for the memory capacity.
+
+    Args:
+        model: the transformer.
+        cluster: chips and network as they are.
+        global_batch_size_seqs: B [sequence].
+        share: how much more [1].
+        coefficients: fitted parameters; the shipped default where None.
+        levels: framework, gpu and so on of the run, whose fitted effects apply.
+        options: of `best_plan`.
+
+    Returns:
+        Gains, the largest first.
+    """
+    if not 0.0 < share < 10.0:
+        raise InputError(f"share = {share:g} is out of range; expected a number above 0 and below 10")
+    pooled = load_fit() if coefficients is None else coefficients
+    fitted = resolve(pooled, levels or {})
+    today = best_plan(model, cluster, global_batch_size_seqs, coefficients=pooled, levels=levels, **options).best
+    alone = jax.tree.map(lambda leaf: np.asarray([leaf]), fitted)
+    table = []
+    for what, (path, index, more) in IMPROVEMENTS.items():
+        better = _scaled(path, index, 1.0 + share if more else 1.0 / (1.0 + share), cluster)
+        same = float(sampled_seconds(model, today.plan, better, alone)[0])
+        choice = best_plan(model, better, global_batch_size_seqs, coefficients=pooled, levels=levels, **options)
+        table.append(
+            Improvement(what, 1.0 - same / today.step_time, 1.0 - choice.best.step_time / today.step_time, choice)
+        )
+    return sorted(table, key=lambda improvement: -improvement.new_plan)
+
+
+@filter_jit
+def _seconds(model: Transformer, plan: Plan, cluster: Cluster, samples: Coefficients) -> Array:
+    return jax.vmap(lambda sample: step_time(model, plan, cluster, sample).total)(samples)
+
+
+def sampled_seconds(model: Transformer, plan: Plan, cluster: Cluster, samples: Coefficients) -> np.ndarray:
+    """Step time of one plan under each sample of the coefficients [s], [sample]."""
+    return np.asarray(_seconds(*as_arrays((model, plan, cluster, bare(samples)))))
+
+
+def choice_probability(choice: PlanChoice, model: Transformer, cluster: Cluster, samples: Coefficients) -> np.ndarray:
+    """Share of coefficient samples under which each of the ranked plans is the fastest of them.
+
+    Args:
+        choice: ranked plans.
+        model: the transformer.
+        cluster: chips and network.
+        samples: coefficients drawn from their uncertainty, every leaf [sample].
+
+    Returns:
+        Probabilities in the order of `choice.top`; they add up to one [plan].
+    """
+    times = np.stack([sampled_seconds(model, scored.plan, cluster, samples) for scored in choice.top])
+    winners = np.argmin(times, axis=0)
+    return np.bincount(winners, minlength=len(times)) / len(winners)

@@ -1,0 +1,181 @@
+"""Measured runs as arrays: one stacked model, plan and cluster, ready for one `vmap`."""
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxscale._arrays import Tree, stacked
+from jaxscale._compile import filter_jit
+from jaxscale.costs.data import held_params, local_params
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.memory import optimizer_state_bytes, weight_bytes
+from jaxscale.plan.plan import Plan
+from jaxscale.runs import RowDescription
+from jaxscale.workload import Transformer
+
+
+class RunBatch(eqx.Module):
+    """Runs that the model can answer, stacked along their leading axis.
+
+    Attributes:
+        model: shapes [row].
+        plan: plans [row].
+        cluster: clusters [row].
+    """
+
+    model: Transformer
+    plan: Plan
+    cluster: Cluster
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int(np.shape(self.plan.dp)[0])
+
+    def take(self, rows: np.ndarray) -> "RunBatch":
+        """The given rows, by index or mask."""
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], self)
+
+
+ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 32768, 65536, 262144)
+"""Rows are padded with copies of the first to one of these counts, so that few shapes are compiled [1]."""
+
+
+def bucket_of(n: int) -> int:
+    """Rows that n of them are padded to: a bucket, or a whole number of the largest [1]."""
+    largest = ROW_BUCKETS[-1]
+    return next((bucket for bucket in ROW_BUCKETS if bucket >= n), -(-n // largest) * largest)
+
+
+def padded(tree: PyTree, n: int) -> Any:
+    """Leaves of n rows as arrays of a bucket's, filled up with copies of the first."""
+    rows = np.pad(np.arange(n), (0, bucket_of(n) - n))
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), tree)
+
+
+MEASURED_COLUMNS = ("step_time", "peak_memory", "peak_bound", "parts")
+"""Fields of `Measured` that have one number for each run."""
+
+
+class Measured(eqx.Module):
+    """Measured runs: what ran, how long a step took, and to which levels each run belongs.
+
+    Attributes:
+        batch: what ran [row].
+        step_time: measured [s], [row].
+        peak_memory: measured [byte], nan where it was not [row].
+        peak_bound: what it was at most, as the run ended, infinite where its table does not say what was kept [byte],
+            [row].
+        parts: how many timings are behind all runs of a setup, where steps are composed of them [1], [row].
+        levels: level names of each row, by kind; static, never traced.
+    """
+
+    batch: RunBatch
+    step_time: Float[np.ndarray, " row"] | Float[Array, " row"]
+    peak_memory: Float[np.ndarray, " row"] | Float[Array, " row"]
+    peak_bound: Float[np.ndarray, " row"] | Float[Array, " row"]
+    parts: Float[np.ndarray, " row"] | Float[Array, " row"]
+    levels: Mapping[str, tuple[str, ...]] = eqx.field(static=True)
+
+    def take(self, rows: np.ndarray) -> "Measured":
+        """The given rows, by index or mask."""
+        index = np.arange(len(self.batch))[rows]
+        levels = {kind: tuple(values[i] for i in index) for kind, values in self.levels.items()}
+        columns = {name: np.asarray(getattr(self, name))[index] for name in MEASURED_COLUMNS}
+        return Measured(self.batch.take(index), **columns, levels=levels)
+
+
+def concatenate(tables: Sequence[Measured]) -> Measured:
+    """Several tables of measured runs as one."""
+    batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[table.batch for table in tables])
+    kinds = tables[0].levels
+    levels = {kind: tuple(level for table in tables for level in table.levels[kind]) for kind in kinds}
+    columns = {name: np.concatenate([getattr(table, name) for table in tables]) for name in MEASURED_COLUMNS}
+    return Measured(batch, **columns, levels=levels)
+
+
+def classes(numbers: PyTree, words: Sequence[Sequence[str]]) -> np.ndarray:
+    """Number of the class of each run; those of one class have the same numbers and words.
+
+    Args:
+        numbers: arrays, each stacked along its leading axis [row, ...].
+        words: columns of text [row].
+
+    Returns:
+        Whole numbers from 0 on [row].
+    """
+    leaves = jax.tree.leaves(numbers)
+    flat = [np.reshape(leaf, (len(leaf), math.prod(leaf.shape[1:]))) for leaf in leaves]
+    coded = [np.unique(column, return_inverse=True)[1][:, None] for column in words]
+    return np.unique(np.hstack([*flat, *coded]), axis=0, return_inverse=True)[1].ravel()
+
+
+FSDP_FROM = 0.95
+"""Share of the chip's memory above which weights, gradients and the optimizer's state count as not fitting [1]."""
+
+
+def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunBatch:
+    """Build and stack the model, plan and cluster of each described row.
+
+    Where a row names no ZeRO stage and its state could not fit with the one of its framework, it is taken as FSDP.
+
+    Raises:
+        ValueError: a shape or a degree that cannot be; the reader has checked files before.
+    """
+    batch = RunBatch(
+        _built(descriptions, lambda row: tuple(row.shape.items()), lambda row: Transformer(**row.shape)),
+        _built(descriptions, lambda row: tuple(row.plan.items()), lambda row: Plan(**row.plan)),
+        _built(descriptions, _asked_cluster, lambda row: _cluster(row, hardware)),
+    )
+    return _sharded_to_fit(batch, np.asarray([row.states_zero_stage for row in descriptions]))
+
+
+def _sharded_to_fit(batch: RunBatch, is_stated: np.ndarray) -> RunBatch:
+    """Runs with those as FSDP that state no ZeRO stage, have no pipeline and would not fit otherwise [row]."""
+    plan = batch.plan
+    is_open = np.flatnonzero(~is_stated & (plan.pp == 1.0) & (plan.dp * plan.cp > 1.0))
+    if not len(is_open):
+        return batch
+    use = np.asarray(_state_over_memory(padded(batch.take(is_open), len(is_open))))[: len(is_open)]
+    zero_stage = np.array(plan.zero_stage)
+    zero_stage[is_open[use > FSDP_FROM]] = 3.0
+    return eqx.tree_at(lambda runs: runs.plan.zero_stage, batch, zero_stage)
+
+
+@filter_jit
+def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
+    """Weights, gradients and the optimizer's state over the memory of a chip [1], [row]."""
+
+    def one(run: RunBatch) -> Array:
+        params, trained = local_params(run.model, run.plan), run.model.trainable_share
+        per_param = weight_bytes(run.model, run.plan) + run.plan.gradient_bytes * trained
+        optimizer = optimizer_state_bytes(run.plan) * trained * held_params(params, run.plan, 1)
+        return (per_param * params.total + optimizer) / run.cluster.chip.hbm_bytes
+
+    return jax.vmap(one)(batch)
+
+
+def _built(
+    rows: Sequence[RowDescription], asked: Callable[[RowDescription], Hashable], build: Callable[[RowDescription], Tree]
+) -> Tree:
+    """What each row asks for, built once for all that ask for the same, and stacked [row]."""
+    keys = [asked(row) for row in rows]
+    distinct = dict(zip(keys, rows, strict=True))
+    place = {key: position for position, key in enumerate(distinct)}
+    index = np.asarray([place[key] for key in keys])
+    return jax.tree.map(lambda leaf: leaf[index], stacked([build(row) for row in distinct.values()]))
+
+
+def _asked_cluster(row: RowDescription) -> Hashable:
+    return row.gpu, row.gpus_per_node, row.inter_node_gbit_per_s_per_gpu, row.n_gpus
+
+
+def _cluster(row: RowDescription, hardware: Hardware) -> Cluster:
+    entry = hardware[row.gpu]
+    return Cluster(entry.chip(), entry.network(row.gpus_per_node, row.inter_node_gbit_per_s_per_gpu), row.n_gpus)

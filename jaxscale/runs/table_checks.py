@@ -1,0 +1,144 @@
+"""What a reader should know of a table of measured runs: rows that cannot be used, numbers that cannot be.
+
+Nothing is dropped for it: the fit is robust to a few wrong runs, and what is wrong is for their owner to say.
+"""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from jaxscale._compile import filter_jit
+from jaxscale.runs import Row, Runs
+from jaxscale.runs.arrays import Measured, RunBatch
+from jaxscale.runs.cells import first_of
+from jaxscale.runs.siblings import contradicted
+from jaxscale.step import tokens_per_step
+from jaxscale.workload import model_flops
+
+LINES_TOLD = 10
+"""Lines of runs that are named one by one [1]."""
+
+LEAST_UTILISATION = 0.005
+"""Share of the peak that half of the runs of a real table exceed: 0.06 to 0.6 in the shipped tables [1]."""
+
+FAR_BELOW = 0.01
+"""Utilisation of a run over that of half of its table below which its time is hardly in the same unit [1]."""
+
+CAPACITY_SLACK = 1.1
+"""Peak memory over what the catalogue says of a chip, from which on no rounding of its capacity explains it [1]."""
+
+TOLERANCE = 0.05
+"""Difference up to which two statements of the same speed count as one, as where the time is rounded [1]."""
+
+PLACE = "source_row"
+"""Column that tells copies of a row apart."""
+
+Say = Callable[[str], None]
+
+
+def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
+    """Say all that there is to know before a fit.
+
+    Args:
+        runs: the table.
+        measured: its rows that can be fitted.
+        index: their positions in the table [row].
+        say: takes a line of text.
+    """
+    left_out = len(runs) - len(index)
+    if left_out:
+        others = sorted({str(row["status"]) for row in runs if row["status"] not in (None, "ok", "oom")})
+        named = f" (here {first_of(others, LINES_TOLD)})" if others else ""
+        say(
+            f"{runs.path}: {left_out} of {len(runs)} rows have no step time to count: none is stated, the status is "
+            f"other than ok{named}, or a setting that the model needs is missing"
+        )
+    tell_doubts(runs, measured, index, say)
+
+
+def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
+    """Say what may be wrong with measured runs; takes what `tell` does."""
+    found = utilisation(measured)
+    if np.median(found) < LEAST_UTILISATION:
+        say(
+            f"{runs.path}: half of the runs reach less than {np.median(found):.2%} of the peak of their chips: check "
+            "that step_time_s is in seconds and global_batch_size_seqs in sequences"
+        )
+    lines = np.asarray([runs.rows[position].line for position in index])
+    for which, what in doubts(runs, measured, index, found):
+        if which.any():
+            named = first_of(lines[which].tolist(), LINES_TOLD)
+            say(f"{runs.path}: {which.sum()} of {len(lines)} runs {what} (lines {named}); they count all the same")
+
+
+def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarray) -> list[tuple[np.ndarray, str]]:
+    """What may be wrong with single runs.
+
+    Args:
+        runs: the table.
+        measured: its rows that can be fitted.
+        index: their positions in the table [row].
+        reached: their `utilisation` [1], [row].
+
+    Returns:
+        Whether each run is concerned [row], and what to say of those that are.
+    """
+    held = np.nan_to_num(measured.peak_memory / np.asarray(measured.batch.cluster.chip.hbm_bytes))
+    apart = np.abs(np.log([stated_twice(runs.rows[position]) for position in index])) > TOLERANCE
+    return [
+        (
+            reached > 1.0,
+            "take less time than their chips need to multiply: check that step_time_s is in seconds and "
+            "global_batch_size_seqs in sequences",
+        ),
+        (
+            reached < FAR_BELOW * np.median(reached),
+            f"reach less than {FAR_BELOW:.0%} of what half of the others do: check that their step_time_s is in "
+            "seconds",
+        ),
+        (held > CAPACITY_SLACK, "hold more than their chips can: check that peak_mem_gb is in 1e9 byte"),
+        (is_copy(runs, index), "are copies of an earlier row, down to the measured time"),
+        (apart, "state a throughput that contradicts their step time, which is the one used"),
+        (contradicted(measured), "contradict most of their siblings, with more work in less time or the reverse"),
+    ]
+
+
+def is_copy(runs: Runs, index: np.ndarray) -> np.ndarray:
+    """Whether a run has the values of an earlier one in all columns but its place in the source [row]."""
+    seen: set[tuple] = set()
+    found = []
+    for position in index:
+        values = tuple(sorted((name, value) for name, value in runs.rows[position].values.items() if name != PLACE))
+        found.append(values in seen)
+        seen.add(values)
+    return np.asarray(found, dtype=bool)
+
+
+def utilisation(measured: Measured) -> np.ndarray:
+    """Share of the peak, in the precision of its matmuls, at which each run does the flops of its model [1], [row].
+
+    Nothing recomputed, half of the attention masked, no gradients of frozen weights: what it has to do at least.
+    """
+    with jax.enable_x64(True):
+        return np.asarray(_least_times(measured.batch)) / np.asarray(measured.step_time)
+
+
+@filter_jit
+def _least_times(batch: RunBatch) -> jax.Array:
+    return jax.vmap(_least_time)(batch)
+
+
+def _least_time(run: RunBatch) -> jax.Array:
+    flops = model_flops(run.model, causal=True) * (2.0 + run.model.trainable_share) / 3.0
+    seconds_per_flop = run.cluster.chip.seconds_per_flop(run.plan.precision)
+    return flops * tokens_per_step(run.model, run.plan) * seconds_per_flop / run.cluster.n_chips
+
+
+def stated_twice(row: Row) -> float:
+    """Step time of a row over what its throughput comes to; 1 where it states only one of them [1]."""
+    stated = [row[name] for name in ("step_time_s", "tokens_per_s_per_gpu", "global_batch_size_seqs", "seq_len")]
+    if not all(stated):
+        return 1.0
+    time, throughput, batch, length = stated
+    return float(time * throughput * row["n_gpus"] / (batch * length))

@@ -1,0 +1,121 @@
+"""What is trained on what, and how it is laid out, with the number of chips left open."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._arrays import Number, as_float
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.memory import memory
+from jaxscale.plan.plan import Plan
+from jaxscale.step import StepTime, step_time
+from jaxscale.trends.fully_sharded import sharding_group, with_hop_latency
+from jaxscale.trends.power import ChipPower, throttle
+from jaxscale.trends.tariffs import Price
+from jaxscale.workload import Transformer
+
+UNLIMITED = 1e9
+"""Above every chip's power and every number of chips: no power cap [W], one copy that all replicas share [1]."""
+
+
+class Scenario(eqx.Module):
+    """A model, chips, and everything that decides speed, power and cost except how many chips there are.
+
+    Attributes:
+        model: the transformer.
+        cluster: chips and network; its `n_chips` is not read.
+        coefficients: fitted parameters of the run's framework and chip, `js.resolve(...)`.
+        hop_latency: of one hop of a ring, inside a domain and between domains [s].
+        power: what a chip draws while it computes, streams, communicates and waits.
+        price: of a chip with its share of server and network, and of electricity.
+        power_cap: limit set on each chip; the board's own where it is larger [W].
+    """
+
+    model: Transformer
+    cluster: Cluster
+    coefficients: Coefficients
+    hop_latency: Float[ArrayLike, "*batch level"]
+    power: ChipPower
+    price: Price
+    power_cap: Number = eqx.field(converter=as_float, default=UNLIMITED)
+
+
+class Layout(eqx.Module):
+    """How a scenario is laid over its chips; the data-parallel degree follows from their number.
+
+    Attributes:
+        tp: tensor-parallel degree [1].
+        pp: pipeline stages [1].
+        cp: context-parallel degree [1].
+        shard_group: data-parallel ranks that share one copy of the parameters (HSDP); all of them where larger [1].
+        n_microbatches: per step and replica [1].
+        zero_stage: 3 is FSDP; 1 where a pipeline would gather again for every microbatch [1].
+    """
+
+    tp: Number = eqx.field(converter=as_float, default=1.0)
+    pp: Number = eqx.field(converter=as_float, default=1.0)
+    cp: Number = eqx.field(converter=as_float, default=1.0)
+    shard_group: Number = eqx.field(converter=as_float, default=UNLIMITED)
+    n_microbatches: Number = eqx.field(converter=as_float, default=1.0)
+    zero_stage: Number = eqx.field(converter=as_float, default=3.0)
+
+
+def plan_at(layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0) -> Plan:
+    """The plan of a layout on n chips: dp = n / (tp pp cp), b = B / (m dp).
+
+    Args:
+        layout: degrees.
+        n_chips: n [1].
+        global_batch_size_seqs: B [sequence].
+        temperature: smoothing of the sharding group [1].
+
+    Returns:
+        The plan; its degrees need not be whole numbers.
+    """
+    dp = jnp.asarray(n_chips / (layout.tp * layout.pp * layout.cp))
+    return Plan(
+        dp=dp,
+        tp=layout.tp,
+        pp=layout.pp,
+        cp=layout.cp,
+        zero_stage=layout.zero_stage,
+        micro_batch_size=global_batch_size_seqs / (layout.n_microbatches * dp),
+        n_microbatches=layout.n_microbatches,
+        shard_group=sharding_group(layout.shard_group, dp, temperature),
+    )
+
+
+def step_at(
+    scenario: Scenario, layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
+) -> StepTime:
+    """Time of one step on n chips, term by term: `step_time` with the hop latency of the scenario, and throttled.
+
+    Args:
+        scenario: model, chips, coefficients.
+        layout: degrees.
+        n_chips: n [1].
+        global_batch_size_seqs: B [sequence].
+        temperature: 0 for exact maxima, above 0 their smooth forms [1].
+
+    Returns:
+        The terms [s].
+    """
+    plan = plan_at(layout, n_chips, global_batch_size_seqs, temperature)
+    cluster = cluster_at(scenario, plan)
+    return step_time(scenario.model, plan, cluster, scenario.coefficients, temperature)
+
+
+def cluster_at(scenario: Scenario, plan: Plan) -> Cluster:
+    """The cluster that a plan's collectives see, of as many chips as the plan takes, slowed by the power cap."""
+    cluster = eqx.tree_at(lambda c: c.n_chips, scenario.cluster, plan.n_chips)
+    cluster = eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, scenario.power, scenario.power_cap))
+    return with_hop_latency(cluster, scenario.coefficients, scenario.hop_latency)
+
+
+def memory_at(scenario: Scenario, layout: Layout, n_chips: Any, global_batch_size_seqs: Any) -> Array:
+    """Peak memory of the fullest chip [byte]."""
+    plan = plan_at(layout, n_chips, global_batch_size_seqs)
+    return memory(scenario.model, plan, cluster_at(scenario, plan), scenario.coefficients).total

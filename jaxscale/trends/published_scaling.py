@@ -1,0 +1,92 @@
+"""Figures of Fernandez et al. (arXiv 2411.13055) beside what the model says of the same workload."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.trends.deployment import Layout
+from jaxscale.trends.deployment_library import Overlay, scenario, table
+from jaxscale.trends.outcome import Outcome, outcomes
+from jaxscale.trends.strong_scaling import DEGREES, best_tensor_degree
+
+FIGURES = (
+    "throughput_fall",
+    "power_fall",
+    "tensor_parallel_gain",
+    "a100_mfu",
+    "h100_mfu",
+    "strong_scaling_mfu_few",
+    "strong_scaling_mfu_many",
+    "power_level",
+    "tensor_parallel_power",
+)
+"""What the model says, in the order of the columns of a comparison; the last two served to fit powers."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The model's answers to the published figures.
+
+    Attributes:
+        values: answer by figure, fractions or [W].
+        best_degree: best tensor-parallel degree at the few and at the many chips of the weak scaling [1].
+    """
+
+    values: dict[str, float]
+    best_degree: tuple[float, float]
+
+
+def reproduce(overlay: Overlay, coefficients: Coefficients | None = None) -> Reproduction:
+    """Answer every published figure.
+
+    Args:
+        overlay: hop latencies and powers.
+        coefficients: pooled coefficients; those of the fit of the paper's workload where None.
+
+    Returns:
+        The answers.
+    """
+    work, published = table()["workload"], table()["published"]
+    h100 = scenario(work["model"], work["gpu"], overlay=overlay, coefficients=coefficients)
+    a100 = scenario(work["model"], published["a100_mfu"]["gpu"], overlay=overlay, coefficients=coefficients)
+    share = work["sequences_per_chip"]
+    few, many = published["throughput_fall"]["n_chips"]
+    common = published["h100_mfu"]["n_chips"][0]
+    # One call, of one shape, for all points of a chip.
+    n = np.repeat([few, many, common], len(DEGREES)).astype(float)
+    weak = outcomes(h100, Layout(tp=np.tile(DEGREES, 3)), n, share * n)
+    older = outcomes(a100, Layout(tp=np.tile(DEGREES, 3)), n, share * n)
+    values, degrees = _weak_figures(weak)
+    strong = published["strong_scaling_mfu"]
+    _, fixed = best_tensor_degree(h100, strong["n_chips"], np.full(2, float(strong["global_batch_size_seqs"])))
+    values["a100_mfu"] = float(older.mfu[2 * len(DEGREES)])
+    values["strong_scaling_mfu_few"], values["strong_scaling_mfu_many"] = (float(value) for value in fixed.mfu)
+    return Reproduction({name: values[name] for name in FIGURES}, degrees)
+
+
+def _weak_figures(weak: Outcome) -> tuple[dict[str, float], tuple[float, float]]:
+    speed, watts, mfu = (
+        np.asarray(leaf).reshape(3, len(DEGREES)) for leaf in (weak.tokens_per_s_per_chip, weak.chip_power, weak.mfu)
+    )
+    best = np.argmax(speed, axis=1)
+    values = {
+        "throughput_fall": float(speed[1, 0] / speed[0, 0] - 1.0),
+        "power_fall": float(watts[1, 0] / watts[0, 0] - 1.0),
+        "tensor_parallel_gain": float(speed[1, best[1]] / speed[1, 0] - 1.0),
+        "h100_mfu": float(mfu[2, 0]),
+        "power_level": float(watts[0, 0]),
+        "tensor_parallel_power": float(watts[1, best[1]] - watts[1, 0]),
+    }
+    return values, (DEGREES[best[0]], DEGREES[best[1]])
+
+
+def published_values() -> dict[str, tuple[float, float]]:
+    """Published value and accepted deviation of each of `FIGURES`; nan where none is set."""
+    entries: dict[str, Any] = dict(table()["published"])
+    strong = entries.pop("strong_scaling_mfu")
+    known = {name: (entry["value"], entry.get("tolerance", float("nan"))) for name, entry in entries.items()}
+    for name, value in zip(("few", "many"), strong["value"], strict=True):
+        known[f"strong_scaling_mfu_{name}"] = (value, strong["tolerance"])
+    return {name: known[name] for name in FIGURES}

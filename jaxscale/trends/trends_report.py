@@ -1,0 +1,226 @@
+"""What the command shows: a document, a table and a figure of one scenario over a range of chips."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import ArrayLike
+
+from jaxscale.errors import InputError
+from jaxscale.report.figures.panels import Panel, panels
+from jaxscale.report.tables import make_table
+from jaxscale.trends.batch_rule import Batch
+from jaxscale.trends.crossover import best_degrees
+from jaxscale.trends.deployment import Layout, Scenario
+from jaxscale.trends.outcome import Outcome, outcomes, peak_memory
+from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
+from jaxscale.trends.uncertainty import sample_scenarios
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+N_SAMPLES = 32
+"""Samples behind the interval of the best degree [1]."""
+
+LARGEST = 1e6
+"""Most chips that a range may reach [1]."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A scenario over a range of chips.
+
+    Attributes:
+        outcome: speed, power, cost [point].
+        memory: peak of the fullest chip, whatever it has [byte], [point].
+        returns: marginal returns [point].
+        degree: best tensor-parallel degree: median, lower and upper end of its 90 % interval [3, point].
+        gain: throughput that it adds [1], [point].
+        least_return: share that a worthwhile chip returns [1].
+        last_chip: chips from which an extra one returns less [1].
+    """
+
+    outcome: Outcome
+    memory: np.ndarray
+    returns: Returns
+    degree: np.ndarray
+    gain: np.ndarray
+    least_return: float
+    last_chip: float
+
+
+def chip_range(lowest: float, highest: float) -> np.ndarray:
+    """Numbers of chips, a factor of two apart, from the lowest to the highest.
+
+    Raises:
+        InputError: an empty range.
+    """
+    if not 1.0 <= lowest < highest <= LARGEST:
+        raise InputError(f"chips from {lowest:g} to {highest:g}: expected 1 <= from < to <= {LARGEST:g}")
+    n = lowest * 2.0 ** np.arange(int(np.log2(highest / lowest)) + 1)
+    return n if n[-1] == highest else np.append(n, highest)
+
+
+def batch_of(sequences_per_chip: float | None, global_batch_size_seqs: float | None) -> Batch:
+    """Weak scaling with so many sequences per chip (two where nothing is said), or strong scaling at a global batch.
+
+    Raises:
+        InputError: both, or a number that is not positive.
+    """
+    if sequences_per_chip is not None and global_batch_size_seqs is not None:
+        raise InputError(
+            "both --sequences-per-chip and --global-batch are given; expected one (weak or strong scaling)"
+        )
+    share = 2.0 if sequences_per_chip is None else sequences_per_chip
+    value = share if global_batch_size_seqs is None else global_batch_size_seqs
+    if not 0.0 < value < 1e9:
+        raise InputError(f"batch = {value:g} sequences is out of range; expected a number above 0")
+    return Batch(per_chip=share) if global_batch_size_seqs is None else Batch(fixed=value)
+
+
+def check_layout(layout: Layout, batch: Batch, n_chips: np.ndarray) -> None:
+    """Check that the layout has room on the fewest chips, and a sequence for every replica and microbatch throughout.
+
+    Raises:
+        InputError: it has not; says what would be valid.
+    """
+    shards = float(layout.tp * layout.pp * layout.cp)
+    if n_chips[0] < shards:
+        raise InputError(f"tp * pp * cp = {shards:g} exceeds the fewest chips, {n_chips[0]:g}; expected at most that")
+    least = float(np.min(np.asarray(batch.at(n_chips)) * shards / n_chips))
+    if least < float(layout.n_microbatches) * (1.0 - 1e-9):
+        raise InputError(
+            f"a replica gets {least:g} sequences for {layout.n_microbatches:g} microbatches on the most chips; "
+            "expected at least one each: raise the batch or tp, pp, cp, or lower --to"
+        )
+
+
+def trend(scenario: Scenario, layout: Layout, batch: Batch, n_chips: np.ndarray, least_return: float) -> Trend:
+    """Everything that the command shows.
+
+    Args:
+        scenario: model, chips, coefficients, power, price.
+        layout: degrees.
+        batch: how the global batch follows n.
+        n_chips: n, ascending [point].
+        least_return: share that a worthwhile chip returns [1].
+
+    Returns:
+        The trend.
+
+    Raises:
+        InputError: the share is not between 0 and 1.
+    """
+    if not 0.0 < least_return < 1.0:
+        raise InputError(f"least return = {least_return:g} is out of range; expected a share between 0 and 1")
+    domain = max(2.0, float(scenario.cluster.network.domain_size[0]))
+    best = best_degrees(sample_scenarios(scenario, N_SAMPLES), batch, n_chips, bounds=(1.0, domain))
+    points = (scenario, layout, n_chips, np.asarray(batch.at(n_chips)))
+    return Trend(
+        outcome=outcomes(*points),
+        memory=peak_memory(*points),
+        returns=marginal_returns(scenario, layout, batch, n_chips),
+        degree=np.quantile(best.degree, [0.5, 0.05, 0.95], axis=0),
+        gain=best.gain[0],
+        least_return=least_return,
+        last_chip=last_worthwhile_chip(scenario, layout, batch, least_return, reference=float(n_chips[0]), largest=2e6),
+    )
+
+
+def document(found: Trend) -> dict[str, Any]:
+    """The trend as one JSON document, SI units."""
+    outcome, returns = found.outcome, found.returns
+    first = float(returns.average[0])
+    return {
+        "n_chips": outcome.n_chips,
+        "global_batch_size_seqs": outcome.global_batch_size_seqs,
+        "step_time_s": outcome.times.total,
+        "terms_s": outcome.times.terms(),
+        "tokens_per_s": outcome.tokens_per_s,
+        "tokens_per_s_per_chip": outcome.tokens_per_s_per_chip,
+        "mfu": outcome.mfu,
+        "memory_bytes": found.memory,
+        "exposed_share": outcome.exposed_share,
+        "chip_power_w": outcome.chip_power,
+        "tokens_per_joule": outcome.tokens_per_joule,
+        "tokens_per_chip_hour": outcome.tokens_per_chip_hour,
+        "tokens_per_dollar": outcome.tokens_per_dollar,
+        "marginal_tokens_per_s_per_chip": returns.per_chip,
+        "marginal_tokens_per_joule": returns.per_watt,
+        "marginal_tokens_per_dollar": returns.per_dollar,
+        "marginal_tokens_per_joule_of_cap": returns.per_watt_of_cap,
+        "return_of_last_chip": returns.per_chip / first,
+        "best_tp": {"median": found.degree[0], "lo": found.degree[1], "hi": found.degree[2], "gain": found.gain},
+        "least_return": found.least_return,
+        "last_worthwhile_chip": found.last_chip,
+    }
+
+
+def trend_table(found: Trend) -> "Table":
+    """The trend as a table."""
+    o, r = found.outcome, found.returns
+    share = np.asarray(r.per_chip / r.average[0])
+    degree = [f"{middle:.1f} ({low:.1f} to {high:.1f})" for middle, low, high in found.degree.T]
+    columns = {
+        "chips": [f"{n:.0f}" for n in np.asarray(o.n_chips)],
+        "tokens/s per chip": [f"{speed:.0f}" for speed in np.asarray(o.tokens_per_s_per_chip)],
+        "MFU %": _percent(o.mfu, 1),
+        "exposed %": _percent(o.exposed_share, 1),
+        "GB per chip": [f"{held / 1e9:.0f}" for held in found.memory],
+        "W per chip": [f"{watts:.0f}" for watts in np.asarray(o.chip_power)],
+        "tokens/J": [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
+        "M tokens/$": [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
+        "last chip returns %": _percent(share, 0),
+        "best tp (90 %)": degree,
+        "its gain %": _percent(found.gain, 0),
+    }
+    return make_table("Hardware scaling", tuple(columns), list(zip(*columns.values(), strict=True)), text=())
+
+
+def memory_line(scenario: Scenario, found: Trend) -> str:
+    """A sentence on the numbers of chips whose memory does not hold their share; empty where all do."""
+    capacity = float(scenario.cluster.chip.hbm_bytes)
+    short = np.asarray(found.outcome.n_chips)[found.memory > capacity]
+    if not len(short):
+        return ""
+    need = f"{found.memory.max() / 1e9:.0f} of {capacity / 1e9:.0f} GB each on the fewest"
+    return f"up to {short.max():.0f} chips do not have the memory ({need}); their figures are of time alone"
+
+
+def _percent(shares: ArrayLike, digits: int) -> list[str]:
+    return [f"{100.0 * share:.{digits}f}" for share in np.asarray(shares)]
+
+
+def last_chip_line(found: Trend) -> str:
+    """A sentence on the last worthwhile chip."""
+    share, first = 100 * found.least_return, float(found.outcome.n_chips[0])
+    if not np.isfinite(found.last_chip):
+        return f"an extra chip returns more than {share:g} % of one at {first:.0f} chips throughout"
+    return f"beyond {found.last_chip:.0f} chips an extra one returns less than {share:g} % of one at {first:.0f} chips"
+
+
+def draw(found: Trend) -> "Figure":
+    """Throughput, power, marginal returns and best degree against chips."""
+    o, r = found.outcome, found.returns
+    n, first = np.asarray(o.n_chips), float(r.average[0])
+    share = {"average": np.asarray(r.average) / first, "one more chip": np.asarray(r.per_chip) / first}
+    watts = {"tokens per joule": np.asarray(o.tokens_per_joule) / float(o.tokens_per_joule[0])}
+    watts["tokens per dollar"] = np.asarray(o.tokens_per_dollar) / float(o.tokens_per_dollar[0])
+    shares = {"MFU": np.asarray(o.mfu), "exposed share of the step": np.asarray(o.exposed_share)}
+    best = {"fastest tp": found.degree[0]}
+    chips = "chips [1]"
+    parts = (
+        Panel("What a chip returns", chips, f"of a chip at {n[0]:.0f} chips [1]", n, share),
+        Panel("Utilisation and exposed communication", chips, "share [1]", n, shares),
+        Panel("Per joule and dollar", chips, f"of that at {n[0]:.0f} chips [1]", n, watts),
+        Panel(
+            "Best tensor-parallel degree, 90 % band",
+            chips,
+            "tp [1]",
+            n,
+            best,
+            bands={"fastest tp": (found.degree[1], found.degree[2])},
+        ),
+    )
+    return panels(parts)

@@ -1,0 +1,141 @@
+"""The list of plans: agrees with the rules of `violations`, misses none, repeats none."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from jaxscale.errors import InputError
+from jaxscale.models import model
+from jaxscale.plan.plan import SCHEDULES, Plan, violations
+from jaxscale.plans.choice import plan_words
+from jaxscale.plans.enumerate import FIELDS, PlanSpace, divisors, enumerate_plans
+from jaxscale.workload import Transformer
+
+CASES = {
+    "dense": (Transformer(12, 1024, 8, 512), 48, 96),
+    "mixture": (Transformer(8, 512, 8, 256, n_experts=6, moe_top_k=2, d_ff_expert=512), 48, 96),
+    "odd": (Transformer(9, 768, 12, 384), 36, 72),
+}
+EVERYTHING = PlanSpace(schedule=SCHEDULES, whole_chunks=False)
+
+
+def key(plan: Plan) -> tuple[float, ...]:
+    return tuple(float(getattr(plan, name)) for name in FIELDS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_listed_plan_is_valid(case):
+    transformer, n_chips, batch = CASES[case]
+    table = enumerate_plans(transformer, n_chips, batch, EVERYTHING)
+    rows = np.random.default_rng(0).choice(len(table), min(300, len(table)), replace=False)
+    for row in rows:
+        plan = table.plan(int(row))
+        assert violations(transformer, plan, n_chips) == []
+        assert plan.global_batch_size_seqs == batch
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_valid_plan_is_listed(case):
+    """Random plans that break no rule are in the list; those that break one are not."""
+    transformer, n_chips, batch = CASES[case]
+    table = enumerate_plans(transformer, n_chips, batch, EVERYTHING)
+    listed = set(zip(*(table.columns[name].astype(float).tolist() for name in FIELDS), strict=True))
+    assert len(listed) == len(table), "a plan is listed twice"
+    random, found, refused = np.random.default_rng(1), 0, 0
+    degrees = np.arange(1, 13)
+    for _ in range(6000):
+        tp, pp, cp, ep, size = random.choice(degrees, 5, p=0.5 ** np.arange(12) / np.sum(0.5 ** np.arange(12)))
+        dp = n_chips // (tp * pp * cp)
+        microbatches = batch // (max(dp, 1) * size)
+        schedule = random.choice(SCHEDULES) if pp > 1 else "1f1b"
+        if dp < 1 or dp * size * microbatches != batch:
+            continue
+        vpp = random.integers(2, 5) if schedule == "interleaved" else 1
+        stage = random.integers(0, 4) if dp * cp > 1 else 0
+        group = random.choice(divisors(int(dp))) if stage == 3 else dp
+        recompute = random.choice(["none", "full"])
+        split = bool(tp > 1 and random.integers(2))
+        plan = Plan(
+            dp, tp, pp, vpp, cp, ep, stage, size, microbatches, split, recompute, schedule=schedule, shard_group=group
+        )
+        valid = violations(transformer, plan, n_chips) == []
+        assert (key(plan) in listed) == valid, plan_words(plan)
+        found, refused = found + valid, refused + (not valid)
+    assert found > 20
+    assert refused > 10
+
+
+def test_space_restricts():
+    transformer, n_chips, batch = CASES["dense"]
+    table = enumerate_plans(
+        transformer, n_chips, batch, PlanSpace(tp=(2, 5), recompute=("full",), zero_stage=(1,), schedule=("1f1b",))
+    )
+    assert len(table) > 0
+    assert set(table.columns["tp"]) == {2}
+    assert set(table.columns["zero_stage"]) == {1}
+    assert set(table.columns["recompute_full"]) == {1}
+    assert set(table.columns["vpp"]) == {1}
+
+
+def test_selective_recomputation_counts_only_where_it_differs():
+    transformer, n_chips, batch = CASES["dense"]
+    fused = enumerate_plans(transformer, n_chips, batch)
+    stored = enumerate_plans(transformer, n_chips, batch, PlanSpace(flash_attention=False))
+    assert not fused.columns["recompute_selective"].any()
+    assert len(stored) == 3 * len(fused) // 2
+
+
+def test_padding_repeats_a_valid_plan():
+    transformer, n_chips, batch = CASES["odd"]
+    table = enumerate_plans(transformer, n_chips, batch)
+    plans, mask = table.stacked()
+    size = len(mask)
+    assert size & (size - 1) == 0
+    assert size >= len(table) == mask.sum()
+    assert plans.precision.shape == (size, 5)
+    np.testing.assert_array_equal(plans.n_chips, n_chips)
+
+
+def test_no_plan():
+    transformer, _, _ = CASES["dense"]
+    assert len(enumerate_plans(transformer, 7919, 96)) == 0
+
+
+@pytest.mark.parametrize("number", [1, 12, 97, 1024, 3072, 10**9])
+def test_divisors(number):
+    found = divisors(number)
+    assert (number % found == 0).all()
+    assert (np.diff(found) > 0).all()
+    primes = [p for p in range(2, 100) if number % p == 0 and all(p % q for q in range(2, p))]
+    if number < 10**6:
+        assert len(found) == sum(number % d == 0 for d in range(1, number + 1))
+    assert all(p in found for p in primes)
+
+
+def test_unknown_words_are_refused():
+    for wrong in ({"recompute": ("some",)}, {"schedule": ()}, {"zero_stage": (4,)}, {"precision": "int8"}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            PlanSpace(**wrong)
+
+
+def test_published_plans_are_in_the_list():
+    """Llama-3 405B (tp 8, cp 1, pp 16, dp 128), and BLOOM (tp 4, pp 12, dp 8) on their clusters."""
+    for name, n_chips, batch, wanted in (
+        ("llama3-405b", 16384, 2048, {"tp": 8, "cp": 1, "pp": 16, "dp": 128, "micro_batch_size": 1}),
+        ("bloom-176b", 384, 2048, {"tp": 4, "pp": 12, "dp": 8, "micro_batch_size": 2}),
+    ):
+        columns = enumerate_plans(model(name), n_chips, batch).columns
+        masks = [columns[field] == value for field, value in wanted.items()]
+        assert np.logical_and.reduce(masks).any(), name
+
+
+def test_all_combinations_of_switches():
+    transformer, n_chips, batch = CASES["dense"]
+    columns = enumerate_plans(transformer, n_chips, batch).columns
+    piped = (columns["pp"] > 1) & (columns["tp"] > 1)
+    for split, full, gpipe in itertools.product((0, 1), repeat=3):
+        here = (
+            (columns["sequence_parallel"] == split) & (columns["recompute_full"] == full) & (columns["gpipe"] == gpipe)
+        )
+        assert (piped & here).any()

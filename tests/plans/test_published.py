@@ -1,0 +1,52 @@
+"""Published runs: valid plans, the batch they state, and a choice that is at least as fast by the model."""
+
+import pytest
+
+from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.errors import InputError
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan, violations
+from jaxscale.plans.published_designs import compare_design, published_designs
+from jaxscale.workload import model_flops, n_params
+
+NAMES = list(published_designs())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_plans_are_valid(name):
+    design = published_designs()[name]
+    plan = Plan(**design["plan"])
+    assert violations(model(design["model"], seq_len=design["seq_len"]), plan, design["n_gpus"]) == []
+    assert plan.global_batch_size_seqs == design["global_batch_size_seqs"]
+    assert design["source"] and design["date"] and design["note"]
+
+
+def tokens_per_second(design):
+    return design["global_batch_size_seqs"] * design["seq_len"] / design["step_time_s"]
+
+
+def test_step_times_are_the_published_throughputs():
+    """Llama 3: 400 Tflop/s per GPU; Megatron: 163 with recomputation; PaLM: 46.2 % MFU of 275 Tflop/s."""
+    designs = published_designs()
+    llama, palm, megatron = (designs[name] for name in ("llama3-405b", "palm-540b", "megatron-1t"))
+    per_token = float(model_flops(model("llama3.1-405b", seq_len=8192), causal=True))
+    assert per_token * tokens_per_second(llama) / 16384 == pytest.approx(400e12, rel=0.02)
+    palm_flops = float(model_flops(model("palm-540b", seq_len=2048)))
+    assert palm_flops * tokens_per_second(palm) / 6144 / 275e12 == pytest.approx(0.462, rel=0.02)
+    eight = 8.0 * float(n_params(model("megatron-1t"))) * tokens_per_second(megatron) / 3072
+    assert eight == pytest.approx(163e12, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["bloom-176b", "mpt-30b"])
+def test_the_choice_is_no_slower_by_the_model(name):
+    comparison = compare_design(name, prior_medians())
+    if comparison.memory <= comparison.choice.memory_limit:
+        assert comparison.gain >= -1e-9
+    assert comparison.choice.best.memory <= comparison.choice.memory_limit
+    assert abs(comparison.error) < 0.6
+    assert all(before != after for before, after in comparison.differences.values())
+
+
+def test_an_unknown_run_is_refused():
+    with pytest.raises(InputError, match="expected one of llama3-405b"):
+        compare_design("gpt-9")

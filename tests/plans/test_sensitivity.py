@@ -1,0 +1,124 @@
+"""Elasticities: exact on power laws, equal to finite differences, and obeying the identity of the unit of time."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscale._compile import filter_jit
+from jaxscale.calibration.coefficients import prior_medians, priors
+from jaxscale.errors import InputError
+from jaxscale.hardware.catalogue import cluster
+from jaxscale.models import model
+from jaxscale.plan.plan import Plan
+from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.score import as_arrays
+from jaxscale.plans.sensitivity import choice_probability, elasticity, improvements, named
+from jaxscale.step import step_time
+
+COEFFICIENTS = prior_medians()
+H100S = cluster("h100-80gb", 256)
+ARGUMENTS = (
+    model("llama3-70b"),
+    Plan(dp=16, tp=4, pp=4, vpp=2, zero_stage=1, n_microbatches=16, sequence_parallel=True, schedule="interleaved"),
+    H100S,
+    COEFFICIENTS,
+)
+NAMES = ("model", "plan", "cluster", "coefficients")
+SPACE = PlanSpace(cp=(1,), recompute=("none",), hybrid_sharding=False)
+
+
+def total(transformer, plan, chips, coefficients):
+    return step_time(transformer, plan, chips, coefficients).total
+
+
+def test_power_law():
+    result = elasticity(lambda x, y: 3.0 * x["a"] ** 2 / y, ({"a": 5.0}, jnp.asarray(7.0)))
+    assert float(result[0]["a"]) == pytest.approx(2.0)
+    assert float(result[1]) == pytest.approx(-1.0)
+
+
+def test_single_argument_and_zero_leaf():
+    result = elasticity(lambda x: jnp.sum(x) + 1.0, np.asarray([0.0, 1.0]))
+    np.testing.assert_allclose(result, [0.0, 0.5])
+    assert float(elasticity(lambda x: jnp.sqrt(x) + 1.0, 0.0)) == 0.0, "an infinite slope at zero gives no nan"
+
+
+def test_non_positive_function_is_refused():
+    with pytest.raises(InputError, match="expected a positive finite number"):
+        elasticity(lambda x: -x, 1.0)
+
+
+@pytest.fixture(scope="module")
+def elasticities():
+    return elasticity(total, ARGUMENTS)
+
+
+def test_same_structure(elasticities):
+    assert jax.tree.structure(elasticities) == jax.tree.structure(ARGUMENTS)
+
+
+def test_equals_finite_differences(elasticities):
+    run, arguments = filter_jit(total), as_arrays(ARGUMENTS)
+    for pick in (
+        lambda a: a[0].d_ff,
+        lambda a: a[2].chip.hbm_bandwidth,
+        lambda a: a[3].tp_overlap,
+        lambda a: a[3].matmul_efficiency,
+    ):
+        up, down = (run(*eqx.tree_at(pick, arguments, replace_fn=lambda x, f=f: x * f)) for f in (1.001, 1 / 1.001))
+        slope = float(jnp.log(up / down)) / (2.0 * np.log(1.001))
+        assert float(pick(elasticities)) == pytest.approx(slope, rel=1e-4)
+
+
+def test_unit_of_time(elasticities):
+    """Euler: with time in other units every rate and latency scales, and so must the step; the sum is -1 exactly."""
+    flat = dict(named(elasticities, NAMES))
+    rates = sum(value for name, value in flat.items() if "peak_flops" in name or "bandwidth" in name)
+    seconds = [f"coefficients.{name}" for name, prior in priors().items() if prior.unit == "s"]
+    latencies = sum(value for name, value in flat.items() if "network.latency" in name or name in seconds)
+    assert rates - latencies == pytest.approx(-1.0, abs=1e-6)
+    assert abs(rates + 1.0) > 1e-3, "negative control: the latencies count"
+
+
+def test_named_is_sorted(elasticities):
+    pairs = named(elasticities, NAMES)
+    sizes = [abs(value) for _, value in pairs]
+    assert sizes == sorted(sizes, reverse=True)
+    assert "cluster.chip.peak_flops[2]" in dict(pairs)
+    assert dict(pairs)["cluster.chip.idle_power"] == 0.0
+
+
+@pytest.fixture(scope="module")
+def table():
+    return improvements(model("llama3-8b"), cluster("a100-80gb", 32), 64, coefficients=COEFFICIENTS, space=SPACE)
+
+
+def test_improvements_never_hurt(table):
+    assert len(table) == 9
+    for improvement in table:
+        assert improvement.same_plan >= -1e-6
+        # Choosing again can only add to what the old plan gains.
+        assert improvement.new_plan >= improvement.same_plan - 1e-6
+    gains = [improvement.new_plan for improvement in table]
+    assert gains == sorted(gains, reverse=True)
+    assert max(gains) < 0.1, "a tenth more of one thing buys less than a tenth"
+
+
+def test_memory_capacity_buys_only_a_new_plan(table):
+    (capacity,) = (improvement for improvement in table if improvement.what == "memory capacity")
+    assert capacity.same_plan == pytest.approx(0.0, abs=1e-6)
+
+
+def test_choice_probability():
+    llama, chips = model("llama3-8b"), cluster("a100-80gb", 32)
+    choice = best_plan(llama, chips, 64, coefficients=COEFFICIENTS, space=SPACE, top=5)
+    random = np.random.default_rng(0)
+    same = jax.tree.map(lambda leaf: np.full(64, leaf), COEFFICIENTS)
+    np.testing.assert_allclose(choice_probability(choice, llama, chips, same), [1, 0, 0, 0, 0])
+    spread = jax.tree.map(lambda leaf: leaf * np.exp(0.3 * random.standard_normal(64)), COEFFICIENTS)
+    probabilities = choice_probability(choice, llama, chips, spread)
+    assert probabilities.sum() == pytest.approx(1.0)
+    assert 0.0 < probabilities[0] < 1.0
