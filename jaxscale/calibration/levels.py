@@ -1,0 +1,72 @@
+"""Levels of many runs by kind (source, framework, chip, ...), as columns of codes and names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+NO_LEVEL = -1
+"""Code of a run that names no level of a kind."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Level of each run, by kind: what the run is a run of, such as its source, its framework, its chip.
+
+    Attributes:
+        codes: position of each run's level among the names of its kind, `NO_LEVEL` where it has none [kind][row].
+        names: of the levels of each kind.
+        n_rows: number of runs [1].
+    """
+
+    codes: Mapping[str, Int[np.ndarray, " row"]]
+    names: Mapping[str, tuple[str, ...]]
+    n_rows: int
+
+    def __len__(self) -> int:
+        """Number of runs."""
+        return self.n_rows
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Mapping[str, str | None]]) -> "Levels":
+        """Levels of runs given one by one; an empty name counts as none."""
+        kinds = dict.fromkeys(kind for row in rows for kind in row)
+        return cls.of_columns({kind: [row.get(kind) for row in rows] for kind in kinds}, len(rows))
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Sequence[str | None]], n_rows: int) -> "Levels":
+        """Levels of runs given as one column of names for each kind; an empty name counts as none."""
+        codes, names = {}, {}
+        for kind, column in columns.items():
+            places: dict[str, int] = {}
+            found = [places.setdefault(name, len(places)) if name else NO_LEVEL for name in column]
+            codes[kind], names[kind] = np.asarray(found, dtype=int), tuple(places)
+        return cls(codes, names, n_rows)
+
+    def take(self, rows: np.ndarray) -> "Levels":
+        """Levels of the given runs, by index or mask."""
+        index = np.arange(self.n_rows)[rows]
+        return Levels({kind: codes[index] for kind, codes in self.codes.items()}, self.names, len(index))
+
+    def row(self, index: int) -> dict[str, str | None]:
+        """Level of one run by kind, None where it has none."""
+        found = {kind: int(codes[index]) for kind, codes in self.codes.items()}
+        return {kind: None if code == NO_LEVEL else self.names[kind][code] for kind, code in found.items()}
+
+    def column(self, kind: str) -> np.ndarray:
+        """Names of one kind, empty where a run has none [row]."""
+        if kind not in self.codes:
+            return np.full(self.n_rows, "", dtype=object)
+        return np.asarray([*self.names[kind], ""], dtype=object)[self.codes[kind]]
+
+    def distinct(self) -> tuple["Levels", Int[np.ndarray, " row"]]:
+        """Each combination of levels once, and the combination that each run has [row]."""
+        if not self.codes:
+            return self.take(np.arange(min(self.n_rows, 1))), np.zeros(self.n_rows, dtype=int)
+        key = np.zeros(self.n_rows, dtype=np.int64)
+        for kind, codes in self.codes.items():
+            # Recoded after each kind, so that the products of many kinds stay small.
+            key = np.unique(key * (len(self.names[kind]) + 1) + codes + 1, return_inverse=True)[1]
+        first = np.unique(key, return_index=True)[1]
+        return self.take(first), key
