@@ -17,7 +17,7 @@ from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.store import resolve
 from jaxscale.designs.relaxed_shape import depth_of, stretched
-from jaxscale.designs.shape_search import TEMPERATURE, ShapeSearch, search_shape
+from jaxscale.designs.shape_search import ShapeSearch, search_shape
 from jaxscale.fit.fitting import fit
 from jaxscale.fit.result import FitResult
 from jaxscale.hardware.catalogue import Hardware, cluster
@@ -27,6 +27,7 @@ from jaxscale.plan.plan import Plan
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.relaxation import TEMPERATURE
 from jaxscale.plans.sensitivity import elasticity
 from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Runs, read_runs

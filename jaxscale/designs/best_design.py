@@ -16,8 +16,8 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.oom import limit_of, memory_limit
 from jaxscale.calibration.store import load_fit, resolve
 from jaxscale.designs.design_result import DesignChoice, RelaxedDesign
-from jaxscale.designs.design_space import N_COORDINATES, families_for
-from jaxscale.designs.quantities import Setting
+from jaxscale.designs.design_space import N_COORDINATES
+from jaxscale.designs.quantities import QUANTITIES, Setting
 from jaxscale.designs.rounding import round_design
 from jaxscale.designs.shadow_prices import shadow_prices
 from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss, default_laws
@@ -29,6 +29,7 @@ from jaxscale.optimise.goals import Goals, goals
 from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import descend, start_points
 from jaxscale.optimise.problems import stack
+from jaxscale.plans.relaxation import families_for
 from jaxscale.plans.score import bare
 from jaxscale.workload import Transformer
 
@@ -114,7 +115,7 @@ def budget_goals(
         raise InputError("objective 'tokens_per_second' needs a size, else models shrink; expected a budget of params")
     limits = {"memory": memory_bytes, **(bounds or {})}
     if budget.days is not None:
-        return goals({"excess_loss": 1.0}, {**limits, "time": budget.days * DAY})
+        return goals(QUANTITIES, {"excess_loss": 1.0}, {**limits, "time": budget.days * DAY})
     if budget.params is not None:
         limits["params"] = budget.params * (1.0 + PARAMS_TOLERANCE)
         limits["inverse_params"] = 1.0 / (budget.params * (1.0 - PARAMS_TOLERANCE))
@@ -123,7 +124,7 @@ def budget_goals(
         raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
     if objective == "tokens_per_second":
         limits.setdefault("batch_over_critical", 1.0)
-    return goals(OBJECTIVES[objective], {**limits, "excess_loss": loss - floor})
+    return goals(QUANTITIES, OBJECTIVES[objective], {**limits, "excess_loss": loss - floor})
 
 
 def target_loss(budget: Budget, laws: Laws) -> float:

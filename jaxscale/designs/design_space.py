@@ -7,15 +7,13 @@ the only constraints left are those on time, loss and memory.
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import number, with_fields
-from jaxscale._smooth import smooth_min
+from jaxscale._arrays import with_fields
 from jaxscale.designs.relaxed_shape import stretched
-from jaxscale.designs.shape_search import TEMPERATURE
 from jaxscale.plan.plan import Plan
+from jaxscale.plans.relaxation import Family, plan_with, splits
 from jaxscale.workload import Transformer
 
 COORDINATES = ("d_model", "n_layers", "d_ff", "tokens", "tp", "cp", "pp", "batch", "micro_batch_size", "vpp", "ep")
@@ -29,37 +27,6 @@ HIGHEST = {"d_model": 262144.0, "n_layers": 1024.0, "d_ff": 4.0, "tokens": 1e16}
 
 LARGEST_BATCH = 1e12
 """Beyond every critical batch of the shipped laws [token]."""
-
-INTERLEAVING = (1, 2, 3, 4, 6, 8)
-"""Virtual stages per chip that are tried; the relaxed number goes up to the largest [1]."""
-
-
-class Family(eqx.Module):
-    """Choices that are not relaxed: one search for each.
-
-    Attributes:
-        zero_stage: of 0 to 3 [1].
-        recompute_full: 1 where whole layers are recomputed [1].
-        smallest_pp: stages at least, 1 or 2 [1].
-        largest_pp: stages at most [1].
-    """
-
-    zero_stage: Float[ArrayLike, "*batch"]
-    recompute_full: Float[ArrayLike, "*batch"]
-    smallest_pp: Float[ArrayLike, "*batch"]
-    largest_pp: Float[ArrayLike, "*batch"]
-
-
-KINDS = ((1.0, 1.0, 1.0), (1.0, 2.0, 1e9), (3.0, 1.0, 1.0))
-"""ZeRO stage, fewest and most stages: costs have a corner at two stages, so that no family reaches across it."""
-
-FAMILIES = tuple(Family(stage, full, low, high) for full in (0.0, 1.0) for stage, low, high in KINDS)
-"""ZeRO 1 without and with a pipeline, and ZeRO 3 without; each with and without recomputation."""
-
-
-def families_for(n_chips: float) -> tuple[Family, ...]:
-    """The families that a number of chips has room for."""
-    return tuple(family for family in FAMILIES if number(family.smallest_pp) <= n_chips)
 
 
 class Design(NamedTuple):
@@ -106,42 +73,3 @@ def design_at(
     replica_batch = share["batch"] * (jnp.log(LARGEST_BATCH / model.seq_len) - split["dp"])
     plan = plan_with(share, split, replica_batch, family)
     return Design(model, plan, _between(share["tokens"], "tokens"))
-
-
-def splits(
-    share: dict[str, Array], family: Family, model: Transformer, log_heads: ArrayLike, room: Array
-) -> dict[str, Array]:
-    """Logs of the degrees tp, cp, pp, vpp and ep, each a share of the room that the earlier ones leave; and of dp."""
-    fewest = jnp.log(family.smallest_pp)
-    tp = share["tp"] * _least(room - fewest, log_heads)
-    cp = share["cp"] * _least(room - fewest - tp, jnp.log(model.seq_len / 2.0))
-    layers = jnp.log(model.n_layers) - fewest
-    stages = _least(_least(room - fewest - tp - cp, layers), jnp.log(family.largest_pp) - fewest)
-    pp = fewest + share["pp"] * stages
-    vpp = share["vpp"] * _least(jnp.log(model.n_layers) - pp, jnp.log(INTERLEAVING[-1] * 1.0))
-    ep = share["ep"] * _least(jnp.log(model.n_experts), room - pp)
-    dp = room - tp - cp - pp
-    return {"tp": tp, "cp": cp, "pp": pp, "vpp": vpp, "ep": ep, "dp": dp, "shard_group": dp}
-
-
-def plan_with(share: dict[str, Array], split: dict[str, Array], replica_batch: Array, family: Family) -> Plan:
-    """The plan of logs: fused attention, 16-bit matmuls, sequence parallelism.
-
-    Args:
-        share: of which the microbatch's is read [1].
-        split: as `splits` returned them [1].
-        replica_batch: log of the sequences of a step and replica [1].
-        family: sharding and recomputation.
-
-    Returns:
-        The plan, in numbers.
-    """
-    micro_batch = share["micro_batch_size"] * replica_batch
-    logs = {**split, "micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
-    changes = {name: jnp.exp(log) for name, log in logs.items()}
-    changes |= {"zero_stage": family.zero_stage, "recompute_full": family.recompute_full}
-    return with_fields(Plan(sequence_parallel=True), changes)
-
-
-def _least(first: ArrayLike, second: ArrayLike) -> Array:
-    return smooth_min(jnp.asarray(first), jnp.asarray(second), TEMPERATURE)

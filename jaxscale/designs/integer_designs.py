@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from jaxscale._arrays import number, with_fields
-from jaxscale.designs.design_space import INTERLEAVING
 from jaxscale.designs.shape_lattice import TILE, at_whole_sizes
 from jaxscale.plan.plan import Plan, suits_domain
 from jaxscale.plans.enumerate import divisors
+from jaxscale.plans.relaxation import INTERLEAVING
 from jaxscale.workload import Transformer
 
 

@@ -8,12 +8,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_float
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.designs.design_space import Design, Family, design_at
-from jaxscale.designs.shape_search import TEMPERATURE
+from jaxscale.designs.design_space import Design, design_at
 from jaxscale.designs.time_to_loss import Laws, run_figures
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import memory
 from jaxscale.plan.plan import Plan
+from jaxscale.plans.relaxation import TEMPERATURE, Family
 from jaxscale.step import step_time, tokens_per_step
 from jaxscale.workload import Transformer, n_params
 

@@ -13,11 +13,11 @@ from jaxscale._compile import filter_jit
 from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
 from jaxscale.designs.integer_designs import Wish, nearest_degrees, neighbours, pick, possible, realise
 from jaxscale.designs.quantities import QUANTITIES, Setting, costs, quantities
-from jaxscale.designs.shape_search import TEMPERATURE
 from jaxscale.errors import InputError
 from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.problems import Layout, in_blocks, packed
 from jaxscale.plan.plan import Plan
+from jaxscale.plans.relaxation import TEMPERATURE
 from jaxscale.workload import Transformer
 
 BLOCK = 512

@@ -2,8 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from jaxtyping import Array, Float
 from jaxscale._arrays import number, with_fields
 from jaxscale._compile import filter_jit
 from jaxscale.designs.relaxed_shape import LAYER_SHARES, WIDTH_FIELDS, depth_of
+from jaxscale.designs.shape_problem import ShapeProblem, log_objective
 from jaxscale.errors import InputError
 from jaxscale.memory import memory
 from jaxscale.plan.plan import shares_key_values
@@ -20,16 +20,11 @@ from jaxscale.plans.enumerate import divisors
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
 
-if TYPE_CHECKING:
-    from jaxscale.designs.shape_search import ShapeProblem
-
 TILE = 128
 """Widths are multiples of this: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""
 
 WIDEST = 4.0
 """The lattice reaches this many times the relaxed optimum's width [1]."""
-
-LogObjective = Callable[[Transformer, "ShapeProblem", float], Array]
 
 
 class Lattice(NamedTuple):
@@ -63,7 +58,7 @@ class Lattice(NamedTuple):
         return {name: float(column[self.best]) for name, column in names.items()}
 
 
-def integer_shapes(problem: "ShapeProblem", width: float) -> Transformer:
+def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     """Integer shapes on either side of the curve of constant parameters, as one batched model.
 
     Heads divide over tp, layers over pp * vpp, widths of MLPs over tiles and tp; key/value heads divide the heads.
@@ -138,7 +133,7 @@ def _kv_heads(heads: float, tp: int, share: float) -> float:
 
 
 @filter_jit
-def _score(models: Transformer, problem: "ShapeProblem", log_objective: LogObjective) -> tuple[Array, ...]:
+def _score(models: Transformer, problem: ShapeProblem) -> tuple[Array, ...]:
     def one(model: Transformer) -> tuple[Array, ...]:
         arguments = (model, problem.plan, problem.cluster, problem.coefficients)
         objective = log_objective(model, problem, 0.0) - jnp.log(n_params(model) / problem.params)
@@ -147,14 +142,13 @@ def _score(models: Transformer, problem: "ShapeProblem", log_objective: LogObjec
     return jax.vmap(one)(models)
 
 
-def best_integer(problem: "ShapeProblem", log_objective: LogObjective, width: float, tolerance: float) -> Lattice:
+def best_integer(problem: ShapeProblem, width: float, tolerance: float) -> Lattice:
     """The best integer shape of the lattice.
 
     A shape with a few more parameters than asked for takes longer but learns more: times are compared per parameter.
 
     Args:
         problem: what is searched.
-        log_objective: log time to a loss of a model.
         width: relaxed optimum [1].
         tolerance: how far the parameters may be off, relative; the nearest shapes count where none is that near [1].
 
@@ -172,7 +166,7 @@ def best_integer(problem: "ShapeProblem", log_objective: LogObjective, width: fl
         )
     size = 1 << (count - 1).bit_length()
     padded = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[:1], size - count)]), models)
-    params, seconds, objective, fits = (np.asarray(c)[:count] for c in _score(padded, problem, log_objective))
+    params, seconds, objective, fits = (np.asarray(c)[:count] for c in _score(padded, problem))
     if not fits.any():
         capacity = number(problem.cluster.chip.hbm_bytes) / 1e9
         raise InputError(f"no shape of {number(problem.params):.3g} parameters fits in {capacity:g} GB with this plan")

@@ -11,56 +11,29 @@ Adam finds the valley from several widths, BFGS polishes, and the best integer d
 import math
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import optimistix as optx
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxscale._arrays import number
 from jaxscale._compile import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.designs.relaxed_shape import depth_of, stretched
 from jaxscale.designs.shape_lattice import Lattice, best_integer
+from jaxscale.designs.shape_problem import ShapeProblem, log_objective, shape_at
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import ShapeLaw, compute_exponent, shape_law
 from jaxscale.plan.plan import Plan
+from jaxscale.plans.relaxation import TEMPERATURE
 from jaxscale.plans.score import as_arrays, bare
-from jaxscale.step import step_time, tokens_per_step
+from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
-
-TEMPERATURE = 0.02
-"""Smoothing of the step-time model during the search; the design found is judged by the exact one [1]."""
 
 START_SPREAD = 1.2
 """Starts lie within this log distance of the template's width [1]."""
-
-
-class ShapeProblem(eqx.Module):
-    """A search over shapes; every leaf an array, so that other values do not compile anew.
-
-    Attributes:
-        template: proportions of the model.
-        plan: fixed plan and batch.
-        cluster: chips and network.
-        coefficients: fitted parameters.
-        law: rise of the loss with the aspect ratio.
-        params: N, kept fixed [1].
-        exponent: gamma, of the loss in compute [1].
-        head_dim: width of a head [1].
-    """
-
-    template: Transformer
-    plan: Plan
-    cluster: Cluster
-    coefficients: Coefficients
-    law: ShapeLaw
-    params: Float[Array, ""]
-    exponent: Float[Array, ""]
-    head_dim: Float[Array, ""]
 
 
 class ShapeSearch(NamedTuple):
@@ -94,20 +67,6 @@ class ShapeSearch(NamedTuple):
     def gain(self) -> float:
         """Time to the same loss that the integer design saves over the template [1]."""
         return 1.0 - math.exp(self.integer["objective"] - self.template_objective)
-
-
-def log_objective(model: Transformer, problem: ShapeProblem, temperature: float) -> Array:
-    """Log of step time per token, plus the log of the extra compute that the shape's loss costs."""
-    seconds = step_time(model, problem.plan, problem.cluster, problem.coefficients, temperature).total
-    penalty = jnp.log1p(problem.law.penalty(model.d_model, model.n_layers)) / problem.exponent
-    return jnp.log(seconds / tokens_per_step(model, problem.plan)) + penalty
-
-
-def shape_at(log_width: Array, problem: ShapeProblem) -> Transformer:
-    """The model of one width whose depth makes up the number of parameters."""
-    width = jnp.exp(log_width)
-    depth = depth_of(problem.template, width, problem.params, problem.head_dim)
-    return stretched(problem.template, width, depth, problem.head_dim)
 
 
 def _objective(log_width: Array, problem: ShapeProblem) -> Array:
@@ -192,7 +151,7 @@ def search_shape(
     starts = jnp.asarray(np.linspace(centre - START_SPREAD, centre + START_SPREAD, n_starts), dtype)
     rough, trajectory, values = _descend_all(problem, starts, n_steps)
     best, slope = _polish(problem, rough)
-    lattice = best_integer(problem, log_objective, math.exp(float(best)), tolerance)
+    lattice = best_integer(problem, math.exp(float(best)), tolerance)
     optimum = shape_at(best, problem)
     smooth = [float(_per_param(shape, problem, TEMPERATURE)) for shape in (as_arrays(lattice.model), optimum)]
     return ShapeSearch(

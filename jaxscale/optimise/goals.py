@@ -1,12 +1,11 @@
-"""What a search minimises and what it must keep to, as linear functions of the quantities of a design."""
+"""Goals of a minimisation: objective and upper bounds, linear in the quantities of a problem."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.designs.quantities import N_QUANTITIES, QUANTITIES
 from jaxscale.errors import InputError
 
 UNBOUNDED = 100.0
@@ -15,32 +14,34 @@ UNBOUNDED = 100.0
 
 @dataclass(frozen=True)
 class Goals:
-    """Objective and bounds, in the order of the quantities; one for all problems or one row for each.
+    """Objective and upper bounds, linear in log quantities; one for all problems or one row for each.
 
     Attributes:
+        names: of the quantities, in the order of `Problem.log_quantities`.
         weights: of the logarithms in the objective [1].
         upper: log of the largest value allowed.
     """
 
+    names: tuple[str, ...]
     weights: Float[np.ndarray, "*problem quantity"]
     upper: Float[np.ndarray, "*problem quantity"]
 
     def with_bound(self, name: str, log_bound: float) -> "Goals":
-        """The same goals with another bound on one of `QUANTITIES`."""
+        """The same goals with another bound on one quantity."""
         upper = self.upper.copy()
-        upper[..., QUANTITIES.index(name)] = log_bound
+        upper[..., self.names.index(name)] = log_bound
         return replace(self, upper=upper)
 
     def bound(self, name: str) -> float:
-        """Log of the bound on one of `QUANTITIES`."""
-        return float(self.upper[QUANTITIES.index(name)])
+        """Log of the bound on one quantity."""
+        return float(self.upper[self.names.index(name)])
 
     def rows(self, picked: np.ndarray) -> "Goals":
         """One row for each of the picked problems."""
         if self.weights.ndim == 1:
             shape = (len(picked), len(self.weights))
-            return Goals(np.broadcast_to(self.weights, shape), np.broadcast_to(self.upper, shape))
-        return Goals(self.weights[picked], self.upper[picked])
+            return replace(self, weights=np.broadcast_to(self.weights, shape), upper=np.broadcast_to(self.upper, shape))
+        return replace(self, weights=self.weights[picked], upper=self.upper[picked])
 
     def bounded(self) -> np.ndarray:
         """Indices of the quantities that are bounded in any problem."""
@@ -55,10 +56,11 @@ class Goals:
         return values - self.upper
 
 
-def goals(minimise: dict[str, float], bounds: Mapping[str, float | int]) -> Goals:
+def goals(names: Sequence[str], minimise: Mapping[str, float], bounds: Mapping[str, float | int]) -> Goals:
     """Goals by name.
 
     Args:
+        names: of the quantities, in the order of `Problem.log_quantities`.
         minimise: weights of the logarithms of quantities [1].
         bounds: largest values of quantities, SI units.
 
@@ -69,14 +71,14 @@ def goals(minimise: dict[str, float], bounds: Mapping[str, float | int]) -> Goal
         InputError: a quantity that does not exist, or a bound that is not positive.
     """
     for name in (*minimise, *bounds):
-        if name not in QUANTITIES:
-            raise InputError(f"quantity {name!r} is unknown; expected one of {', '.join(QUANTITIES)}")
+        if name not in names:
+            raise InputError(f"quantity {name!r} is unknown; expected one of {', '.join(names)}")
     for name, bound in bounds.items():
         if not 0.0 < bound < np.inf:
             raise InputError(f"bound on {name} = {bound!r} is out of range; expected a number above 0")
-    weights, upper = np.zeros(N_QUANTITIES), np.full(N_QUANTITIES, UNBOUNDED)
+    weights, upper = np.zeros(len(names)), np.full(len(names), UNBOUNDED)
     for name, weight in minimise.items():
-        weights[QUANTITIES.index(name)] = weight
+        weights[names.index(name)] = weight
     for name, bound in bounds.items():
-        upper[QUANTITIES.index(name)] = np.log(bound)
-    return Goals(weights, upper)
+        upper[names.index(name)] = np.log(bound)
+    return Goals(tuple(names), weights, upper)

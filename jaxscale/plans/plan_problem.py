@@ -1,6 +1,6 @@
 """Plans of one model and batch as points of a unit cube: the continuous search for a parallel plan.
 
-As in `design_space`, every degree is a share of the room that the earlier ones leave, in logarithms. A constraint
+Every degree is a share of the room that the earlier ones leave, in logarithms. A constraint
 beside memory: whole replicas divide chips and batch, so that dp is at most their greatest common divisor.
 """
 
@@ -11,12 +11,11 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_float
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.designs.design_space import Family, plan_with, splits
-from jaxscale.designs.shape_search import TEMPERATURE
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import memory
 from jaxscale.optimise.goals import UNBOUNDED, Goals
 from jaxscale.plan.plan import Plan
+from jaxscale.plans.relaxation import TEMPERATURE, Family, plan_with, splits
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer
 
@@ -70,4 +69,4 @@ def plan_goals(memory_limits: np.ndarray, most_replicas: np.ndarray) -> Goals:
     """
     unbounded = np.full(len(memory_limits), UNBOUNDED)
     upper = np.stack([unbounded, np.log(memory_limits), np.log(most_replicas)], axis=1)
-    return Goals(np.tile([1.0, 0.0, 0.0], (len(memory_limits), 1)), upper)
+    return Goals(PLAN_QUANTITIES, np.tile([1.0, 0.0, 0.0], (len(memory_limits), 1)), upper)

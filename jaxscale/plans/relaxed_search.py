@@ -16,7 +16,6 @@ import numpy as np
 
 from jaxscale._arrays import number
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.designs.design_space import families_for
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.optimise.candidates import CONVERGED, best_candidate, certify, promising
 from jaxscale.optimise.goals import Goals
@@ -26,6 +25,7 @@ from jaxscale.optimise.problems import stack
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanSpace, PlanTable, admissible, enumerate_plans, within_domains
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanSetting, plan_goals
+from jaxscale.plans.relaxation import families_for
 from jaxscale.plans.score import Scores, bare, score_plans
 from jaxscale.workload import Transformer
 

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.designs.best_design import Budget, optimize_shape
-from jaxscale.designs.design_space import FAMILIES, N_COORDINATES, design_at
+from jaxscale.designs.design_space import N_COORDINATES, design_at
 from jaxscale.designs.pareto import pareto_front
 from jaxscale.designs.quantities import QUANTITIES, Setting
 from jaxscale.designs.shadow_prices import with_more
@@ -29,6 +29,7 @@ from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import descend, start_points
 from jaxscale.optimise.problems import stack
 from jaxscale.plan.plan import violations
+from jaxscale.plans.relaxation import FAMILIES
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
 
@@ -83,7 +84,7 @@ def test_prices_of_resources_equal_reoptimised_differences(choice, name):
 def test_dual_problem_returns_the_same_design(choice):
     """Least time to the loss just found takes the time just allowed."""
     limits = {"memory": math.exp(choice.goals.bound("memory")), "excess_loss": math.exp(choice.relaxed.values[EXCESS])}
-    log_time, optimum = again(choice, wanted=goals({"time": 1.0}, limits))
+    log_time, optimum = again(choice, wanted=goals(QUANTITIES, {"time": 1.0}, limits))
     assert log_time == pytest.approx(choice.goals.bound("time"), abs=1e-5)
     np.testing.assert_allclose(optimum.values[0], choice.relaxed.values, atol=1e-4)
 
@@ -176,7 +177,7 @@ def test_compute_alone_gives_the_closed_form():
     laws = dataclasses.replace(default_laws(), batch=BatchLaw(1e40), shape=shape_law())
     laws = eqx.tree_at(lambda r: r.failure.failures_per_chip_second, laws, 1e-30)
     template = Transformer(32, 4096, 32, 2, vocab_size=1)
-    wanted = goals({"excess_loss": 1.0}, {"time": 1e9})
+    wanted = goals(QUANTITIES, {"excess_loss": 1.0}, {"time": 1e9})
     problems = stack([Setting(template, single, ideal, laws, FAMILIES[0], 128.0)] * 24)
     rough = descend(start_points(24, N_COORDINATES), problems, wanted, 120)
     optimum = polish(rough.points[np.argsort(rough.merits)[:2]], problems.rows(np.arange(2)), wanted)

@@ -10,7 +10,6 @@ import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.calibration.oom import limit_of, memory_limit
-from jaxscale.designs.design_space import FAMILIES
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
@@ -18,6 +17,7 @@ from jaxscale.optimise.problems import stack
 from jaxscale.plan.plan import violations
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanSetting
+from jaxscale.plans.relaxation import FAMILIES
 from jaxscale.plans.relaxed_search import PlanProblem, relax_plans, search_plans
 
 COEFFICIENTS = prior_medians()
