@@ -13,8 +13,8 @@ from choose_study import draw
 from markdown import markdown_table
 from scipy.optimize import minimize
 
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.lagrangian import start_points
-from jaxscale.optimise.problems import stack
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PLAN_QUANTITIES, PlanSetting, plan_goals
 from jaxscale.plans.relaxed_search import PlanProblem, relax_plans
 
@@ -35,7 +35,7 @@ def slsqp(problem: PlanProblem, n_starts: int) -> float:
 
 
 def _least(problem: PlanProblem, setting: PlanSetting, start: np.ndarray) -> float:
-    settings = stack([setting])
+    settings = Problems.of([setting])
     upper = plan_goals(np.asarray([problem.memory_limit]), np.asarray([problem.most_replicas])).upper[0]
     known: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 

@@ -24,11 +24,11 @@ from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_op
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import model
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.candidates import CONVERGED, best_candidate, certify, promising
 from jaxscale.optimise.goals import Goals, goals
 from jaxscale.optimise.interior_point import polish
-from jaxscale.optimise.lagrangian import descend, start_points
-from jaxscale.optimise.problems import stack
+from jaxscale.optimise.lagrangian import rough_search, start_points
 from jaxscale.plans.relaxation import families_for
 from jaxscale.plans.score import bare
 from jaxscale.workload import Transformer
@@ -189,14 +189,14 @@ def optimize_shape(
 def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int, n_steps: int) -> DesignChoice:
     """The best design of several settings that differ in their family alone."""
     rows = np.arange(n_starts) % len(settings)
-    every = stack(settings)
-    rough = descend(start_points(n_starts, N_COORDINATES), every.rows(rows), wanted, n_steps)
+    every = Problems.of(settings)
+    rough = rough_search(start_points(n_starts, N_COORDINATES), every.rows(rows), wanted, n_steps)
     order = promising(rough.merits, rows)[:CANDIDATES]
     optimum = polish(rough.points[order], every.rows(rows[order]), wanted)
     optimum = certify(optimum, np.asarray([best_candidate(optimum, wanted)]), every.rows(rows[order]), wanted)
     best = best_candidate(optimum, wanted)
     chosen = [settings[rows[candidate]] for candidate in order]
-    designs = [setting.design_at(point) for point, setting in zip(optimum.points, chosen, strict=True)]
+    designs = [setting.design_at(point) for point, setting in zip(optimum.point, chosen, strict=True)]
     setting = chosen[best]
     relaxed = RelaxedDesign(
         design=designs[best],
@@ -204,7 +204,7 @@ def search(settings: list[Setting], wanted: Goals, head_dim: int, n_starts: int,
         objective=float(wanted.objective(optimum.values[best])),
         residual=float(optimum.residual[best]),
         converged=bool(optimum.residual[best] <= CONVERGED),
-        point=optimum.points[best],
+        point=optimum.point[best],
         multipliers=optimum.multipliers[best],
         setting=setting,
     )

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from jaxscale.designs.design_result import RelaxedDesign
 from jaxscale.designs.design_space import Design
 from jaxscale.designs.quantities import QUANTITIES
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.interior_point import polish
-from jaxscale.optimise.problems import stack
 
 
 class Front(NamedTuple):
@@ -44,11 +44,11 @@ def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Seque
     Returns:
         The front as arrays.
     """
-    point, setting, index = relaxed.point, stack([relaxed.setting]), QUANTITIES.index(name)
+    point, setting, index = relaxed.point, Problems.of([relaxed.setting]), QUANTITIES.index(name)
     values, prices, residuals, designs = [], [], [], []
     for bound in bounds:
         optimum = polish(point[None], setting, wanted.with_bound(name, float(np.log(bound))))
-        point = optimum.points[0]
+        point = optimum.point[0]
         values.append(np.exp(optimum.values[0]))
         prices.append(-optimum.multipliers[0, index])
         residuals.append(optimum.residual[0])

@@ -14,8 +14,8 @@ from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
 from jaxscale.designs.integer_designs import Wish, nearest_degrees, neighbours, pick, possible, realise
 from jaxscale.designs.quantities import QUANTITIES, Setting, costs, quantities
 from jaxscale.errors import InputError
+from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
 from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.problems import Layout, in_blocks, packed
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
 from jaxscale.workload import Transformer
@@ -55,7 +55,12 @@ class Rounded(NamedTuple):
 
 @filter_jit
 def _block(
-    rows: ArrayLike, setting: Setting, upper: ArrayLike, is_least_loss: ArrayLike, layout: Layout, temperature: float
+    rows: ArrayLike,
+    setting: Setting,
+    upper: ArrayLike,
+    is_least_loss: ArrayLike,
+    layout: LeafLayout,
+    temperature: float,
 ) -> tuple[Array]:
     """Log quantities of designs, each with the tokens that its bounds ask for or allow [design, quantity]."""
     bounds, least_loss = jnp.asarray(upper), jnp.asarray(is_least_loss) > 0.5
@@ -96,7 +101,7 @@ def design_quantities(
         temperature: 0 for the exact model, else its smoothing.
     """
     is_least_loss = np.asarray(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0, float)
-    rows, layout = packed(designs, len(designs[0].d_model))
+    rows, layout = leaf_matrix(designs, len(designs[0].d_model))
     fixed = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), setting)
     (values,) = in_blocks(_block, BLOCK, (rows,), fixed, wanted.upper, is_least_loss, layout, temperature)
     return values

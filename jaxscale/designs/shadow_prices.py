@@ -11,9 +11,9 @@ import equinox as eqx
 import numpy as np
 
 from jaxscale.designs.quantities import QUANTITIES, Setting
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.interior_point import Optimum
-from jaxscale.optimise.problems import stack
+from jaxscale.optimise.problems import Optimum
 
 STEP = 1e-4
 """Log change of a resource in the central difference [1]."""
@@ -56,6 +56,6 @@ def shadow_prices(optimum: Optimum, row: int, setting: Setting, wanted: Goals) -
     multipliers = optimum.multipliers[row]
     prices = {f"bound_on_{QUANTITIES[index]}": -float(multipliers[index]) for index in wanted.bounded()}
     changed = [with_more(setting, name, sign * STEP) for name in RESOURCES for sign in (1.0, -1.0)]
-    values = stack(changed).values(np.repeat(optimum.points[row][None], len(changed), axis=0))
+    values = Problems.of(changed).values(np.repeat(optimum.point[row][None], len(changed), axis=0))
     slopes = (values[0::2] - values[1::2]) @ (wanted.weights + multipliers) / (2.0 * STEP)
     return {**prices, **{name: float(slope) for name, slope in zip(RESOURCES, slopes, strict=True)}}

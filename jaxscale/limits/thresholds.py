@@ -18,9 +18,9 @@ from jaxtyping import Array, Float
 from jaxscale._compile import filter_jit
 from jaxscale.limits.frontier.frontier_scenario import Scenario, stack
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
-from jaxscale.limits.search.barrier import Optimum
-from jaxscale.limits.search.frontier_problem import lagrangian, utilisation_problem
+from jaxscale.limits.search.frontier_problem import utilisation_problem
 from jaxscale.limits.search.relaxed_plan import SIZES, PlanResult, at_sizes, survey_logs
+from jaxscale.optimise.problems import Optimum
 
 SHARES = {"end_of_linear": 0.8, "half": 0.5, "tenth": 0.1}
 """Thresholds by utilisation: share of the plateau [1]."""
@@ -75,7 +75,7 @@ def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Arra
         The value.
     """
     problem = utilisation_problem(log_flop, scenario, speed)
-    least = lagrangian(optimum.point, optimum.multipliers, problem)
+    least = problem.lagrangian(optimum.point, optimum.multipliers)
     work = workload(log_flop, scenario)
     return jnp.where(speed, log_step_limit(work, scenario), log_ideal_chip_seconds(work, scenario)) - least
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.interior_point import Optimum, polish
-from jaxscale.optimise.problems import Problems
+from jaxscale.optimise.interior_point import polish
+from jaxscale.optimise.problems import Optimum
 
 CONVERGED = 1e-6
 """KKT residual up to which an optimum counts as one [1]."""
@@ -35,7 +36,7 @@ def certify(optimum: Optimum, rows: np.ndarray, problems: Problems, wanted: Goal
     failed = rows[optimum.residual[rows] > CONVERGED]
     if not len(failed):
         return optimum
-    again = polish(optimum.points[failed], problems.rows(failed), wanted.rows(failed))
+    again = polish(optimum.point[failed], problems.rows(failed), wanted.rows(failed))
     lower = again.residual < optimum.residual[failed]
     merged = Optimum(*(part.copy() for part in optimum))
     for part, new in zip(merged, again, strict=True):

@@ -1,4 +1,8 @@
-r"""Exact optimum: primal-dual interior point, many candidates at once, in double precision.
+r"""Exact optimum from a point that may break limits: primal-dual interior point, infeasible start, double precision.
+
+To be used for a few candidates of any `Problem` in the unit cube, with any number of curved quantities in the limits:
+arrays stay on the host, and only quantities and slopes are compiled, which a search for rough optima has compiled
+before. Where thousands of problems with feasible starts are to be solved inside one compiled program, `barrier` serves.
 
 Slacks $s$ turn $g(u) \le 0$ into $g + s = 0$; each Newton step solves
 
@@ -16,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.problems import Problems
+from jaxscale.optimise.problems import Optimum
 
 DISPLACEMENT, LEAST_DISPLACEMENT = 1e-5, 1e-9
 """Of the central differences of the gradient; half the distance to the nearest face where that is between them [1]."""
@@ -39,22 +44,6 @@ CORRECTIONS = 2
 
 PATIENCE = 60
 """Steps without a residual a tenth lower after which a candidate is given up [1]."""
-
-
-class Optimum(NamedTuple):
-    """What the interior point found, for each candidate.
-
-    Attributes:
-        points: [candidate, coordinate].
-        values: log quantities [candidate, quantity].
-        multipliers: of the bounds [candidate, quantity].
-        residual: largest of scaled stationarity, violation and complementarity, the KKT residual [candidate].
-    """
-
-    points: np.ndarray
-    values: np.ndarray
-    multipliers: np.ndarray
-    residual: np.ndarray
 
 
 class _Local(NamedTuple):
@@ -209,7 +198,8 @@ def polish(
     live, bounded = np.arange(len(points)), wanted.bounded()
     wanted = wanted.rows(live)
     values = problems.values(points)
-    best = Optimum(points.copy(), values.copy(), np.zeros_like(values), np.full(len(points), np.inf))
+    unknown = np.full(len(points), np.inf)
+    best = Optimum(points.copy(), values.copy(), np.zeros_like(values), unknown.copy(), unknown.copy())
     mu, since, mark = np.full(len(points), 1e-2), np.zeros(len(points), int), np.full(len(points), np.inf)
     s = np.maximum(-_constraints(points, values, wanted, bounded), 1e-2)
     z, floor = mu[:, None] / s, np.full(len(points), FLOOR)
@@ -219,7 +209,9 @@ def polish(
         stationarity = here.slope + np.einsum("cji,cj->ci", here.jacobian, z)
         dual = np.abs(stationarity).max(-1) / np.maximum(1.0, np.abs(z).max(-1))
         residual = np.maximum(np.maximum(dual, here.constraints.max(-1)), product.max(-1))
-        _keep_better(best, live, Optimum(points, here.values, z[:, : len(bounded)], residual), bounded)
+        objective = wanted.objective(here.values)
+        iterate = Optimum(points, here.values, z[:, : len(bounded)], objective, residual)
+        _keep_better(best, live, iterate, bounded)
         improved = residual < 0.9 * mark
         since, mark = np.where(improved, 0, since + 1), np.where(improved, residual, mark)
         going = (residual >= tolerance) & (since < PATIENCE) & np.isfinite(here.hessian).all(axis=(1, 2))
@@ -238,10 +230,10 @@ def polish(
     return best
 
 
-def _keep_better(best: Optimum, live: np.ndarray, found: Optimum, bounded: np.ndarray) -> None:
-    """Write what was found into the best of each candidate where its residual is lower."""
-    lower = np.flatnonzero(found.residual < best.residual[live])
+def _keep_better(best: Optimum, live: np.ndarray, here: Optimum, bounded: np.ndarray) -> None:
+    """Overwrite the best iterate of each candidate where the present one has a lower residual."""
+    lower = np.flatnonzero(here.residual < best.residual[live])
     rows = live[lower]
-    best.points[rows], best.values[rows] = found.points[lower], found.values[lower]
-    best.multipliers[rows[:, None], bounded] = found.multipliers[lower]
-    best.residual[rows] = found.residual[lower]
+    best.point[rows], best.values[rows] = here.point[lower], here.values[lower]
+    best.multipliers[rows[:, None], bounded] = here.multipliers[lower]
+    best.objective[rows], best.residual[rows] = here.objective[lower], here.residual[lower]

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.problems import Problems
 
 EDGE = 1e-3
 """Starts and rough optima keep this distance from the faces of the unit cube [1]."""
@@ -27,7 +27,7 @@ FIRST_PENALTY, PENALTY_GROWTH = 3.0, 2.0
 
 
 class Rough(NamedTuple):
-    """What the rough search found.
+    """Rough optima, one for each start.
 
     Attributes:
         points: best point of each start [start, coordinate].
@@ -46,7 +46,7 @@ def start_points(n_starts: int, n_coordinates: int, seed: int = 0) -> np.ndarray
     return generator.uniform(0.15, 0.75, (n_starts, n_coordinates))
 
 
-def descend(starts: np.ndarray, problems: Problems, wanted: Goals, n_steps: int) -> Rough:
+def rough_search(starts: np.ndarray, problems: Problems, wanted: Goals, n_steps: int) -> Rough:
     """Adam on the augmented Lagrangian.
 
     Args:

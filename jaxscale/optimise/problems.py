@@ -1,175 +1,74 @@
-"""Many problems at many points, in one compiled `vmap`.
+"""Problems of a constrained minimisation and their optima: the vocabulary that all searches share.
 
-A problem is a module whose `log_quantities(point)` gives the logarithms of what its designs are judged by. Problems are
-kept as rows of one matrix, and points go through in blocks of one fixed size: every search, every budget and every
-perturbed problem of a kind shares one compilation.
+A problem is a module of numbers that judges points: `log_quantities(point)` gives the logarithms of the quantities that
+its objective and its limits are made of. Three solvers take problems:
+
+* `lagrangian.rough_search`: from scattered starts to the right valley, limits broken on the way;
+* `interior_point.polish`: from rough points, which may break limits, to optima in double precision, on the host;
+* `barrier.minimise`: from points that keep every limit, for thousands of problems inside one compiled program.
 """
 
-import functools
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from jaxscale._arrays import stacked
-from jaxscale._compile import filter_jit
-
-BLOCK = 64
-"""Points per call: enough to keep the processor busy, few enough to waste little on padding [point]."""
+Numbers = np.ndarray | Array
 
 
+@runtime_checkable
 class Problem(Protocol):
-    """A module of numbers that judges points of a unit cube."""
+    """A module of numbers that judges points."""
 
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
-        """Natural logarithms of the quantities of a design."""
+        """Natural logarithms of the quantities at a point."""
         ...
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How the numbers of one row make up a module.
+@runtime_checkable
+class CurvedProblem(Problem, Protocol):
+    r"""A problem of one curved quantity q, the rest linear: what `barrier.minimise` solves.
+
+    $\min_u g \cdot u + q(u)$ subject to $A u \le a$ and, as the last limit, $q(u) - e \le b$. The coordinate e is an
+    excess, by which limits may be missed at a price in g, so that every problem has a point that keeps its limits.
+    """
+
+    def objective(self, point: Float[Array, " coordinate"], values: Float[Array, " 1"]) -> Float[Array, ""]:
+        """Objective, given the log quantity at the point."""
+        ...
+
+    def slacks(self, point: Float[Array, " coordinate"], values: Float[Array, " 1"]) -> Float[Array, " limit"]:
+        """Room left in every limit, the curved one last, given the log quantity at the point."""
+        ...
+
+    def slopes(
+        self, point: Float[Array, " coordinate"], slope: Float[Array, " coordinate"]
+    ) -> tuple[Float[Array, " coordinate"], Float[Array, "limit coordinate"]]:
+        """Slopes of the objective and of every limit, given that of the log quantity."""
+        ...
+
+    def multiplier_scale(self, multipliers: Float[Array, " limit"]) -> Float[Array, ""]:
+        """Largest multiplier, that of the excess left out: next to its price everything would look stationary."""
+        ...
+
+
+class Optimum(NamedTuple):
+    """Optima of problems, one for each, with their certificates.
 
     Attributes:
-        structure: tree of the module.
-        shapes: of its leaves.
+        point: coordinates [*problem, coordinate].
+        values: log quantities [*problem, quantity].
+        multipliers: of the limits [*problem, limit].
+        objective: minimised value [*problem].
+        residual: KKT residual, the largest of scaled stationarity, violation and complementarity [1], [*problem].
     """
 
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
+    point: Float[Numbers, "*problem coordinate"]
+    values: Float[Numbers, "*problem quantity"]
+    multipliers: Float[Numbers, "*problem limit"]
+    objective: Float[Numbers, "*problem"]
+    residual: Float[Numbers, "*problem"]
 
-    def module(self, numbers: Array) -> Any:
-        """The module of one row."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
-        parts = [numbers[end - math.prod(shape) : end] for end, shape in zip(ends, self.shapes, strict=True)]
-        leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-def packed(module: Any, count: int) -> tuple[Float[np.ndarray, "row number"], Layout]:
-    """The leaves of a stacked module, each [row, ...], side by side in one matrix."""
-    leaves, structure = jax.tree.flatten(module)
-    arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
-    numbers = np.concatenate([leaf.reshape(count, -1) for leaf in arrays], axis=1)
-    return numbers, Layout(structure, tuple(leaf.shape[1:] for leaf in arrays))
-
-
-@dataclass(frozen=True)
-class Problems:
-    """Problems of one kind.
-
-    Attributes:
-        numbers: their leaves [problem, number].
-        layout: of each row.
-    """
-
-    numbers: Float[np.ndarray, "problem number"]
-    layout: Layout
-
-    def rows(self, picked: np.ndarray) -> "Problems":
-        """Some of the problems, each as often as asked for."""
-        return Problems(self.numbers[picked], self.layout)
-
-    def values(self, points: np.ndarray) -> np.ndarray:
-        """Log quantities, one point for each problem [problem, quantity].
-
-        Of the program that has the slopes too: compiling one without takes longer than thousands of points with them.
-        """
-        count = quantity_count(self.layout, points.shape[1], self.numbers.shape[1])
-        return self.pulled(points, np.zeros((len(points), count)))[0]
-
-    def pulled(
-        self,
-        points: np.ndarray,
-        force: np.ndarray,
-        multipliers: ArrayLike = 0.0,
-        penalty: float = 0.0,
-        upper: Any = 0.0,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        r"""Log quantities v and the slope of their weighted sum.
-
-        The weight of each quantity is $w + \max(0, \lambda + \rho (v - b))$: with $\rho = 0$ and $\lambda = 0$ a plain
-        gradient, else that of the augmented Lagrangian.
-
-        Args:
-            points: one for each problem [problem, coordinate].
-            force: w [problem, quantity].
-            multipliers: lambda [problem, quantity].
-            penalty: rho [1].
-            upper: b, log bounds [problem, quantity].
-
-        Returns:
-            Values [problem, quantity] and slopes [problem, coordinate].
-        """
-        multipliers, upper = (np.broadcast_to(np.asarray(part), force.shape) for part in (multipliers, upper))
-        columns = (points, self.numbers, force, multipliers, np.full(len(points), penalty), upper)
-        values, slopes = in_blocks(_pulled, BLOCK, columns, self.layout)
-        return values, slopes
-
-    def jacobian(self, points: np.ndarray, picked: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Log quantities [problem, quantity] and the slopes of some of them [problem, picked, coordinate]."""
-        n_quantities = quantity_count(self.layout, points.shape[1], self.numbers.shape[1])
-        rows = np.repeat(np.arange(len(points)), len(picked))
-        force = np.tile(np.eye(n_quantities)[np.asarray(picked)], (len(points), 1))
-        values, slopes = self.rows(rows).pulled(points[rows], force)
-        return values[:: len(picked)], slopes.reshape(len(points), len(picked), -1)
-
-
-def stack(problems: Sequence[Any]) -> Problems:
-    """Problems of one kind as rows."""
-    return Problems(*packed(stacked(problems), len(problems)))
-
-
-@functools.cache
-def quantity_count(layout: Layout, n_coordinates: int, n_numbers: int) -> int:
-    """How many quantities the problems of a kind have [1]."""
-    point, row = (jax.ShapeDtypeStruct((n,), jnp.result_type(float)) for n in (n_coordinates, n_numbers))
-    return jax.eval_shape(lambda at, numbers: layout.module(numbers).log_quantities(at), point, row).shape[0]
-
-
-@filter_jit
-def _pulled(
-    points: Array,
-    numbers: Array,
-    force: Array,
-    multipliers: Array,
-    penalty: Array,
-    upper: Array,
-    layout: Layout,
-) -> tuple[Array, Array]:
-    def one(point: Array, row: Array, w: Array, held: Array, rho: Array, bound: Array) -> tuple[Array, Array]:
-        values, back = jax.vjp(layout.module(row).log_quantities, point)
-        return values, back(w + jnp.maximum(held + rho * (values - bound), 0.0))[0]
-
-    return jax.vmap(one)(points, numbers, force, multipliers, penalty, upper)
-
-
-def in_blocks(
-    function: Callable[..., Any], size: int, columns: tuple[np.ndarray, ...], *fixed: Any
-) -> tuple[np.ndarray, ...]:
-    """A compiled function over rows, a fixed number of them at a time, in double precision.
-
-    Args:
-        function: takes columns and the fixed arguments, returns a tuple of columns.
-        size: rows of a call; the last call is padded.
-        columns: each [row, ...].
-        fixed: passed on as they are.
-
-    Returns:
-        The columns that the function returns.
-    """
-    count = len(columns[0])
-    rows = np.minimum(np.arange(-(-count // size) * size), count - 1)
-    with jax.enable_x64(True):
-        blocks = []
-        for start in range(0, len(rows), size):
-            picked = rows[start : start + size]
-            blocks.append(function(*(np.asarray(column[picked], np.float64) for column in columns), *fixed))
-        # Reading only now lets the device work on one block while the host lays out the next.
-        parts = [np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*blocks, strict=True)]
-    return tuple(part[:count] for part in parts)
+    def rows(self, picked: np.ndarray) -> "Optimum":
+        """Optima of some of the problems."""
+        return Optimum(*(part[picked] for part in self))

@@ -17,11 +17,12 @@ import numpy as np
 from jaxscale._arrays import number
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.candidates import CONVERGED, best_candidate, certify, promising
 from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.interior_point import Optimum, polish
-from jaxscale.optimise.lagrangian import descend, start_points
-from jaxscale.optimise.problems import stack
+from jaxscale.optimise.interior_point import polish
+from jaxscale.optimise.lagrangian import rough_search, start_points
+from jaxscale.optimise.problems import Optimum
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanSpace, PlanTable, admissible, enumerate_plans, within_domains
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanSetting, plan_goals
@@ -118,13 +119,13 @@ def relax_plans(
     """
     families = [problem.settings() for problem in problems]
     settings = [setting for mine in families for setting in mine]
-    every, owner = stack(settings), np.repeat(np.arange(len(problems)), [len(mine) for mine in families])
+    every, owner = Problems.of(settings), np.repeat(np.arange(len(problems)), [len(mine) for mine in families])
     limits = np.asarray([problem.memory_limit for problem in problems])
     replicas = np.asarray([problem.most_replicas for problem in problems])
     wanted = plan_goals(limits[owner], replicas[owner])
     rows = np.repeat(np.arange(len(settings)), n_starts)
     starts = np.tile(start_points(n_starts, len(PLAN_COORDINATES)), (len(settings), 1))
-    rough = descend(starts, every.rows(rows), wanted.rows(rows), n_steps)
+    rough = rough_search(starts, every.rows(rows), wanted.rows(rows), n_steps)
     chosen = []
     for index in range(len(problems)):
         mine = np.flatnonzero(owner[rows] == index)
@@ -150,7 +151,7 @@ def _ranked(optimum: Optimum, wanted: Goals, settings: list[PlanSetting]) -> lis
     order = [best, *(row for row in np.argsort(optimum.values[:, 0]) if row != best)]
     return [
         RelaxedPlan(
-            plan=jax.tree.map(np.asarray, settings[row].plan_at(jnp.asarray(optimum.points[row]))),
+            plan=jax.tree.map(np.asarray, settings[row].plan_at(jnp.asarray(optimum.point[row]))),
             step_time=float(np.exp(optimum.values[row, 0])),
             residual=float(optimum.residual[row]),
             multipliers=optimum.multipliers[row, 1:],

@@ -23,11 +23,11 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.loss import BatchLaw, shape_law
 from jaxscale.memory import memory
 from jaxscale.models import model
+from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.candidates import best_candidate, certify, promising
 from jaxscale.optimise.goals import goals
 from jaxscale.optimise.interior_point import polish
-from jaxscale.optimise.lagrangian import descend, start_points
-from jaxscale.optimise.problems import stack
+from jaxscale.optimise.lagrangian import rough_search, start_points
 from jaxscale.plan.plan import violations
 from jaxscale.plans.relaxation import FAMILIES
 from jaxscale.step import step_time
@@ -45,7 +45,7 @@ def choice():
 def again(choice, setting=None, wanted=None):
     """The optimum of a slightly different problem, from the old one."""
     wanted = wanted or choice.goals
-    problems = stack([setting or choice.relaxed.setting])
+    problems = Problems.of([setting or choice.relaxed.setting])
     optimum = certify(polish(choice.relaxed.point[None], problems, wanted), np.arange(1), problems, wanted)
     assert optimum.residual[0] < 1e-6
     return float(wanted.objective(optimum.values)[0]), optimum
@@ -58,7 +58,7 @@ def test_relaxed_optimum_satisfies_kkt(choice):
 
 
 def test_slopes_equal_differences():
-    problems = stack([Setting(model("mixtral-8x7b"), H100S, COEFFICIENTS, default_laws(), FAMILIES[0], 128.0)])
+    problems = Problems.of([Setting(model("mixtral-8x7b"), H100S, COEFFICIENTS, default_laws(), FAMILIES[0], 128.0)])
     point, step, all_of_them = start_points(3, N_COORDINATES)[2:], 1e-6, range(len(QUANTITIES))
     _, slopes = problems.jacobian(point, all_of_them)
     many = problems.rows(np.zeros(N_COORDINATES, int))
@@ -94,18 +94,18 @@ def test_batch_is_the_best_of_a_grid(choice):
     index, setting = 7, choice.relaxed.setting
     points = np.repeat(choice.relaxed.point[None], 41, axis=0)
     points[:, index] += np.linspace(-0.01, 0.01, 41)
-    values = stack([setting] * 41).values(points)
+    values = Problems.of([setting] * 41).values(points)
     lagrangian = choice.goals.objective(values) + choice.goals.residuals(values) @ choice.relaxed.multipliers
     batch = values[:, QUANTITIES.index("batch")]
     assert abs(batch[lagrangian.argmin()] - batch[20]) < 5e-3
 
 
 def test_more_steps_and_starts_do_not_worsen(choice):
-    problems = stack([dataclasses.replace(choice.relaxed.setting, family=family) for family in FAMILIES])
+    problems = Problems.of([dataclasses.replace(choice.relaxed.setting, family=family) for family in FAMILIES])
     starts = start_points(120, N_COORDINATES)
     for n_starts, n_steps in ((60, 160), (120, 80)):
         rows = np.arange(n_starts) % len(FAMILIES)
-        rough = descend(starts[:n_starts], problems.rows(rows), choice.goals, n_steps)
+        rough = rough_search(starts[:n_starts], problems.rows(rows), choice.goals, n_steps)
         order = promising(rough.merits, rows)[:5]
         optimum = polish(rough.points[order], problems.rows(rows[order]), choice.goals)
         best = best_candidate(optimum, choice.goals)
@@ -113,7 +113,7 @@ def test_more_steps_and_starts_do_not_worsen(choice):
 
 
 def test_slsqp_finds_nothing_better(choice):
-    problem, wanted = stack([choice.relaxed.setting]), choice.goals
+    problem, wanted = Problems.of([choice.relaxed.setting]), choice.goals
     kept = wanted.bounded()
 
     def both(point):
@@ -178,12 +178,12 @@ def test_compute_alone_gives_the_closed_form():
     laws = eqx.tree_at(lambda r: r.failure.failures_per_chip_second, laws, 1e-30)
     template = Transformer(32, 4096, 32, 2, vocab_size=1)
     wanted = goals(QUANTITIES, {"excess_loss": 1.0}, {"time": 1e9})
-    problems = stack([Setting(template, single, ideal, laws, FAMILIES[0], 128.0)] * 24)
-    rough = descend(start_points(24, N_COORDINATES), problems, wanted, 120)
+    problems = Problems.of([Setting(template, single, ideal, laws, FAMILIES[0], 128.0)] * 24)
+    rough = rough_search(start_points(24, N_COORDINATES), problems, wanted, 120)
     optimum = polish(rough.points[np.argsort(rough.merits)[:2]], problems.rows(np.arange(2)), wanted)
     best = best_candidate(optimum, wanted)
     assert optimum.residual[best] < 1e-6
-    design = design_at(jnp.asarray(optimum.points[best]), template, FAMILIES[0], 1.0, 128.0)
+    design = design_at(jnp.asarray(optimum.point[best]), template, FAMILIES[0], 1.0, 128.0)
     params, tokens = float(n_params(design.model)), float(design.small_batch_tokens)
     closed_params, closed_tokens = laws.loss.optimum(6.0 * params * tokens)
     assert params == pytest.approx(float(closed_params), rel=1e-3)

@@ -13,7 +13,7 @@ from jaxscale.calibration.oom import limit_of, memory_limit
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
-from jaxscale.optimise.problems import stack
+from jaxscale.optimise.batches import Problems
 from jaxscale.plan.plan import violations
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanSetting
@@ -81,8 +81,8 @@ def test_slopes_equal_differences():
     case = problem(*CASES[1])
     setting = PlanSetting(case.model, case.cluster, case.coefficients, case.batch, FAMILIES[1])
     point, step = np.full((1, len(PLAN_COORDINATES)), 0.4), 1e-6
-    _, slopes = stack([setting]).jacobian(point, range(3))
-    many = stack([setting] * len(PLAN_COORDINATES))
+    _, slopes = Problems.of([setting]).jacobian(point, range(3))
+    many = Problems.of([setting] * len(PLAN_COORDINATES))
     ahead, behind = (many.values(point + sign * step * np.eye(len(PLAN_COORDINATES))) for sign in (1, -1))
     np.testing.assert_allclose(slopes[0].T, (ahead - behind) / (2.0 * step), rtol=1e-5, atol=1e-6)
 

@@ -27,11 +27,11 @@ NO_DEADLINE = 1e3
 N_LIMITS = N_LINEAR + 1
 
 
-class Problem(NamedTuple):
-    """One search.
+class FrontierProblem(NamedTuple):
+    """One search for a plan; a `CurvedProblem` whose only log quantity is ln t.
 
     Attributes:
-        work: what is trained.
+        work: model and tokens of the run.
         scenario: assumptions.
         limits: linear limits.
         log_deadline: natural logarithm of the longest batch [s].
@@ -44,8 +44,42 @@ class Problem(NamedTuple):
     log_deadline: Array
     chip_weight: Array
 
+    def log_quantities(self, point: Float[Array, " 8"]) -> Float[Array, " 1"]:
+        """Ln t of the smooth model at a point [s]."""
+        overlap = SmoothOverlap(self.scenario.overlap_exponent)
+        return jnp.log(batch_time(degrees_at(point, self.work), self.work, self.scenario, overlap).total)[None]
 
-def utilisation_problem(log_flop: Array, scenario: Scenario, speed: Array | bool = False) -> Problem:
+    def objective(self, point: Float[Array, " 8"], values: Float[Array, " 1"]) -> Float[Array, ""]:
+        """Chips, weighted, time and the priced excess, natural logarithm, given ln t at the point."""
+        return self.chip_weight * degrees_at(point, self.work).chips + values[0] + PRICE * point[EXCESS]
+
+    def slacks(self, point: Float[Array, " 8"], values: Float[Array, " 1"]) -> Float[Array, " 15"]:
+        """Room left in every limit, the deadline last, given ln t at the point."""
+        linear = self.limits.bound - self.limits.matrix @ point
+        return jnp.append(linear, self.log_deadline + point[EXCESS] - values[0])
+
+    def slopes(self, point: Float[Array, " 8"], slope: Float[Array, " 8"]) -> tuple[Array, Float[Array, "15 8"]]:
+        """Slopes of the objective and of every limit, given that of ln t."""
+        chips = jax.grad(lambda at: degrees_at(at, self.work).chips)(point)
+        gradient = (self.chip_weight * chips + slope).at[EXCESS].add(PRICE)
+        return gradient, jnp.concatenate([self.limits.matrix, slope.at[EXCESS].add(-1.0)[None]])
+
+    def multiplier_scale(self, multipliers: Float[Array, " 15"]) -> Float[Array, ""]:
+        """Largest multiplier, that of the excess left out."""
+        return jnp.max(multipliers.at[EXCESS].set(0.0))
+
+    def lagrangian(self, point: Float[Array, " 8"], multipliers: Float[Array, " 15"]) -> Float[Array, ""]:
+        """Objective less multipliers times slacks; its slope in the scenario is the optimum's (envelope theorem)."""
+        values = self.log_quantities(point)
+        return self.objective(point, values) - multipliers @ self.slacks(point, values)
+
+    def log_utilisation(self, point: Float[Array, " 8"], log_time: Array) -> Array:
+        """Logarithm of the share of the peak that the run sustains, 6 N B / (n C t), given ln t at the point."""
+        chips = degrees_at(point, self.work).chips
+        return log_ideal_chip_seconds(self.work, self.scenario) - chips - log_time
+
+
+def utilisation_problem(log_flop: Array, scenario: Scenario, speed: Array | bool = False) -> FrontierProblem:
     """Highest utilisation at a training compute, or the fastest batch.
 
     Args:
@@ -58,58 +92,11 @@ def utilisation_problem(log_flop: Array, scenario: Scenario, speed: Array | bool
     """
     work = workload(log_flop, scenario)
     deadline = log_step_limit(work, scenario)
-    problem = Problem(work, scenario, linear_limits(work, scenario), deadline, jnp.ones_like(deadline))
+    problem = FrontierProblem(work, scenario, linear_limits(work, scenario), deadline, jnp.ones_like(deadline))
     return jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problem), problem)
 
 
-def fastest(problem: Problem) -> Problem:
+def fastest(problem: FrontierProblem) -> FrontierProblem:
     """The search for the fastest batch, whatever it costs: what it cannot end in time, no plan can."""
     unbounded = jnp.full_like(problem.log_deadline, NO_DEADLINE)
     return problem._replace(log_deadline=unbounded, chip_weight=jnp.zeros_like(problem.chip_weight))
-
-
-def log_time(point: Float[Array, " 8"], problem: Problem) -> Array:
-    """Ln t of the smooth model [s]."""
-    overlap = SmoothOverlap(problem.scenario.overlap_exponent)
-    return jnp.log(batch_time(degrees_at(point, problem.work), problem.work, problem.scenario, overlap).total)
-
-
-def log_utilisation(point: Float[Array, " 8"], time: Array, problem: Problem) -> Array:
-    """Logarithm of the share of the peak that the run sustains, 6 N B / (n C t); given ln t at the point."""
-    chips = degrees_at(point, problem.work).chips
-    return log_ideal_chip_seconds(problem.work, problem.scenario) - chips - time
-
-
-def objective(point: Float[Array, " 8"], time: Array, problem: Problem) -> Array:
-    """What is minimised, given ln t at the point."""
-    return problem.chip_weight * degrees_at(point, problem.work).chips + time + PRICE * point[EXCESS]
-
-
-def log_time_from(value: Array, point: Float[Array, " 8"], problem: Problem) -> Array:
-    """Ln t given the objective's value: the model need not be evaluated again [s]."""
-    return value - problem.chip_weight * degrees_at(point, problem.work).chips - PRICE * point[EXCESS]
-
-
-def slacks(point: Float[Array, " 8"], time: Array, problem: Problem) -> Float[Array, " 15"]:
-    """Room left in every limit, the deadline last; given ln t at the point."""
-    linear = problem.limits.bound - problem.limits.matrix @ point
-    return jnp.append(linear, problem.log_deadline + point[EXCESS] - time)
-
-
-def lagrangian(point: Float[Array, " 8"], multipliers: Float[Array, " 15"], problem: Problem) -> Array:
-    """Objective less multipliers times slacks; its slope in the scenario is that of the optimum (envelope theorem)."""
-    time = log_time(point, problem)
-    return objective(point, time, problem) - multipliers @ slacks(point, time, problem)
-
-
-def time_with_derivatives(
-    point: Float[Array, " 8"], problem: Problem
-) -> tuple[Array, Float[Array, " 8"], Float[Array, "8 8"]]:
-    """Ln t, its slope and its curvature."""
-
-    def slope(at: Array) -> tuple[Array, tuple[Array, Array]]:
-        value, gradient = jax.value_and_grad(log_time)(at, problem)
-        return gradient, (value, gradient)
-
-    curvature, (value, gradient) = jax.jacfwd(slope, has_aux=True)(point)
-    return value, gradient, curvature

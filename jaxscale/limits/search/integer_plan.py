@@ -20,7 +20,7 @@ from jaxscale.limits.frontier.frontier_scenario import Scenario, stack
 from jaxscale.limits.frontier.overlap_norm import AbstractOverlap, ExactOverlap
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds
 from jaxscale.limits.search.feasible_set import N_DEGREES, degrees_at
-from jaxscale.limits.search.frontier_problem import Problem, objective, slacks, utilisation_problem
+from jaxscale.limits.search.frontier_problem import FrontierProblem, utilisation_problem
 from jaxscale.limits.search.relaxed_plan import survey
 
 N_ROUNDS = 10
@@ -53,7 +53,7 @@ def neighbours() -> np.ndarray:
     return np.asarray(list(itertools.product((0.0, 1.0, -1.0), repeat=N_DEGREES)))
 
 
-def point_of(degrees: Float[Array, " 7"], problem: Problem) -> Float[Array, " 8"]:
+def point_of(degrees: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, " 8"]:
     """Coordinates of a plan of whole numbers."""
     logs = jnp.log(degrees)
     share = logs[EP] / jnp.maximum(problem.work.log_experts, 1e-9)
@@ -79,15 +79,15 @@ class Rating(NamedTuple):
         return self.cost + MISS_PRICE * (jnp.sum(self.missed) + jnp.any(self.missed > 0.0))
 
 
-def rate(degrees: Float[Array, " 7"], problem: Problem, overlap: AbstractOverlap) -> Rating:
+def rate(degrees: Float[Array, " 7"], problem: FrontierProblem, overlap: AbstractOverlap) -> Rating:
     """Cost and missed limits of a plan, by the whole model."""
     point = point_of(degrees, problem)
     time = jnp.log(batch_time(degrees_at(point, problem.work), problem.work, problem.scenario, overlap).total)
-    missed = jnp.maximum(-slacks(point, time, problem) - SLACK_ERROR, 0.0)
-    return Rating(objective(point, time, problem), time, missed)
+    missed = jnp.maximum(-problem.slacks(point, time[None]) - SLACK_ERROR, 0.0)
+    return Rating(problem.objective(point, time[None]), time, missed)
 
 
-def climb(start: Float[Array, " 7"], problem: Problem, overlap: AbstractOverlap) -> Array:
+def climb(start: Float[Array, " 7"], problem: FrontierProblem, overlap: AbstractOverlap) -> Array:
     """Best plan that the hill climb reaches [degree]."""
     factors = jnp.asarray(2.0 ** neighbours(), start.dtype)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,18 +15,17 @@ from jaxscale._compile import filter_jit
 from jaxscale.errors import InputError
 from jaxscale.limits.frontier.degrees import Degrees
 from jaxscale.limits.frontier.frontier_scenario import Scenario
-from jaxscale.limits.search.barrier import Optimum, better, minimise, tolerances
 from jaxscale.limits.search.feasible_set import EXCESS, N_COORDINATES, degrees_at
 from jaxscale.limits.search.frontier_problem import (
     N_LIMITS,
-    Problem,
+    FrontierProblem,
     fastest,
-    log_time_from,
-    log_utilisation,
     utilisation_problem,
 )
-from jaxscale.limits.search.starts import scattered
-from jaxscale.optimise.packed_rows import where_rows
+from jaxscale.limits.search.starts import best_start, scattered
+from jaxscale.optimise.barrier import better, minimise, tolerances
+from jaxscale.optimise.compaction import where_rows
+from jaxscale.optimise.problems import Optimum
 
 N_STARTS = 1
 """Starts of every search [1]."""
@@ -79,7 +79,10 @@ class _Ends(NamedTuple):
 
 
 def search(
-    problems: Problem, asked: Bool[Array, " problem"], n_starts: Array | int = N_STARTS, n_steps: Array | int = N_STEPS
+    problems: FrontierProblem,
+    asked: Bool[Array, " problem"],
+    n_starts: Array | int = N_STARTS,
+    n_steps: Array | int = N_STEPS,
 ) -> PlanResult:
     """Best relaxed plans of many problems; more starts or steps never make one worse.
 
@@ -103,12 +106,13 @@ def search(
     cubes = jnp.asarray(scattered(MOST_STARTS), dtype)
     unknown = jnp.full(problems.log_deadline.shape, jnp.inf, dtype)
     origin = jnp.zeros((*unknown.shape, N_COORDINATES), dtype)
-    nothing = Optimum(origin, jnp.zeros((*unknown.shape, N_LIMITS), dtype), unknown, unknown)
+    nothing = Optimum(origin, unknown[:, None], jnp.zeros((*unknown.shape, N_LIMITS), dtype), unknown, unknown)
 
     def late(fast: Optimum) -> Array:
         """Whether the fastest batch, certified, misses the deadline or the memory."""
-        times = jax.vmap(log_time_from)(fast.objective, fast.point, fastest(problems))
-        return ((times > problems.log_deadline + excess) | (fast.point[:, EXCESS] > excess)) & (fast.residual <= limit)
+        return ((fast.values[:, 0] > problems.log_deadline + excess) | (fast.point[:, EXCESS] > excess)) & (
+            fast.residual <= limit
+        )
 
     def stage(ends: _Ends, which: tuple[Array, Array, Array, Array]) -> tuple[_Ends, None]:
         cube, speed, always, steps = which
@@ -117,7 +121,7 @@ def search(
         further = ~(done | late(ends.fast)) & (speed | (n_steps >= FIRST_STEPS))
         wanted = asked & (always | further)
         posed = jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problems), problems)
-        found = minimise(cube, posed, wanted, steps)
+        found = minimise(partial(best_start, cube), posed, wanted, steps)
         gain = better(found, ends.best, limit)
         return _Ends(where_rows(~speed & gain, found, ends.best), where_rows(speed & wanted, found, ends.fast)), None
 
@@ -130,8 +134,8 @@ def search(
     best, hopeless = ends.best, late(ends.fast)
     residual = jnp.where(hopeless, ends.fast.residual, best.residual)
     feasible = ~hopeless & (best.point[:, EXCESS] <= excess)
-    times = jax.vmap(log_time_from)(best.objective, best.point, problems)
-    utilisation = jnp.exp(jax.vmap(log_utilisation)(best.point, times, problems))
+    times = best.values[:, 0]
+    utilisation = jnp.exp(jax.vmap(FrontierProblem.log_utilisation)(problems, best.point, times))
     return PlanResult(
         jnp.where(feasible, utilisation, 0.0),
         times,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxscale.limits.frontier.degrees import DP, EP, PP, TP_FF, TP_WIDTH
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit
 from jaxscale.limits.search.feasible_set import EXCESS, INTERLEAVE, MICRO, N_COORDINATES, N_DEGREES, degrees_at
-from jaxscale.limits.search.frontier_problem import Problem, log_time, objective, slacks
+from jaxscale.limits.search.frontier_problem import FrontierProblem
 
 BLOCK = 128
 """Scattered plans in a block [1]."""
@@ -41,7 +41,7 @@ def scattered(n_blocks: int) -> np.ndarray:
     return points.reshape(n_blocks, BLOCK, N_DEGREES)
 
 
-def spread(cube: Float[Array, " 7"], problem: Problem) -> Float[Array, " 8"]:
+def spread(cube: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, " 8"]:
     """Strictly feasible point for a point of the unit cube, with about the chips that the run needs."""
     work, scenario = problem.work, problem.scenario
     share = INSET + (1.0 - 2.0 * INSET) * cube
@@ -60,24 +60,24 @@ def spread(cube: Float[Array, " 7"], problem: Problem) -> Float[Array, " 8"]:
     return point.at[MICRO].set(share[MICRO] ** 2 * (room - point[DP]))
 
 
-def with_excess(point: Float[Array, " 8"], time: Array, problem: Problem) -> Float[Array, " 8"]:
+def with_excess(point: Float[Array, " 8"], values: Float[Array, " 1"], problem: FrontierProblem) -> Float[Array, " 8"]:
     """The point with an excess large enough for every limit to hold."""
-    room = slacks(point, time, problem)
+    room = problem.slacks(point, values)
     missing = jnp.maximum(-room[-1], -room[-2])
     return point.at[EXCESS].set(jnp.maximum(missing, 0.0) + 1.0)
 
 
-def best_start(cubes: Float[Array, "plan 7"], problem: Problem) -> tuple[Float[Array, " 8"], Array]:
-    """The most promising of a block of scattered plans, and ln t there."""
+def best_start(cubes: Float[Array, "plan 7"], problem: FrontierProblem) -> tuple[Float[Array, " 8"], Array]:
+    """The most promising of a block of scattered plans, and its log quantity."""
 
     def rated(cube: Array) -> tuple[Array, Array, Array]:
         point = spread(cube, problem)
-        time = log_time(point, problem)
-        room = slacks(point, time, problem)
+        values = problem.log_quantities(point)
+        room = problem.slacks(point, values)
         missed = jnp.maximum(-room[-1], 0.0) + jnp.maximum(-room[-2], 0.0)
-        return objective(point, time, problem) + MISS_PRICE * missed, with_excess(point, time, problem), time
+        return problem.objective(point, values) + MISS_PRICE * missed, with_excess(point, values, problem), values
 
-    merits, points, times = jax.vmap(rated)(cubes)
+    merits, points, values = jax.vmap(rated)(cubes)
     best = jnp.argmin(merits)
     # The excess that was added has no part in the time.
-    return points[best], times[best]
+    return points[best], values[best]

@@ -1,6 +1,10 @@
-r"""Primal-dual interior point of a few variables, for thousands of problems side by side.
+r"""Optima of thousands of problems from points that keep every limit: primal-dual interior point, feasible start.
 
-Every iterate stays strictly feasible. The Newton step of the perturbed optimality conditions solves
+To be used for problems of a few coordinates with one curved quantity (`CurvedProblem`): the whole search is one program
+of JAX, in single or double precision, and every iterate stays strictly feasible. Where a start breaks limits, or
+several quantities of the limits are curved, `interior_point` serves.
+
+The Newton step of the perturbed optimality conditions solves
 
 $$ (H + J^T S^{-1} Z J)\, \delta u = -(\nabla f - \mu J^T S^{-1} 1), \qquad J = -\nabla s $$
 
@@ -9,24 +13,15 @@ barrier function $f - \mu \sum \ln s$; $\mu$ falls once its problem is solved (F
 Wright 2006, chapter 19).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxscale.limits.search.feasible_set import EXCESS, N_COORDINATES, degrees_at
-from jaxscale.limits.search.frontier_problem import (
-    N_LIMITS,
-    PRICE,
-    Problem,
-    log_time,
-    objective,
-    slacks,
-    time_with_derivatives,
-)
-from jaxscale.limits.search.starts import best_start
-from jaxscale.optimise.packed_rows import packed, where_rows
+from jaxscale.optimise.compaction import where_rows, work_on_rows
+from jaxscale.optimise.problems import CurvedProblem, Optimum
 
 FIRST_BARRIER = 0.1
 """Barrier at the start [1]."""
@@ -42,7 +37,7 @@ KEEP = 0.99
 
 
 class Tolerances(NamedTuple):
-    """What the number format allows.
+    """Tolerances of a number format.
 
     Attributes:
         residual: KKT residual of a certified optimum [1].
@@ -66,39 +61,38 @@ def tolerances(dtype: jnp.dtype) -> Tolerances:
     return Tolerances(5e-5, 1e-6, 3e-4, 1e-4, 1e-5)
 
 
-class Optimum(NamedTuple):
-    """End of a search.
-
-    Attributes:
-        point: coordinates [coordinate].
-        multipliers: of the limits, the deadline's last [limit].
-        objective: what was minimised, with the price of the excess [1].
-        residual: KKT residual: largest of stationarity and complementarity, relative to the multipliers' scale [1].
-    """
-
-    point: Float[Array, "*batch 8"]
-    multipliers: Float[Array, "*batch 15"]
-    objective: Float[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-
-
 class _State(NamedTuple):
-    point: Float[Array, " 8"]
-    multipliers: Float[Array, " 15"]
+    point: Float[Array, " coordinate"]
+    multipliers: Float[Array, " limit"]
     barrier: Array
     shift: Array
     best: Optimum
     count: Array
 
 
-def _solve(matrix: Float[Array, "8 8"], right: Float[Array, " 8"], floor: float) -> Float[Array, " 8"]:
+def _solve(
+    matrix: Float[Array, "coordinate coordinate"], right: Float[Array, " coordinate"], floor: float
+) -> Float[Array, " coordinate"]:
     """Gauss-Jordan elimination of a symmetric matrix, its pivots kept positive."""
     table = jnp.concatenate([matrix, right[:, None]], axis=1)
-    for column in range(N_COORDINATES):
+    for column in range(len(right)):
         pivot = jnp.maximum(jnp.abs(table[column, column]), floor)
         row = table[column].at[column].set(pivot) / pivot
         table = (table - table[:, column, None] * row).at[column].set(row)
     return table[:, -1]
+
+
+def _with_derivatives(
+    point: Float[Array, " coordinate"], problem: CurvedProblem
+) -> tuple[Float[Array, " 1"], Float[Array, " coordinate"], Float[Array, "coordinate coordinate"]]:
+    """Log quantity, its slope and its curvature."""
+
+    def slope(at: Array) -> tuple[Array, tuple[Array, Array]]:
+        value, gradient = jax.value_and_grad(lambda point: problem.log_quantities(point)[0])(at)
+        return gradient, (value, gradient)
+
+    curvature, (value, gradient) = jax.jacfwd(slope, has_aux=True)(point)
+    return value[None], gradient, curvature
 
 
 def _longest(values: Array, changes: Array) -> Array:
@@ -107,12 +101,12 @@ def _longest(values: Array, changes: Array) -> Array:
     return jnp.minimum(jnp.min(ratio), 1.0)
 
 
-def _merit(point: Array, time: Array, barrier: Array, problem: Problem) -> tuple[Array, Array]:
-    """Barrier function, infinite outside, and the slacks; given ln t at the point."""
-    room = slacks(point, time, problem)
+def _merit(point: Array, values: Array, barrier: Array, problem: CurvedProblem) -> tuple[Array, Array]:
+    """Barrier function, infinite outside, and the slacks; given the log quantity at the point."""
+    room = problem.slacks(point, values)
     inside = jnp.all(room > 0.0)
     logs = jnp.sum(jnp.log(jnp.where(room > 0.0, room, 1.0)))
-    value = objective(point, time, problem) - barrier * logs
+    value = problem.objective(point, values) - barrier * logs
     return jnp.where(inside & jnp.isfinite(value), value, jnp.inf), room
 
 
@@ -124,36 +118,32 @@ def better(new: Optimum, old: Optimum, certified: float) -> Bool[Array, "*batch"
     )
 
 
-def _step(state: _State, problem: Problem, tolerance: Tolerances) -> _State:
+def _step(state: _State, problem: CurvedProblem, tolerance: Tolerances) -> _State:
     point, z, mu = state.point, state.multipliers, state.barrier
-    time, slope, curvature = time_with_derivatives(point, problem)
-    room = slacks(point, time, problem)
-    # Gradient of the objective and rows of J: what lowers each slack.
-    chips = jax.grad(lambda at: degrees_at(at, problem.work).chips)(point)
-    gradient = (problem.chip_weight * chips + slope).at[EXCESS].add(PRICE)
-    rows = jnp.concatenate([problem.limits.matrix, slope.at[EXCESS].add(-1.0)[None]])
+    values, slope, curvature = _with_derivatives(point, problem)
+    room = problem.slacks(point, values)
+    gradient, rows = problem.slopes(point, slope)
     stationarity = jnp.max(jnp.abs(gradient + z @ rows))
-    # Without the excess's own multiplier: next to its price everything would look stationary, and the barrier
-    # would fall before its problem is solved.
-    scale = jnp.maximum(1.0, jnp.max(z.at[EXCESS].set(0.0)))
+    scale = jnp.maximum(1.0, problem.multiplier_scale(z))
     products = z * room
     residual = jnp.maximum(stationarity / scale, jnp.max(products))
-    found = Optimum(point, z, objective(point, time, problem), residual)
-    take = better(found, state.best, tolerance.residual)
-    best = jax.tree.map(lambda new, old: jnp.where(take, new, old), found, state.best)
+    here = Optimum(point, values, z, problem.objective(point, values), residual)
+    take = better(here, state.best, tolerance.residual)
+    best = jax.tree.map(lambda new, old: jnp.where(take, new, old), here, state.best)
     solved = jnp.maximum(stationarity / scale, jnp.max(jnp.abs(products - mu))) < 5.0 * mu
     mu = jnp.where(solved, jnp.maximum(jnp.minimum(0.2 * mu, mu**1.5), tolerance.barrier), mu)
     pull = z / room
+    # The curved quantity stands once in the objective and once in the last limit.
     matrix = (1.0 + z[-1]) * curvature + rows.T @ (pull[:, None] * rows)
-    matrix = matrix + state.shift * jnp.eye(N_COORDINATES)
+    matrix = matrix + state.shift * jnp.eye(len(point))
     change = _solve(matrix, -(gradient + (mu / room) @ rows), tolerance.pivot)
     room_change = -rows @ change
     z_change = mu / room - z - pull * room_change
     lengths = _longest(room, room_change) * jnp.asarray(STEPS, point.dtype)
-    times = jax.vmap(lambda length: log_time(point + length * change, problem))(lengths)
+    trials = jax.vmap(lambda length: problem.log_quantities(point + length * change))(lengths)
     # No step at all comes last.
-    lengths, times = jnp.append(lengths, 0.0), jnp.append(times, time)
-    merits, rooms = jax.vmap(lambda length, t: _merit(point + length * change, t, mu, problem))(lengths, times)
+    lengths, trials = jnp.append(lengths, 0.0), jnp.concatenate([trials, values[None]])
+    merits, rooms = jax.vmap(lambda length, at: _merit(point + length * change, at, mu, problem))(lengths, trials)
     lower = merits[:-1] <= merits[-1] + tolerance.noise * (1.0 + jnp.abs(merits[-1]))
     # A step without gain is still taken where another barrier may follow.
     shortest = jnp.where(jnp.isfinite(merits[-2]), len(STEPS) - 1, len(STEPS))
@@ -167,33 +157,36 @@ def _step(state: _State, problem: Problem, tolerance: Tolerances) -> _State:
     return _State(moved, z_moved, mu, jnp.minimum(shift, 1e3), best, state.count + 1)
 
 
-def _first(start: Float[Array, " 8"], time: Array, problem: Problem) -> _State:
-    room = slacks(start, time, problem)
+def _first(start: Float[Array, " coordinate"], values: Float[Array, " 1"], problem: CurvedProblem) -> _State:
+    room = problem.slacks(start, values)
     barrier = jnp.asarray(FIRST_BARRIER, start.dtype)
     z = barrier / room
     unknown = jnp.full_like(barrier, jnp.inf)
-    return _State(
-        start, z, barrier, jnp.zeros_like(barrier), Optimum(start, z, unknown, unknown), jnp.zeros((), jnp.int32)
-    )
+    nothing = Optimum(start, jnp.full_like(values, jnp.inf), z, unknown, unknown)
+    return _State(start, z, barrier, jnp.zeros_like(barrier), nothing, jnp.zeros((), jnp.int32))
 
 
-def _idle(dtype: jnp.dtype, n_steps: Array | int) -> _State:
-    """A search that has ended without a result."""
-    point, limits, unknown = jnp.zeros(N_COORDINATES, dtype), jnp.zeros(N_LIMITS, dtype), jnp.asarray(jnp.inf, dtype)
-    none = Optimum(point, limits, unknown, unknown)
-    return _State(point, limits, unknown, unknown, none, jnp.asarray(n_steps, jnp.int32))
+def _idle(first: Any, n_steps: Array | int) -> _State:
+    """Searches that have ended without a result; `first` are the shapes of searches that begin."""
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
+    unknown = jnp.full_like(zeros.barrier, jnp.inf)
+    none = zeros.best._replace(objective=unknown, residual=unknown)
+    return zeros._replace(barrier=unknown, shift=unknown, best=none, count=jnp.full_like(zeros.count, n_steps))
 
 
 def minimise(
-    plans: Float[Array, "plan 7"], problems: Problem, wanted: Bool[Array, " lane"], n_steps: Array | int
+    start: Callable[[CurvedProblem], tuple[Array, Array]],
+    problems: CurvedProblem,
+    wanted: Bool[Array, " lane"],
+    n_steps: Array | int,
 ) -> Optimum:
-    """Optima of many problems, each from the most promising of some scattered plans.
+    """Optima of many problems, each from a point that keeps its limits.
 
     Problems need from a dozen steps to many. Each round takes a few steps with those that are not done yet, packed
     into full blocks, so that none waits for the slowest.
 
     Args:
-        plans: scattered plans, as points of the unit cube.
+        start: gives the first point of a problem, strictly within its limits, and the log quantity there.
         problems: the searches, every leaf [lane].
         wanted: which of them are solved; the others return an infinite residual.
         n_steps: Newton steps at most; a search ends earlier once certified at the last barrier.
@@ -201,26 +194,30 @@ def minimise(
     Returns:
         The best iterate of each: certified by its KKT residual, and of those the one of lowest objective.
     """
-    tolerance = tolerances(plans.dtype)
+
+    def begin_one(problem: CurvedProblem) -> _State:
+        return _first(*start(problem), problem)
+
+    shapes = jax.eval_shape(jax.vmap(begin_one), problems)
+    tolerance = tolerances(shapes.point.dtype)
 
     def unfinished(state: _State) -> Bool[Array, " lane"]:
         done = (state.best.residual <= tolerance.residual) & (state.barrier <= tolerance.barrier)
         return (state.count < n_steps) & ~done
 
-    def advance(state: _State, posed: Problem) -> _State:
+    def advance(state: _State, posed: CurvedProblem) -> _State:
         def step(_: Array, now: _State) -> _State:
             stepped = jax.vmap(lambda one, problem: _step(one, problem, tolerance))(now, posed)
             return where_rows(unfinished(now), stepped, now)
 
         return jax.lax.fori_loop(0, ROUND, step, state)
 
-    def begin(_: _State, posed: Problem) -> _State:
-        return jax.vmap(lambda problem: _first(*best_start(plans, problem), problem))(posed)
+    def begin(_: _State, posed: CurvedProblem) -> _State:
+        return jax.vmap(begin_one)(posed)
 
-    idle = jax.vmap(lambda _: _idle(plans.dtype, n_steps))(wanted)
-    first = packed(wanted, begin, idle, problems)
+    first = work_on_rows(wanted, begin, _idle(shapes, n_steps), problems)
     return jax.lax.while_loop(
         lambda state: jnp.any(unfinished(state)),
-        lambda state: packed(unfinished(state), advance, state, problems),
+        lambda state: work_on_rows(unfinished(state), advance, state, problems),
         first,
     ).best

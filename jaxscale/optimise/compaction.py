@@ -1,4 +1,4 @@
-"""Work on some rows of a batch, packed into full blocks: rows without work cost nothing."""
+"""Work on some rows of a batch, compacted into full blocks: rows without work cost nothing."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ BLOCK = 64
 """Rows that are worked on side by side: few enough for a core's cache [1]."""
 
 
-def packed(
+def work_on_rows(
     wanted: Bool[Array, " row"], work: Callable[[Any, Any], Any], state: Rows, given: Any, size: int = BLOCK
 ) -> Rows:
     """State after work on some of its rows.

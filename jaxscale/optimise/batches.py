@@ -1,0 +1,165 @@
+"""Batches of problems, judged at many points in one compiled `vmap`, in double precision.
+
+Problems of one kind are the rows of a matrix, and points go through in blocks of one fixed size: every search, every
+budget and every perturbed problem of a kind shares one compilation.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._arrays import stacked
+from jaxscale._compile import filter_jit
+from jaxscale.optimise.problems import Problem
+
+BLOCK = 64
+"""Points per call: enough to keep the processor busy, few enough to waste little on padding [point]."""
+
+
+@dataclass(frozen=True)
+class LeafLayout:
+    """Places of a module's leaves in a row of numbers.
+
+    Attributes:
+        structure: tree of the module.
+        shapes: of its leaves.
+    """
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    def module(self, numbers: Array) -> Any:
+        """The module of one row."""
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
+        parts = [numbers[end - math.prod(shape) : end] for end, shape in zip(ends, self.shapes, strict=True)]
+        leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def leaf_matrix(module: Any, count: int) -> tuple[Float[np.ndarray, "row number"], LeafLayout]:
+    """The leaves of a stacked module, each [row, ...], side by side in one matrix."""
+    leaves, structure = jax.tree.flatten(module)
+    arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
+    numbers = np.concatenate([leaf.reshape(count, -1) for leaf in arrays], axis=1)
+    return numbers, LeafLayout(structure, tuple(leaf.shape[1:] for leaf in arrays))
+
+
+@dataclass(frozen=True)
+class Problems:
+    """Problems of one kind.
+
+    Attributes:
+        numbers: their leaves [problem, number].
+        layout: of each row.
+    """
+
+    numbers: Float[np.ndarray, "problem number"]
+    layout: LeafLayout
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> "Problems":
+        """Problems of one kind as rows."""
+        return cls(*leaf_matrix(stacked(problems), len(problems)))
+
+    def rows(self, picked: np.ndarray) -> "Problems":
+        """Some of the problems, each as often as asked for."""
+        return Problems(self.numbers[picked], self.layout)
+
+    def values(self, points: np.ndarray) -> np.ndarray:
+        """Log quantities, one point for each problem [problem, quantity]."""
+        # By the program that has the slopes too: compiling another takes longer than thousands of points with slopes.
+        count = _quantity_count(self.layout, points.shape[1], self.numbers.shape[1])
+        return self.pulled(points, np.zeros((len(points), count)))[0]
+
+    def pulled(
+        self,
+        points: np.ndarray,
+        force: np.ndarray,
+        multipliers: ArrayLike = 0.0,
+        penalty: float = 0.0,
+        upper: Any = 0.0,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        r"""Log quantities v and the slope of their weighted sum.
+
+        The weight of each quantity is $w + \max(0, \lambda + \rho (v - b))$: with $\rho = 0$ and $\lambda = 0$ a plain
+        gradient, else that of the augmented Lagrangian.
+
+        Args:
+            points: one for each problem [problem, coordinate].
+            force: w [problem, quantity].
+            multipliers: lambda [problem, quantity].
+            penalty: rho [1].
+            upper: b, log bounds [problem, quantity].
+
+        Returns:
+            Values [problem, quantity] and slopes [problem, coordinate].
+        """
+        multipliers, upper = (np.broadcast_to(np.asarray(part), force.shape) for part in (multipliers, upper))
+        columns = (points, self.numbers, force, multipliers, np.full(len(points), penalty), upper)
+        values, slopes = in_blocks(_pulled, BLOCK, columns, self.layout)
+        return values, slopes
+
+    def jacobian(self, points: np.ndarray, picked: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Log quantities [problem, quantity] and the slopes of some of them [problem, picked, coordinate]."""
+        n_quantities = _quantity_count(self.layout, points.shape[1], self.numbers.shape[1])
+        rows = np.repeat(np.arange(len(points)), len(picked))
+        force = np.tile(np.eye(n_quantities)[np.asarray(picked)], (len(points), 1))
+        values, slopes = self.rows(rows).pulled(points[rows], force)
+        return values[:: len(picked)], slopes.reshape(len(points), len(picked), -1)
+
+
+@functools.cache
+def _quantity_count(layout: LeafLayout, n_coordinates: int, n_numbers: int) -> int:
+    """Number of quantities of the problems of a kind [1]."""
+    point, row = (jax.ShapeDtypeStruct((n,), jnp.result_type(float)) for n in (n_coordinates, n_numbers))
+    return jax.eval_shape(lambda at, numbers: layout.module(numbers).log_quantities(at), point, row).shape[0]
+
+
+@filter_jit
+def _pulled(
+    points: Array,
+    numbers: Array,
+    force: Array,
+    multipliers: Array,
+    penalty: Array,
+    upper: Array,
+    layout: LeafLayout,
+) -> tuple[Array, Array]:
+    def one(point: Array, row: Array, w: Array, held: Array, rho: Array, bound: Array) -> tuple[Array, Array]:
+        values, back = jax.vjp(layout.module(row).log_quantities, point)
+        return values, back(w + jnp.maximum(held + rho * (values - bound), 0.0))[0]
+
+    return jax.vmap(one)(points, numbers, force, multipliers, penalty, upper)
+
+
+def in_blocks(
+    function: Callable[..., Any], size: int, columns: tuple[np.ndarray, ...], *fixed: Any
+) -> tuple[np.ndarray, ...]:
+    """A compiled function over rows, a fixed number of them at a time, in double precision.
+
+    Args:
+        function: takes columns and the fixed arguments, returns a tuple of columns.
+        size: rows of a call; the last call is padded.
+        columns: each [row, ...].
+        fixed: passed on as they are.
+
+    Returns:
+        The columns that the function returns.
+    """
+    count = len(columns[0])
+    rows = np.minimum(np.arange(-(-count // size) * size), count - 1)
+    with jax.enable_x64(True):
+        blocks = []
+        for start in range(0, len(rows), size):
+            picked = rows[start : start + size]
+            blocks.append(function(*(np.asarray(column[picked], np.float64) for column in columns), *fixed))
+        # Reading only now lets the device work on one block while the host lays out the next.
+        parts = [np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*blocks, strict=True)]
+    return tuple(part[:count] for part in parts)
