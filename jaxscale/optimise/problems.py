@@ -8,12 +8,12 @@ its objective and its limits are made of. Three solvers take problems:
 * `barrier.minimise`: from points that keep every limit, for thousands of problems inside one compiled program.
 """
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float
 
-Numbers = np.ndarray | Array
+Numbers = TypeVar("Numbers", np.ndarray, Array)
 
 
 @runtime_checkable
@@ -52,8 +52,8 @@ class CurvedProblem(Problem, Protocol):
         ...
 
 
-class Optimum(NamedTuple):
-    """Optima of problems, one for each, with their certificates.
+class Optimum(NamedTuple, Generic[Numbers]):
+    """Optima of problems, one for each, with their certificates: arrays of the host or of JAX.
 
     Attributes:
         point: coordinates [*problem, coordinate].
@@ -63,12 +63,12 @@ class Optimum(NamedTuple):
         residual: KKT residual, the largest of scaled stationarity, violation and complementarity [1], [*problem].
     """
 
-    point: Float[Numbers, "*problem coordinate"]
-    values: Float[Numbers, "*problem quantity"]
-    multipliers: Float[Numbers, "*problem limit"]
-    objective: Float[Numbers, "*problem"]
-    residual: Float[Numbers, "*problem"]
+    point: Numbers
+    values: Numbers
+    multipliers: Numbers
+    objective: Numbers
+    residual: Numbers
 
-    def rows(self, picked: np.ndarray) -> "Optimum":
+    def rows(self, picked: np.ndarray) -> "Optimum[Numbers]":
         """Optima of some of the problems."""
         return Optimum(*(part[picked] for part in self))

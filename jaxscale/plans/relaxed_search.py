@@ -135,18 +135,14 @@ def relax_plans(
     optimum = polish(rough.points[order], polished, bounds)
     ends = np.cumsum([len(part) for part in chosen])
     parts = [np.arange(end - len(mine), end) for end, mine in zip(ends, chosen, strict=True)]
-    best = [part[best_candidate(_rows(optimum, part), bounds.rows(part))] for part in parts]
+    best = [part[best_candidate(optimum.rows(part), bounds.rows(part))] for part in parts]
     optimum = certify(optimum, np.asarray(best), polished, bounds)
     return [
-        _ranked(_rows(optimum, part), bounds.rows(part), [settings[row] for row in rows[order[part]]]) for part in parts
+        _ranked(optimum.rows(part), bounds.rows(part), [settings[row] for row in rows[order[part]]]) for part in parts
     ]
 
 
-def _rows(optimum: Optimum, picked: np.ndarray) -> Optimum:
-    return Optimum(*(part[picked] for part in optimum))
-
-
-def _ranked(optimum: Optimum, wanted: Goals, settings: list[PlanSetting]) -> list[RelaxedPlan]:
+def _ranked(optimum: Optimum[np.ndarray], wanted: Goals, settings: list[PlanSetting]) -> list[RelaxedPlan]:
     best = best_candidate(optimum, wanted)
     order = [best, *(row for row in np.argsort(optimum.values[:, 0]) if row != best)]
     return [
