@@ -41,7 +41,7 @@ def with_more(setting: Setting, resource: str, log_change: float) -> Setting:
     return eqx.tree_at(path, setting, values)
 
 
-def shadow_prices(optimum: Optimum[np.ndarray], row: int, setting: Setting, wanted: Goals) -> dict[str, float]:
+def shadow_prices(optimum: Optimum, row: int, setting: Setting, wanted: Goals) -> dict[str, float]:
     """Elasticity of the best objective in every bound and resource.
 
     Args:

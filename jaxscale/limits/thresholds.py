@@ -62,7 +62,7 @@ class Thresholds(NamedTuple):
         }
 
 
-def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum[Array], speed: Array) -> Array:
+def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Array) -> Array:
     """Ln U* or, for the fastest batch, room for it: ln of the longest batch over the fastest; differentiable [1].
 
     Args:
@@ -81,11 +81,11 @@ def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum[Array], spee
 
 
 @filter_jit
-def _slopes(log_flop: Array, scenarios: Scenario, optima: Optimum[Array], speed: Array) -> tuple[Array, Scenario]:
+def _slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
     return jax.vmap(jax.grad(log_value, argnums=(0, 1)))(log_flop, scenarios, optima, speed)
 
 
-def slopes(log_flop: Array, scenarios: Scenario, optima: Optimum[Array], speed: Array) -> tuple[Array, Scenario]:
+def slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
     """Slopes of `log_value` in log compute and in every field, [scenario, size]."""
     return at_sizes(lambda *case: _slopes(*case[:-1]), log_flop, scenarios, optima, speed)
 
@@ -161,7 +161,7 @@ def thresholds(scenarios: Sequence[Scenario]) -> Thresholds:
     padded = np.pad(ends, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
     kinds = np.pad(speed, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
     found = survey_logs(padded, stacked, kinds)
-    optima: Optimum[Array] = jax.tree.map(lambda leaf: leaf[:, : ends.shape[1]], found.optimum)
+    optima: Optimum = jax.tree.map(lambda leaf: leaf[:, : ends.shape[1]], found.optimum)
     along, fields = slopes(jnp.asarray(ends), stacked, optima, jnp.asarray(speed))
     along = np.asarray(along)
     values = _values(found, padded, stacked, kinds)[:, : ends.shape[1]]

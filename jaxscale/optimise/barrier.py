@@ -66,7 +66,7 @@ class _State(NamedTuple):
     multipliers: Float[Array, " limit"]
     barrier: Array
     shift: Array
-    best: Optimum[Array]
+    best: Optimum
     count: Array
 
 
@@ -110,7 +110,7 @@ def _merit(point: Array, values: Array, barrier: Array, problem: CurvedProblem) 
     return jnp.where(inside & jnp.isfinite(value), value, jnp.inf), room
 
 
-def better(new: Optimum[Array], old: Optimum[Array], certified: float) -> Bool[Array, "*batch"]:
+def better(new: Optimum, old: Optimum, certified: float) -> Bool[Array, "*batch"]:
     """Whether an iterate replaces the best: certified before not, then the lower objective, or the lower residual."""
     new_done, old_done = new.residual <= certified, old.residual <= certified
     return jnp.where(
@@ -179,7 +179,7 @@ def minimise(
     problems: CurvedProblem,
     wanted: Bool[Array, " lane"],
     n_steps: Array | int,
-) -> Optimum[Array]:
+) -> Optimum:
     """Optima of many problems, each from a point that keeps its limits.
 
     Problems need from a dozen steps to many. Each round takes a few steps with those that are not done yet, packed

@@ -24,14 +24,14 @@ def promising(merits: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return order[np.argsort(place, kind="stable")]
 
 
-def best_candidate(optimum: Optimum[np.ndarray], wanted: Goals) -> int:
+def best_candidate(optimum: Optimum, wanted: Goals) -> int:
     """The candidate of least objective that keeps the bounds; one without a certificate must be clearly better."""
     objective = wanted.objective(optimum.values) + UNCERTAIN * (optimum.residual > CONVERGED)
     kept = wanted.residuals(optimum.values).max(axis=-1) <= UNCERTAIN
     return int(np.argmin(np.where(kept, objective, np.inf) if kept.any() else optimum.residual))
 
 
-def certify(optimum: Optimum[np.ndarray], rows: np.ndarray, problems: Problems, wanted: Goals) -> Optimum[np.ndarray]:
+def certify(optimum: Optimum, rows: np.ndarray, problems: Problems, wanted: Goals) -> Optimum:
     """The optima after a second, fresh interior-point run for those of the given rows that did not converge."""
     failed = rows[optimum.residual[rows] > CONVERGED]
     if not len(failed):

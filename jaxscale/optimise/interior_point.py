@@ -181,7 +181,7 @@ def _backtrack(search: _Search, failed: np.ndarray, du: np.ndarray, ds: np.ndarr
 
 def polish(
     points: np.ndarray, problems: Problems, wanted: Goals, n_steps: int = 200, tolerance: float = 1e-8
-) -> Optimum[np.ndarray]:
+) -> Optimum:
     """Interior-point optimum from rough points.
 
     Args:
@@ -230,7 +230,7 @@ def polish(
     return best
 
 
-def _keep_better(best: Optimum[np.ndarray], live: np.ndarray, here: Optimum[np.ndarray], bounded: np.ndarray) -> None:
+def _keep_better(best: Optimum, live: np.ndarray, here: Optimum, bounded: np.ndarray) -> None:
     """Overwrite the best iterate of each candidate where the present one has a lower residual."""
     lower = np.flatnonzero(here.residual < best.residual[live])
     rows = live[lower]

@@ -8,12 +8,13 @@ its objective and its limits are made of. Three solvers take problems:
 * `barrier.minimise`: from points that keep every limit, for thousands of problems inside one compiled program.
 """
 
-from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float
 
-Numbers = TypeVar("Numbers", np.ndarray, Array)
+Numbers = Any
+"""Array of the host, by `interior_point.polish`, or of JAX, by `barrier.minimise`."""
 
 
 @runtime_checkable
@@ -52,7 +53,7 @@ class CurvedProblem(Problem, Protocol):
         ...
 
 
-class Optimum(NamedTuple, Generic[Numbers]):
+class Optimum(NamedTuple):
     """Optima of problems, one for each, with their certificates: arrays of the host or of JAX.
 
     Attributes:
@@ -69,6 +70,6 @@ class Optimum(NamedTuple, Generic[Numbers]):
     objective: Numbers
     residual: Numbers
 
-    def rows(self, picked: np.ndarray) -> "Optimum[Numbers]":
+    def rows(self, picked: np.ndarray) -> "Optimum":
         """Optima of some of the problems."""
         return Optimum(*(part[picked] for part in self))

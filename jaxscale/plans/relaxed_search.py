@@ -142,7 +142,7 @@ def relax_plans(
     ]
 
 
-def _ranked(optimum: Optimum[np.ndarray], wanted: Goals, settings: list[PlanSetting]) -> list[RelaxedPlan]:
+def _ranked(optimum: Optimum, wanted: Goals, settings: list[PlanSetting]) -> list[RelaxedPlan]:
     best = best_candidate(optimum, wanted)
     order = [best, *(row for row in np.argsort(optimum.values[:, 0]) if row != best)]
     return [

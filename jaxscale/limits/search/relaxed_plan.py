@@ -68,14 +68,14 @@ class PlanResult(NamedTuple):
     feasible: Bool[Array, "*batch"]
     residual: Float[Array, "*batch"]
     certified: Bool[Array, "*batch"]
-    optimum: Optimum[Array]
+    optimum: Optimum
 
 
 class _Ends(NamedTuple):
     """What a search has found so far: the best end of its starts, and the fastest batch."""
 
-    best: Optimum[Array]
-    fast: Optimum[Array]
+    best: Optimum
+    fast: Optimum
 
 
 def search(
@@ -108,7 +108,7 @@ def search(
     origin = jnp.zeros((*unknown.shape, N_COORDINATES), dtype)
     nothing = Optimum(origin, unknown[:, None], jnp.zeros((*unknown.shape, N_LIMITS), dtype), unknown, unknown)
 
-    def late(fast: Optimum[Array]) -> Array:
+    def late(fast: Optimum) -> Array:
         """Whether the fastest batch, certified, misses the deadline or the memory."""
         return ((fast.values[:, 0] > problems.log_deadline + excess) | (fast.point[:, EXCESS] > excess)) & (
             fast.residual <= limit
