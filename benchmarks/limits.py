@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.scenario_library import scenario
 from jaxscale.limits.search.integer_plan import integer_survey
 from jaxscale.limits.search.relaxed_plan import CERTIFIED, SIZES, survey
@@ -27,23 +27,25 @@ SAMPLES = (1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31)
 VARIED = ("network_latency", "network_bandwidth", "link_latency", "kernel_latency", "reference_batch", "domain_size")
 
 
-def drawn(count: int) -> Scenario:
+def drawn(count: int) -> FrontierScenario:
     """Scenarios around the default one, a factor of about two either way, every leaf [scenario]."""
     rng = np.random.default_rng(0)
     base = jax.tree.map(lambda leaf: np.full(count, leaf), scenario())
     factors = np.exp(0.7 * rng.standard_normal((len(VARIED), count)))
     changed = {name: getattr(base, name) * factor for name, factor in zip(VARIED, factors, strict=True)}
     changed["domain_size"] = np.maximum(changed["domain_size"], 1.0)
-    return Scenario(**{**{name: getattr(base, name) for name in Scenario.__dataclass_fields__}, **changed})
+    return FrontierScenario(
+        **{**{name: getattr(base, name) for name in FrontierScenario.__dataclass_fields__}, **changed}
+    )
 
 
-def reduction_hops(ranks: np.ndarray, inside: np.ndarray, s: Scenario) -> np.ndarray:
+def reduction_hops(ranks: np.ndarray, inside: np.ndarray, s: FrontierScenario) -> np.ndarray:
     """Latency of an all-reduce by a tree [s]."""
     inside = np.minimum(ranks, inside)
     return 2.0 * (np.log2(inside) * s.link_latency + np.log2(ranks / inside) * s.network_latency)
 
 
-def enumerated(flop: float, s: Scenario) -> float:
+def enumerated(flop: float, s: FrontierScenario) -> float:
     """Highest utilisation among plans of powers of two, evaluated one by one in numpy [1]."""
     params = np.sqrt(flop / (6.0 * s.tokens_per_param))
     layers = s.reference_layers * (params / s.reference_params) ** s.depth_exponent

@@ -33,7 +33,7 @@ from IPython.display import Image
 from jaxscale.limits import closed_forms
 from jaxscale.limits.identification import band
 from jaxscale.limits.joint_optimum import joint_optimum
-from jaxscale.limits.limits_report import draw, published_curve
+from jaxscale.limits.limits_report import curve_figure, published_curve
 from jaxscale.limits.scenario_library import load_scenarios
 from jaxscale.limits.study import curve_sizes, study
 from jaxscale.limits.transformer_curve import transformer_curve
@@ -66,7 +66,7 @@ for row, name in enumerate(found.names):
 # %%
 curves = dict(zip(found.names[:3], found.utilisation, strict=False))
 bands = {name: band(found.training_flop, scenarios[name]) for name in curves}
-(folder / "limits_curves.png").write_bytes(png(draw(found.training_flop, curves, bands)))
+(folder / "limits_curves.png").write_bytes(png(curve_figure(found.training_flop, curves, bands)))
 Image(filename=str(folder / "limits_curves.png"))
 
 # %% [markdown]
@@ -129,7 +129,7 @@ print(f"largest run in time: 10^{farthest[0]:.1f} by fixed laws, 10^{farthest[1]
 # %%
 together = {"fixed laws": joint.fixed, "batch, depth and plan chosen together": joint.utilisation}
 (folder / "limits_joint.png").write_bytes(
-    png(draw(joint.training_flop, together, title="Useful utilisation: fixed laws and joint choice"))
+    png(curve_figure(joint.training_flop, together, title="Useful utilisation: fixed laws and joint choice"))
 )
 Image(filename=str(folder / "limits_joint.png"))
 
@@ -161,7 +161,7 @@ for name, one in transformers.items():
 # %%
 shares = {name: one.utilisation for name, one in transformers.items()}
 (folder / "limits_transformer.png").write_bytes(
-    png(draw(sizes, shares, published=False, title="Whole transformers on real chips"))
+    png(curve_figure(sizes, shares, published=False, title="Whole transformers on real chips"))
 )
 Image(filename=str(folder / "limits_transformer.png"))
 

@@ -36,8 +36,8 @@ from jaxscale.trends import crossover, generations, measured_series, returns, un
 from jaxscale.trends import deployment_library as library
 from jaxscale.trends import published_scaling as published
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.deployment import cluster_at, plan_at
 from jaxscale.trends.fully_sharded import layer_gather
+from jaxscale.trends.layout import cluster_at, plan_at
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
@@ -83,16 +83,16 @@ for name, overlay in (("unfitted", library.unfitted()), ("fitted", library.fitte
 # %%
 n = 2.0 ** np.arange(3, 14)
 weak = Batch(per_chip=2.0)
-paper, prior = js.trends.scenario(), js.trends.scenario(overlay=library.unfitted())
-samples = uncertainty.sample_scenarios(paper, 48)
-fitted, unfitted = (js.trends.weak_scaling(scenario, n, 2.0) for scenario in (paper, prior))
+paper, prior = js.trends.deployment(), js.trends.deployment(overlay=library.unfitted())
+samples = uncertainty.sample_deployments(paper, 48)
+fitted, unfitted = (js.trends.weak_scaling(deployment, n, 2.0) for deployment in (paper, prior))
 speeds = crossover.layout_speeds(samples, weak, n)
 layouts = list(crossover.LAYOUTS)
 few, many = np.flatnonzero((n == 128) | (n == 2048))
 per_chip = np.exp(speeds[:, 0]) / n
 relative = per_chip / per_chip[:, few : few + 1]
 fall, power = answers["throughput_fall"][0], answers["power_fall"][0]
-older = js.trends.weak_scaling(js.trends.scenario(gpu="a100-80gb"), n, 2.0)
+older = js.trends.weak_scaling(js.trends.deployment(gpu="a100-80gb"), n, 2.0)
 nodes = 2.0 ** np.arange(4, 9)
 _, strong = js.trends.best_tensor_degree(paper, nodes, np.full(nodes.size, 32.0))
 _, strong_prior = js.trends.best_tensor_degree(prior, nodes, np.full(nodes.size, 32.0))
@@ -218,7 +218,7 @@ for count in (few, many):
         f"at {n[count]:.0f} chips one more returns {per_watt:.1f} tokens per joule of system (average {average:.1f}),"
     )
     print(f"    {per_dollar:.1f} million tokens per dollar")
-capped = js.trends.weak_scaling(js.trends.scenario(power_cap=500.0), n, 2.0)
+capped = js.trends.weak_scaling(js.trends.deployment(power_cap=500.0), n, 2.0)
 for count in (few, many):
     speed = float(capped.tokens_per_s[count] / fitted.tokens_per_s[count]) - 1
     energy = float(capped.tokens_per_joule[count] / fitted.tokens_per_joule[count]) - 1
@@ -290,13 +290,13 @@ show(panels(parts), "trends_generations.png")
 
 # %%
 workloads = {
-    f"context {length}": (js.trends.scenario(seq_len=length), 8192.0 / length) for length in (1024, 4096, 8192)
+    f"context {length}": (js.trends.deployment(seq_len=length), 8192.0 / length) for length in (1024, 4096, 8192)
 }
-workloads |= {name: (js.trends.scenario(name), 2.0) for name in ("llama2-7b", "llama2-13b", "llama2-70b")}
+workloads |= {name: (js.trends.deployment(name), 2.0) for name in ("llama2-7b", "llama2-13b", "llama2-70b")}
 workloads |= {f"{count} sequences per chip": (paper, float(count)) for count in (1, 2, 4, 8)}
 changes = {}
-for name, (scenario, share) in workloads.items():
-    curve = js.trends.weak_scaling(scenario, [128, 512, 2048, 8192], share)
+for name, (deployment, share) in workloads.items():
+    curve = js.trends.weak_scaling(deployment, [128, 512, 2048, 8192], share)
     changes[name] = np.asarray(curve.tokens_per_s_per_chip / curve.tokens_per_s_per_chip[0]) - 1
     shown = ", ".join(f"{100 * fall:+.0f} %" for fall in changes[name][1:])
     print(f"{name:22s} MFU {100 * float(curve.mfu[0]):.0f} % at 128 chips; per chip at 512, 2,048, 8,192: {shown}")

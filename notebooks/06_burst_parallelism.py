@@ -63,10 +63,10 @@ for row in (2, 12, 32, 33):
 # %%
 @jax.jit
 def plan(limit):
-    return burst.plan_burst(vgg, times, burst.Scenario(32.0, 8.0, amplification_limit=limit), n_options=4)
+    return burst.plan_burst(vgg, times, burst.BurstJob(32.0, 8.0, amplification_limit=limit), n_options=4)
 
 
-alone = burst.plan_data_parallel(vgg, times, burst.Scenario(32.0, 8.0), n_options=4)
+alone = burst.plan_data_parallel(vgg, times, burst.BurstJob(32.0, 8.0), n_options=4)
 plans = {"limit 2": plan(2.0), "limit 4": plan(4.0)}
 for label, one in {"data parallel": alone, **plans}.items():
     print(f"{label:14s} {1e3 * one.time:6.2f} ms, {1e3 * one.gpu_seconds:6.1f} GPU ms")
@@ -85,7 +85,7 @@ Image(png(figure))
 # elasticities: 0.08 for the latency means that 10 % less latency saves 0.8 % of the iteration.
 
 # %%
-price = burst.prices(vgg, times, burst.Scenario(32.0, 8.0), 4, 1e-5)
+price = burst.prices(vgg, times, burst.BurstJob(32.0, 8.0), 4, 1e-5)
 for name in ("batch", "bandwidth", "latency", "amplification_limit"):
     print(f"{name:20s} {getattr(price, name):+.3f}")
 
@@ -102,7 +102,7 @@ latencies = (5e-6, 40e-6, 240e-6, 1e-3)
 @jax.vmap
 def speedup(latency):
     def one(w):
-        found = burst.plan_burst(vgg, times, burst.Scenario(32.0, 8.0, w, latency, 4.0), 4)
+        found = burst.plan_burst(vgg, times, burst.BurstJob(32.0, 8.0, w, latency, 4.0), 4)
         return found.single_gpu_time / found.time
 
     return jax.vmap(one)(jnp.asarray(bandwidth))
@@ -183,7 +183,7 @@ inception = burst.load_network("inception_v3")
 inception_times = burst.measured_layer_time("inception_v3")
 clusters, batches = 2.0 ** np.arange(0, 9), 2.0 ** np.arange(5, 14)
 survey = burst.survey_batches(
-    inception, inception_times, burst.Scenario(1.0, 1.0), convergence, clusters, batches, n_options=9
+    inception, inception_times, burst.BurstJob(1.0, 1.0), convergence, clusters, batches, n_options=9
 )
 for size, batch, hours in zip(clusters, survey.batch, survey.time / 3600, strict=True):
     print(f"{size:4.0f} GPUs: best batch {batch:5.0f}, {batch / size:5.1f} per GPU, {hours:6.2f} h")
@@ -197,7 +197,7 @@ print(f"doubling pays at least half of its GPUs up to {worth:.0f} GPUs")
 # In a stream of jobs with deadlines, splitting every job as far as possible turns most of them away.
 
 # %%
-job = burst.Job(work=1.0, latency=0.02, message=0.025, bandwidth=1.0)
+job = burst.SplitJob(work=1.0, latency=0.02, message=0.025, bandwidth=1.0)
 closed, found = burst.best_degree(job), burst.best_degree_by_gradient(job)
 blocking = jax.jit(burst.study_blocking)(jax.random.key(0), burst.stated_stream())
 print(f"n* = {closed:.2f} in closed form, {found:.2f} by gradient")

@@ -1,4 +1,10 @@
-"""Strong scaling: burst parallelism with multiplexing, batch limit, partitioning degree and spatial parallelism."""
+"""Burst parallelism of layer graphs: a layer-by-layer model of its own, not the calibrated step time of transformers.
+
+Planner, multiplexing, batch limit, partitioning degree and spatial parallelism, after arXiv 2112.10065.
+Time of a layer is measured (profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow
+the paper. The calibrated model does not apply: it describes transformers whose layers all run on the same chips, and
+no runs of convolutional networks in bursts exist to fit.
+"""
 
 from jaxscale.burst.batch_limit import BatchSurvey as BatchSurvey
 from jaxscale.burst.batch_limit import Convergence as Convergence
@@ -25,7 +31,7 @@ from jaxscale.burst.networks.layer_time import analytical_layer_time as analytic
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime as AbstractLayerTime
 from jaxscale.burst.networks.measured_layers import MeasuredLayerTime as MeasuredLayerTime
 from jaxscale.burst.networks.measured_layers import measured_layer_time as measured_layer_time
-from jaxscale.burst.partitioning import Job as Job
+from jaxscale.burst.partitioning import SplitJob as SplitJob
 from jaxscale.burst.partitioning import best_degree as best_degree
 from jaxscale.burst.partitioning import best_degree_by_gradient as best_degree_by_gradient
 from jaxscale.burst.planners.burst_plan import BurstPlan as BurstPlan
@@ -36,7 +42,7 @@ from jaxscale.burst.planners.soft_planner import SoftPlan as SoftPlan
 from jaxscale.burst.planners.soft_planner import plan_soft as plan_soft
 from jaxscale.burst.planners.soft_planner import prices as prices
 from jaxscale.burst.planners.soft_planner import soft_plan_time as soft_plan_time
-from jaxscale.burst.planners.step_costs import Scenario as Scenario
+from jaxscale.burst.planners.step_costs import BurstJob as BurstJob
 from jaxscale.burst.spatial import spatial_network as spatial_network
 from jaxscale.burst.spatial import spatial_step as spatial_step
 from jaxscale.burst.spatial_survey import survey_splits as survey_splits

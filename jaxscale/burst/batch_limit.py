@@ -9,7 +9,7 @@ from jaxscale._arrays import as_float
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.burst_plan import plan_burst, plan_data_parallel
-from jaxscale.burst.planners.step_costs import Scenario
+from jaxscale.burst.planners.step_costs import BurstJob
 
 
 class Convergence(eqx.Module):
@@ -98,7 +98,7 @@ class BatchSurvey(eqx.Module):
 def survey_batches(
     graph: LayerGraph,
     layer_time: AbstractLayerTime,
-    scenario: Scenario,
+    job: BurstJob,
     convergence: Convergence,
     n_gpus: ArrayLike,
     batches: ArrayLike,
@@ -110,7 +110,7 @@ def survey_batches(
     Args:
         graph: the network.
         layer_time: time of every layer against samples per GPU.
-        scenario: bandwidth, latency and limit; its batch and GPUs are replaced.
+        job: bandwidth, latency and limit; its batch and GPUs are replaced.
         convergence: steps against batch.
         n_gpus: cluster sizes, increasing powers of two [1].
         batches: batches to try [sample].
@@ -124,7 +124,7 @@ def survey_batches(
     sizes, batches = jnp.asarray(n_gpus, jnp.result_type(float)), jnp.asarray(batches, jnp.result_type(float))
 
     def one(size: Array, batch: Array) -> tuple[Array, Array]:
-        here = eqx.tree_at(lambda s: (s.batch, s.n_gpus), scenario, (batch, size))
+        here = eqx.tree_at(lambda s: (s.batch, s.n_gpus), job, (batch, size))
         plan = planner(graph, layer_time, here, n_options)
         return plan.time, plan.gpu_seconds
 

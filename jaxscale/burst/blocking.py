@@ -9,7 +9,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
 from jaxscale._arrays import as_float
-from jaxscale.burst.partitioning import Job, best_degree, partitioning_table, step_time
+from jaxscale.burst.partitioning import SplitJob, best_degree, partitioning_table, split_step_time
 
 POLICIES = ("maximum", "fixed", "fastest", "just_enough")
 
@@ -45,7 +45,7 @@ class _Jobs(NamedTuple):
     deadline: Float[Array, " job"]
 
 
-def choose_degree(policy: str, job: Job, deadline: ArrayLike, n_workers: int, fixed_degree: ArrayLike) -> Array:
+def choose_degree(policy: str, job: SplitJob, deadline: ArrayLike, n_workers: int, fixed_degree: ArrayLike) -> Array:
     r"""Partitions of one job, a power of two up to the size of the cluster [1].
 
     `maximum`: all workers; `fixed`: `fixed_degree`; `fastest`: $2^{\mathrm{round}(\log_2 n^*)}$ with the closed form
@@ -69,7 +69,7 @@ def choose_degree(policy: str, job: Job, deadline: ArrayLike, n_workers: int, fi
         return jnp.full_like(fastest, fixed_degree)
     if policy == "fastest":
         return fastest
-    meets = step_time(job, options) <= deadline
+    meets = split_step_time(job, options) <= deadline
     return jnp.where(meets.any(), options[jnp.argmax(meets)], fastest)
 
 
@@ -82,9 +82,9 @@ def _draw(key: PRNGKeyArray, stream: Stream, n_jobs: int, n_workers: int, policy
 
     def one(work: Array, fraction: Array) -> tuple[Array, Array]:
         # A message of half the exchanged time on a unit link: only 2 M / W enters the step time.
-        job = Job(work, stream.latency, 0.5 * stream.exchange * work, 1.0)
+        job = SplitJob(work, stream.latency, 0.5 * stream.exchange * work, 1.0)
         degree = choose_degree(policy, job, fraction * work, n_workers, fixed)
-        return degree, step_time(job, degree)
+        return degree, split_step_time(job, degree)
 
     degree, duration = jax.vmap(one)(work, fraction)
     return _Jobs(arrival, duration, degree, fraction * work)
@@ -173,7 +173,7 @@ def study_blocking(
     return BlockingStudy(rates.mean(1), spread, difference.mean(1), paired)
 
 
-def soft_blocking(job: Job, degree: ArrayLike, fraction: ArrayLike, width: ArrayLike) -> Array:
+def soft_blocking(job: SplitJob, degree: ArrayLike, fraction: ArrayLike, width: ArrayLike) -> Array:
     r"""Smooth probability that a job misses its acceptable time, $\sigma\big((t(n)/w - \beta)/\tau\big)$ [1].
 
     Args:
@@ -185,4 +185,4 @@ def soft_blocking(job: Job, degree: ArrayLike, fraction: ArrayLike, width: Array
     Returns:
         Probability [1]; differentiable in the degree.
     """
-    return jax.nn.sigmoid((step_time(job, degree) / job.work - jnp.asarray(fraction)) / width)
+    return jax.nn.sigmoid((split_step_time(job, degree) / job.work - jnp.asarray(fraction)) / width)

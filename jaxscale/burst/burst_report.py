@@ -23,7 +23,7 @@ from jaxscale.burst.networks.measured_layers import AbstractLayerTime, measured_
 from jaxscale.burst.planners.burst_plan import BurstPlan, plan_burst, plan_data_parallel
 from jaxscale.burst.planners.released_planner import plan_released
 from jaxscale.burst.planners.soft_planner import prices
-from jaxscale.burst.planners.step_costs import Scenario, options_for, step_costs
+from jaxscale.burst.planners.step_costs import BurstJob, options_for, step_costs
 from jaxscale.errors import InputError
 
 LAYER_TIMES = ("auto", "measured", "analytical")
@@ -82,21 +82,21 @@ class _Study(NamedTuple):
     ideal: Throughput
     partition: tuple[Array, Array]
     gpus: Array
-    price: Scenario
+    price: BurstJob
 
 
 @eqx.filter_jit
-def _study(graph, layer_time, scenario, side_batch, n_options: int, synchronisation: str) -> _Study:
-    """One compilation per network and number of options serves all scenarios."""
-    problem = (graph, layer_time, scenario, n_options)
+def _study(graph, layer_time, job, side_batch, n_options: int, synchronisation: str) -> _Study:
+    """One compilation per network and number of options serves all jobs."""
+    problem = (graph, layer_time, job, n_options)
     burst, data_parallel = (plan(*problem, synchronisation) for plan in (plan_burst, plan_data_parallel))
     released = plan_released(*problem, synchronisation) if graph.widths == (1,) else None
     price = prices(*problem, _TEMPERATURE * burst.single_gpu_time, synchronisation)
     costs = step_costs(*problem, synchronisation)
     rate = side_batch / layer_time(side_batch).sum()
-    case = (burst, data_parallel.time, scenario.batch, scenario.n_gpus, rate)
+    case = (burst, data_parallel.time, job.batch, job.n_gpus, rate)
     shared, ideal = (multiplex(*case, interference) for interference in (stated_interference(), no_interference()))
-    partition = static_partition(costs, scenario.batch, scenario.n_gpus, rate)
+    partition = static_partition(costs, job.batch, job.n_gpus, rate)
     return _Study(burst, data_parallel, released, shared, ideal, partition, costs.gpus, price)
 
 
@@ -176,13 +176,13 @@ def burst_report(
     name = network_entry(network).name
     graph = load_network(name)
     layer_time, source = layer_time_of(name, layer_times, per_shape)
-    scenario = Scenario(batch, gpus, bandwidth, latency, amplification_limit)
-    job = multiplexing_table()["jobs"].get(name, {})
-    side_batch = float(background_batch or job.get("background_batch", 16.0))
+    job = BurstJob(batch, gpus, bandwidth, latency, amplification_limit)
+    entry = multiplexing_table()["jobs"].get(name, {})
+    side_batch = float(background_batch or entry.get("background_batch", 16.0))
     if side_batch <= 0:
         raise InputError(f"background_batch = {side_batch}: expected a positive number")
     # Arrays, not Python numbers: another bandwidth or batch then finds the compiled function.
-    traced, traced_batch = jax.tree.map(jnp.asarray, (scenario, side_batch))
+    traced, traced_batch = jax.tree.map(jnp.asarray, (job, side_batch))
     study = _study(graph, layer_time, traced, traced_batch, options_for(gpus), synchronisation)
     burst, data_parallel = study.burst, study.data_parallel
     stated = stated_interference()

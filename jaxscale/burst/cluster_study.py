@@ -16,7 +16,7 @@ from jaxscale.burst.multiplexing import (
 from jaxscale.burst.networks.layer_graph import load_network, network_entry
 from jaxscale.burst.networks.measured_layers import measured_layer_time
 from jaxscale.burst.planners.burst_plan import plan_burst, plan_data_parallel
-from jaxscale.burst.planners.step_costs import Scenario
+from jaxscale.burst.planners.step_costs import BurstJob
 
 
 class ClusterStudy(eqx.Module):
@@ -58,7 +58,7 @@ def study_clusters(
         n_gpus: cluster sizes, powers of two up to 1,024 [1].
         bandwidth: per GPU and direction [byte/s].
         latency: of one redistribution [s].
-        amplification_limit: see `Scenario` [1].
+        amplification_limit: see `BurstJob` [1].
         samples_per_gpu: foreground batch over GPUs [sample].
         background_batch: samples of a background job [sample].
 
@@ -67,11 +67,11 @@ def study_clusters(
     """
     name = network_entry(network).name
     table = multiplexing_table()
-    job, band = table["jobs"][name], table["published"]
+    entry, band = table["jobs"][name], table["published"]
     graph, layer_time = load_network(name), measured_layer_time(name, per_shape=False)
     sizes = jnp.asarray(n_gpus, jnp.result_type(float))
-    per_gpu = job["samples_per_gpu"] if samples_per_gpu is None else samples_per_gpu
-    side = jnp.asarray(job["background_batch"] if background_batch is None else background_batch, sizes.dtype)
+    per_gpu = entry["samples_per_gpu"] if samples_per_gpu is None else samples_per_gpu
+    side = jnp.asarray(entry["background_batch"] if background_batch is None else background_batch, sizes.dtype)
     link = jax.tree.map(jnp.asarray, (bandwidth, latency, amplification_limit))
     return _study(graph, layer_time, sizes, per_gpu, side, link, (band["ratio_low"], band["ratio_high"]))
 
@@ -81,10 +81,10 @@ def _study(graph, layer_time, sizes, samples_per_gpu, side, link, band) -> Clust
     rate = side / layer_time(side).sum()
 
     def one(size: Array) -> tuple:
-        scenario = Scenario(samples_per_gpu * size, size, *link)
-        plan = plan_burst(graph, layer_time, scenario, 11)
-        alone = plan_data_parallel(graph, layer_time, scenario, 11)
-        shared = (plan, alone.time, scenario.batch, size, rate)
+        job = BurstJob(samples_per_gpu * size, size, *link)
+        plan = plan_burst(graph, layer_time, job, 11)
+        alone = plan_data_parallel(graph, layer_time, job, 11)
+        shared = (plan, alone.time, job.batch, size, rate)
         losses = [loss_at_ratio(*shared, stated_interference(), ratio) for ratio in band]
         both = [multiplex(*shared, interference) for interference in (stated_interference(), no_interference())]
         return (*both, alone.time / plan.time, *losses)

@@ -19,7 +19,7 @@ def partitioning_table() -> dict[str, Any]:
     return read_toml(data_path("burst/partitioning.toml"))
 
 
-class Job(eqx.Module):
+class SplitJob(eqx.Module):
     """One step of a job that can be split; every field is a float leaf.
 
     Attributes:
@@ -35,7 +35,7 @@ class Job(eqx.Module):
     bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
 
 
-def step_time(job: Job, degree: ArrayLike) -> Array:
+def split_step_time(job: SplitJob, degree: ArrayLike) -> Array:
     r"""Time of a step on n partitions.
 
     $t(n) = \frac{w}{n} + \alpha \log_2 n + \frac{2 M}{W}\left(1 - \frac1n\right)$.
@@ -55,7 +55,7 @@ def step_time(job: Job, degree: ArrayLike) -> Array:
     return jnp.asarray(job.work) / n + job.latency * jnp.log2(n) + exchange * (1.0 - 1.0 / n)
 
 
-def best_degree(job: Job) -> Array:
+def best_degree(job: SplitJob) -> Array:
     r"""Degree of least step time in closed form.
 
     $dt/dn = 0$ at $n^* = \frac{\ln 2}{\alpha}\left(w - \frac{2 M}{W}\right)$, at least 1: a job whose exchange takes
@@ -71,7 +71,7 @@ def best_degree(job: Job) -> Array:
     return jnp.maximum(jnp.log(2.0) * gain / job.latency, 1.0)
 
 
-def best_degree_by_gradient(job: Job, start: ArrayLike = 2.0) -> Array:
+def best_degree_by_gradient(job: SplitJob, start: ArrayLike = 2.0) -> Array:
     r"""Degree of least step time by gradient: root of $n^2\, dt/dn$ with Newton steps, `jax.grad` for the slope.
 
     The factor $n^2$ makes the slope nearly a straight line, so that the first step lands close. The implicit function
@@ -85,8 +85,8 @@ def best_degree_by_gradient(job: Job, start: ArrayLike = 2.0) -> Array:
         n* [1].
     """
 
-    def slope(degree: Array, job: Job) -> Array:
-        return jax.grad(lambda n: step_time(job, n))(degree) * degree**2 / job.work
+    def slope(degree: Array, job: SplitJob) -> Array:
+        return jax.grad(lambda n: split_step_time(job, n))(degree) * degree**2 / job.work
 
     solver = optx.Newton(rtol=1e-6, atol=1e-6)
     guess = jnp.asarray(start, jnp.result_type(float))

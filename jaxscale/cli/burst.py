@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 import tyro
 
 from jaxscale.cli.arguments import Json
-from jaxscale.cli.console import emit_json, show
+from jaxscale.cli.console import emit_json, print_result
 
 
 @dataclass(frozen=True)
-class Burst:
+class BurstCommand:
     """Plan how many GPUs each layer of a network takes, and fill the freed GPU time with background jobs."""
 
     network: Annotated[
@@ -58,5 +58,5 @@ class Burst:
         if self.json:
             emit_json(document)
             return
-        show(burst_layers(document))
-        show(burst_comparison(document))
+        print_result(burst_layers(document))
+        print_result(burst_comparison(document))

@@ -21,7 +21,7 @@ def say(text: str) -> None:
     messages().print(text, markup=False)
 
 
-def show(renderable: Any) -> None:
+def print_result(renderable: Any) -> None:
     """Print a result on stdout: text as it is, tables by rich."""
     if isinstance(renderable, str):
         sys.stdout.write(renderable + "\n")

@@ -7,11 +7,11 @@ from typing import Annotated
 import tyro
 
 from jaxscale.cli.arguments import HardwareFile, Json
-from jaxscale.cli.console import emit_json, say, show
+from jaxscale.cli.console import emit_json, print_result, say
 
 
 @dataclass(frozen=True)
-class Demo:
+class DemoCommand:
     """Fit shipped runs, predict runs held out, find the best plan and a better shape; write a report."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="DIR", help="folder of the report and its figures")] = Path(
@@ -27,7 +27,7 @@ class Demo:
             InputError: a hardware file with a mistake, or a folder that cannot be written to.
         """
         import jaxscale as js
-        from jaxscale.cli.demo_report import make_report, summary_json, summary_lines
+        from jaxscale.cli.demo_report import demo_document, make_report, summary_lines
         from jaxscale.cli.demo_work import calibrate, choose
         from jaxscale.files import check_folder
 
@@ -39,6 +39,6 @@ class Demo:
         document = make_report(calibration, design).save(self.out)
         say(f"wrote {document} and the figures beside it")
         if self.json:
-            emit_json(summary_json(calibration, design))
+            emit_json(demo_document(calibration, design))
         else:
-            show("\n".join(summary_lines(calibration, design)))
+            print_result("\n".join(summary_lines(calibration, design)))

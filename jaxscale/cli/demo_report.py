@@ -24,7 +24,7 @@ from jaxscale.report.style import seconds
 RESIDUAL_COLUMNS = ("d_model", "n_layers", "n_gpus", "tp", "pp", "dp")
 
 
-def summary_json(calibration: DemoCalibration, design: DemoDesign) -> dict[str, Any]:
+def demo_document(calibration: DemoCalibration, design: DemoDesign) -> dict[str, Any]:
     """The results as plain data."""
     errors = calibration.held_out.errors()
     return {

@@ -7,12 +7,12 @@ from typing import Annotated
 import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile, checked_count
-from jaxscale.cli.console import emit_json, say, show
+from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitCommand:
     """Fit the model to measured runs, with intervals and held-out error."""
 
     runs: RunsFile
@@ -37,7 +37,7 @@ class Fit:
             InputError: a malformed table or hardware file, an unknown start, or an output that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.cli.tables import read_table
+        from jaxscale.cli.runs_tables import runs_from_file
         from jaxscale.files import check_folder, check_writable
         from jaxscale.report import fit_report
 
@@ -49,12 +49,12 @@ class Fit:
             check_folder(self.report)
         hardware = js.load_hardware(self.hardware)
         start = js.load_fit(self.start)
-        runs = read_table(self.runs, self.skip_bad, hardware)
+        runs = runs_from_file(self.runs, self.skip_bad, hardware)
         result = js.fit(runs, start=start, n_starts=self.n_starts, name=self.out.stem, hardware=hardware, progress=say)
         say("finding how far each coefficient can go: intervals by profile likelihood")
         result.save(self.out)
         say(f"wrote {self.out}")
-        emit_json(result.to_json()) if self.json else show(result.summary())
+        emit_json(result.to_json()) if self.json else print_result(result.summary())
         if self.report is not None:
             say("drawing the figures")
             say(f"wrote {fit_report(result, f'Fit of {self.runs.name}').save(self.report)} and the figures beside it")

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import tyro
 
 from jaxscale.cli.arguments import HardwareFile, Json
-from jaxscale.cli.console import emit_json, say, show
+from jaxscale.cli.console import emit_json, print_result, say
 
 
 @dataclass(frozen=True)
-class Hardware:
+class HardwareCommand:
     """List the chips of the catalogue, show one, or check a file of your own."""
 
     id: Annotated[
@@ -26,7 +26,7 @@ class Hardware:
             InputError: unknown chip, or a hardware file with a mistake.
         """
         from jaxscale.hardware.catalogue import load_hardware
-        from jaxscale.report.tables import chip_list, chip_numbers
+        from jaxscale.report.terminal_tables import chip_list, chip_numbers
 
         shipped, catalogue = load_hardware(), load_hardware(self.hardware)
         own = {entry.id for name, entry in catalogue.chips.items() if shipped.chips.get(name) is not entry}
@@ -35,17 +35,17 @@ class Hardware:
         if self.id is None:
             entries = {entry.id: entry for entry in catalogue.chips.values()}
             if self.json:
-                emit_json({"chips": {key: describe(entry) for key, entry in entries.items()}})
+                emit_json({"chips": {key: chip_document(entry) for key, entry in entries.items()}})
                 return
-            show(chip_list(entries.values()))
+            print_result(chip_list(entries.values()))
             for key in sorted(own):
-                show(chip_numbers(entries[key]))
+                print_result(chip_numbers(entries[key]))
             return
         entry = catalogue[self.id]
-        emit_json(describe(entry)) if self.json else show(chip_numbers(entry))
+        emit_json(chip_document(entry)) if self.json else print_result(chip_numbers(entry))
 
 
-def describe(entry: Any) -> dict[str, Any]:
+def chip_document(entry: Any) -> dict[str, Any]:
     """A chip as JSON: its numbers, which of them the table states and from where, and what stands in for the others."""
     return {
         "id": entry.id,

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json
-from jaxscale.cli.console import emit_json, say, show
+from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from jaxscale.hardware.catalogue import Hardware
-    from jaxscale.limits.frontier.frontier_scenario import Scenario
+    from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 
 
 @dataclass(frozen=True)
-class Limits:
+class LimitsCommand:
     """Utilisation against training compute, where it falls, the wall, and what they depend on."""
 
     gpu: Annotated[
@@ -52,7 +52,7 @@ class Limits:
         """
         import jaxscale as js
         from jaxscale.files import check_writable
-        from jaxscale.limits.scenario_library import load_scenarios, on_chip, pick
+        from jaxscale.limits.scenario_library import load_scenarios, on_chip, scenario_named
         from jaxscale.limits.study import curve_sizes
 
         if self.fit != "default" and self.model == "blocks":
@@ -60,7 +60,7 @@ class Limits:
         sizes = curve_sizes(self.lowest, self.highest)
         hardware = js.load_hardware(self.hardware)
         known = load_scenarios(self.scenarios, hardware)
-        chosen = {name: pick(name, known) for name in self.scenario or ("default",)}
+        chosen = {name: scenario_named(name, known) for name in self.scenario or ("default",)}
         if self.gpu is not None:
             chosen = {name: on_chip(found, hardware[self.gpu]) for name, found in chosen.items()}
         if self.plot is not None:
@@ -70,10 +70,10 @@ class Limits:
         else:
             self._blocks(chosen, sizes)
 
-    def _blocks(self, chosen: "dict[str, Scenario]", sizes: "np.ndarray") -> None:
+    def _blocks(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray") -> None:
         from jaxscale.limits.identification import band
         from jaxscale.limits.limits_report import elasticity_table, threshold_table
-        from jaxscale.limits.scenario_library import describe
+        from jaxscale.limits.scenario_library import scenario_descriptions
         from jaxscale.limits.study import study
 
         found = study(chosen, sizes)
@@ -83,16 +83,16 @@ class Limits:
         if self.json:
             self._emit(found.to_json())
             return
-        said = describe(self.scenarios)
+        said = scenario_descriptions(self.scenarios)
         if self.gpu is not None:
             said = {name: f"on {self.gpu} instead; else {said.get(name, 'as its file says')}" for name in found.names}
-        show(threshold_table(found, said))
-        show("")
-        show(elasticity_table(found))
+        print_result(threshold_table(found, said))
+        print_result("")
+        print_result(elasticity_table(found))
         if not found.certified.all():
             say(f"{(~found.certified).sum()} of {found.certified.size} points are not certified optima")
 
-    def _transformers(self, chosen: "dict[str, Scenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
+    def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
         import jaxscale as js
         from jaxscale.limits.limits_report import transformer_table
         from jaxscale.limits.transformer_curve import transformer_curve
@@ -114,17 +114,17 @@ class Limits:
         if self.json:
             self._emit([curve.to_json(name, gpu) for name, curve in found.items()])
             return
-        show(transformer_table(found))
+        print_result(transformer_table(found))
 
     def _draw(
         self, sizes: "np.ndarray", curves: "dict[str, np.ndarray]", bands: "dict[str, Any] | None" = None
     ) -> None:
         from jaxscale.files import write_whole
-        from jaxscale.limits.limits_report import draw
+        from jaxscale.limits.limits_report import curve_figure
         from jaxscale.report.style import png
 
         assert self.plot is not None
-        write_whole(self.plot, png(draw(sizes, curves, bands, published=self.model == "blocks")))
+        write_whole(self.plot, png(curve_figure(sizes, curves, bands, published=self.model == "blocks")))
         say(f"figure: {self.plot}")
 
     def _emit(self, documents: "list[dict[str, Any]]") -> None:

@@ -11,18 +11,18 @@ from typing import Annotated, get_args
 
 import tyro
 
-from jaxscale.cli.burst import Burst
+from jaxscale.cli.burst import BurstCommand
 from jaxscale.cli.console import say
-from jaxscale.cli.demo import Demo
-from jaxscale.cli.fit import Fit
-from jaxscale.cli.hardware import Hardware
-from jaxscale.cli.limits import Limits
-from jaxscale.cli.plan import PlanSearch
-from jaxscale.cli.predict import Predict
-from jaxscale.cli.shape import Shape
+from jaxscale.cli.demo import DemoCommand
+from jaxscale.cli.fit import FitCommand
+from jaxscale.cli.hardware import HardwareCommand
+from jaxscale.cli.limits import LimitsCommand
+from jaxscale.cli.plan import PlanCommand
+from jaxscale.cli.predict import PredictCommand
+from jaxscale.cli.shape import ShapeCommand
 from jaxscale.cli.startup import configure_jax
-from jaxscale.cli.sweep import Sweep
-from jaxscale.cli.trends import Trends
+from jaxscale.cli.sweep import SweepCommand
+from jaxscale.cli.trends import TrendsCommand
 from jaxscale.errors import InputError
 from jaxscale.runs.cells import suggest
 
@@ -31,20 +31,20 @@ DESCRIPTION = (
     "Training time as a function of model shape, parallel plan, batch and hardware, calibrated on measured runs."
 )
 
-Command = (
-    Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[Fit, tyro.conf.subcommand("fit")]
-    | Annotated[Predict, tyro.conf.subcommand("predict")]
-    | Annotated[PlanSearch, tyro.conf.subcommand("plan")]
-    | Annotated[Shape, tyro.conf.subcommand("shape")]
-    | Annotated[Burst, tyro.conf.subcommand("burst")]
-    | Annotated[Limits, tyro.conf.subcommand("limits")]
-    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
-    | Annotated[Trends, tyro.conf.subcommand("trends")]
-    | Annotated[Hardware, tyro.conf.subcommand("hardware")]
+AnyCommand = (
+    Annotated[DemoCommand, tyro.conf.subcommand("demo")]
+    | Annotated[FitCommand, tyro.conf.subcommand("fit")]
+    | Annotated[PredictCommand, tyro.conf.subcommand("predict")]
+    | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
+    | Annotated[ShapeCommand, tyro.conf.subcommand("shape")]
+    | Annotated[BurstCommand, tyro.conf.subcommand("burst")]
+    | Annotated[LimitsCommand, tyro.conf.subcommand("limits")]
+    | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
+    | Annotated[TrendsCommand, tyro.conf.subcommand("trends")]
+    | Annotated[HardwareCommand, tyro.conf.subcommand("hardware")]
 )
 
-NAMES = tuple(get_args(command)[1].name for command in get_args(Command))
+NAMES = tuple(get_args(command)[1].name for command in get_args(AnyCommand))
 """Names of the commands, as they are listed."""
 
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parse(arguments: Sequence[str]) -> Command | None:
+def parse(arguments: Sequence[str]) -> AnyCommand | None:
     """The command that the arguments ask for; None where they asked for help, which has been printed.
 
     Raises:
@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> Command | None:
     refusal = io.StringIO()
     try:
         with contextlib.redirect_stderr(refusal):
-            return tyro.cli(Command, prog=PROGRAM, description=DESCRIPTION, args=arguments)  # pyright: ignore
+            return tyro.cli(AnyCommand, prog=PROGRAM, description=DESCRIPTION, args=arguments)  # pyright: ignore
     except SystemExit as stop:
         if not stop.code:
             return None

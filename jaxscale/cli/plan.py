@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
-from jaxscale.cli.console import emit_json, say, show
+from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PlanSearch:
+class PlanCommand:
     """Rank every valid parallel plan of a model on a cluster that fits its memory, nine times out of ten by default."""
 
     model: Annotated[
@@ -56,7 +56,7 @@ class PlanSearch:
         from jaxscale.plans.best_plan import best_plan
         from jaxscale.plans.framework_space import framework_space
         from jaxscale.report.style import seconds
-        from jaxscale.report.tables import plan_ranking
+        from jaxscale.report.terminal_tables import plan_ranking
 
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu]
@@ -84,9 +84,11 @@ class PlanSearch:
         if self.json:
             emit_json(choice.to_json())
             return
-        show(plan_ranking(choice.to_json()))
+        print_result(plan_ranking(choice.to_json()))
         lo, hi = (seconds(end) for end in choice.step_time_interval)
-        show("\n".join([f"90 % interval of the first plan's step: {lo} to {hi}", "", *choice.binds, *choice.reasons]))
+        print_result(
+            "\n".join([f"90 % interval of the first plan's step: {lo} to {hi}", "", *choice.binds, *choice.reasons])
+        )
 
 
 def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:

@@ -7,11 +7,11 @@ from typing import Annotated
 import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile
-from jaxscale.cli.console import emit_json, say, show
+from jaxscale.cli.console import emit_json, print_result, say
 
 
 @dataclass(frozen=True)
-class Predict:
+class PredictCommand:
     """Predict step time and memory for every row of a runs table.
 
     Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
@@ -35,16 +35,16 @@ class Predict:
             InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.cli.tables import predictions_as_json, read_table, write_predictions
+        from jaxscale.cli.runs_tables import predictions_as_json, runs_from_file, write_predictions
         from jaxscale.files import check_writable
-        from jaxscale.report.tables import error_summary, prediction_rows
+        from jaxscale.report.terminal_tables import error_summary, prediction_rows
         from jaxscale.runs.measured import measured_runs
         from jaxscale.runs.table_checks import tell_doubts
 
         if self.out is not None:
             check_writable(self.out, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
-        runs = read_table(self.runs, self.skip_bad, hardware)
+        runs = runs_from_file(self.runs, self.skip_bad, hardware)
         prediction = js.predict(runs, js.load_fit(self.fit), hardware)
         errors = prediction.errors()
         answered = int((prediction.step_time > 0).sum())
@@ -58,7 +58,7 @@ class Predict:
             emit_json({**errors, **counts, "predictions": predictions_as_json(prediction)})
             return
         if self.out is None:
-            show(prediction_rows(runs, prediction))
+            print_result(prediction_rows(runs, prediction))
         if errors["n"]:
             tell_doubts(runs, *measured_runs(runs, hardware), say)
-            show(error_summary(errors))
+            print_result(error_summary(errors))

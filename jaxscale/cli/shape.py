@@ -6,11 +6,11 @@ from typing import Annotated
 import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json
-from jaxscale.cli.console import emit_json, show
+from jaxscale.cli.console import emit_json, print_result
 
 
 @dataclass(frozen=True)
-class Shape:
+class ShapeCommand:
     """Find the width, depth, batch and parallel plan that make the most of a cluster; give exactly one budget."""
 
     gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")]
@@ -43,7 +43,7 @@ class Shape:
         from jaxscale.cli.plan import load_model
         from jaxscale.designs.best_design import Budget
         from jaxscale.designs.shape_report import shape_report
-        from jaxscale.report.tables import price_list, shape_choice
+        from jaxscale.report.terminal_tables import price_list, shape_choice
 
         budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
         template = load_model(self.model, None)
@@ -52,8 +52,8 @@ class Shape:
             emit_json(document)
             return
         ((kind, value),) = budget.given().items()
-        show(f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}\n")
-        show(shape_choice(document))
-        show("")
-        show(price_list(document["shadow_prices"], document["objective"]))
-        show("\n" + document["certificate"])
+        print_result(f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}\n")
+        print_result(shape_choice(document))
+        print_result("")
+        print_result(price_list(document["shadow_prices"], document["objective"]))
+        print_result("\n" + document["certificate"])

@@ -12,7 +12,7 @@ from jaxscale.errors import InputError
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepCommand:
     """Evaluate a product of axes over assumptions, compute and plans; results in NPZ files, one for each chunk."""
 
     spec: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SPEC.toml", help="axes of the sweep")]
@@ -37,7 +37,7 @@ class Sweep:
         from rich.progress import Progress
 
         import jaxscale as js
-        from jaxscale.limits.sweep import clear_leftovers, prepare, run_sweep
+        from jaxscale.limits.sweep_chunks import clear_leftovers, prepare, run_sweep
         from jaxscale.limits.sweep_spec import read_spec
 
         if not 0 <= self.process < self.n_processes:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jaxscale.cli.arguments import HardwareFile, Json, checked_count
-from jaxscale.cli.console import emit_json, say, show
+from jaxscale.cli.console import emit_json, print_result, say
 
 if TYPE_CHECKING:
-    from jaxscale.trends.deployment import Layout
+    from jaxscale.trends.layout import Layout
 
 
 @dataclass(frozen=True)
-class Trends:
+class TrendsCommand:
     """Throughput, power, cost and marginal returns of FSDP training against the number of chips."""
 
     model: Annotated[str, tyro.conf.arg(metavar="NAME", help="model of the catalogue")] = "llama2-7b"
@@ -61,7 +61,7 @@ class Trends:
         from jaxscale.report.style import png
         from jaxscale.trends import deployment_library as library
         from jaxscale.trends import trends_report as report
-        from jaxscale.trends.deployment import UNLIMITED
+        from jaxscale.trends.layout import UNLIMITED
 
         n = report.chip_range(self.lowest, self.highest)
         batch = report.batch_of(self.sequences_per_chip, self.global_batch)
@@ -72,7 +72,7 @@ class Trends:
         changes: dict[str, Any] = {}
         if self.seq_len is not None:
             changes["seq_len"] = checked_count("--seq-len", self.seq_len)
-        setup = library.scenario(
+        setup = library.deployment(
             self.model,
             self.gpu,
             overlay=library.fitted() if self.latencies == "fitted" else library.unfitted(),
@@ -84,16 +84,16 @@ class Trends:
         if short := report.memory_line(setup, found):
             say(short)
         if self.plot is not None:
-            write_whole(self.plot, png(report.draw(found)))
+            write_whole(self.plot, png(report.trends_figure(found)))
             say(f"figure: {self.plot}")
         if self.json:
             emit_json(report.document(found))
             return
-        show(report.trend_table(found))
-        show(report.last_chip_line(found))
+        print_result(report.trend_table(found))
+        print_result(report.last_chip_line(found))
 
     def _layout(self) -> "Layout":
-        from jaxscale.trends.deployment import UNLIMITED, Layout
+        from jaxscale.trends.layout import UNLIMITED, Layout
 
         degrees = {name: checked_count(f"--{name}", getattr(self, name)) for name in ("tp", "pp", "cp")}
         return Layout(

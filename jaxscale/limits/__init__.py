@@ -1,8 +1,14 @@
-"""How far training can scale: limits set by data movement and latency, and what would move them."""
+"""Limits of scaling in the frontier model: a data-movement model of its own, not the calibrated step time.
+
+Utilisation against training compute, its thresholds and the wall, by the analytic model of arXiv 2411.01137: stacks of
+MLP blocks whose size, batch and depth follow scaling laws, on chips that may not exist. Nothing is fitted to runs,
+because no run lies near the limits; it is smooth and cheap enough to choose the best plan of thousands of scenarios
+anew. `transformer_curve` draws the same curve with the calibrated step time of whole transformers on catalogue chips.
+"""
 
 from jaxscale.limits.closed_forms import log_latency_wall as log_latency_wall
-from jaxscale.limits.frontier.frontier_scenario import Scenario as Scenario
-from jaxscale.limits.frontier.frontier_scenario import stack as stack
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario as FrontierScenario
+from jaxscale.limits.frontier.frontier_scenario import stack_scenarios as stack_scenarios
 from jaxscale.limits.scenario_library import load_scenarios as load_scenarios
 from jaxscale.limits.scenario_library import scenario as scenario
 from jaxscale.limits.search.integer_plan import integer_survey as integer_survey

@@ -6,14 +6,14 @@ Reference: Erdil and Schneider-Joseph, arXiv 2411.01137; the forms follow from t
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 
 SEQUENTIAL_MATMULS = 4.0
 """Matmuls of a layer that follow each other: two forward, two backward [1]."""
 
 
-def wall_exponent(scenario: Scenario) -> Array:
+def wall_exponent(scenario: FrontierScenario) -> Array:
     r"""Growth of the wall with run length and batch, $1 / (1/2 - \beta + \lambda/2)$; latency and depth lower it so.
 
     Zero or negative: there is no wall, since steps become fewer faster than layers become more.
@@ -21,7 +21,7 @@ def wall_exponent(scenario: Scenario) -> Array:
     return jnp.asarray(1.0 / (0.5 - scenario.batch_exponent + 0.5 * scenario.depth_exponent))
 
 
-def log_latency_wall(scenario: Scenario) -> Array:
+def log_latency_wall(scenario: FrontierScenario) -> Array:
     r"""Training compute beyond which latency alone takes longer than the run, natural logarithm [flop].
 
     Every batch takes at least $c\,\tau L$ with $\tau$ the latency of a kernel: $(D / B)\, c\, \tau L = t_{train}$, a
@@ -50,7 +50,7 @@ def log_latency_wall(scenario: Scenario) -> Array:
     return jnp.where(exponent > 0.0, log_start + distance / jnp.where(exponent > 0.0, exponent, 1.0), jnp.inf)
 
 
-def bandwidth_side(scenario: Scenario, bandwidth: Array | float) -> Array:
+def bandwidth_side(scenario: FrontierScenario, bandwidth: Array | float) -> Array:
     r"""Side of a square weight slice whose tensor-parallel traffic takes as long as its arithmetic [1].
 
     $\tfrac43 u C p / W$, with C in multiply-adds; narrower slices leave arithmetic waiting.
@@ -66,13 +66,13 @@ def bandwidth_side(scenario: Scenario, bandwidth: Array | float) -> Array:
     return jnp.asarray(4.0 / 3.0 * rate * scenario.activation_bytes / bandwidth)
 
 
-def replica_tokens(scenario: Scenario, bandwidth: Array | float) -> Array:
+def replica_tokens(scenario: FrontierScenario, bandwidth: Array | float) -> Array:
     r"""Tokens of a replica whose gradients take as long as their arithmetic, $\tfrac23 u C p_g / W$ [token]."""
     rate = 0.5 * scenario.max_utilisation * scenario.peak_flops
     return jnp.asarray(2.0 / 3.0 * rate * scenario.gradient_bytes / bandwidth)
 
 
-def latency_volume(scenario: Scenario, overhead: Array | float, collective: Array | float = 0.0) -> Array:
+def latency_volume(scenario: FrontierScenario, overhead: Array | float, collective: Array | float = 0.0) -> Array:
     r"""Volume $b w^2$ of a matmul that keeps latency to a share $\epsilon$ of its arithmetic [1].
 
     $2 u C (\tau + t_{coll}) / 3 \epsilon$, with C in multiply-adds.
@@ -89,7 +89,7 @@ def latency_volume(scenario: Scenario, overhead: Array | float, collective: Arra
     return jnp.asarray(2.0 / 3.0 * rate * (scenario.kernel_latency + collective) / overhead)
 
 
-def log_least_chips(log_flop: Array, scenario: Scenario) -> Array:
+def log_least_chips(log_flop: Array, scenario: FrontierScenario) -> Array:
     """Chips that end the run in time at the highest utilisation, T / (u C t_train), natural logarithm."""
     work = workload(log_flop, scenario)
     ideal = log_ideal_chip_seconds(work, scenario) - jnp.log(scenario.max_utilisation)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxscale.calibration.record import Z90
-from jaxscale.limits.frontier.frontier_scenario import Scenario, repeated, stack
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, repeated, stack_scenarios
 from jaxscale.limits.scenario_library import tables
 from jaxscale.limits.search.relaxed_plan import survey, survey_logs
 from jaxscale.limits.thresholds import NAMES, Thresholds, slopes
@@ -49,7 +49,7 @@ class Curve:
         return np.stack([self.utilisation * column for column in columns], axis=1)
 
 
-def curve_with_slopes(training_flop: Float[np.ndarray, " size"], scenario: Scenario) -> Curve:
+def curve_with_slopes(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) -> Curve:
     """Best plans along a curve, and what each assumption does to it.
 
     Args:
@@ -60,14 +60,14 @@ def curve_with_slopes(training_flop: Float[np.ndarray, " size"], scenario: Scena
         The curve.
     """
     logs = np.log(np.asarray(training_flop, float))[None]
-    one = stack([scenario])
+    one = stack_scenarios([scenario])
     found = survey_logs(logs, one)
     no = jnp.zeros(logs.shape, bool)
     _, fields = slopes(jnp.asarray(logs, found.utilisation.dtype), one, found.optimum, no)
     alive = np.asarray(found.feasible[0])
     scaled = jax.tree.map(lambda slope, value: np.where(alive, np.asarray(slope[0] * value[0]), 0.0), fields, one)
     names = [name for group in GROUPS.values() for name in group]
-    every = {name: getattr(scaled, name) for name in dict.fromkeys([*names, *Scenario.__dataclass_fields__])}
+    every = {name: getattr(scaled, name) for name in dict.fromkeys([*names, *FrontierScenario.__dataclass_fields__])}
     return Curve(np.asarray(found.utilisation[0]), every)
 
 
@@ -102,7 +102,7 @@ def uncertainties() -> dict[str, float]:
     return {name: float(entry["value"]) for name, entry in tables()["uncertainty"].items()}
 
 
-def band(training_flop: Float[np.ndarray, " size"], scenario: Scenario) -> tuple[np.ndarray, np.ndarray]:
+def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) -> tuple[np.ndarray, np.ndarray]:
     """90 % band of a utilisation curve: 5 and 95 % quantiles over `N_DRAWS` draws of the uncertain assumptions.
 
     Plans are chosen anew for each draw: next to the wall slopes would tell nothing.

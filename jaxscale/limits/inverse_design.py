@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxscale.errors import InputError
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.thresholds import NAMES, thresholds
 
 PRICES: Mapping[str, float] = {
@@ -47,14 +47,14 @@ class HardwareChange:
     """
 
     factors: Mapping[str, float]
-    scenario: Scenario
+    scenario: FrontierScenario
     log_flop: float
     price: float
     residual: float
 
 
 def cheapest_change(
-    scenario: Scenario,
+    scenario: FrontierScenario,
     target_flop: float,
     threshold: str = "wall",
     prices: Mapping[str, float] = PRICES,
@@ -105,6 +105,6 @@ def cheapest_change(
     return change
 
 
-def _scaled(scenario: Scenario, factors: Mapping[str, float]) -> Scenario:
+def _scaled(scenario: FrontierScenario, factors: Mapping[str, float]) -> FrontierScenario:
     changes = {name: getattr(scenario, name) * factor for name, factor in factors.items()}
     return dataclasses.replace(scenario, **changes)

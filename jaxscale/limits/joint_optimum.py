@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.laws.loss import batch_law, compute_exponent, shape_law
-from jaxscale.limits.frontier.frontier_scenario import Scenario, repeated
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, repeated
 from jaxscale.limits.frontier.scaling_laws import workload
 from jaxscale.limits.search.relaxed_plan import survey_logs
 
@@ -84,7 +84,9 @@ def published_price() -> TokenPrice:
     return TokenPrice(*(float(np.asarray(x)) for x in (overhead, shape.kappa / compute_exponent(), shape.ratio)))
 
 
-def joint_optimum(training_flop: np.ndarray, scenario: Scenario, price: TokenPrice | None = None) -> JointOptimum:
+def joint_optimum(
+    training_flop: np.ndarray, scenario: FrontierScenario, price: TokenPrice | None = None
+) -> JointOptimum:
     """Batch, depth, width and plan that train a model to the fixed laws' loss with least chip time.
 
     Args:
@@ -131,14 +133,16 @@ def _axes(middle: list[np.ndarray], reach: list[float]) -> zip:
     return zip(middle, reach, (BATCH_RANGE, DEPTH_RANGE), strict=True)
 
 
-def _log_aspect(log_flop: np.ndarray, scenario: Scenario) -> np.ndarray:
+def _log_aspect(log_flop: np.ndarray, scenario: FrontierScenario) -> np.ndarray:
     """Width over depth by the fixed laws, natural logarithm [size]."""
     numbers = jax.tree.map(jnp.asarray, scenario)
     works = jax.vmap(lambda size: workload(size, numbers))(jnp.asarray(log_flop))
     return np.asarray(works.log_width - works.log_layers)
 
 
-def _changed(scenario: Scenario, extra: np.ndarray, log_batch: np.ndarray, log_depth: np.ndarray) -> Scenario:
+def _changed(
+    scenario: FrontierScenario, extra: np.ndarray, log_batch: np.ndarray, log_depth: np.ndarray
+) -> FrontierScenario:
     """The scenario with other batches and depths at the same parameters, every leaf [case]."""
     # Its law would let the batch grow with the extra tokens: the multiplier takes that back.
     multiplier = scenario.batch_multiplier * np.exp(log_batch - scenario.batch_exponent * extra)

@@ -10,7 +10,7 @@ from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
 from jaxscale.limits.transformer_curve import TransformerCurve
 from jaxscale.report.style import FAINT, INK, PALETTE, new_figure, style
-from jaxscale.report.tables import make_table, number
+from jaxscale.report.terminal_tables import make_table, rounded_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ def elasticity_table(study: Study, row: int = 0) -> "Table":
     fields = list(next(iter(by_threshold.values()), {}))
     strength = {field: max(abs(by_threshold[name][field]) for name in present) for field in fields}
     shown = sorted((field for field in fields if strength[field] >= SMALLEST), key=lambda f: -strength[f])
-    rows = [(field, *(number(by_threshold[name][field]) for name in present)) for field in shown]
+    rows = [(field, *(rounded_text(by_threshold[name][field]) for name in present)) for field in shown]
     columns = ("assumption", *(TITLES[name] for name in present))
     return make_table(
         f"Per cent more compute for a per cent more of each: {study.names[row]}", columns, rows, columns[:1]
@@ -76,7 +76,7 @@ def transformer_table(curves: Mapping[str, TransformerCurve]) -> "Table":
     return make_table("Training compute at which a transformer's utilisation falls [flop]", columns, rows, columns[:1])
 
 
-def draw(
+def curve_figure(
     training_flop: np.ndarray,
     curves: Mapping[str, np.ndarray],
     bands: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,

@@ -12,9 +12,9 @@ from jaxscale._names import nearest
 from jaxscale._resources import data_path, read_toml
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Scenario))
+FIELDS = tuple(field.name for field in dataclasses.fields(FrontierScenario))
 TEXTS = ("description", "gpu", "years")
 
 AT_LEAST_ZERO = {
@@ -47,7 +47,7 @@ def chip_fields(entry: ChipEntry) -> dict[str, float]:
         entry: chip of the catalogue.
 
     Returns:
-        Fields of `Scenario`.
+        Fields of `FrontierScenario`.
     """
     numbers = entry.numbers
     stated = [(name, size) for name, size in WORDS if f"peak_tflops_{name}" in entry.stated]
@@ -129,7 +129,7 @@ def evolve(fields: Mapping[str, float], years: float) -> dict[str, float]:
     return {name: value * growth.get(name, 1.0) ** years for name, value in fields.items()}
 
 
-def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = None) -> dict[str, Scenario]:
+def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = None) -> dict[str, FrontierScenario]:
     """Scenarios by name, `default` among them.
 
     Args:
@@ -145,7 +145,7 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
     hardware = hardware or load_hardware()
     shipped = tables()
     default = _fields("limits.toml: default", shipped["default"], hardware)
-    found = {"default": Scenario(**default)}
+    found = {"default": FrontierScenario(**default)}
     sources = [("limits.toml", shipped["scenarios"])]
     if path is not None:
         own = read_toml(Path(path)).get("scenarios")
@@ -159,11 +159,11 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
                 raise InputError(f"{where} must be a table of fields")
             fields = {**default, **_fields(where, table, hardware)}
             years = number_between(where, "years", table.get("years", 0.0), -50.0, 50.0, "a number from -50 to 50")
-            found[name] = Scenario(**evolve(fields, years))
+            found[name] = FrontierScenario(**evolve(fields, years))
     return found
 
 
-def describe(path: str | Path | None = None) -> dict[str, str]:
+def scenario_descriptions(path: str | Path | None = None) -> dict[str, str]:
     """What each scenario assumes, in words, by name."""
     own = {} if path is None else read_toml(Path(path)).get("scenarios", {})
     named = {**tables()["scenarios"], **own}
@@ -171,7 +171,7 @@ def describe(path: str | Path | None = None) -> dict[str, str]:
     return first | {name: str(table.get("description", name)) for name, table in named.items()}
 
 
-def scenario(name: str = "default", *, gpu: str | None = None, **changes: float | int) -> Scenario:
+def scenario(name: str = "default", *, gpu: str | None = None, **changes: float | int) -> FrontierScenario:
     """A shipped scenario, `scenario("batch-x10")`.
 
     Args:
@@ -185,18 +185,18 @@ def scenario(name: str = "default", *, gpu: str | None = None, **changes: float 
     Raises:
         InputError: unknown name, chip or field, or a number out of range.
     """
-    found = pick(name, load_scenarios())
+    found = scenario_named(name, load_scenarios())
     if gpu is not None:
         found = on_chip(found, load_hardware()[gpu])
     return dataclasses.replace(found, **_fields("scenario", changes, load_hardware()))
 
 
-def on_chip(scenario: Scenario, entry: ChipEntry) -> Scenario:
+def on_chip(scenario: FrontierScenario, entry: ChipEntry) -> FrontierScenario:
     """The scenario on another chip and its network."""
     return dataclasses.replace(scenario, **chip_fields(entry))
 
 
-def pick(name: str, known: Mapping[str, Scenario]) -> Scenario:
+def scenario_named(name: str, known: Mapping[str, FrontierScenario]) -> FrontierScenario:
     """A scenario by name.
 
     Raises:

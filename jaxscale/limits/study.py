@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.errors import InputError
-from jaxscale.limits.frontier.frontier_scenario import Scenario, stack
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
 from jaxscale.limits.identification import threshold_bands
 from jaxscale.limits.scenario_library import HIGHEST, LOWEST
 from jaxscale.limits.search.relaxed_plan import SIZES, survey
@@ -65,7 +65,7 @@ def curve_sizes(lowest: float, highest: float) -> np.ndarray:
     return np.geomspace(lowest, highest, SIZES)
 
 
-def study(scenarios: Mapping[str, Scenario], training_flop: Sequence[float] | np.ndarray) -> Study:
+def study(scenarios: Mapping[str, FrontierScenario], training_flop: Sequence[float] | np.ndarray) -> Study:
     """Curves, thresholds and elasticities.
 
     Args:
@@ -76,7 +76,7 @@ def study(scenarios: Mapping[str, Scenario], training_flop: Sequence[float] | np
         The study.
     """
     sizes = np.asarray(training_flop, float)
-    found = survey(sizes, stack(list(scenarios.values())))
+    found = survey(sizes, stack_scenarios(list(scenarios.values())))
     return Study(
         tuple(scenarios),
         sizes,

@@ -28,7 +28,7 @@ from jaxscale._names import nearest
 from jaxscale._resources import read_toml
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, load_hardware
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.scenario_library import (
     FIELDS,
     HIGHEST,
@@ -38,10 +38,10 @@ from jaxscale.limits.scenario_library import (
     load_scenarios,
     number_between,
     on_chip,
-    pick,
+    scenario_named,
 )
 
-DEGREES = ("tp_ff", "tp_width", "ep", "dp", "pp", "n_microbatches", "interleave")
+PLAN_DEGREES = ("tp_ff", "tp_width", "ep", "dp", "pp", "n_microbatches", "interleave")
 SIZE = "training_flop"
 KEYS = ("scenario", "gpu", "chunk", "axes", "plan")
 DEFAULT_CHUNK = 65536
@@ -60,7 +60,7 @@ class SweepSpec:
         chunk: points in one file [1].
     """
 
-    scenario: Scenario
+    scenario: FrontierScenario
     axes: Mapping[str, np.ndarray]
     plan: Mapping[str, float] | None
     chunk: int
@@ -114,7 +114,7 @@ def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
     for key in table:
         if key not in KEYS:
             raise InputError(f"{path}: {key!r} is not known; {nearest(key, KEYS)}")
-    chosen = pick(str(table.get("scenario", "default")), load_scenarios(hardware=hardware))
+    chosen = scenario_named(str(table.get("scenario", "default")), load_scenarios(hardware=hardware))
     if "gpu" in table:
         chosen = on_chip(chosen, hardware[str(table["gpu"])])
     chunk = table.get("chunk", DEFAULT_CHUNK)
@@ -131,20 +131,20 @@ def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
         raise InputError(f"{path}: plan = {plan!r} is no table; expected [plan] with degrees such as tp = 8")
     if plan is not None:
         plan = {name: _degree(f"{path}: plan", name, value) for name, value in plan.items()}
-    elif any(name in DEGREES for name in values):
+    elif any(name in PLAN_DEGREES for name in values):
         plan = {}
     return SweepSpec(chosen, values, plan, chunk)
 
 
 def _degree(where: str, name: str, value: Any) -> float:
-    if name not in DEGREES:
-        raise InputError(f"{where}: {name!r} is not a degree of a plan; {nearest(name, DEGREES)}")
+    if name not in PLAN_DEGREES:
+        raise InputError(f"{where}: {name!r} is not a degree of a plan; {nearest(name, PLAN_DEGREES)}")
     return number_between(where, name, value, 1.0, LARGEST, "a number of at least 1")
 
 
 def _axis(where: str, name: str, axis: Any) -> np.ndarray:
     """Values of one axis: listed, or evenly spread over a logarithmic scale."""
-    known = (SIZE, *FIELDS, *DEGREES)
+    known = (SIZE, *FIELDS, *PLAN_DEGREES)
     if name not in known:
         raise InputError(f"{where}: not a field, a degree or {SIZE}; {nearest(name, known)}")
     if not isinstance(axis, dict) or not ({"from", "to", "n"} == set(axis) or {"values"} == set(axis)):
@@ -163,7 +163,7 @@ def _axis(where: str, name: str, axis: Any) -> np.ndarray:
 
 
 def _value(where: str, name: str, value: Any) -> float:
-    if name in DEGREES:
+    if name in PLAN_DEGREES:
         return _degree(where, name, value)
     if name == SIZE:
         return number_between(where, name, value, LOWEST, HIGHEST, f"a number from {LOWEST:g} to {HIGHEST:g}")

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale.limits.frontier.frontier_scenario import Scenario, stack
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.limits.search.frontier_problem import utilisation_problem
 from jaxscale.limits.search.relaxed_plan import SIZES, PlanResult, at_sizes, survey_logs
@@ -45,7 +45,7 @@ class Thresholds(NamedTuple):
 
     log_flop: Float[np.ndarray, "scenario threshold"]
     plateau: Float[np.ndarray, " scenario"]
-    elasticities: Scenario
+    elasticities: FrontierScenario
 
     def flop(self, row: int) -> dict[str, float]:
         """Thresholds of one scenario by name [flop]."""
@@ -53,7 +53,7 @@ class Thresholds(NamedTuple):
 
     def by_field(self, row: int) -> dict[str, dict[str, float]]:
         """Elasticities of one scenario by threshold and field [1]."""
-        fields = [field.name for field in dataclasses.fields(Scenario)]
+        fields = [field.name for field in dataclasses.fields(FrontierScenario)]
         tables = {name: np.asarray(getattr(self.elasticities, name)) for name in fields}
         return {
             threshold: {name: float(table[row, column]) for name, table in tables.items()}
@@ -62,7 +62,7 @@ class Thresholds(NamedTuple):
         }
 
 
-def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Array) -> Array:
+def log_value(log_flop: Array, scenario: FrontierScenario, optimum: Optimum, speed: Array) -> Array:
     """Ln U* or, for the fastest batch, room for it: ln of the longest batch over the fastest; differentiable [1].
 
     Args:
@@ -81,22 +81,26 @@ def log_value(log_flop: Array, scenario: Scenario, optimum: Optimum, speed: Arra
 
 
 @filter_jit
-def _slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
+def _slopes(
+    log_flop: Array, scenarios: FrontierScenario, optima: Optimum, speed: Array
+) -> tuple[Array, FrontierScenario]:
     return jax.vmap(jax.grad(log_value, argnums=(0, 1)))(log_flop, scenarios, optima, speed)
 
 
-def slopes(log_flop: Array, scenarios: Scenario, optima: Optimum, speed: Array) -> tuple[Array, Scenario]:
+def slopes(
+    log_flop: Array, scenarios: FrontierScenario, optima: Optimum, speed: Array
+) -> tuple[Array, FrontierScenario]:
     """Slopes of `log_value` in log compute and in every field, [scenario, size]."""
     return at_sizes(lambda *case: _slopes(*case[:-1]), log_flop, scenarios, optima, speed)
 
 
 @filter_jit
-def _log_step_limits(log_flop: Array, scenarios: Scenario) -> Array:
+def _log_step_limits(log_flop: Array, scenarios: FrontierScenario) -> Array:
     sizes = jax.vmap(lambda size, scenario: log_step_limit(workload(size, scenario), scenario), in_axes=(0, None))
     return jax.vmap(sizes)(log_flop, scenarios)
 
 
-def _values(found: PlanResult, log_flop: np.ndarray, scenarios: Scenario, speed: np.ndarray) -> np.ndarray:
+def _values(found: PlanResult, log_flop: np.ndarray, scenarios: FrontierScenario, speed: np.ndarray) -> np.ndarray:
     """Ln U*, minus infinity where infeasible; or room for the fastest batch."""
     with np.errstate(divide="ignore"):
         shares = np.log(np.asarray(found.utilisation))
@@ -107,7 +111,7 @@ def _values(found: PlanResult, log_flop: np.ndarray, scenarios: Scenario, speed:
 class _Brackets:
     """Intervals that hold one root each, cut by evaluating several points of every interval at once."""
 
-    def __init__(self, scenarios: Scenario, n_scenarios: int):
+    def __init__(self, scenarios: FrontierScenario, n_scenarios: int):
         self.scenarios = scenarios
         grid = np.linspace(*RANGE, SIZES)
         shape = (n_scenarios, SIZES)
@@ -141,7 +145,7 @@ class _Brackets:
         self.high = np.take_along_axis(ends, first + 1, -1)[..., 0]
 
 
-def thresholds(scenarios: Sequence[Scenario]) -> Thresholds:
+def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
     """Thresholds and their elasticities.
 
     Args:
@@ -150,7 +154,7 @@ def thresholds(scenarios: Sequence[Scenario]) -> Thresholds:
     Returns:
         Thresholds of each.
     """
-    stacked = stack(scenarios)
+    stacked = stack_scenarios(scenarios)
     count = len(scenarios)
     brackets = _Brackets(stacked, count)
     for _ in range(N_PASSES):

@@ -23,7 +23,7 @@ from jaxscale.calibration.oom import limit_of, memory_limit
 from jaxscale.calibration.record import MemoryLimit
 from jaxscale.calibration.store import load_fit, resolve
 from jaxscale.hardware.catalogue import Hardware, cluster
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import workload
 from jaxscale.limits.scenario_library import scenario as named_scenario
 from jaxscale.limits.thresholds import SHARES
@@ -118,7 +118,7 @@ def coarse(value: float) -> float:
     return max(round(value / step) * step, 1.0)
 
 
-def design(training_flop: float, laws: Scenario) -> TransformerDesign:
+def design(training_flop: float, laws: FrontierScenario) -> TransformerDesign:
     """Transformer and batch of a training compute by the scaling laws of a scenario."""
     work = workload(jnp.log(training_flop), jax.tree.map(jnp.asarray, laws))
     layers = coarse(float(jnp.exp(work.log_layers)))
@@ -151,7 +151,7 @@ def plan_space(n_chips: float) -> PlanSpace:
 def transformer_curve(
     training_flop: np.ndarray,
     gpu: str,
-    laws: Scenario | None = None,
+    laws: FrontierScenario | None = None,
     *,
     coefficients: Coefficients | None = None,
     hardware: Hardware | None = None,
@@ -183,7 +183,12 @@ def transformer_curve(
 
 
 def _best(
-    training_flop: float, gpu: str, laws: Scenario, fitted: Coefficients, usable: MemoryLimit, hardware: Hardware | None
+    training_flop: float,
+    gpu: str,
+    laws: FrontierScenario,
+    fitted: Coefficients,
+    usable: MemoryLimit,
+    hardware: Hardware | None,
 ) -> tuple[float, ...]:
     """Utilisation, chips, tp, pp and dp of the best plan."""
     wanted = design(float(training_flop), laws)

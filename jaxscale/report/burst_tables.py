@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from jaxscale.report.style import seconds
-from jaxscale.report.tables import make_table, number
+from jaxscale.report.terminal_tables import make_table, rounded_text
 
 
 def burst_layers(document: Mapping[str, Any]) -> Table:
@@ -16,7 +16,7 @@ def burst_layers(document: Mapping[str, Any]) -> Table:
             layer["layer"],
             layer["gpus"],
             seconds(layer["time_s"]),
-            number(layer["amplification"]),
+            rounded_text(layer["amplification"]),
             "beside other branches" if layer["parallel"] else "",
         )
         for layer in document["plan"]
@@ -38,9 +38,11 @@ def burst_comparison(document: Mapping[str, Any]) -> Table:
     for name, plan in plans.items():
         if plan is not None:
             gain = "1" if plan is alone else "-"
-            rows.append((name, seconds(plan["time_s"]), seconds(plan["gpu_seconds"]), number(plan["speedup"]), gain))
+            rows.append(
+                (name, seconds(plan["time_s"]), seconds(plan["gpu_seconds"]), rounded_text(plan["speedup"]), gain)
+            )
     for name, key in (("in bursts, with background jobs", "cluster"), ("the same without interference", "ideal")):
         time = shared[key]["iteration_time"]
-        rows.append((name, seconds(time), "-", number(one / time), number(shared[key]["ratio"])))
+        rows.append((name, seconds(time), "-", rounded_text(one / time), rounded_text(shared[key]["ratio"])))
     columns = ("one iteration", "time", "GPU time", "speedup", "cluster throughput")
     return make_table("Against one GPU and data parallelism", columns, rows, text=columns[:1])

@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._arrays import as_arrays, stacked
 from jaxscale._compile import filter_jit
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.deployment import Layout, Scenario
+from jaxscale.trends.layout import Deployment, Layout
 from jaxscale.trends.outcome import outcome_at, strong_numbers
 from jaxscale.trends.returns import TEMPERATURE
 
@@ -59,41 +59,41 @@ class BestDegree(NamedTuple):
 
 
 def log_speed(
-    scenario: Scenario, layout: Layout, batch: Batch, log_chips: ArrayLike, temperature: float = TEMPERATURE
+    deployment: Deployment, layout: Layout, batch: Batch, log_chips: ArrayLike, temperature: float = TEMPERATURE
 ) -> Array:
     """Logarithm of throughput [token/s] on exp(log_chips) chips."""
     n = jnp.exp(jnp.asarray(log_chips))
-    return jnp.log(outcome_at(scenario, layout, n, batch.at(n), temperature).tokens_per_s)
+    return jnp.log(outcome_at(deployment, layout, n, batch.at(n), temperature).tokens_per_s)
 
 
 @filter_jit
 def _degree_speeds(
-    scenarios: Scenario,
+    deployments: Deployment,
     batch: Batch,
     log_degree: Float[Array, "sample trial"],
     log_chips: Float[Array, "sample trial"],
     field: str,
     temperature: float,
 ) -> Float[Array, "sample trial"]:
-    def one(scenario: Scenario, u: Array, log_n: Array) -> Array:
+    def one(deployment: Deployment, u: Array, log_n: Array) -> Array:
         layout = eqx.tree_at(lambda leaf: getattr(leaf, field), as_arrays(Layout()), jnp.exp(u))
-        return log_speed(scenario, layout, batch, log_n, temperature)
+        return log_speed(deployment, layout, batch, log_n, temperature)
 
-    return jax.vmap(jax.vmap(one, in_axes=(None, 0, 0)))(scenarios, log_degree, log_chips)
+    return jax.vmap(jax.vmap(one, in_axes=(None, 0, 0)))(deployments, log_degree, log_chips)
 
 
 def best_degrees(
-    scenarios: Scenario,
+    deployments: Deployment,
     batch: Batch,
     n_chips: np.ndarray,
     field: str = "tp",
     bounds: tuple[float, float] = (1.0, 8.0),
     temperature: float = TEMPERATURE,
 ) -> BestDegree:
-    """The continuous degree that is fastest on each number of chips, in every sampled scenario.
+    """The continuous degree that is fastest on each number of chips, in every sampled deployment.
 
     Args:
-        scenarios: every leaf [sample].
+        deployments: every leaf [sample].
         batch: how the global batch follows n.
         n_chips: n [point].
         field: field of `Layout` to choose, `tp`, `cp` or `shard_group`.
@@ -103,7 +103,7 @@ def best_degrees(
     Returns:
         The degree, how it moves with n, what it gains.
     """
-    arguments = strong_numbers((scenarios, batch))
+    arguments = strong_numbers((deployments, batch))
     n = np.asarray(n_chips, float)
     log_chips, (low, high) = np.log(n), np.log(bounds)
     # A replica needs a sequence: t >= n / B.
@@ -114,7 +114,7 @@ def best_degrees(
         u, v = (jnp.asarray(leaf.reshape(len(leaf), -1)) for leaf in (log_degree, log_n))
         return np.asarray(_degree_speeds(*arguments, u, v, field, temperature)).reshape(log_degree.shape)
 
-    shape = (len(np.asarray(scenarios.power_cap)), n.size, SEARCH)
+    shape = (len(np.asarray(deployments.power_cap)), n.size, SEARCH)
     trials = np.broadcast_to(log_chips[:, None], shape)
     best, at_least = _search(speeds, np.broadcast_to(least, shape[:2]), np.full(shape[:2], high), trials)
     elasticity, top = _elasticity(speeds, best, trials)
@@ -153,16 +153,16 @@ def _elasticity(speeds: Speeds, best: np.ndarray, chips: np.ndarray) -> tuple[np
 
 @filter_jit
 def _speeds(
-    scenarios: Scenario, layouts: Layout, batch: Batch, log_chips: Float[Array, " point"], temperature: float
+    deployments: Deployment, layouts: Layout, batch: Batch, log_chips: Float[Array, " point"], temperature: float
 ) -> Float[Array, "sample layout point"]:
-    def one(scenario: Scenario, layout: Layout) -> Array:
-        return jax.vmap(lambda n: log_speed(scenario, layout, batch, n, temperature))(log_chips)
+    def one(deployment: Deployment, layout: Layout) -> Array:
+        return jax.vmap(lambda n: log_speed(deployment, layout, batch, n, temperature))(log_chips)
 
-    return jax.vmap(lambda scenario: jax.vmap(lambda layout: one(scenario, layout))(layouts))(scenarios)
+    return jax.vmap(lambda deployment: jax.vmap(lambda layout: one(deployment, layout))(layouts))(deployments)
 
 
 def layout_speeds(
-    scenarios: Scenario,
+    deployments: Deployment,
     batch: Batch,
     n_chips: np.ndarray,
     layouts: Mapping[str, Layout] = LAYOUTS,
@@ -170,7 +170,7 @@ def layout_speeds(
 ) -> np.ndarray:
     """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
     every = stacked(list(layouts.values()))
-    arguments = strong_numbers((scenarios, every, batch, jnp.log(jnp.asarray(n_chips, float))))
+    arguments = strong_numbers((deployments, every, batch, jnp.log(jnp.asarray(n_chips, float))))
     return np.asarray(_speeds(*arguments, temperature))
 
 

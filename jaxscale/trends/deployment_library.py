@@ -1,4 +1,4 @@
-"""Scenarios of catalogue models and chips, with latencies, powers and prices of `data/trends.toml` and its fit."""
+"""Deployments of catalogue models and chips, with latencies, powers and prices of `data/trends.toml` and its fit."""
 
 import functools
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from jaxscale.calibration.store import load_fit, resolve
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.models import model
-from jaxscale.trends.deployment import UNLIMITED, Scenario
+from jaxscale.trends.layout import UNLIMITED, Deployment
 from jaxscale.trends.power import ChipPower
 from jaxscale.trends.tariffs import Price
 from jaxscale.workload import Transformer
@@ -109,7 +109,7 @@ def calibrated(gpu: str) -> Coefficients:
     return fit if knows else load_fit()
 
 
-def scenario(
+def deployment(
     name_or_model: str | Transformer = "llama2-7b",
     gpu: str = "h100-80gb",
     *,
@@ -119,8 +119,8 @@ def scenario(
     hardware: Hardware | None = None,
     power_cap: float | int = UNLIMITED,
     **changes: Any,
-) -> Scenario:
-    """A scenario of a catalogue model on catalogue chips, calibrated.
+) -> Deployment:
+    """A deployment of a catalogue model on catalogue chips, calibrated.
 
     Args:
         name_or_model: catalogue name, or a model.
@@ -134,7 +134,7 @@ def scenario(
         changes: replace fields of a catalogue model, such as `seq_len`.
 
     Returns:
-        The scenario.
+        The deployment.
 
     Raises:
         InputError: an unknown model or chip, or a cap that is not above idle power.
@@ -150,7 +150,7 @@ def scenario(
     resolved = resolve(pooled, {**said, "gpu": gpu})
     if levels is None:
         resolved = eqx.tree_at(lambda c: c.tp_overlap, resolved, work["tp_overlap"]["value"])
-    return Scenario(
+    return Deployment(
         model=chosen,
         cluster=chips,
         coefficients=resolved,

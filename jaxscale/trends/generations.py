@@ -10,17 +10,17 @@ import numpy as np
 
 from jaxscale._arrays import stacked
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.deployment import Layout, Scenario
-from jaxscale.trends.deployment_library import Overlay, scenario
-from jaxscale.trends.outcome import Outcome, outcomes, peak_memory
+from jaxscale.trends.deployment_library import Overlay, deployment
+from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
 
 GENERATIONS = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "gb200", "gb300")
 """Chips in the order of their years."""
 
-Change = Callable[[Scenario], Scenario]
+Change = Callable[[Deployment], Deployment]
 
 
-def _scaled(path: Callable[[Scenario], object], factor: float | Sequence[float]) -> Change:
+def _scaled(path: Callable[[Deployment], object], factor: float | Sequence[float]) -> Change:
     return lambda s: eqx.tree_at(path, s, replace_fn=lambda leaf: np.asarray(leaf, float) * np.asarray(factor))
 
 
@@ -51,36 +51,36 @@ def generations(
     gpus: Sequence[str] = GENERATIONS,
     overlay: Overlay | None = None,
     **changes: Any,
-) -> Scenario:
+) -> Deployment:
     """The same model on several chips, each with its catalogue network; every leaf [chip]."""
-    return stacked([scenario(model, gpu, overlay=overlay, **changes) for gpu in gpus])
+    return stacked([deployment(model, gpu, overlay=overlay, **changes) for gpu in gpus])
 
 
-def what_if(base: Scenario, changes: Mapping[str, Change] = CHANGES) -> Scenario:
-    """A scenario under single improvements; every leaf [change]."""
+def what_if(base: Deployment, changes: Mapping[str, Change] = CHANGES) -> Deployment:
+    """A deployment under single improvements; every leaf [change]."""
     return stacked([change(base) for change in changes.values()])
 
 
 def side_by_side(
-    scenarios: Scenario, batch: Batch, n_chips: Sequence[float | int] | np.ndarray, layout: Layout | None = None
+    deployments: Deployment, batch: Batch, n_chips: Sequence[float | int] | np.ndarray, layout: Layout | None = None
 ) -> tuple[Outcome, np.ndarray]:
-    """Outcomes of stacked scenarios on the same numbers of chips.
+    """Outcomes of stacked deployments on the same numbers of chips.
 
     Args:
-        scenarios: every leaf [scenario].
+        deployments: every leaf [deployment].
         batch: how the global batch follows n.
         n_chips: n [point].
         layout: degrees; pure FSDP where None.
 
     Returns:
-        Outcomes, every leaf [scenario, point], and whether peak memory stays within the chip's [scenario, point].
+        Outcomes, every leaf [deployment, point], and whether peak memory stays within the chip's [deployment, point].
     """
     n = np.asarray(n_chips, float)
     chosen = layout or Layout()
     found, fits = [], []
-    for index in range(len(np.asarray(scenarios.power_cap))):
-        one = jax.tree.map(lambda leaf, i=index: leaf[i], scenarios)
+    for index in range(len(np.asarray(deployments.power_cap))):
+        one = jax.tree.map(lambda leaf, i=index: leaf[i], deployments)
         points = (one, chosen, n, np.asarray(batch.at(n)))
-        found.append(outcomes(*points))
+        found.append(scaling_outcomes(*points))
         fits.append(peak_memory(*points) <= one.cluster.chip.hbm_bytes)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found), np.stack(fits)

@@ -1,4 +1,4 @@
-"""What a number of chips gives: speed, power and cost of one scenario, for one point or along a curve."""
+"""What a number of chips gives: speed, power and cost of one deployment, for one point or along a curve."""
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._arrays import Tree, as_arrays
 from jaxscale._compile import filter_jit
 from jaxscale.step import StepTime, tokens_per_step
-from jaxscale.trends.deployment import Layout, Scenario, memory_at, plan_at, step_at
+from jaxscale.trends.layout import Deployment, Layout, memory_at, plan_at, step_at
 from jaxscale.trends.power import ACTIVITY, chip_power
 from jaxscale.workload import model_flops
 
@@ -23,7 +23,7 @@ Points = Float[Array, "*batch"]
 
 
 class Outcome(eqx.Module):
-    """Speed, power and cost of a scenario on a number of chips.
+    """Speed, power and cost of a deployment on a number of chips.
 
     Attributes:
         n_chips: n [1].
@@ -74,7 +74,7 @@ class Outcome(eqx.Module):
 
 
 def outcome_at(
-    scenario: Scenario,
+    deployment: Deployment,
     layout: Layout,
     n_chips: ArrayLike,
     global_batch_size_seqs: ArrayLike,
@@ -83,7 +83,7 @@ def outcome_at(
     """Speed, power and cost on n chips; differentiates in every float, the number of chips included.
 
     Args:
-        scenario: model, chips, coefficients, power, price.
+        deployment: model, chips, coefficients, power, price.
         layout: degrees.
         n_chips: n [1].
         global_batch_size_seqs: B [sequence].
@@ -92,36 +92,36 @@ def outcome_at(
     Returns:
         The outcome.
     """
-    scenario, layout = as_arrays((scenario, layout))
+    deployment, layout = as_arrays((deployment, layout))
     n, batch = jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs)
-    times = step_at(scenario, layout, n, batch, temperature)
+    times = step_at(deployment, layout, n, batch, temperature)
     plan = plan_at(layout, n, batch, temperature)
-    tokens = tokens_per_step(scenario.model, plan) / times.total
-    chip = scenario.cluster.chip
-    watts = chip_power(times, chip, scenario.power, scenario.power_cap)
-    with_server = watts + scenario.power.host_power
+    tokens = tokens_per_step(deployment.model, plan) / times.total
+    chip = deployment.cluster.chip
+    watts = chip_power(times, chip, deployment.power, deployment.power_cap)
+    with_server = watts + deployment.power.host_power
     return Outcome(
         n_chips=n,
         global_batch_size_seqs=batch,
         times=times,
         tokens_per_s=tokens,
-        mfu=model_flops(scenario.model) * tokens / (n * chip.peak("bf16")),
+        mfu=model_flops(deployment.model) * tokens / (n * chip.peak("bf16")),
         chip_power=watts,
         system_power=n * with_server,
-        dollars_per_s=scenario.price.rate(with_server) * n,
+        dollars_per_s=deployment.price.rate(with_server) * n,
     )
 
 
 @filter_jit
-def _along(scenario: Scenario, layouts: Layout, n_chips: Array, batches: Array, temperature: float) -> Outcome:
+def _along(deployment: Deployment, layouts: Layout, n_chips: Array, batches: Array, temperature: float) -> Outcome:
     def one(layout: Layout, n: Array, batch: Array) -> Outcome:
-        return outcome_at(scenario, layout, n, batch, temperature)
+        return outcome_at(deployment, layout, n, batch, temperature)
 
     return jax.vmap(one)(layouts, n_chips, batches)
 
 
-def outcomes(
-    scenario: Scenario,
+def scaling_outcomes(
+    deployment: Deployment,
     layout: Layout,
     n_chips: ArrayLike,
     global_batch_size_seqs: ArrayLike,
@@ -130,7 +130,7 @@ def outcomes(
     """Outcomes at many points in one compiled call.
 
     Args:
-        scenario: model, chips, coefficients, power, price.
+        deployment: model, chips, coefficients, power, price.
         layout: degrees, the same everywhere or one for each point.
         n_chips: chips [point].
         global_batch_size_seqs: batch, the same everywhere or one for each point [sequence].
@@ -146,22 +146,22 @@ def outcomes(
         jnp.asarray(np.broadcast_to(np.asarray(leaf, float), n.shape)[rows]) for leaf in jax.tree.leaves(per_point)
     ]
     layouts, chips, batches = jax.tree.unflatten(jax.tree.structure(per_point), spread)
-    found = _along(strong_numbers(scenario), layouts, chips, batches, temperature)
+    found = _along(strong_numbers(deployment), layouts, chips, batches, temperature)
     return jax.tree.map(lambda leaf: leaf[: n.size], found)
 
 
 @filter_jit
-def _peaks(scenario: Scenario, layout: Layout, n_chips: Array, batches: Array) -> Array:
-    return jax.vmap(lambda n, batch: memory_at(scenario, layout, n, batch))(n_chips, batches)
+def _peaks(deployment: Deployment, layout: Layout, n_chips: Array, batches: Array) -> Array:
+    return jax.vmap(lambda n, batch: memory_at(deployment, layout, n, batch))(n_chips, batches)
 
 
 def peak_memory(
-    scenario: Scenario, layout: Layout, n_chips: ArrayLike, global_batch_size_seqs: ArrayLike
+    deployment: Deployment, layout: Layout, n_chips: ArrayLike, global_batch_size_seqs: ArrayLike
 ) -> np.ndarray:
     """Peak memory of the fullest chip at many points in one compiled call, whatever a chip has.
 
     Args:
-        scenario: model, chips, coefficients.
+        deployment: model, chips, coefficients.
         layout: degrees, the same everywhere.
         n_chips: chips [point].
         global_batch_size_seqs: batch [point] [sequence].
@@ -170,7 +170,7 @@ def peak_memory(
         Bytes [byte], [point].
     """
     points = (jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs))
-    return np.asarray(_peaks(*strong_numbers((scenario, layout, *points))))
+    return np.asarray(_peaks(*strong_numbers((deployment, layout, *points))))
 
 
 def padded_rows(n_points: int) -> np.ndarray:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.trends.deployment import Layout
-from jaxscale.trends.deployment_library import Overlay, scenario, table
-from jaxscale.trends.outcome import Outcome, outcomes
-from jaxscale.trends.strong_scaling import DEGREES, best_tensor_degree
+from jaxscale.trends.deployment_library import Overlay, deployment, table
+from jaxscale.trends.layout import Layout
+from jaxscale.trends.outcome import Outcome, scaling_outcomes
+from jaxscale.trends.strong_scaling import TENSOR_DEGREES, best_tensor_degree
 
 FIGURES = (
     "throughput_fall",
@@ -49,26 +49,27 @@ def reproduce(overlay: Overlay, coefficients: Coefficients | None = None) -> Rep
         The answers.
     """
     work, published = table()["workload"], table()["published"]
-    h100 = scenario(work["model"], work["gpu"], overlay=overlay, coefficients=coefficients)
-    a100 = scenario(work["model"], published["a100_mfu"]["gpu"], overlay=overlay, coefficients=coefficients)
+    h100 = deployment(work["model"], work["gpu"], overlay=overlay, coefficients=coefficients)
+    a100 = deployment(work["model"], published["a100_mfu"]["gpu"], overlay=overlay, coefficients=coefficients)
     share = work["sequences_per_chip"]
     few, many = published["throughput_fall"]["n_chips"]
     common = published["h100_mfu"]["n_chips"][0]
     # One call, of one shape, for all points of a chip.
-    n = np.repeat([few, many, common], len(DEGREES)).astype(float)
-    weak = outcomes(h100, Layout(tp=np.tile(DEGREES, 3)), n, share * n)
-    older = outcomes(a100, Layout(tp=np.tile(DEGREES, 3)), n, share * n)
+    n = np.repeat([few, many, common], len(TENSOR_DEGREES)).astype(float)
+    weak = scaling_outcomes(h100, Layout(tp=np.tile(TENSOR_DEGREES, 3)), n, share * n)
+    older = scaling_outcomes(a100, Layout(tp=np.tile(TENSOR_DEGREES, 3)), n, share * n)
     values, degrees = _weak_figures(weak)
     strong = published["strong_scaling_mfu"]
     _, fixed = best_tensor_degree(h100, strong["n_chips"], np.full(2, float(strong["global_batch_size_seqs"])))
-    values["a100_mfu"] = float(older.mfu[2 * len(DEGREES)])
+    values["a100_mfu"] = float(older.mfu[2 * len(TENSOR_DEGREES)])
     values["strong_scaling_mfu_few"], values["strong_scaling_mfu_many"] = (float(value) for value in fixed.mfu)
     return Reproduction({name: values[name] for name in FIGURES}, degrees)
 
 
 def _weak_figures(weak: Outcome) -> tuple[dict[str, float], tuple[float, float]]:
     speed, watts, mfu = (
-        np.asarray(leaf).reshape(3, len(DEGREES)) for leaf in (weak.tokens_per_s_per_chip, weak.chip_power, weak.mfu)
+        np.asarray(leaf).reshape(3, len(TENSOR_DEGREES))
+        for leaf in (weak.tokens_per_s_per_chip, weak.chip_power, weak.mfu)
     )
     best = np.argmax(speed, axis=1)
     values = {
@@ -79,7 +80,7 @@ def _weak_figures(weak: Outcome) -> tuple[dict[str, float], tuple[float, float]]
         "power_level": float(watts[0, 0]),
         "tensor_parallel_power": float(watts[1, best[1]] - watts[1, 0]),
     }
-    return values, (DEGREES[best[0]], DEGREES[best[1]])
+    return values, (TENSOR_DEGREES[best[0]], TENSOR_DEGREES[best[1]])
 
 
 def published_values() -> dict[str, tuple[float, float]]:

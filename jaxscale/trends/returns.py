@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._compile import filter_jit
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.deployment import Layout, Scenario
+from jaxscale.trends.layout import Deployment, Layout
 from jaxscale.trends.outcome import outcome_at, padded_rows, strong_numbers
 
 TEMPERATURE = 0.02
@@ -64,16 +64,16 @@ class Returns(NamedTuple):
 
 
 def totals_at(
-    scenario: Scenario, layout: Layout, batch: Batch, n_chips: ArrayLike, temperature: float = TEMPERATURE
+    deployment: Deployment, layout: Layout, batch: Batch, n_chips: ArrayLike, temperature: float = TEMPERATURE
 ) -> Totals:
     """Throughput, power and cost of n chips."""
-    found = outcome_at(scenario, layout, n_chips, batch.at(n_chips), temperature)
+    found = outcome_at(deployment, layout, n_chips, batch.at(n_chips), temperature)
     return Totals(found.tokens_per_s, found.system_power, found.dollars_per_s)
 
 
 @filter_jit
 def _slopes(
-    scenario: Scenario,
+    deployment: Deployment,
     layout: Layout,
     batch: Batch,
     n_chips: Float[Array, " point"],
@@ -83,17 +83,17 @@ def _slopes(
     """Totals and their derivative in a direction of (chips, power cap); one compilation serves both."""
 
     def of(n: Array, cap: Array) -> Totals:
-        capped = eqx.tree_at(lambda s: s.power_cap, scenario, cap)
+        capped = eqx.tree_at(lambda s: s.power_cap, deployment, cap)
         return totals_at(capped, layout, batch, n, temperature)
 
     def one(n: Array) -> tuple[Totals, Totals]:
-        return jax.jvp(of, (n, scenario.power_cap), (direction[0], direction[1]))
+        return jax.jvp(of, (n, deployment.power_cap), (direction[0], direction[1]))
 
     return jax.vmap(one)(n_chips)
 
 
 def marginal_returns(
-    scenario: Scenario,
+    deployment: Deployment,
     layout: Layout,
     batch: Batch,
     n_chips: Sequence[float | int] | np.ndarray,
@@ -102,7 +102,7 @@ def marginal_returns(
     """Marginal returns at many numbers of chips.
 
     Args:
-        scenario: model, chips, coefficients, power, price.
+        deployment: model, chips, coefficients, power, price.
         layout: degrees.
         batch: how the global batch follows n.
         n_chips: n [point].
@@ -113,7 +113,7 @@ def marginal_returns(
     """
     n = np.asarray(n_chips, float)
     padded = jnp.asarray(n[padded_rows(n.size)])
-    arguments = (*strong_numbers((scenario, layout, batch)), padded)
+    arguments = (*strong_numbers((deployment, layout, batch)), padded)
     totals, slope = _slopes(*arguments, jnp.asarray([1.0, 0.0]), temperature)
     _, cap = _slopes(*arguments, jnp.asarray([0.0, 1.0]), temperature)
     # Where the cap does not bind, neither throughput nor power move with it.
@@ -130,7 +130,7 @@ def marginal_returns(
 
 
 def last_worthwhile_chip(
-    scenario: Scenario,
+    deployment: Deployment,
     layout: Layout,
     batch: Batch,
     share: float | int,
@@ -142,7 +142,7 @@ def last_worthwhile_chip(
     """Number of chips from which an extra chip returns less than a share of what a chip gave at the reference size.
 
     Args:
-        scenario: model, chips, coefficients, power, price.
+        deployment: model, chips, coefficients, power, price.
         layout: degrees.
         batch: how the global batch follows n.
         share: least return of a chip [1].
@@ -162,7 +162,7 @@ def last_worthwhile_chip(
     full = None
     for _ in range(5):  # each pass narrows the bracket by the number of points
         n = np.geomspace(low, high, GRID)
-        found = marginal_returns(scenario, layout, batch, n, temperature)
+        found = marginal_returns(deployment, layout, batch, n, temperature)
         full = float(found.average[0]) if full is None else full
         below = np.flatnonzero(np.asarray(found.per_chip) < share * full)
         if not len(below):

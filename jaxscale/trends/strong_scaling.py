@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jaxscale.trends.deployment import Layout, Scenario
-from jaxscale.trends.outcome import Outcome, outcomes
+from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.outcome import Outcome, scaling_outcomes
 
-DEGREES = (1.0, 2.0, 4.0, 8.0)
+TENSOR_DEGREES = (1.0, 2.0, 4.0, 8.0)
 """Tensor-parallel degrees inside a domain of eight chips [1]."""
 
 
 def strong_scaling(
-    scenario: Scenario,
+    deployment: Deployment,
     n_chips: Sequence[float | int] | np.ndarray,
     global_batch_size_seqs: float | int,
     layout: Layout | None = None,
@@ -22,7 +22,7 @@ def strong_scaling(
     """Speed, power and cost at one global batch.
 
     Args:
-        scenario: model, chips, coefficients, power, price.
+        deployment: model, chips, coefficients, power, price.
         n_chips: n [point].
         global_batch_size_seqs: B [sequence].
         layout: degrees; pure FSDP where None.
@@ -31,18 +31,20 @@ def strong_scaling(
     Returns:
         Outcomes; every leaf [point].
     """
-    return outcomes(scenario, layout or Layout(), np.asarray(n_chips, float), global_batch_size_seqs, temperature)
+    return scaling_outcomes(
+        deployment, layout or Layout(), np.asarray(n_chips, float), global_batch_size_seqs, temperature
+    )
 
 
 def best_tensor_degree(
-    scenario: Scenario,
+    deployment: Deployment,
     n_chips: Sequence[float | int] | np.ndarray,
     global_batch_size_seqs: Sequence[float | int] | np.ndarray,
 ) -> tuple[np.ndarray, Outcome]:
     """Fastest whole tensor-parallel degree at each point, of those that leave every replica a whole sequence.
 
     Args:
-        scenario: model, chips, coefficients, power, price.
+        deployment: model, chips, coefficients, power, price.
         n_chips: n [point].
         global_batch_size_seqs: B [point] [sequence].
 
@@ -53,12 +55,12 @@ def best_tensor_degree(
         ValueError: a batch too small for any degree.
     """
     n, batch = np.broadcast_arrays(np.asarray(n_chips, float), np.asarray(global_batch_size_seqs, float))
-    degree, points = (grid.ravel() for grid in np.meshgrid(DEGREES, np.arange(n.size), indexing="ij"))
-    found = outcomes(scenario, Layout(tp=degree), n[points], batch[points])
+    degree, points = (grid.ravel() for grid in np.meshgrid(TENSOR_DEGREES, np.arange(n.size), indexing="ij"))
+    found = scaling_outcomes(deployment, Layout(tp=degree), n[points], batch[points])
     per_replica = batch[points] * degree / n[points]
-    speed = np.where(per_replica >= 1.0, np.asarray(found.tokens_per_s), -np.inf).reshape(len(DEGREES), n.size)
+    speed = np.where(per_replica >= 1.0, np.asarray(found.tokens_per_s), -np.inf).reshape(len(TENSOR_DEGREES), n.size)
     if not np.isfinite(speed.max(axis=0)).all():
-        raise ValueError(f"batch {batch.min():g} is below one sequence per {DEGREES[-1]:g} of {n.max():g} chips")
+        raise ValueError(f"batch {batch.min():g} is below one sequence per {TENSOR_DEGREES[-1]:g} of {n.max():g} chips")
     best = np.argmax(speed, axis=0)
     rows = best * n.size + np.arange(n.size)
-    return np.asarray(DEGREES)[best], jax.tree.map(lambda leaf: leaf[rows], found)
+    return np.asarray(TENSOR_DEGREES)[best], jax.tree.map(lambda leaf: leaf[rows], found)

@@ -1,4 +1,4 @@
-"""What the command shows: a document, a table and a figure of one scenario over a range of chips."""
+"""What the command shows: a document, a table and a figure of one deployment over a range of chips."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -8,13 +8,13 @@ from jaxtyping import ArrayLike
 
 from jaxscale.errors import InputError
 from jaxscale.report.figures.panels import Panel, panels
-from jaxscale.report.tables import make_table
+from jaxscale.report.terminal_tables import make_table
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import best_degrees
-from jaxscale.trends.deployment import Layout, Scenario
-from jaxscale.trends.outcome import Outcome, outcomes, peak_memory
+from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
 from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
-from jaxscale.trends.uncertainty import sample_scenarios
+from jaxscale.trends.uncertainty import sample_deployments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ LARGEST = 1e6
 
 @dataclass(frozen=True)
 class Trend:
-    """A scenario over a range of chips.
+    """A deployment over a range of chips.
 
     Attributes:
         outcome: speed, power, cost [point].
@@ -96,11 +96,11 @@ def check_layout(layout: Layout, batch: Batch, n_chips: np.ndarray) -> None:
         )
 
 
-def trend(scenario: Scenario, layout: Layout, batch: Batch, n_chips: np.ndarray, least_return: float) -> Trend:
+def trend(deployment: Deployment, layout: Layout, batch: Batch, n_chips: np.ndarray, least_return: float) -> Trend:
     """Everything that the command shows.
 
     Args:
-        scenario: model, chips, coefficients, power, price.
+        deployment: model, chips, coefficients, power, price.
         layout: degrees.
         batch: how the global batch follows n.
         n_chips: n, ascending [point].
@@ -114,17 +114,19 @@ def trend(scenario: Scenario, layout: Layout, batch: Batch, n_chips: np.ndarray,
     """
     if not 0.0 < least_return < 1.0:
         raise InputError(f"least return = {least_return:g} is out of range; expected a share between 0 and 1")
-    domain = max(2.0, float(scenario.cluster.network.domain_size[0]))
-    best = best_degrees(sample_scenarios(scenario, N_SAMPLES), batch, n_chips, bounds=(1.0, domain))
-    points = (scenario, layout, n_chips, np.asarray(batch.at(n_chips)))
+    domain = max(2.0, float(deployment.cluster.network.domain_size[0]))
+    best = best_degrees(sample_deployments(deployment, N_SAMPLES), batch, n_chips, bounds=(1.0, domain))
+    points = (deployment, layout, n_chips, np.asarray(batch.at(n_chips)))
     return Trend(
-        outcome=outcomes(*points),
+        outcome=scaling_outcomes(*points),
         memory=peak_memory(*points),
-        returns=marginal_returns(scenario, layout, batch, n_chips),
+        returns=marginal_returns(deployment, layout, batch, n_chips),
         degree=np.quantile(best.degree, [0.5, 0.05, 0.95], axis=0),
         gain=best.gain[0],
         least_return=least_return,
-        last_chip=last_worthwhile_chip(scenario, layout, batch, least_return, reference=float(n_chips[0]), largest=2e6),
+        last_chip=last_worthwhile_chip(
+            deployment, layout, batch, least_return, reference=float(n_chips[0]), largest=2e6
+        ),
     )
 
 
@@ -178,9 +180,9 @@ def trend_table(found: Trend) -> "Table":
     return make_table("Hardware scaling", tuple(columns), list(zip(*columns.values(), strict=True)), text=())
 
 
-def memory_line(scenario: Scenario, found: Trend) -> str:
+def memory_line(deployment: Deployment, found: Trend) -> str:
     """A sentence on the numbers of chips whose memory does not hold their share; empty where all do."""
-    capacity = float(scenario.cluster.chip.hbm_bytes)
+    capacity = float(deployment.cluster.chip.hbm_bytes)
     short = np.asarray(found.outcome.n_chips)[found.memory > capacity]
     if not len(short):
         return ""
@@ -200,7 +202,7 @@ def last_chip_line(found: Trend) -> str:
     return f"beyond {found.last_chip:.0f} chips an extra one returns less than {share:g} % of one at {first:.0f} chips"
 
 
-def draw(found: Trend) -> "Figure":
+def trends_figure(found: Trend) -> "Figure":
     """Throughput, power, marginal returns and best degree against chips."""
     o, r = found.outcome, found.returns
     n, first = np.asarray(o.n_chips), float(r.average[0])

@@ -1,4 +1,4 @@
-"""Scenarios drawn from what the fits leave open: coefficients within their intervals, hop latencies within theirs."""
+"""Deployments drawn from what the fits leave open: coefficients within their intervals, hop latencies within theirs."""
 
 import dataclasses
 
@@ -11,8 +11,8 @@ from jaxscale._resources import fit_path, read_toml
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, from_values, prior_medians
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
 from jaxscale.calibration.record import Z90
-from jaxscale.trends.deployment import Scenario
 from jaxscale.trends.deployment_library import Overlay, fitted, table
+from jaxscale.trends.layout import Deployment
 
 
 def coefficient_spreads() -> np.ndarray:
@@ -27,31 +27,33 @@ def coefficient_spreads() -> np.ndarray:
     return (end("hi") - end("lo")) / (2.0 * Z90)
 
 
-def sample_scenarios(scenario: Scenario, n_samples: int, seed: int = 0, overlay: Overlay | None = None) -> Scenario:
-    """Scenarios drawn at random; the first is the scenario itself.
+def sample_deployments(
+    deployment: Deployment, n_samples: int, seed: int = 0, overlay: Overlay | None = None
+) -> Deployment:
+    """Deployments drawn at random; the first is the deployment itself.
 
     Coefficients vary within the intervals of their fit, as if independent, so that what their correlation would
     cancel is counted in full; hop latencies vary by the spread of their own fit.
 
     Args:
-        scenario: the central one.
+        deployment: the central one.
         n_samples: how many [1].
         seed: of the random numbers.
         overlay: whose spread of hop latencies applies; the fitted one where None.
 
     Returns:
-        Scenarios; every leaf [sample].
+        Deployments; every leaf [sample].
     """
     overlay = overlay or fitted()
     random = np.random.default_rng(seed)
-    centre, spread = unconstrain(scenario.coefficients), coefficient_spreads()
+    centre, spread = unconstrain(deployment.coefficients), coefficient_spreads()
     draws = random.standard_normal((n_samples, centre.size + 2))
     draws[0] = 0.0
     coefficients = from_values(list(constrain_values(centre + spread * draws[:, :-2]).T))
-    hops = np.asarray(scenario.hop_latency) * np.exp(np.asarray(overlay.spread) * draws[:, -2:])
+    hops = np.asarray(deployment.hop_latency) * np.exp(np.asarray(overlay.spread) * draws[:, -2:])
     stacked = jax.tree.map(
         lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (n_samples, *np.shape(leaf))),
-        eqx.tree_at(lambda s: s.coefficients, scenario, None, is_leaf=lambda leaf: leaf is None),
+        eqx.tree_at(lambda s: s.coefficients, deployment, None, is_leaf=lambda leaf: leaf is None),
     )
     stacked = eqx.tree_at(lambda s: s.coefficients, stacked, coefficients, is_leaf=lambda leaf: leaf is None)
     return eqx.tree_at(lambda s: s.hop_latency, stacked, jnp.asarray(hops))

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscale.trends.deployment import Layout, Scenario
-from jaxscale.trends.outcome import Outcome, outcomes
+from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.outcome import Outcome, scaling_outcomes
 
 
 def weak_scaling(
-    scenario: Scenario,
+    deployment: Deployment,
     n_chips: Sequence[float | int] | np.ndarray,
     sequences_per_chip: float | int,
     layout: Layout | None = None,
@@ -18,7 +18,7 @@ def weak_scaling(
     """Speed, power and cost at B = s n.
 
     Args:
-        scenario: model, chips, coefficients, power, price.
+        deployment: model, chips, coefficients, power, price.
         n_chips: n [point].
         sequences_per_chip: s, work of a chip and step [sequence].
         layout: degrees; pure FSDP where None.
@@ -28,4 +28,4 @@ def weak_scaling(
         Outcomes; every leaf [point].
     """
     n = np.asarray(n_chips, float)
-    return outcomes(scenario, layout or Layout(), n, sequences_per_chip * n, temperature)
+    return scaling_outcomes(deployment, layout or Layout(), n, sequences_per_chip * n, temperature)

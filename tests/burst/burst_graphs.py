@@ -11,7 +11,7 @@ from jaxscale.burst.networks.layer_graph import LayerGraph, build_graph
 from jaxscale.burst.networks.layers import Layer
 from jaxscale.burst.networks.measured_layers import MeasuredLayerTime
 from jaxscale.burst.networks.parse import Step
-from jaxscale.burst.planners.step_costs import Scenario
+from jaxscale.burst.planners.step_costs import BurstJob
 
 BATCHES = np.array([1.0, 2.0, 4.0, 8.0])
 
@@ -63,31 +63,31 @@ def random_times(graph: LayerGraph, seed: int) -> MeasuredLayerTime:
     return MeasuredLayerTime(np.log(BATCHES), log_time)
 
 
-def random_scenario(seed: int, batch: float = 4.0, n_gpus: float = 4.0) -> Scenario:
+def random_job(seed: int, batch: float = 4.0, n_gpus: float = 4.0) -> BurstJob:
     rng = np.random.default_rng(seed + 20_000)
     bandwidth, latency = 10 ** rng.uniform(9, 11.5), 10 ** rng.uniform(-6, -3.3)
-    return traced(Scenario(batch, n_gpus, bandwidth, latency, rng.uniform(1.1, 4.0), rng.choice([0.0, 3e-4])))
+    return traced(BurstJob(batch, n_gpus, bandwidth, latency, rng.uniform(1.1, 4.0), rng.choice([0.0, 3e-4])))
 
 
-def traced(scenario: Scenario) -> Scenario:
+def traced(job: BurstJob) -> BurstJob:
     """Arrays in place of Python numbers, which `eqx.filter_jit` would compile into the function."""
-    return jax.tree.map(jnp.asarray, scenario)
+    return jax.tree.map(jnp.asarray, job)
 
 
 class BruteForce:
     """Every assignment of GPUs to layers, and every way to run the branches; no use of the package's formulas."""
 
-    def __init__(self, graph: LayerGraph, times: MeasuredLayerTime, scenario: Scenario, n_options: int):
-        self.graph, self.scenario = graph, jax.tree.map(float, scenario)
+    def __init__(self, graph: LayerGraph, times: MeasuredLayerTime, job: BurstJob, n_options: int):
+        self.graph, self.job = graph, jax.tree.map(float, job)
         self.gpus = [2**k for k in range(n_options)]
         column = {float(b): i for i, b in enumerate(BATCHES)}
-        samples = [self.scenario.batch / g for g in self.gpus]
+        samples = [self.job.batch / g for g in self.gpus]
         self.compute = [[math.exp(row[column[s]]) for s in samples] for row in times.log_time]
         self.samples = samples
 
     def step(self, row: int, before: int, option: int, moved: bool) -> float:
         """Time of one step, infinite where it is not allowed."""
-        g, s = self.graph, self.scenario
+        g, s = self.graph, self.job
         if g.keeps_layout[row] and before != option:
             return math.inf
         x, a, b = 4.0 * g.input_elements[row], self.samples[before], self.samples[option]

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscale.burst import (
+    BurstJob,
     Convergence,
     IdealJob,
-    Scenario,
     best_gpus,
     load_network,
     measured_layer_time,
@@ -60,7 +60,7 @@ def test_strong_scaling_begins_where_batches_stop_paying():
     graph, times = load_network("inception_v3"), measured_layer_time("inception_v3")
     batches = 2.0 ** np.arange(5, 14)
     small, large = (
-        survey_batches(graph, times, Scenario(1.0, 1.0), Convergence(1000, critical), GPUS, batches, 9)
+        survey_batches(graph, times, BurstJob(1.0, 1.0), Convergence(1000, critical), GPUS, batches, 9)
         for critical in (256.0, 4096.0)
     )
     assert np.all(np.diff(small.time) < 0)

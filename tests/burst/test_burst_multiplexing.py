@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscale.burst import (
+    BurstJob,
     Interference,
-    Scenario,
     load_network,
     measured_layer_time,
     multiplex,
@@ -35,11 +35,11 @@ COMPILED = jax.jit(multiplex)
 
 @pytest.fixture(scope="module")
 def plans():
-    scenario = Scenario(32, 8)
+    job = BurstJob(32, 8)
     run = eqx.filter_jit(
         lambda s: (plan_burst(VGG, TIMES, s, 4, "released"), plan_data_parallel(VGG, TIMES, s, 4, "released"))
     )
-    return run(scenario)
+    return run(job)
 
 
 RATE = 32 / float(TIMES(32.0).sum())
@@ -99,7 +99,7 @@ def test_stronger_interference_leaves_the_band(plans):
 
 
 def test_static_partition_is_data_parallelism_plus_whole_gpus():
-    costs = step_costs(VGG, TIMES, Scenario(32, 8), 4)
+    costs = step_costs(VGG, TIMES, BurstJob(32, 8), 4)
     total, times = static_partition(costs, 32.0, 8.0, RATE)
     np.testing.assert_allclose(times[0], TIMES(32.0).sum(), rtol=1e-9)
     np.testing.assert_allclose(total[0], 8 * RATE, rtol=1e-9)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale.burst import Job, best_degree, best_degree_by_gradient, soft_blocking, stated_stream, study_blocking
+from jaxscale.burst import SplitJob, best_degree, best_degree_by_gradient, soft_blocking, stated_stream, study_blocking
 from jaxscale.burst.blocking import POLICIES
-from jaxscale.burst.partitioning import fabric_all_reduce, ramp_fabric, step_time
+from jaxscale.burst.partitioning import fabric_all_reduce, ramp_fabric, split_step_time
 
 
-def _jobs(n: int) -> Job:
+def _jobs(n: int) -> SplitJob:
     rng = np.random.default_rng(0)
-    return Job(
+    return SplitJob(
         10 ** rng.uniform(-3, 2, n), 10 ** rng.uniform(-6, -3.5, n), 10 ** rng.uniform(3, 6, n), np.full(n, 1e11)
     )
 
@@ -30,13 +30,13 @@ def test_gradient_equals_closed_form():
 
 def test_closed_form_can_disagree():
     """Negative control: another latency has another optimum."""
-    job = Job(1.0, 0.02, 0.01, 1.0)
+    job = SplitJob(1.0, 0.02, 0.01, 1.0)
     other = eqx.tree_at(lambda j: j.latency, job, 0.0201)
     assert abs(best_degree_by_gradient(other) / best_degree(job) - 1) > 1e-3
 
 
 def test_price_of_latency_by_implicit_differentiation():
-    job = Job(1.0, 0.02, 0.01, 1.0)
+    job = SplitJob(1.0, 0.02, 0.01, 1.0)
     found, exact = jax.grad(best_degree_by_gradient)(job), jax.grad(best_degree)(job)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
@@ -44,12 +44,12 @@ def test_price_of_latency_by_implicit_differentiation():
 
 @jax.jit
 def best_and_others(job):
-    return step_time(job, best_degree(job)), step_time(job, jnp.geomspace(1.0, 1e6, 200)).min()
+    return split_step_time(job, best_degree(job)), split_step_time(job, jnp.geomspace(1.0, 1e6, 200)).min()
 
 
 @given(work=st.floats(1e-3, 1e3), latency=st.floats(1e-6, 1.0), exchange=st.floats(0.0, 2.0))
 def test_no_other_degree_is_faster(work, latency, exchange):
-    best, others = best_and_others(Job(work, latency, 0.5 * exchange * work, 1.0))
+    best, others = best_and_others(SplitJob(work, latency, 0.5 * exchange * work, 1.0))
     assert best <= others * (1 + 1e-9)
 
 
@@ -77,7 +77,7 @@ def test_interval_is_not_a_sure_thing():
 
 
 def test_soft_blocking_has_a_gradient_towards_the_optimum():
-    job = Job(1.0, 0.02, 0.01, 1.0)
+    job = SplitJob(1.0, 0.02, 0.01, 1.0)
     slope = jax.grad(lambda n: soft_blocking(job, n, 0.3, 0.1))
     best = float(best_degree(job))
     assert slope(0.5 * best) < 0 < slope(2.0 * best)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxscale.burst import Scenario, analytical_layer_time, load_network, measured_layer_time, plan_burst
+from jaxscale.burst import BurstJob, analytical_layer_time, load_network, measured_layer_time, plan_burst
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,24 +20,24 @@ import jax, jax.numpy as jnp, numpy as np
 from jaxscale import burst
 
 vgg, times = burst.load_network("vgg16"), burst.measured_layer_time("vgg16", per_shape=True)
-scenario = burst.Scenario(32, 8)
-plan = jax.jit(lambda s: burst.plan_burst(vgg, times, s, 4))(scenario)
-gradient = jax.jit(jax.grad(lambda s: burst.soft_plan_time(vgg, times, s, 4, 1e-5)))(scenario)
+job = burst.BurstJob(32, 8)
+plan = jax.jit(lambda s: burst.plan_burst(vgg, times, s, 4))(job)
+gradient = jax.jit(jax.grad(lambda s: burst.soft_plan_time(vgg, times, s, 4, 1e-5)))(job)
 layers = jax.jit(lambda b: burst.analytical_layer_time("inception_v3")(b))
 
 graph, curves = burst.load_network("inception_v3"), burst.measured_layer_time("inception_v3")
 axes = (np.geomspace(256, 8192, 5), np.geomspace(5e9, 5e11, 8), np.geomspace(3e-6, 3e-4, 5), [1.5, 2, 3, 4, 6])
 batch, bandwidth, latency, limit = (jnp.asarray(x.ravel(), jnp.float32) for x in np.meshgrid(*axes, indexing="ij"))
-scenarios = burst.Scenario(batch, 1024 + 0 * batch, bandwidth, latency, limit, 3e-4 + 0 * batch)
+jobs = burst.BurstJob(batch, 1024 + 0 * batch, bandwidth, latency, limit, 3e-4 + 0 * batch)
 one = lambda s: burst.plan_burst(graph, curves, s, 11).time
 sweep = jax.jit(lambda s: jax.lax.map(one, s, batch_size=100))
-swept = sweep(scenarios)
+swept = sweep(jobs)
 print(json.dumps({
     "dtype": str(plan.time.dtype),
     "time": float(plan.time),
     "gradient": [float(x) for x in jax.tree.leaves(gradient)],
     "layers": layers(4.0).tolist(),
-    "scenarios": int(np.isfinite(swept).sum()),
+    "jobs": int(np.isfinite(swept).sum()),
 }))
 """
 
@@ -52,9 +52,9 @@ def single():
 
 
 def test_plan_agrees(single):
-    scenario = Scenario(32, 8)
+    job = BurstJob(32, 8)
     vgg, times = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)
-    exact = jax.jit(lambda s: plan_burst(vgg, times, s, 4).time)(scenario)
+    exact = jax.jit(lambda s: plan_burst(vgg, times, s, 4).time)(job)
     assert single["dtype"] == "float32"
     np.testing.assert_allclose(single["time"], exact, rtol=1e-5)
 
@@ -71,4 +71,4 @@ def test_gradients_are_finite(single):
 
 def test_thousand_scenarios_at_1024_gpus(single):
     """Inception-v3, bandwidth x latency x batch x limit in one program; its speed is in benchmarks/burst.py."""
-    assert single["scenarios"] == 1000
+    assert single["jobs"] == 1000

@@ -6,7 +6,7 @@ import pytest
 from cli_tables import read_rows, write_rows
 
 from jaxscale._resources import data_path
-from jaxscale.cli.tables import FIXED_COLUMNS
+from jaxscale.cli.runs_tables import FIXED_COLUMNS
 from jaxscale.step import StepTime
 
 MEASURED = (

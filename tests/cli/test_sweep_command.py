@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from jaxscale.cli.main import main
-from jaxscale.limits.frontier.frontier_scenario import stack
+from jaxscale.limits.frontier.frontier_scenario import stack_scenarios
 from jaxscale.limits.search.relaxed_plan import survey
-from jaxscale.limits.sweep import chunk_name, load_sweep
+from jaxscale.limits.sweep_chunks import chunk_name, load_sweep
 from jaxscale.limits.sweep_spec import read_spec
 
 SPEC = """
@@ -156,7 +156,7 @@ def test_best_plans_are_those_of_a_survey(tmp_path):
     found = load_sweep(out)
     sweep = read_spec(spec)
     slow = dataclasses.replace(sweep.scenario, network_latency=1e-5)
-    expected = survey(sweep.axes["training_flop"], stack([slow])).utilisation[0]
+    expected = survey(sweep.axes["training_flop"], stack_scenarios([slow])).utilisation[0]
     assert len(found["utilisation"]) == 48 and (found["residual"] <= 1e-6).mean() > 0.9
     np.testing.assert_allclose(found["utilisation"][32:], expected, rtol=1e-6)
     assert not np.allclose(found["utilisation"][:16], expected, rtol=1e-2)

@@ -11,7 +11,7 @@ import pytest
 
 from jaxscale._compile import filter_jit
 from jaxscale.errors import InputError
-from jaxscale.limits.frontier.frontier_scenario import stack
+from jaxscale.limits.frontier.frontier_scenario import stack_scenarios
 from jaxscale.limits.frontier.overlap_norm import ExactOverlap
 from jaxscale.limits.identification import band, curve_with_slopes, fisher_information, threshold_bands, uncertainties
 from jaxscale.limits.inverse_design import cheapest_change
@@ -119,7 +119,7 @@ def test_slopes_of_utilisation_are_differences_of_plans_chosen_anew(library):
 
 def test_more_starts_or_steps_never_worsen(solved, library):
     names = ("default", "node-64", "global-nvlink", "no-overlap")
-    several = stack([library[name] for name in names])
+    several = stack_scenarios([library[name] for name in names])
 
     def found(**more: int):
         result = survey(solved.training_flop, several, **more)
@@ -137,7 +137,7 @@ def test_more_starts_or_steps_never_worsen(solved, library):
 
 def test_single_precision(solved, library, row):
     with jax.enable_x64(False):
-        found = survey(solved.training_flop, stack([library["default"]]))
+        found = survey(solved.training_flop, stack_scenarios([library["default"]]))
         assert found.utilisation.dtype == jnp.float32
         low, certified = np.asarray(found.utilisation[0]), np.asarray(found.certified[0])
     # Next to the wall, feasible or not is a matter of rounding.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscale.errors import InputError
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import log_step_limit, workload
 from jaxscale.limits.scenario_library import load_scenarios, scenario
 
@@ -47,7 +47,7 @@ def test_batch_grows_and_the_deadline_follows():
 def test_library_has_what_it_should():
     known = load_scenarios()
     for name in ("default", "a100", "v100", "b200", "gb200-nvl72", "tpu-v5p", "gtx580", "node-64", "sparse-1024"):
-        assert isinstance(known[name], Scenario)
+        assert isinstance(known[name], FrontierScenario)
     assert known["default"].peak_flops == pytest.approx(1978.9e12)
     assert known["a100"].peak_flops == pytest.approx(312e12) and known["a100"].weight_bytes == 2.0
     assert known["gtx580"].weight_bytes == 4.0

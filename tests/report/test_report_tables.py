@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from jaxscale.hardware.catalogue import load_hardware
-from jaxscale.report.tables import chip_numbers, make_table, number, plan_ranking
+from jaxscale.report.terminal_tables import chip_numbers, make_table, plan_ranking, rounded_text
 
 
 def text(table) -> str:
@@ -21,7 +21,7 @@ def text(table) -> str:
     [(None, "-"), (float("nan"), "-"), (1.23456, "1.23"), (1234.5, "1234"), (0.00012, "0.00012"), (5e7, "5e+07")],
 )
 def test_number(value, shown):
-    assert number(value) == shown
+    assert rounded_text(value) == shown
 
 
 def test_brackets_are_not_markup():

@@ -3,14 +3,14 @@
 import pytest
 
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.deployment_library import fitted, scenario, unfitted
+from jaxscale.trends.deployment_library import deployment, fitted, unfitted
 from jaxscale.trends.published_scaling import reproduce
 
 
 @pytest.fixture(scope="session")
 def paper():
     """Llama-2 7B on H100 with the fitted hop latencies."""
-    return scenario()
+    return deployment()
 
 
 @pytest.fixture(scope="session")

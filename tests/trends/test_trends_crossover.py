@@ -8,14 +8,14 @@ from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import LAYOUTS, best_degrees, layout_speeds, overtaking
 from jaxscale.trends.generations import CHANGES, generations, side_by_side, what_if
 from jaxscale.trends.returns import TEMPERATURE
-from jaxscale.trends.uncertainty import coefficient_spreads, sample_scenarios
+from jaxscale.trends.uncertainty import coefficient_spreads, sample_deployments
 
 CHIPS = np.asarray([128.0, 1024.0, 1024.0 * 1.05, 2048.0, 8192.0])
 
 
 @pytest.fixture(scope="module")
 def samples(paper):
-    return sample_scenarios(paper, 8, seed=1)
+    return sample_deployments(paper, 8, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 
 from jaxscale.costs.collectives import effective_link
-from jaxscale.trends.deployment import Layout, memory_at, plan_at
 from jaxscale.trends.fully_sharded import layer_gather, with_hop_latency
-from jaxscale.trends.outcome import outcomes
+from jaxscale.trends.layout import Layout, memory_at, plan_at
+from jaxscale.trends.outcome import scaling_outcomes
 from jaxscale.trends.strong_scaling import best_tensor_degree, strong_scaling
 from jaxscale.trends.weak_scaling import weak_scaling
 
 
-def ring(scenario, layout, n):
+def ring(deployment, layout, n):
     """Latency of one gather of the sharding group [s]."""
     plan = plan_at(layout, n, 2.0 * n)
-    cluster = with_hop_latency(scenario.cluster, scenario.coefficients, scenario.hop_latency)
-    gathered = layer_gather(scenario.model, plan, cluster, scenario.coefficients, 1.0)
+    cluster = with_hop_latency(deployment.cluster, deployment.coefficients, deployment.hop_latency)
+    gathered = layer_gather(deployment.model, plan, cluster, deployment.coefficients, 1.0)
     return float(gathered.latency), float(gathered.transfer)
 
 
@@ -61,7 +61,7 @@ def test_strong_scaling_divides_the_work(paper):
 def test_the_best_degree_leaves_every_replica_a_sequence(paper):
     degree, found = best_tensor_degree(paper, [16.0, 256.0], np.asarray([32.0, 32.0]))
     assert np.all(32.0 * degree / np.asarray([16.0, 256.0]) >= 1.0)
-    same = outcomes(paper, Layout(tp=degree), np.asarray([16.0, 256.0]), 32.0)
+    same = scaling_outcomes(paper, Layout(tp=degree), np.asarray([16.0, 256.0]), 32.0)
     assert np.asarray(found.mfu) == pytest.approx(np.asarray(same.mfu))
     with pytest.raises(ValueError, match="below one sequence"):
         best_tensor_degree(paper, [1024.0], np.asarray([32.0]))

@@ -6,8 +6,8 @@ import pytest
 
 from jaxscale.errors import InputError
 from jaxscale.step import StepTime
-from jaxscale.trends.deployment import Layout, step_at
-from jaxscale.trends.deployment_library import YEAR, price_of, scenario, table
+from jaxscale.trends.deployment_library import YEAR, deployment, price_of, table
+from jaxscale.trends.layout import Layout, step_at
 from jaxscale.trends.outcome import outcome_at
 from jaxscale.trends.power import ACTIVITY, CLOCK_EXPONENT, chip_power, energy_terms, throttle
 
@@ -88,6 +88,6 @@ def test_tokens_per_joule_dollar_and_hour_follow_from_the_same_outcome(paper):
 
 def test_an_unknown_chip_and_a_cap_below_idle_are_refused():
     with pytest.raises(InputError, match="no system power"):
-        scenario(gpu="l40s")
+        deployment(gpu="l40s")
     with pytest.raises(InputError, match="power cap = 10 W"):
-        scenario(power_cap=10.0)
+        deployment(power_cap=10.0)

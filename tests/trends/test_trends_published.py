@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.store import load_fit
-from jaxscale.trends.deployment_library import calibrated, fitted, fitted_table, scenario, table, unfitted
+from jaxscale.trends.deployment_library import calibrated, deployment, fitted, fitted_table, table, unfitted
 from jaxscale.trends.published_scaling import FIGURES, published_values, reproduce
 
 
@@ -39,8 +39,8 @@ def test_the_pooled_fit_foretells_part_of_the_fall_and_the_move_without_any_fitt
 
 
 def test_tensor_parallel_collectives_of_the_workload_block_and_those_of_named_levels_need_not():
-    assert float(scenario().coefficients.tp_overlap) == 0.0
-    assert float(scenario(levels={"framework": "nemo"}).coefficients.tp_overlap) > 0.1
+    assert float(deployment().coefficients.tp_overlap) == 0.0
+    assert float(deployment(levels={"framework": "nemo"}).coefficients.tp_overlap) > 0.1
 
 
 def test_chips_without_runs_in_the_workloads_table_have_pooled_coefficients():

@@ -4,8 +4,8 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from jaxscale.trends.deployment import Layout
-from jaxscale.trends.outcome import outcomes
+from jaxscale.trends.layout import Layout
+from jaxscale.trends.outcome import scaling_outcomes
 from jaxscale.trends.returns import TEMPERATURE, Totals, last_worthwhile_chip, marginal_returns
 
 CHIPS = np.asarray([16.0, 100.0, 300.0, 1024.0, 2048.0, 9000.0])
@@ -23,8 +23,8 @@ def returns(capped, weak):
     return marginal_returns(capped, Layout(), weak, CHIPS)
 
 
-def totals(scenario, batch, n) -> Totals:
-    found = outcomes(scenario, Layout(), n, np.asarray(batch.at(n)), TEMPERATURE)
+def totals(deployment, batch, n) -> Totals:
+    found = scaling_outcomes(deployment, Layout(), n, np.asarray(batch.at(n)), TEMPERATURE)
     return Totals(*(np.asarray(x) for x in (found.tokens_per_s, found.system_power, found.dollars_per_s)))
 
 

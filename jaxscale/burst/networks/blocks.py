@@ -5,7 +5,7 @@ from jaxscale.burst.networks.layers import (
     Kernel,
     Layer,
     activation,
-    concatenate,
+    concatenation,
     convolution,
     elementwise,
     linear,
@@ -112,4 +112,4 @@ def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
 def skip(input_shape: tuple[int, ...], channels: int) -> Layer:
     """Join with `channels` channels of the encoder; both tensors count as the input that a change of layout moves."""
     joined = (input_shape[0] + channels, *input_shape[1:])
-    return concatenate(joined, joined)._replace(name=f"skip {channels}", key=("skip", channels, input_shape))
+    return concatenation(joined, joined)._replace(name=f"skip {channels}", key=("skip", channels, input_shape))

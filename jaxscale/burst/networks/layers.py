@@ -216,7 +216,7 @@ def global_pool(input_shape: tuple[int, ...]) -> Layer:
     return Layer("global pool", ("globalpool", input_shape), input_shape, (input_shape[0], 1, 1), kernels=(work, work))
 
 
-def concatenate(input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
+def concatenation(input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
     """Join of tensors along the channels: read and write, forward and backward."""
     work = elementwise(output_shape, 2.0, "concatenate")
     return Layer("concatenate", ("concat", output_shape), input_shape, output_shape, kernels=(work, work))

@@ -96,7 +96,7 @@ def _layer(kind: str, p: dict, shape: tuple[int, ...], regime: str, previous: La
         case "flatten":
             return layers.reshape("flatten", shape, (layers.elements(shape),))
         case "concat":
-            return layers.concatenate(shape, shape)
+            return layers.concatenation(shape, shape)
         case "ResnetBottleneck":
             return blocks.bottleneck(shape, p["planes"], p.get("stride", 1), p["base_width"] // 64)
         case "prep":

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from jaxscale.burst.networks.layer_graph import MAX_BRANCHES, LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.dynamic_programme import Choice, backtrack, forward
-from jaxscale.burst.planners.step_costs import Scenario, StepCosts, step_costs
+from jaxscale.burst.planners.step_costs import BurstJob, StepCosts, step_costs
 
 
 class BurstPlan(eqx.Module):
@@ -25,13 +25,13 @@ class BurstPlan(eqx.Module):
         single_gpu_time: one iteration on one GPU [s].
     """
 
-    time: Float[Array, "*scenario"]
-    gpu_seconds: Float[Array, "*scenario"]
-    gpus: Float[Array, "*scenario step"]
-    step_time: Float[Array, "*scenario step"]
-    amplification: Float[Array, "*scenario step"]
-    parallel: Bool[Array, "*scenario step"]
-    single_gpu_time: Float[Array, "*scenario"]
+    time: Float[Array, "*job"]
+    gpu_seconds: Float[Array, "*job"]
+    gpus: Float[Array, "*job step"]
+    step_time: Float[Array, "*job step"]
+    amplification: Float[Array, "*job step"]
+    parallel: Bool[Array, "*job step"]
+    single_gpu_time: Float[Array, "*job"]
 
 
 def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
@@ -70,7 +70,7 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
 def plan_burst(
     graph: LayerGraph,
     layer_time: AbstractLayerTime,
-    scenario: Scenario,
+    job: BurstJob,
     n_options: int,
     synchronisation: str = "correct",
 ) -> BurstPlan:
@@ -84,7 +84,7 @@ def plan_burst(
     Args:
         graph: the network.
         layer_time: time of every layer against samples per GPU.
-        scenario: job and cluster; `jax.vmap` over it sweeps.
+        job: job and cluster; `jax.vmap` over it sweeps.
         n_options: see `step_costs`.
         synchronisation: `correct` or `released`.
 
@@ -96,10 +96,10 @@ def plan_burst(
         predecessor competes with another (`released_planner.py`), and lets the branches of a block overlap without
         counting GPUs; here they share the cluster or run one after another.
     """
-    costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
+    costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     fixed = jax.lax.stop_gradient(costs)
-    edge = jnp.where(fixed.allowed(jax.lax.stop_gradient(scenario.amplification_limit)), fixed.edge, jnp.inf)
-    n_gpus = jax.lax.stop_gradient(jnp.asarray(scenario.n_gpus))
+    edge = jnp.where(fixed.allowed(jax.lax.stop_gradient(job.amplification_limit)), fixed.edge, jnp.inf)
+    n_gpus = jax.lax.stop_gradient(jnp.asarray(job.n_gpus))
     path, record = forward(graph, edge, fixed.gpus, n_gpus, jnp.inf, jnp.min, jnp.max)
     return evaluate(graph, costs, backtrack(graph, edge, record, jnp.argmin(path)))
 
@@ -107,7 +107,7 @@ def plan_burst(
 def plan_data_parallel(
     graph: LayerGraph,
     layer_time: AbstractLayerTime,
-    scenario: Scenario,
+    job: BurstJob,
     n_options: int,
     synchronisation: str = "correct",
 ) -> BurstPlan:
@@ -116,14 +116,14 @@ def plan_data_parallel(
     Args:
         graph: the network.
         layer_time: time of every layer against samples per GPU.
-        scenario: job and cluster.
+        job: job and cluster.
         n_options: see `step_costs`.
         synchronisation: `correct` or `released`.
 
     Returns:
         The plan.
     """
-    costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
+    costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     widest = jnp.diagonal(costs.legal[0]).sum(dtype=jnp.int32) - 1
     option = jnp.full(graph.n_steps, widest)
     return evaluate(graph, costs, Choice(option, option, jnp.zeros_like(option), jnp.zeros_like(option)))

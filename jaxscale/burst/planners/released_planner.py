@@ -8,7 +8,7 @@ from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.burst_plan import BurstPlan, evaluate
 from jaxscale.burst.planners.dynamic_programme import Choice
-from jaxscale.burst.planners.step_costs import Scenario, StepCosts, step_costs
+from jaxscale.burst.planners.step_costs import BurstJob, StepCosts, step_costs
 from jaxscale.errors import InputError
 
 _CHANGE_PENALTY = 1000.0
@@ -39,7 +39,7 @@ def _accept(costs: StepCosts, limit: Array, state, step) -> tuple[tuple[Array, A
 def plan_released(
     graph: LayerGraph,
     layer_time: AbstractLayerTime,
-    scenario: Scenario,
+    job: BurstJob,
     n_options: int,
     synchronisation: str = "released",
 ) -> BurstPlan:
@@ -53,7 +53,7 @@ def plan_released(
     Args:
         graph: a chain.
         layer_time: time of every layer against samples per GPU.
-        scenario: job and cluster.
+        job: job and cluster.
         n_options: see `step_costs`.
         synchronisation: `released` or `correct`.
 
@@ -68,7 +68,7 @@ def plan_released(
     """
     if graph.widths[-1] > 1:
         raise InputError(f"network {graph.name}: the released rule is implemented for chains; expected no branches")
-    costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
+    costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     exists = jnp.diagonal(costs.legal[0])
     change = (jnp.asarray(graph.keeps_layout)[:, None, None]) & ~jnp.eye(n_options, dtype=bool)
     near = costs.edge[:, 0]
@@ -82,9 +82,7 @@ def plan_released(
 
     def layer(state, step):
         edge, exempt, legal, single = step
-        return _accept(
-            costs, jnp.asarray(scenario.amplification_limit), state, (edge, costs.gpus, exempt, legal, single)
-        )
+        return _accept(costs, jnp.asarray(job.amplification_limit), state, (edge, costs.gpus, exempt, legal, single))
 
     (total, _), chosen = jax.lax.scan(layer, start, (edge, costs.exempt, legal, single))
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.dynamic_programme import forward
-from jaxscale.burst.planners.step_costs import Scenario, StepCosts, step_costs
+from jaxscale.burst.planners.step_costs import BurstJob, StepCosts, step_costs
 
 _FORBIDDEN = 1e4
 """Cost of an edge that does not exist, in units of the time on one GPU [1]; finite, so that gradients are."""
@@ -24,10 +24,10 @@ class SoftPlan(eqx.Module):
         usage: weight of each option in each step; 1 in all over the options of a step on the critical branch [1].
     """
 
-    time: Float[Array, "*scenario"]
-    gpu_seconds: Float[Array, "*scenario"]
-    gpus: Float[Array, "*scenario step"]
-    usage: Float[Array, "*scenario step option"]
+    time: Float[Array, "*job"]
+    gpu_seconds: Float[Array, "*job"]
+    gpus: Float[Array, "*job step"]
+    usage: Float[Array, "*job step option"]
 
 
 def _soft_edges(costs: StepCosts, limit: ArrayLike, width: ArrayLike, price: ArrayLike) -> Array:
@@ -58,7 +58,7 @@ def _soft_time(graph: LayerGraph, edge: Array, costs: StepCosts, n_gpus: ArrayLi
 def soft_plan_time(
     graph: LayerGraph,
     layer_time: AbstractLayerTime,
-    scenario: Scenario,
+    job: BurstJob,
     n_options: int,
     temperature: ArrayLike,
     synchronisation: str = "correct",
@@ -70,12 +70,12 @@ def soft_plan_time(
     The minimum of the dynamic programme becomes $-T \ln \sum_i e^{-x_i / T}$, the maximum over branches
     $T \ln \sum_i e^{x_i / T}$, and the amplification limit a price
     $p\, t_l^{(1)}\, w \ln\big(1 + e^{(A_l - \text{limit})/w}\big)$ on every layer. For $T \to 0$, $w \to 0$ and large
-    p this is the exact plan. `jax.grad` in the scenario gives the price of bandwidth, latency, batch and limit.
+    p this is the exact plan. `jax.grad` in the job gives the price of bandwidth, latency, batch and limit.
 
     Args:
         graph: the network.
         layer_time: time of every layer against samples per GPU.
-        scenario: job and cluster.
+        job: job and cluster.
         n_options: see `step_costs`.
         temperature: T [s]; the time comes out lower by at most T times the logarithm of the number of plans.
         synchronisation: `correct` or `released`.
@@ -85,15 +85,15 @@ def soft_plan_time(
     Returns:
         Smooth iteration time [s].
     """
-    costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
-    edge = _soft_edges(costs, scenario.amplification_limit, limit_width, limit_price)
-    return _soft_time(graph, edge, costs, scenario.n_gpus, temperature)
+    costs = step_costs(graph, layer_time, job, n_options, synchronisation)
+    edge = _soft_edges(costs, job.amplification_limit, limit_width, limit_price)
+    return _soft_time(graph, edge, costs, job.n_gpus, temperature)
 
 
 def plan_soft(
     graph: LayerGraph,
     layer_time: AbstractLayerTime,
-    scenario: Scenario,
+    job: BurstJob,
     n_options: int,
     temperature: ArrayLike,
     synchronisation: str = "correct",
@@ -109,7 +109,7 @@ def plan_soft(
     Args:
         graph: the network.
         layer_time: time of every layer against samples per GPU.
-        scenario: job and cluster.
+        job: job and cluster.
         n_options: see `step_costs`.
         temperature: T [s].
         synchronisation: `correct` or `released`.
@@ -119,9 +119,9 @@ def plan_soft(
     Returns:
         The plan.
     """
-    costs = step_costs(graph, layer_time, scenario, n_options, synchronisation)
-    edge = _soft_edges(costs, scenario.amplification_limit, limit_width, limit_price)
-    time, weight = jax.value_and_grad(lambda e: _soft_time(graph, e, costs, scenario.n_gpus, temperature))(edge)
+    costs = step_costs(graph, layer_time, job, n_options, synchronisation)
+    edge = _soft_edges(costs, job.amplification_limit, limit_width, limit_price)
+    time, weight = jax.value_and_grad(lambda e: _soft_time(graph, e, costs, job.n_gpus, temperature))(edge)
     usage = weight.sum((1, 2))
     share = usage / jnp.maximum(usage.sum(1, keepdims=True), 1e-12)
     return SoftPlan(time, (weight * costs.edge * costs.gpus).sum(), share @ costs.gpus, usage)
@@ -130,29 +130,29 @@ def plan_soft(
 def prices(
     graph: LayerGraph,
     layer_time: AbstractLayerTime,
-    scenario: Scenario,
+    job: BurstJob,
     n_options: int,
     temperature: ArrayLike,
     synchronisation: str = "correct",
-) -> Scenario:
-    r"""Elasticities of the smooth time: $\partial \ln S / \partial \ln x$ for every field x of the scenario.
+) -> BurstJob:
+    r"""Elasticities of the smooth time: $\partial \ln S / \partial \ln x$ for every field x of the job.
 
     A bandwidth elasticity of -0.2 says that 10 % more bandwidth shortens the iteration by 2 %.
 
     Args:
         graph: the network.
         layer_time: time of every layer against samples per GPU.
-        scenario: job and cluster.
+        job: job and cluster.
         n_options: see `step_costs`.
         temperature: T [s].
         synchronisation: `correct` or `released`.
 
     Returns:
-        A `Scenario` of elasticities [1].
+        A `BurstJob` of elasticities [1].
     """
 
-    def log_time(log_scenario: Scenario) -> Array:
-        point = jax.tree.map(jnp.exp, log_scenario)
+    def log_time(log_job: BurstJob) -> Array:
+        point = jax.tree.map(jnp.exp, log_job)
         return jnp.log(soft_plan_time(graph, layer_time, point, n_options, temperature, synchronisation))
 
-    return jax.grad(log_time)(jax.tree.map(lambda x: jnp.log(jnp.asarray(x, jnp.result_type(float))), scenario))
+    return jax.grad(log_time)(jax.tree.map(lambda x: jnp.log(jnp.asarray(x, jnp.result_type(float))), job))

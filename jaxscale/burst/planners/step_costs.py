@@ -9,12 +9,12 @@ from jaxscale._arrays import as_float
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.gradient_sync import SYNCHRONISATIONS, all_reduce_time, released_sync_time
-from jaxscale.burst.planners.transfer import transfer_time
+from jaxscale.burst.planners.transfer import redistribution_time
 from jaxscale.errors import InputError
 
 
-class Scenario(eqx.Module):
-    """One job on one cluster; every field is a float leaf, so scenarios stack and differentiate.
+class BurstJob(eqx.Module):
+    """One job on one cluster; every field is a float leaf, so jobs stack and differentiate.
 
     Attributes:
         batch: global batch of the job [sample].
@@ -73,7 +73,7 @@ def options_for(n_gpus: int) -> int:
 def step_costs(
     graph: LayerGraph,
     layer_time: AbstractLayerTime,
-    scenario: Scenario,
+    job: BurstJob,
     n_options: int,
     synchronisation: str = "correct",
 ) -> StepCosts:
@@ -85,7 +85,7 @@ def step_costs(
     Args:
         graph: the network.
         layer_time: time of every layer against samples per GPU.
-        scenario: job and cluster.
+        job: job and cluster.
         n_options: options 1, 2, ..., 2^(n_options - 1) GPUs; a Python integer, so that one compilation serves all
             cluster sizes up to the largest.
         synchronisation: `correct` (ring all-reduce of all weights) or `released` (the released planner's formula).
@@ -103,23 +103,25 @@ def step_costs(
     if synchronisation not in SYNCHRONISATIONS:
         raise InputError(f"synchronisation {synchronisation!r} is unknown; expected {' or '.join(SYNCHRONISATIONS)}")
     gpus = 2.0 ** jnp.arange(n_options, dtype=jnp.result_type(float))
-    samples = scenario.batch / gpus
+    samples = job.batch / gpus
     compute = jax.vmap(layer_time, out_axes=1)(samples)
     sync_of, amount = (
         (all_reduce_time, graph.weights)
         if synchronisation == "correct"
         else (released_sync_time, graph.released_sync_elements)
     )
-    sync = sync_of(jnp.asarray(amount, gpus.dtype)[:, None], gpus, scenario.bandwidth)
+    sync = sync_of(jnp.asarray(amount, gpus.dtype)[:, None], gpus, job.bandwidth)
     moved = jnp.asarray(graph.input_elements, gpus.dtype)[:, None, None]
-    link = (scenario.bandwidth, scenario.latency)
-    transfers = [transfer_time(moved, samples[:, None], samples, *link, to_other_gpus=other) for other in (False, True)]
+    link = (job.bandwidth, job.latency)
+    transfers = [
+        redistribution_time(moved, samples[:, None], samples, *link, to_other_gpus=other) for other in (False, True)
+    ]
     edge = jnp.stack(transfers, 1) + (compute + sync)[:, None, None, :]
     single = compute[:, 0]
-    exempt = single <= scenario.exempt_below
+    exempt = single <= job.exempt_below
     amplification = edge * gpus / jnp.where(exempt, 1.0, single)[:, None, None, None]
     # An option needs a whole sample on each GPU; rounding of B / 2^k must not take it away.
-    exists = (gpus <= scenario.n_gpus * (1 + 1e-6)) & (samples >= 1.0 - 1e-6)
+    exists = (gpus <= job.n_gpus * (1 + 1e-6)) & (samples >= 1.0 - 1e-6)
     change = jnp.asarray(graph.keeps_layout)[:, None, None] & ~jnp.eye(n_options, dtype=bool)
     legal = exists[:, None] & exists & ~change
     return StepCosts(edge, amplification, exempt, legal, gpus)

@@ -7,7 +7,7 @@ from jaxscale._smooth import larger, smaller
 from jaxscale.burst.networks.layers import FLOAT_BYTES
 
 
-def transfer_time(
+def redistribution_time(
     elements: ArrayLike,
     samples_before: ArrayLike,
     samples_after: ArrayLike,

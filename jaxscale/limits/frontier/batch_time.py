@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from jaxscale.limits.frontier import latency
 from jaxscale.limits.frontier import matrix_time as matmul
 from jaxscale.limits.frontier.degrees import DP, EP, PP, TP_FF, TP_WIDTH, Degrees, place
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.movement import transfer_times
 from jaxscale.limits.frontier.overlap_norm import AbstractOverlap
 from jaxscale.limits.frontier.scaling_laws import Workload
@@ -55,7 +55,7 @@ def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> A
     return n_microbatches + (n_stages - 1.0) * part + wait * (n_stages - fewer) * (1.0 - part)
 
 
-def batch_time(degrees: Degrees, work: Workload, scenario: Scenario, overlap: AbstractOverlap) -> BatchTime:
+def batch_time(degrees: Degrees, work: Workload, scenario: FrontierScenario, overlap: AbstractOverlap) -> BatchTime:
     """Time of one batch.
 
     Args:
@@ -70,7 +70,7 @@ def batch_time(degrees: Degrees, work: Workload, scenario: Scenario, overlap: Ab
     placement = place(degrees, jnp.log(scenario.domain_size), overlap)
     local = matmul.local_slice(degrees, work)
     link, network = transfer_times(local, degrees, placement, scenario)
-    tree = latency.tree_latency(placement, scenario)
+    tree = latency.tree_latencies(placement, scenario)
     busy = jnp.stack(
         [
             matmul.arithmetic_time(local, scenario),

@@ -10,7 +10,7 @@ import numpy as np
 from jaxscale._arrays import Number, as_arrays, as_float, stacked
 
 
-class Scenario(eqx.Module):
+class FrontierScenario(eqx.Module):
     """Hardware, words, scaling laws and run of one scenario.
 
     Attributes:
@@ -81,12 +81,12 @@ class Scenario(eqx.Module):
     pipeline_wait: Number = eqx.field(converter=as_float)
 
 
-def stack(scenarios: Sequence[Scenario]) -> Scenario:
+def stack_scenarios(scenarios: Sequence[FrontierScenario]) -> FrontierScenario:
     """Scenarios as one, every leaf an array [scenario]."""
     return as_arrays(stacked(scenarios))
 
 
-def repeated(scenario: Scenario, changes: Mapping[str, np.ndarray]) -> Scenario:
+def repeated(scenario: FrontierScenario, changes: Mapping[str, np.ndarray]) -> FrontierScenario:
     """A scenario as many that differ in some fields, every leaf an array [scenario].
 
     Args:

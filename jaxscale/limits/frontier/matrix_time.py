@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxscale.limits.frontier.degrees import DP, EP, PP, TP_FF, TP_WIDTH, Degrees
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import Workload
 
 N_MATMULS = 3.0
@@ -49,13 +49,13 @@ def local_slice(degrees: Degrees, work: Workload) -> Slice:
     )
 
 
-def arithmetic_time(local: Slice, scenario: Scenario) -> Array:
+def arithmetic_time(local: Slice, scenario: FrontierScenario) -> Array:
     """Time of the arithmetic, 2 * 3 b w_m w_f / (u C) [s]."""
     rate = scenario.max_utilisation * scenario.peak_flops
     return 2.0 * N_MATMULS * jnp.exp(local.tokens + local.width + local.ff - jnp.log(rate))
 
 
-def memory_time(local: Slice, scenario: Scenario) -> Array:
+def memory_time(local: Slice, scenario: FrontierScenario) -> Array:
     """Time to move weights and activations to and from DRAM, 3 p (w_m w_f + b w_m + b w_f) / W [s]."""
     words: Float[Array, " 3"] = jnp.stack([local.weights, local.tokens + local.width, local.tokens + local.ff])
     sizes = jnp.stack([scenario.weight_bytes, scenario.activation_bytes, scenario.activation_bytes])

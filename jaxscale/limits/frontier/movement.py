@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.limits.frontier.degrees import TP_FF, Degrees, Placement
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.matrix_time import Slice
 
 REDUCED = np.asarray([1.0, 1.0, 0.0, 1.0, 0.0])
@@ -17,7 +17,7 @@ EXCHANGED = np.asarray([0.0, 0.0, 1.0, 0.0, 0.0])
 """Groups that exchange all to all: the experts [group]."""
 
 
-class Traffic(NamedTuple):
+class TransferTimes(NamedTuple):
     """Time of each group's transfers on each level of the network.
 
     Attributes:
@@ -29,7 +29,7 @@ class Traffic(NamedTuple):
     outside: Float[Array, " 5"]
 
 
-def volumes(local: Slice, degrees: Degrees, scenario: Scenario) -> Float[Array, " 5"]:
+def volumes(local: Slice, degrees: Degrees, scenario: FrontierScenario) -> Float[Array, " 5"]:
     r"""Data that each group handles, natural logarithm [byte].
 
     For one of a layer's two matrices and one microbatch, forward and backward:
@@ -53,7 +53,7 @@ def volumes(local: Slice, degrees: Degrees, scenario: Scenario) -> Float[Array, 
     )
 
 
-def transfer_times(local: Slice, degrees: Degrees, placement: Placement, scenario: Scenario) -> Traffic:
+def transfer_times(local: Slice, degrees: Degrees, placement: Placement, scenario: FrontierScenario) -> TransferTimes:
     """Time of the transfers of `volumes`.
 
     All-reduce, hierarchical: twice the whole inside a domain, what is left of it between domains. All-to-all: what has
@@ -65,7 +65,7 @@ def transfer_times(local: Slice, degrees: Degrees, placement: Placement, scenari
     # The data of an exchange that stays in the domain, and of a reduction that leaves it.
     stays = jnp.exp(-EXCHANGED * placement.outside)
     leaves = jnp.exp(-REDUCED * placement.inside)
-    return Traffic(
+    return TransferTimes(
         factor * size * stays * placement.inside_share / scenario.link_bandwidth,
         factor * size * leaves * placement.outside_share / scenario.network_bandwidth,
     )

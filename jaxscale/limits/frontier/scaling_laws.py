@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 
 DEPTH_STEPS = 6
 """Newton steps for a depth that depends on the width; each at least squares the relative error [1]."""
@@ -41,7 +41,7 @@ class Workload(NamedTuple):
     log_active: Array
 
 
-def depth_and_width(log_params: Array, scenario: Scenario) -> tuple[Array, Array]:
+def depth_and_width(log_params: Array, scenario: FrontierScenario) -> tuple[Array, Array]:
     """Log depth and log width of a stack of MLP blocks, N = 2 k L d f."""
     log_shape = log_params - jnp.log(2.0 * scenario.ff_ratio * scenario.active_experts)  # of L d^2
     power = jnp.log(scenario.reference_layers) + scenario.depth_exponent * (
@@ -57,7 +57,7 @@ def depth_and_width(log_params: Array, scenario: Scenario) -> tuple[Array, Array
     return log_layers, 0.5 * (log_shape - log_layers)
 
 
-def workload(log_flop: Float[ArrayLike, ""], scenario: Scenario) -> Workload:
+def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Workload:
     """Model, data and batch by the scaling laws of a scenario.
 
     Args:
@@ -89,11 +89,11 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: Scenario) -> Workload:
     )
 
 
-def log_step_limit(work: Workload, scenario: Scenario) -> Array:
+def log_step_limit(work: Workload, scenario: FrontierScenario) -> Array:
     """Longest time of a batch that lets the run end in time, t_train B / D, natural logarithm [s]."""
     return jnp.log(scenario.training_time) + work.log_batch - work.log_tokens
 
 
-def log_ideal_chip_seconds(work: Workload, scenario: Scenario) -> Array:
+def log_ideal_chip_seconds(work: Workload, scenario: FrontierScenario) -> Array:
     """Chips times seconds of a batch at the chip's peak, 6 N B / C, natural logarithm [chip s]."""
     return math.log(6.0) + work.log_params + work.log_batch - jnp.log(scenario.peak_flops)

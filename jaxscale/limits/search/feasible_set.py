@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxscale.limits.frontier.degrees import DP, EP, PP, TP_FF, TP_WIDTH, Degrees
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import Workload
 
 N_GROUPS = 5
@@ -31,7 +31,7 @@ def degrees_at(point: Float[Array, " 8"], work: Workload) -> Degrees:
     return Degrees(groups, point[MICRO], point[INTERLEAVE])
 
 
-class Limits(NamedTuple):
+class LinearLimits(NamedTuple):
     """Linear limits A u <= a.
 
     Attributes:
@@ -43,13 +43,13 @@ class Limits(NamedTuple):
     bound: Float[Array, " 14"]
 
 
-def log_state_bytes(work: Workload, scenario: Scenario) -> Array:
+def log_state_bytes(work: Workload, scenario: FrontierScenario) -> Array:
     """Weights, gradients and optimizer state of the whole model, natural logarithm [byte]."""
     per_param = scenario.weight_bytes + scenario.gradient_bytes + scenario.optimizer_bytes
     return work.log_params + work.log_experts - work.log_active + jnp.log(per_param)
 
 
-def linear_limits(work: Workload, scenario: Scenario) -> Limits:
+def linear_limits(work: Workload, scenario: FrontierScenario) -> LinearLimits:
     """Limits on the degrees: nothing below one, b >= 1, m DP <= B, PP i <= L, slices of a row at least, memory."""
     eye = jnp.eye(N_COORDINATES)
     upper = jnp.stack(
@@ -72,4 +72,4 @@ def linear_limits(work: Workload, scenario: Scenario) -> Limits:
             jnp.log(scenario.memory_bytes) - log_state_bytes(work, scenario),
         ]
     )
-    return Limits(jnp.concatenate([-eye, upper]), jnp.concatenate([jnp.zeros(N_COORDINATES), bound]))
+    return LinearLimits(jnp.concatenate([-eye, upper]), jnp.concatenate([jnp.zeros(N_COORDINATES), bound]))

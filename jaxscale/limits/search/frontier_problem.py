@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxscale.limits.frontier.batch_time import batch_time
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.overlap_norm import SmoothOverlap
 from jaxscale.limits.frontier.scaling_laws import Workload, log_ideal_chip_seconds, log_step_limit, workload
-from jaxscale.limits.search.feasible_set import EXCESS, N_LINEAR, Limits, degrees_at, linear_limits
+from jaxscale.limits.search.feasible_set import EXCESS, N_LINEAR, LinearLimits, degrees_at, linear_limits
 
 PRICE = 1e3
 """Price of the excess: above every shadow price, but within a millionth of the wall's compute [1]."""
@@ -39,8 +39,8 @@ class FrontierProblem(NamedTuple):
     """
 
     work: Workload
-    scenario: Scenario
-    limits: Limits
+    scenario: FrontierScenario
+    limits: LinearLimits
     log_deadline: Array
     chip_weight: Array
 
@@ -79,7 +79,7 @@ class FrontierProblem(NamedTuple):
         return log_ideal_chip_seconds(self.work, self.scenario) - chips - log_time
 
 
-def utilisation_problem(log_flop: Array, scenario: Scenario, speed: Array | bool = False) -> FrontierProblem:
+def utilisation_problem(log_flop: Array, scenario: FrontierScenario, speed: Array | bool = False) -> FrontierProblem:
     """Highest utilisation at a training compute, or the fastest batch.
 
     Args:

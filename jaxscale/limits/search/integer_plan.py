@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from jaxscale._compile import filter_jit
 from jaxscale.limits.frontier.batch_time import batch_time
 from jaxscale.limits.frontier.degrees import EP
-from jaxscale.limits.frontier.frontier_scenario import Scenario, stack
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
 from jaxscale.limits.frontier.overlap_norm import AbstractOverlap, ExactOverlap
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds
 from jaxscale.limits.search.feasible_set import N_DEGREES, degrees_at
@@ -48,7 +48,7 @@ class IntegerPlan(NamedTuple):
     degrees: Float[Array, "*batch 7"]
 
 
-def neighbours() -> np.ndarray:
+def lattice_steps() -> np.ndarray:
     """Steps in every combination of coordinates, none at all first [neighbour, degree]."""
     return np.asarray(list(itertools.product((0.0, 1.0, -1.0), repeat=N_DEGREES)))
 
@@ -89,7 +89,7 @@ def rate(degrees: Float[Array, " 7"], problem: FrontierProblem, overlap: Abstrac
 
 def climb(start: Float[Array, " 7"], problem: FrontierProblem, overlap: AbstractOverlap) -> Array:
     """Best plan that the hill climb reaches [degree]."""
-    factors = jnp.asarray(2.0 ** neighbours(), start.dtype)
+    factors = jnp.asarray(2.0 ** lattice_steps(), start.dtype)
 
     def tried(_: Array, degrees: Array) -> Array:
         moved = jnp.maximum(degrees * factors, 1.0)
@@ -100,7 +100,7 @@ def climb(start: Float[Array, " 7"], problem: FrontierProblem, overlap: Abstract
 
 
 @filter_jit
-def _climb_all(log_flop: Array, scenario: Scenario, starts: Array, overlap: AbstractOverlap) -> IntegerPlan:
+def _climb_all(log_flop: Array, scenario: FrontierScenario, starts: Array, overlap: AbstractOverlap) -> IntegerPlan:
     def one(case: tuple[Array, Array]) -> IntegerPlan:
         problem = utilisation_problem(case[0], scenario)
         best = climb(case[1], problem, overlap)
@@ -113,7 +113,7 @@ def _climb_all(log_flop: Array, scenario: Scenario, starts: Array, overlap: Abst
 
 def integer_survey(
     training_flop: Float[np.ndarray | Array, " size"],
-    scenario: Scenario,
+    scenario: FrontierScenario,
     overlap: AbstractOverlap | None = None,
 ) -> IntegerPlan:
     """Best plans of powers of two along a curve.
@@ -126,7 +126,7 @@ def integer_survey(
     Returns:
         Plans [size].
     """
-    found = survey(training_flop, stack([scenario]))
+    found = survey(training_flop, stack_scenarios([scenario]))
     points = np.array(found.optimum.point[0, :, :N_DEGREES], float)
     points[:, EP] *= math.log(float(scenario.sparsity) * float(scenario.active_experts))
     logs = jnp.asarray(np.log(np.asarray(training_flop, float)), jnp.result_type(float))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from jaxscale._compile import filter_jit
 from jaxscale.errors import InputError
 from jaxscale.limits.frontier.degrees import Degrees
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.search.feasible_set import EXCESS, N_COORDINATES, degrees_at
 from jaxscale.limits.search.frontier_problem import (
     N_LIMITS,
@@ -78,7 +78,7 @@ class _Ends(NamedTuple):
     fast: Optimum
 
 
-def search(
+def relaxed_plans(
     problems: FrontierProblem,
     asked: Bool[Array, " problem"],
     n_starts: Array | int = N_STARTS,
@@ -149,14 +149,14 @@ def search(
 
 @filter_jit
 def _searched(
-    log_flop: Array, scenarios: Scenario, speed: Array, asked: Array, n_starts: Array, n_steps: Array
+    log_flop: Array, scenarios: FrontierScenario, speed: Array, asked: Array, n_starts: Array, n_steps: Array
 ) -> PlanResult:
-    return search(jax.vmap(utilisation_problem)(log_flop, scenarios, speed), asked, n_starts, n_steps)
+    return relaxed_plans(jax.vmap(utilisation_problem)(log_flop, scenarios, speed), asked, n_starts, n_steps)
 
 
 def survey_logs(
     log_flop: Float[np.ndarray | Array, "scenario size"],
-    scenarios: Scenario,
+    scenarios: FrontierScenario,
     speed: Bool[np.ndarray, "scenario size"] | bool = False,
     *,
     n_starts: int = N_STARTS,
@@ -183,14 +183,14 @@ def survey_logs(
     scenarios = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), scenarios)
     logs = jnp.asarray(log_flop, dtype)
 
-    def searched(sizes: Array, assumed: Scenario, kinds: Array, asked: Array) -> PlanResult:
+    def searched(sizes: Array, assumed: FrontierScenario, kinds: Array, asked: Array) -> PlanResult:
         return _searched(sizes, assumed, kinds, asked, jnp.asarray(n_starts), jnp.asarray(n_steps))
 
     return at_sizes(searched, logs, scenarios, jnp.broadcast_to(jnp.asarray(speed), logs.shape))
 
 
 def at_sizes(
-    function: Callable[..., Any], log_flop: Float[Array, "scenario size"], scenarios: Scenario, *others: Any
+    function: Callable[..., Any], log_flop: Float[Array, "scenario size"], scenarios: FrontierScenario, *others: Any
 ) -> Any:
     """Results of a compiled function at every size of every scenario, in chunks.
 
@@ -232,7 +232,7 @@ def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
 
 def survey(
     training_flop: Float[np.ndarray | Array, " size"],
-    scenarios: Scenario,
+    scenarios: FrontierScenario,
     *,
     n_starts: int = N_STARTS,
     n_steps: int = N_STEPS,

@@ -4,14 +4,14 @@ from jaxscale.report.figures.accuracy import intervals as intervals
 from jaxscale.report.figures.accuracy import predicted_against_measured as predicted_against_measured
 from jaxscale.report.figures.accuracy import residuals_by_column as residuals_by_column
 from jaxscale.report.figures.breakdown import step_breakdown as step_breakdown
-from jaxscale.report.figures.calibration import coefficient_intervals as coefficient_intervals
-from jaxscale.report.figures.calibration import correlation_matrix as correlation_matrix
-from jaxscale.report.figures.calibration import profile_curves as profile_curves
 from jaxscale.report.figures.curves import curves as curves
 from jaxscale.report.figures.curves import roofline as roofline
 from jaxscale.report.figures.design import sensitivity_bars as sensitivity_bars
 from jaxscale.report.figures.design import shape_map as shape_map
 from jaxscale.report.figures.design import shape_profile as shape_profile
+from jaxscale.report.figures.estimates import coefficient_intervals as coefficient_intervals
+from jaxscale.report.figures.estimates import correlation_matrix as correlation_matrix
+from jaxscale.report.figures.estimates import profile_curves as profile_curves
 from jaxscale.report.figures.panels import Panel as Panel
 from jaxscale.report.figures.panels import panels as panels
 from jaxscale.report.figures.scaling_series import ScalingSeries as ScalingSeries

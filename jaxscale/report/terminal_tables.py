@@ -35,7 +35,7 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
     return table
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def rounded_text(value: float | None, digits: int = 3) -> str:
     """A number with the given digits, never in exponents below a million; a dash where there is none."""
     if value is None or not np.isfinite(value):
         return "-"
@@ -95,8 +95,8 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20) -> T
 
 
 def _identity(row: "Row") -> tuple[str, ...]:
-    degrees = " x ".join(number(row[name], 6) for name in ("tp", "pp", "dp"))
-    return str(row.line), row["model"] or "-", row["gpu"] or "-", number(row["n_gpus"], 6), degrees
+    degrees = " x ".join(rounded_text(row[name], 6) for name in ("tp", "pp", "dp"))
+    return str(row.line), row["model"] or "-", row["gpu"] or "-", rounded_text(row["n_gpus"], 6), degrees
 
 
 def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
@@ -104,10 +104,10 @@ def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
     known = seconds(measured) if np.isfinite(measured) else "-"
     if not np.isfinite(time):
         return "-", "-", known, "-", "-", "-"
-    interval = f"{number(prediction.lo[index])} to {number(prediction.hi[index])} s"
+    interval = f"{rounded_text(prediction.lo[index])} to {rounded_text(prediction.hi[index])} s"
     error = f"{100 * (time / measured - 1):+.1f} %" if np.isfinite(measured) else "-"
     fits = "yes" if prediction.fits[index] else "no"
-    return seconds(time), interval, known, error, number(prediction.memory[index] / 1e9), fits
+    return seconds(time), interval, known, error, rounded_text(prediction.memory[index] / 1e9), fits
 
 
 def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
@@ -120,9 +120,9 @@ def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
         (
             name,
             entry["n"],
-            *(f"{number(entry[key])} %" for key in ("mape", "median_ape", "p90_ape")),
+            *(f"{rounded_text(entry[key])} %" for key in ("mape", "median_ape", "p90_ape")),
             f"{100 * entry['coverage_90']:.0f} %",
-            *((f"{number(entry['memory_mape'])} %" if entry["n_memory"] else "-",) if has_memory else ()),
+            *((f"{rounded_text(entry['memory_mape'])} %" if entry["n_memory"] else "-",) if has_memory else ()),
         )
         for name, entry in entries
         if entry["n"]

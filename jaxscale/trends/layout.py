@@ -21,7 +21,7 @@ UNLIMITED = 1e9
 """Above every chip's power and every number of chips: no power cap [W], one copy that all replicas share [1]."""
 
 
-class Scenario(eqx.Module):
+class Deployment(eqx.Module):
     """A model, chips, and everything that decides speed, power and cost except how many chips there are.
 
     Attributes:
@@ -44,7 +44,7 @@ class Scenario(eqx.Module):
 
 
 class Layout(eqx.Module):
-    """How a scenario is laid over its chips; the data-parallel degree follows from their number.
+    """How a deployment is laid over its chips; the data-parallel degree follows from their number.
 
     Attributes:
         tp: tensor-parallel degree [1].
@@ -89,12 +89,12 @@ def plan_at(layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperatu
 
 
 def step_at(
-    scenario: Scenario, layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
+    deployment: Deployment, layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> StepTime:
-    """Time of one step on n chips, term by term: `step_time` with the hop latency of the scenario, and throttled.
+    """Time of one step on n chips, term by term: `step_time` with the hop latency of the deployment, and throttled.
 
     Args:
-        scenario: model, chips, coefficients.
+        deployment: model, chips, coefficients.
         layout: degrees.
         n_chips: n [1].
         global_batch_size_seqs: B [sequence].
@@ -104,18 +104,18 @@ def step_at(
         The terms [s].
     """
     plan = plan_at(layout, n_chips, global_batch_size_seqs, temperature)
-    cluster = cluster_at(scenario, plan)
-    return step_time(scenario.model, plan, cluster, scenario.coefficients, temperature)
+    cluster = cluster_at(deployment, plan)
+    return step_time(deployment.model, plan, cluster, deployment.coefficients, temperature)
 
 
-def cluster_at(scenario: Scenario, plan: Plan) -> Cluster:
+def cluster_at(deployment: Deployment, plan: Plan) -> Cluster:
     """The cluster that a plan's collectives see, of as many chips as the plan takes, slowed by the power cap."""
-    cluster = eqx.tree_at(lambda c: c.n_chips, scenario.cluster, plan.n_chips)
-    cluster = eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, scenario.power, scenario.power_cap))
-    return with_hop_latency(cluster, scenario.coefficients, scenario.hop_latency)
+    cluster = eqx.tree_at(lambda c: c.n_chips, deployment.cluster, plan.n_chips)
+    cluster = eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, deployment.power, deployment.power_cap))
+    return with_hop_latency(cluster, deployment.coefficients, deployment.hop_latency)
 
 
-def memory_at(scenario: Scenario, layout: Layout, n_chips: Any, global_batch_size_seqs: Any) -> Array:
+def memory_at(deployment: Deployment, layout: Layout, n_chips: Any, global_batch_size_seqs: Any) -> Array:
     """Peak memory of the fullest chip [byte]."""
     plan = plan_at(layout, n_chips, global_batch_size_seqs)
-    return memory(scenario.model, plan, cluster_at(scenario, plan), scenario.coefficients).total
+    return memory(deployment.model, plan, cluster_at(deployment, plan), deployment.coefficients).total

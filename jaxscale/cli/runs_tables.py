@@ -26,7 +26,7 @@ FIXED_COLUMNS = (
 """Columns that `predict --out` adds, before the terms of the step."""
 
 
-def read_table(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
+def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
     """Read a runs table, and say how many bad rows were dropped, and which columns may be misspelt."""
     runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
     for name, meant in misspelt(runs.columns).items():

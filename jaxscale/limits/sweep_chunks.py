@@ -19,14 +19,14 @@ from jaxtyping import Array
 from jaxscale._compile import compiler_options
 from jaxscale.errors import InputError
 from jaxscale.files import check_folder, write_whole
-from jaxscale.limits.frontier.frontier_scenario import Scenario
+from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.overlap_norm import SmoothOverlap
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds
 from jaxscale.limits.scenario_library import FIELDS
 from jaxscale.limits.search.frontier_problem import utilisation_problem
 from jaxscale.limits.search.integer_plan import rate
-from jaxscale.limits.search.relaxed_plan import CHUNK, search
-from jaxscale.limits.sweep_spec import DEGREES, SIZE, SweepSpec
+from jaxscale.limits.search.relaxed_plan import CHUNK, relaxed_plans
+from jaxscale.limits.sweep_spec import PLAN_DEGREES, SIZE, SweepSpec
 
 AXIS = "device"
 SPEC_FILE = "sweep.json"
@@ -38,7 +38,7 @@ def chunk_name(index: int) -> str:
     return f"chunk-{index:07d}.npz"
 
 
-def _scenario(spec: SweepSpec, point: Columns) -> Scenario:
+def _scenario(spec: SweepSpec, point: Columns) -> FrontierScenario:
     varied = {name: point[name] for name in FIELDS if name in point}
     fixed = jax.tree.map(lambda leaf: jnp.asarray(leaf, point[SIZE].dtype), spec.scenario)
     return dataclasses.replace(fixed, **varied)
@@ -48,8 +48,8 @@ def evaluate_plan(spec: SweepSpec, point: Columns) -> Columns:
     """Utilisation and time of a batch on the plan of a point; utilisation counts whether or not it is in time."""
     scenario = _scenario(spec, point)
     problem = utilisation_problem(jnp.log(point[SIZE]), scenario)
-    plan = dict.fromkeys(DEGREES, 1.0) | dict(spec.plan or {})
-    degrees = jnp.stack([jnp.asarray(point.get(name, plan[name]), point[SIZE].dtype) for name in DEGREES])
+    plan = dict.fromkeys(PLAN_DEGREES, 1.0) | dict(spec.plan or {})
+    degrees = jnp.stack([jnp.asarray(point.get(name, plan[name]), point[SIZE].dtype) for name in PLAN_DEGREES])
     rating = rate(degrees, problem, SmoothOverlap(scenario.overlap_exponent))
     return {
         "utilisation": jnp.exp(log_ideal_chip_seconds(problem.work, scenario) - rating.cost),
@@ -61,7 +61,7 @@ def evaluate_plan(spec: SweepSpec, point: Columns) -> Columns:
 def evaluate_best_plans(spec: SweepSpec, points: Columns) -> Columns:
     """Utilisation, chips and certificate of the best relaxed plan of every point."""
     problems = jax.vmap(lambda point: utilisation_problem(jnp.log(point[SIZE]), _scenario(spec, point)))(points)
-    found = search(problems, jnp.ones(points[SIZE].shape, bool))
+    found = relaxed_plans(problems, jnp.ones(points[SIZE].shape, bool))
     return {
         "utilisation": found.utilisation,
         "batch_time": jnp.exp(found.log_time),
@@ -106,7 +106,7 @@ def evaluator(spec: SweepSpec, devices: Iterable[Any]) -> Callable[[int], dict[s
     return run
 
 
-def packed(arrays: dict[str, np.ndarray]) -> bytes:
+def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     """The arrays as an NPZ file; equal arrays give equal bytes."""
     buffer = io.BytesIO()
     np.savez(buffer, **{name: arrays[name] for name in sorted(arrays)})  # pyright: ignore[reportArgumentType]
@@ -159,7 +159,7 @@ def run_sweep(spec: SweepSpec, folder: str | Path, chunks: Iterable[int]) -> Ite
     evaluate = evaluator(spec, jax.local_devices())
     own = [index for index in chunks if index % jax.process_count() == jax.process_index()]
     for index in own:
-        write_whole(Path(folder) / chunk_name(index), packed(evaluate(index)))
+        write_whole(Path(folder) / chunk_name(index), npz_bytes(evaluate(index)))
         yield index
 
 
