@@ -203,7 +203,7 @@ show(panels(parts), "trends_crossover.png")
 # gives 61 % of what it gave at 8, the last one 21 %. Power capped to 500 W costs little where chips wait.
 
 # %%
-marginal = returns.marginal_returns(paper, js.trends.Layout(), weak, n)
+marginal = returns.marginal_returns(paper, js.trends.ParallelLayout(), weak, n)
 hybrid = returns.marginal_returns(paper, crossover.LAYOUTS["HSDP, groups of 64"], weak, n)
 last = {}
 for name in ("FSDP", "FSDP, tp 4", "HSDP, groups of 64"):

@@ -10,7 +10,7 @@ from jaxscale.cli.arguments import HardwareFile, Json, checked_count
 from jaxscale.cli.console import emit_json, print_result, say
 
 if TYPE_CHECKING:
-    from jaxscale.trends.layout import Layout
+    from jaxscale.trends.layout import ParallelLayout
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class TrendsCommand:
         print_result(report.trend_table(found))
         print_result(report.last_chip_line(found))
 
-    def _layout(self) -> "Layout":
-        from jaxscale.trends.layout import UNLIMITED, Layout
+    def _layout(self) -> "ParallelLayout":
+        from jaxscale.trends.layout import UNLIMITED, ParallelLayout
 
         degrees = {name: checked_count(f"--{name}", getattr(self, name)) for name in ("tp", "pp", "cp")}
-        return Layout(
+        return ParallelLayout(
             **degrees,
             n_microbatches=checked_count("--microbatches", self.microbatches),
             shard_group=UNLIMITED if self.shard_group is None else checked_count("--shard-group", self.shard_group),

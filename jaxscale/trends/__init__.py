@@ -8,7 +8,7 @@ hops decide; so step times differ from those of `jaxscale.predict` with the defa
 
 from jaxscale.trends.deployment_library import deployment as deployment
 from jaxscale.trends.layout import Deployment as Deployment
-from jaxscale.trends.layout import Layout as Layout
+from jaxscale.trends.layout import ParallelLayout as ParallelLayout
 from jaxscale.trends.outcome import Outcome as Outcome
 from jaxscale.trends.strong_scaling import best_tensor_degree as best_tensor_degree
 from jaxscale.trends.strong_scaling import strong_scaling as strong_scaling

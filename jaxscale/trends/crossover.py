@@ -16,21 +16,21 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._arrays import as_arrays, stacked
 from jaxscale._compile import filter_jit
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import outcome_at, strong_numbers
 from jaxscale.trends.returns import TEMPERATURE
 
-LAYOUTS: Mapping[str, Layout] = {
-    "FSDP": Layout(),
-    "FSDP, tp 2": Layout(tp=2),
-    "FSDP, tp 4": Layout(tp=4),
-    "FSDP, tp 8": Layout(tp=8),
-    "pp 2": Layout(pp=2, n_microbatches=4, zero_stage=1),
-    "pp 4": Layout(pp=4, n_microbatches=8, zero_stage=1),
-    "FSDP, cp 2": Layout(cp=2),
-    "FSDP, cp 4": Layout(cp=4),
-    "HSDP, groups of 8": Layout(shard_group=8),
-    "HSDP, groups of 64": Layout(shard_group=64),
+LAYOUTS: Mapping[str, ParallelLayout] = {
+    "FSDP": ParallelLayout(),
+    "FSDP, tp 2": ParallelLayout(tp=2),
+    "FSDP, tp 4": ParallelLayout(tp=4),
+    "FSDP, tp 8": ParallelLayout(tp=8),
+    "pp 2": ParallelLayout(pp=2, n_microbatches=4, zero_stage=1),
+    "pp 4": ParallelLayout(pp=4, n_microbatches=8, zero_stage=1),
+    "FSDP, cp 2": ParallelLayout(cp=2),
+    "FSDP, cp 4": ParallelLayout(cp=4),
+    "HSDP, groups of 8": ParallelLayout(shard_group=8),
+    "HSDP, groups of 64": ParallelLayout(shard_group=64),
 }
 """Layouts that compete for two sequences per chip; a pipeline shards the optimizer alone, with microbatches of one."""
 
@@ -59,7 +59,7 @@ class BestDegree(NamedTuple):
 
 
 def log_speed(
-    deployment: Deployment, layout: Layout, batch: Batch, log_chips: ArrayLike, temperature: float = TEMPERATURE
+    deployment: Deployment, layout: ParallelLayout, batch: Batch, log_chips: ArrayLike, temperature: float = TEMPERATURE
 ) -> Array:
     """Logarithm of throughput [token/s] on exp(log_chips) chips."""
     n = jnp.exp(jnp.asarray(log_chips))
@@ -76,7 +76,7 @@ def _degree_speeds(
     temperature: float,
 ) -> Float[Array, "sample trial"]:
     def one(deployment: Deployment, u: Array, log_n: Array) -> Array:
-        layout = eqx.tree_at(lambda leaf: getattr(leaf, field), as_arrays(Layout()), jnp.exp(u))
+        layout = eqx.tree_at(lambda leaf: getattr(leaf, field), as_arrays(ParallelLayout()), jnp.exp(u))
         return log_speed(deployment, layout, batch, log_n, temperature)
 
     return jax.vmap(jax.vmap(one, in_axes=(None, 0, 0)))(deployments, log_degree, log_chips)
@@ -96,7 +96,7 @@ def best_degrees(
         deployments: every leaf [sample].
         batch: how the global batch follows n.
         n_chips: n [point].
-        field: field of `Layout` to choose, `tp`, `cp` or `shard_group`.
+        field: field of `ParallelLayout` to choose, `tp`, `cp` or `shard_group`.
         bounds: least and largest degree [1]; the least rises to n / B, which leaves every replica a sequence.
         temperature: smoothing [1].
 
@@ -153,9 +153,13 @@ def _elasticity(speeds: Speeds, best: np.ndarray, chips: np.ndarray) -> tuple[np
 
 @filter_jit
 def _speeds(
-    deployments: Deployment, layouts: Layout, batch: Batch, log_chips: Float[Array, " point"], temperature: float
+    deployments: Deployment,
+    layouts: ParallelLayout,
+    batch: Batch,
+    log_chips: Float[Array, " point"],
+    temperature: float,
 ) -> Float[Array, "sample layout point"]:
-    def one(deployment: Deployment, layout: Layout) -> Array:
+    def one(deployment: Deployment, layout: ParallelLayout) -> Array:
         return jax.vmap(lambda n: log_speed(deployment, layout, batch, n, temperature))(log_chips)
 
     return jax.vmap(lambda deployment: jax.vmap(lambda layout: one(deployment, layout))(layouts))(deployments)
@@ -165,7 +169,7 @@ def layout_speeds(
     deployments: Deployment,
     batch: Batch,
     n_chips: np.ndarray,
-    layouts: Mapping[str, Layout] = LAYOUTS,
+    layouts: Mapping[str, ParallelLayout] = LAYOUTS,
     temperature: float = 0.0,
 ) -> np.ndarray:
     """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""

@@ -11,7 +11,7 @@ import numpy as np
 from jaxscale._arrays import stacked
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.deployment_library import Overlay, deployment
-from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
 
 GENERATIONS = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "gb200", "gb300")
@@ -62,7 +62,10 @@ def what_if(base: Deployment, changes: Mapping[str, Change] = CHANGES) -> Deploy
 
 
 def side_by_side(
-    deployments: Deployment, batch: Batch, n_chips: Sequence[float | int] | np.ndarray, layout: Layout | None = None
+    deployments: Deployment,
+    batch: Batch,
+    n_chips: Sequence[float | int] | np.ndarray,
+    layout: ParallelLayout | None = None,
 ) -> tuple[Outcome, np.ndarray]:
     """Outcomes of stacked deployments on the same numbers of chips.
 
@@ -76,7 +79,7 @@ def side_by_side(
         Outcomes, every leaf [deployment, point], and whether peak memory stays within the chip's [deployment, point].
     """
     n = np.asarray(n_chips, float)
-    chosen = layout or Layout()
+    chosen = layout or ParallelLayout()
     found, fits = [], []
     for index in range(len(np.asarray(deployments.power_cap))):
         one = jax.tree.map(lambda leaf, i=index: leaf[i], deployments)

@@ -43,7 +43,7 @@ class Deployment(eqx.Module):
     power_cap: Number = eqx.field(converter=as_float, default=UNLIMITED)
 
 
-class Layout(eqx.Module):
+class ParallelLayout(eqx.Module):
     """How a deployment is laid over its chips; the data-parallel degree follows from their number.
 
     Attributes:
@@ -63,7 +63,7 @@ class Layout(eqx.Module):
     zero_stage: Number = eqx.field(converter=as_float, default=3.0)
 
 
-def plan_at(layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0) -> Plan:
+def plan_at(layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0) -> Plan:
     """The plan of a layout on n chips: dp = n / (tp pp cp), b = B / (m dp).
 
     Args:
@@ -89,7 +89,7 @@ def plan_at(layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperatu
 
 
 def step_at(
-    deployment: Deployment, layout: Layout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
+    deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> StepTime:
     """Time of one step on n chips, term by term: `step_time` with the hop latency of the deployment, and throttled.
 
@@ -115,7 +115,7 @@ def cluster_at(deployment: Deployment, plan: Plan) -> Cluster:
     return with_hop_latency(cluster, deployment.coefficients, deployment.hop_latency)
 
 
-def memory_at(deployment: Deployment, layout: Layout, n_chips: Any, global_batch_size_seqs: Any) -> Array:
+def memory_at(deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any) -> Array:
     """Peak memory of the fullest chip [byte]."""
     plan = plan_at(layout, n_chips, global_batch_size_seqs)
     return memory(deployment.model, plan, cluster_at(deployment, plan), deployment.coefficients).total

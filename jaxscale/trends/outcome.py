@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._arrays import Tree, as_arrays
 from jaxscale._compile import filter_jit
 from jaxscale.step import StepTime, tokens_per_step
-from jaxscale.trends.layout import Deployment, Layout, memory_at, plan_at, step_at
+from jaxscale.trends.layout import Deployment, ParallelLayout, memory_at, plan_at, step_at
 from jaxscale.trends.power import ACTIVITY, chip_power
 from jaxscale.workload import model_flops
 
@@ -75,7 +75,7 @@ class Outcome(eqx.Module):
 
 def outcome_at(
     deployment: Deployment,
-    layout: Layout,
+    layout: ParallelLayout,
     n_chips: ArrayLike,
     global_batch_size_seqs: ArrayLike,
     temperature: float = 0.0,
@@ -113,8 +113,10 @@ def outcome_at(
 
 
 @filter_jit
-def _along(deployment: Deployment, layouts: Layout, n_chips: Array, batches: Array, temperature: float) -> Outcome:
-    def one(layout: Layout, n: Array, batch: Array) -> Outcome:
+def _along(
+    deployment: Deployment, layouts: ParallelLayout, n_chips: Array, batches: Array, temperature: float
+) -> Outcome:
+    def one(layout: ParallelLayout, n: Array, batch: Array) -> Outcome:
         return outcome_at(deployment, layout, n, batch, temperature)
 
     return jax.vmap(one)(layouts, n_chips, batches)
@@ -122,7 +124,7 @@ def _along(deployment: Deployment, layouts: Layout, n_chips: Array, batches: Arr
 
 def scaling_outcomes(
     deployment: Deployment,
-    layout: Layout,
+    layout: ParallelLayout,
     n_chips: ArrayLike,
     global_batch_size_seqs: ArrayLike,
     temperature: float = 0.0,
@@ -151,12 +153,12 @@ def scaling_outcomes(
 
 
 @filter_jit
-def _peaks(deployment: Deployment, layout: Layout, n_chips: Array, batches: Array) -> Array:
+def _peaks(deployment: Deployment, layout: ParallelLayout, n_chips: Array, batches: Array) -> Array:
     return jax.vmap(lambda n, batch: memory_at(deployment, layout, n, batch))(n_chips, batches)
 
 
 def peak_memory(
-    deployment: Deployment, layout: Layout, n_chips: ArrayLike, global_batch_size_seqs: ArrayLike
+    deployment: Deployment, layout: ParallelLayout, n_chips: ArrayLike, global_batch_size_seqs: ArrayLike
 ) -> np.ndarray:
     """Peak memory of the fullest chip at many points in one compiled call, whatever a chip has.
 

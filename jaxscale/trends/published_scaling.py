@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.trends.deployment_library import Overlay, deployment, table
-from jaxscale.trends.layout import Layout
+from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import Outcome, scaling_outcomes
 from jaxscale.trends.strong_scaling import TENSOR_DEGREES, best_tensor_degree
 
@@ -56,8 +56,8 @@ def reproduce(overlay: Overlay, coefficients: Coefficients | None = None) -> Rep
     common = published["h100_mfu"]["n_chips"][0]
     # One call, of one shape, for all points of a chip.
     n = np.repeat([few, many, common], len(TENSOR_DEGREES)).astype(float)
-    weak = scaling_outcomes(h100, Layout(tp=np.tile(TENSOR_DEGREES, 3)), n, share * n)
-    older = scaling_outcomes(a100, Layout(tp=np.tile(TENSOR_DEGREES, 3)), n, share * n)
+    weak = scaling_outcomes(h100, ParallelLayout(tp=np.tile(TENSOR_DEGREES, 3)), n, share * n)
+    older = scaling_outcomes(a100, ParallelLayout(tp=np.tile(TENSOR_DEGREES, 3)), n, share * n)
     values, degrees = _weak_figures(weak)
     strong = published["strong_scaling_mfu"]
     _, fixed = best_tensor_degree(h100, strong["n_chips"], np.full(2, float(strong["global_batch_size_seqs"])))

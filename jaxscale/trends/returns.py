@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._compile import filter_jit
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import outcome_at, padded_rows, strong_numbers
 
 TEMPERATURE = 0.02
@@ -64,7 +64,7 @@ class Returns(NamedTuple):
 
 
 def totals_at(
-    deployment: Deployment, layout: Layout, batch: Batch, n_chips: ArrayLike, temperature: float = TEMPERATURE
+    deployment: Deployment, layout: ParallelLayout, batch: Batch, n_chips: ArrayLike, temperature: float = TEMPERATURE
 ) -> Totals:
     """Throughput, power and cost of n chips."""
     found = outcome_at(deployment, layout, n_chips, batch.at(n_chips), temperature)
@@ -74,7 +74,7 @@ def totals_at(
 @filter_jit
 def _slopes(
     deployment: Deployment,
-    layout: Layout,
+    layout: ParallelLayout,
     batch: Batch,
     n_chips: Float[Array, " point"],
     direction: Float[Array, "2"],
@@ -94,7 +94,7 @@ def _slopes(
 
 def marginal_returns(
     deployment: Deployment,
-    layout: Layout,
+    layout: ParallelLayout,
     batch: Batch,
     n_chips: Sequence[float | int] | np.ndarray,
     temperature: float = TEMPERATURE,
@@ -131,7 +131,7 @@ def marginal_returns(
 
 def last_worthwhile_chip(
     deployment: Deployment,
-    layout: Layout,
+    layout: ParallelLayout,
     batch: Batch,
     share: float | int,
     *,

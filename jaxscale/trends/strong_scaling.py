@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Outcome, scaling_outcomes
 
 TENSOR_DEGREES = (1.0, 2.0, 4.0, 8.0)
@@ -16,7 +16,7 @@ def strong_scaling(
     deployment: Deployment,
     n_chips: Sequence[float | int] | np.ndarray,
     global_batch_size_seqs: float | int,
-    layout: Layout | None = None,
+    layout: ParallelLayout | None = None,
     temperature: float = 0.0,
 ) -> Outcome:
     """Speed, power and cost at one global batch.
@@ -32,7 +32,7 @@ def strong_scaling(
         Outcomes; every leaf [point].
     """
     return scaling_outcomes(
-        deployment, layout or Layout(), np.asarray(n_chips, float), global_batch_size_seqs, temperature
+        deployment, layout or ParallelLayout(), np.asarray(n_chips, float), global_batch_size_seqs, temperature
     )
 
 
@@ -56,7 +56,7 @@ def best_tensor_degree(
     """
     n, batch = np.broadcast_arrays(np.asarray(n_chips, float), np.asarray(global_batch_size_seqs, float))
     degree, points = (grid.ravel() for grid in np.meshgrid(TENSOR_DEGREES, np.arange(n.size), indexing="ij"))
-    found = scaling_outcomes(deployment, Layout(tp=degree), n[points], batch[points])
+    found = scaling_outcomes(deployment, ParallelLayout(tp=degree), n[points], batch[points])
     per_replica = batch[points] * degree / n[points]
     speed = np.where(per_replica >= 1.0, np.asarray(found.tokens_per_s), -np.inf).reshape(len(TENSOR_DEGREES), n.size)
     if not np.isfinite(speed.max(axis=0)).all():

@@ -11,7 +11,7 @@ from jaxscale.report.figures.panels import Panel, panels
 from jaxscale.report.terminal_tables import make_table
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import best_degrees
-from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
 from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
 from jaxscale.trends.uncertainty import sample_deployments
@@ -79,7 +79,7 @@ def batch_of(sequences_per_chip: float | None, global_batch_size_seqs: float | N
     return Batch(per_chip=share) if global_batch_size_seqs is None else Batch(fixed=value)
 
 
-def check_layout(layout: Layout, batch: Batch, n_chips: np.ndarray) -> None:
+def check_layout(layout: ParallelLayout, batch: Batch, n_chips: np.ndarray) -> None:
     """Check that the layout has room on the fewest chips, and a sequence for every replica and microbatch throughout.
 
     Raises:
@@ -96,7 +96,9 @@ def check_layout(layout: Layout, batch: Batch, n_chips: np.ndarray) -> None:
         )
 
 
-def trend(deployment: Deployment, layout: Layout, batch: Batch, n_chips: np.ndarray, least_return: float) -> Trend:
+def trend(
+    deployment: Deployment, layout: ParallelLayout, batch: Batch, n_chips: np.ndarray, least_return: float
+) -> Trend:
     """Everything that the command shows.
 
     Args:

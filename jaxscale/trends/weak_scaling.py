@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscale.trends.layout import Deployment, Layout
+from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Outcome, scaling_outcomes
 
 
@@ -12,7 +12,7 @@ def weak_scaling(
     deployment: Deployment,
     n_chips: Sequence[float | int] | np.ndarray,
     sequences_per_chip: float | int,
-    layout: Layout | None = None,
+    layout: ParallelLayout | None = None,
     temperature: float = 0.0,
 ) -> Outcome:
     """Speed, power and cost at B = s n.
@@ -28,4 +28,4 @@ def weak_scaling(
         Outcomes; every leaf [point].
     """
     n = np.asarray(n_chips, float)
-    return scaling_outcomes(deployment, layout or Layout(), n, sequences_per_chip * n, temperature)
+    return scaling_outcomes(deployment, layout or ParallelLayout(), n, sequences_per_chip * n, temperature)

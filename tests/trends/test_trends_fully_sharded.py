@@ -6,7 +6,7 @@ import pytest
 
 from jaxscale.costs.collectives import effective_link
 from jaxscale.trends.fully_sharded import layer_gather, with_hop_latency
-from jaxscale.trends.layout import Layout, memory_at, plan_at
+from jaxscale.trends.layout import ParallelLayout, memory_at, plan_at
 from jaxscale.trends.outcome import scaling_outcomes
 from jaxscale.trends.strong_scaling import best_tensor_degree, strong_scaling
 from jaxscale.trends.weak_scaling import weak_scaling
@@ -26,17 +26,19 @@ def test_the_latency_is_that_of_a_ring_through_every_chip(paper, n, tp):
     ranks, domains = n / tp, n / 8
     link = effective_link(paper.cluster.network, paper.coefficients)
     expected = float(link.launch) + (ranks - domains) * inside + (domains - 1.0) * between
-    assert ring(paper, Layout(tp=tp), n)[0] == pytest.approx(expected, rel=1e-9)
+    assert ring(paper, ParallelLayout(tp=tp), n)[0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_latency_falls_with_the_sharding_group_and_transfer_does_not_grow(paper):
-    latency, transfer = zip(*(ring(paper, Layout(shard_group=g), 2048.0) for g in (8, 64, 512, 2048)), strict=True)
+    latency, transfer = zip(
+        *(ring(paper, ParallelLayout(shard_group=g), 2048.0) for g in (8, 64, 512, 2048)), strict=True
+    )
     assert np.all(np.diff(latency) > 0.0)
     assert np.all(np.diff(transfer) >= 0.0)
 
 
 def test_a_smaller_sharding_group_takes_more_memory(paper):
-    peaks = [float(memory_at(paper, Layout(shard_group=g), 2048.0, 4096.0)) for g in (8, 64, 2048)]
+    peaks = [float(memory_at(paper, ParallelLayout(shard_group=g), 2048.0, 4096.0)) for g in (8, 64, 2048)]
     assert peaks[0] > peaks[1] > peaks[2]
 
 
@@ -61,7 +63,7 @@ def test_strong_scaling_divides_the_work(paper):
 def test_the_best_degree_leaves_every_replica_a_sequence(paper):
     degree, found = best_tensor_degree(paper, [16.0, 256.0], np.asarray([32.0, 32.0]))
     assert np.all(32.0 * degree / np.asarray([16.0, 256.0]) >= 1.0)
-    same = scaling_outcomes(paper, Layout(tp=degree), np.asarray([16.0, 256.0]), 32.0)
+    same = scaling_outcomes(paper, ParallelLayout(tp=degree), np.asarray([16.0, 256.0]), 32.0)
     assert np.asarray(found.mfu) == pytest.approx(np.asarray(same.mfu))
     with pytest.raises(ValueError, match="below one sequence"):
         best_tensor_degree(paper, [1024.0], np.asarray([32.0]))

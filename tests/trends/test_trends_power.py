@@ -7,14 +7,14 @@ import pytest
 from jaxscale.errors import InputError
 from jaxscale.step import StepTime
 from jaxscale.trends.deployment_library import YEAR, deployment, price_of, table
-from jaxscale.trends.layout import Layout, step_at
+from jaxscale.trends.layout import ParallelLayout, step_at
 from jaxscale.trends.outcome import outcome_at
 from jaxscale.trends.power import ACTIVITY, CLOCK_EXPONENT, chip_power, energy_terms, throttle
 
 
 @pytest.fixture(scope="module")
 def step(paper):
-    return step_at(paper, Layout(), 1024.0, 2048.0)
+    return step_at(paper, ParallelLayout(), 1024.0, 2048.0)
 
 
 def test_every_term_has_an_activity():
@@ -54,8 +54,8 @@ def test_a_cap_costs_less_where_communication_is_exposed(paper):
 
     def loss(n):
         capped = eqx.tree_at(lambda s: s.power_cap, paper, 500.0)
-        free = outcome_at(paper, Layout(), n, 2.0 * n)
-        held = outcome_at(capped, Layout(), n, 2.0 * n)
+        free = outcome_at(paper, ParallelLayout(), n, 2.0 * n)
+        held = outcome_at(capped, ParallelLayout(), n, 2.0 * n)
         assert float(held.chip_power) <= 500.0
         assert float(held.tokens_per_joule) > float(free.tokens_per_joule)
         return 1.0 - float(held.tokens_per_s / free.tokens_per_s)
@@ -80,7 +80,7 @@ def test_money_is_capital_over_life_and_electricity():
 
 
 def test_tokens_per_joule_dollar_and_hour_follow_from_the_same_outcome(paper):
-    found = outcome_at(paper, Layout(), 256.0, 512.0)
+    found = outcome_at(paper, ParallelLayout(), 256.0, 512.0)
     assert float(found.tokens_per_joule * found.chip_power) * 256.0 == pytest.approx(float(found.tokens_per_s))
     assert float(found.tokens_per_dollar * found.dollars_per_s) == pytest.approx(float(found.tokens_per_s))
     assert float(found.tokens_per_chip_hour) == pytest.approx(3600.0 * float(found.tokens_per_s) / 256.0)

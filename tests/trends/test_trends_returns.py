@@ -4,7 +4,7 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from jaxscale.trends.layout import Layout
+from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import scaling_outcomes
 from jaxscale.trends.returns import TEMPERATURE, Totals, last_worthwhile_chip, marginal_returns
 
@@ -20,11 +20,11 @@ def capped(paper):
 
 @pytest.fixture(scope="module")
 def returns(capped, weak):
-    return marginal_returns(capped, Layout(), weak, CHIPS)
+    return marginal_returns(capped, ParallelLayout(), weak, CHIPS)
 
 
 def totals(deployment, batch, n) -> Totals:
-    found = scaling_outcomes(deployment, Layout(), n, np.asarray(batch.at(n)), TEMPERATURE)
+    found = scaling_outcomes(deployment, ParallelLayout(), n, np.asarray(batch.at(n)), TEMPERATURE)
     return Totals(*(np.asarray(x) for x in (found.tokens_per_s, found.system_power, found.dollars_per_s)))
 
 
@@ -54,19 +54,19 @@ def test_returns_diminish(returns):
 
 
 def test_a_cap_that_does_not_bind_returns_nothing(paper, weak):
-    found = marginal_returns(paper, Layout(), weak, CHIPS)
+    found = marginal_returns(paper, ParallelLayout(), weak, CHIPS)
     assert np.all(np.asarray(found.per_watt_of_cap) == 0.0)
 
 
 def test_the_last_worthwhile_chip_returns_the_share(paper, weak):
-    half = last_worthwhile_chip(paper, Layout(), weak, 0.5)
-    more = last_worthwhile_chip(paper, Layout(), weak, 0.25)
+    half = last_worthwhile_chip(paper, ParallelLayout(), weak, 0.5)
+    more = last_worthwhile_chip(paper, ParallelLayout(), weak, 0.25)
     n = np.asarray([8.0, half, more, 64.0, 128.0, 256.0])
-    found = marginal_returns(paper, Layout(), weak, n)
+    found = marginal_returns(paper, ParallelLayout(), weak, n)
     share = np.asarray(found.per_chip) / float(found.average[0])
     assert share[1] == pytest.approx(0.5, abs=1e-3)
     assert share[2] == pytest.approx(0.25, abs=1e-3)
     assert half < more
-    assert last_worthwhile_chip(paper, Layout(), weak, 1e-9, largest=1e4) == float("inf")
+    assert last_worthwhile_chip(paper, ParallelLayout(), weak, 1e-9, largest=1e4) == float("inf")
     with pytest.raises(ValueError, match="expected share > 0"):
-        last_worthwhile_chip(paper, Layout(), weak, 0.0)
+        last_worthwhile_chip(paper, ParallelLayout(), weak, 0.0)
