@@ -55,6 +55,11 @@ def as_arrays(tree: Tree) -> Tree:
     return jax.tree.map(jnp.asarray, tree)
 
 
+def in_default_precision(tree: Tree) -> Tree:
+    """The same tree with arrays of the default precision: a number and an array then share one compilation."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), tree)
+
+
 def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:
     """A copy of a module with some fields changed, traced values included."""
     values = [as_float(value) for value in changes.values()]
@@ -64,6 +69,11 @@ def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:
 def stacked(trees: Sequence[Tree]) -> Tree:
     """Equal trees as one, on the host in double precision: their leaves along a new leading axis."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
+
+
+def filled_rows(count: int, block: int) -> np.ndarray:
+    """Rows of a table filled up with its last row to whole blocks, so that few shapes are compiled [row]."""
+    return np.minimum(np.arange(-(-count // block) * block), count - 1)
 
 
 def number(leaf: Any) -> float:

@@ -1,10 +1,16 @@
 """Maxima, minima and positive parts, exact or smooth: one family, one temperature.
 
-Temperature 0 chooses the exact form, a temperature above 0 the smooth form, whose error is at most the temperature.
+Temperature T = 0 chooses the exact form, a temperature above 0 the smooth form, whose error is of the order of T:
+
+* relative, T times the arguments, for times and sizes: `smooth_max`, `smooth_min`, `exposed`, and the norm of exponent
+  p = 1 / T, `p_norm` and `p_norm_smaller`;
+* absolute, in the unit of the arguments, for logarithms and plan times: `positive_part`, and the log-sum-exp of
+  `soft_maximum` and `soft_minimum`.
 """
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
@@ -110,3 +116,52 @@ def log2_above_one(ratio: ArrayLike, temperature: Temperature) -> Array:
 def exposed(cost: ArrayLike, cover: ArrayLike, temperature: Temperature) -> Array:
     """Part of `cost` that does not hide behind `cover`: max(cost - cover, 0), exact or smooth [s]."""
     return jnp.subtract(smooth_max(cost, cover, temperature), cover)
+
+
+TINY = 1e-12
+"""Added to numbers relative to the largest: keeps the slopes of a norm finite where a number is zero [1]."""
+
+
+def p_norm(values: Float[ArrayLike, " n"], exponent: ArrayLike) -> Array:
+    r"""Norm of non-negative numbers, $(\sum x^p)^{1/p}$: their sum at p = 1, their maximum for p to infinity.
+
+    Args:
+        values: x, in any unit.
+        exponent: p, at least one, the inverse of a temperature [1].
+
+    Returns:
+        The norm, in the unit of the values.
+    """
+    # The largest is scaled out, so that no power leaves the range of numbers.
+    scale = jax.lax.stop_gradient(jnp.max(jnp.asarray(values)))
+    powers = jnp.sum(jnp.exp(exponent * jnp.log(values / scale + TINY)))
+    return scale * jnp.exp(jnp.log(powers) / exponent)
+
+
+def p_norm_smaller(first: Array, second: Array, exponent: int) -> Array:
+    r"""Smooth minimum of two non-negative numbers, $(x^{-p} + y^{-p})^{-1/p}$, in their unit.
+
+    Never above the smaller number, never negative, and zero where one of them is.
+    """
+    low, high = smaller(first, second), larger(first, second) + TINY
+    return low * (1.0 + (low / high) ** exponent) ** (-1.0 / exponent)
+
+
+def soft_maximum(values: Array, temperature: ArrayLike, axis: int) -> Array:
+    r"""Log-sum-exp of numbers along an axis, $T \ln \sum_i e^{x_i / T}$: above their maximum by at most $T \ln n$.
+
+    Args:
+        values: x, in any unit.
+        temperature: T above zero, in the unit of the values.
+        axis: axis of the sum.
+
+    Returns:
+        The smooth maximum, in the unit of the values.
+    """
+    width = jnp.asarray(temperature)
+    return width * jnp.asarray(jax.nn.logsumexp(values / width, axis=axis))
+
+
+def soft_minimum(values: Array, temperature: ArrayLike, axis: int) -> Array:
+    r"""Smooth minimum of numbers along an axis, $-T \ln \sum_i e^{-x_i / T}$, the mirror of `soft_maximum`."""
+    return -soft_maximum(-values, temperature, axis)

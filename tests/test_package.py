@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxscale"
 
 LAYERS = (
-    ("errors", "_arrays", "_smooth", "_names", "_resources", "_compile", "_markup", "files"),
+    ("errors", "units", "_arrays", "_smooth", "_names", "_resources", "_compile", "_markup", "files"),
     ("hardware",),
     ("workload",),
     ("models", "plan"),

@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_float
 from jaxscale._resources import data_path, read_toml
+from jaxscale._smooth import larger
 from jaxscale.burst.planners.burst_plan import BurstPlan
 from jaxscale.burst.planners.step_costs import StepCosts
 
@@ -75,7 +76,7 @@ def hand_backs(plan: BurstPlan) -> tuple[Array, Array]:
 
     The last step of an iteration is followed by the first of the next.
     """
-    grown = jnp.maximum(plan.gpus - jnp.roll(plan.gpus, 1), 0.0)
+    grown = larger(plan.gpus - jnp.roll(plan.gpus, 1), 0.0)
     return (grown > 0).sum().astype(grown.dtype), grown.sum()
 
 
@@ -113,10 +114,10 @@ def multiplex(
     stretch = 1.0 + jnp.asarray(i.foreground_slowdown)
     iteration = stretch * plan.time + times * i.preemption_time
     busy = stretch * plan.gpu_seconds
-    free = jnp.maximum(n_gpus * iteration - busy, 0.0)
+    free = larger(n_gpus * iteration - busy, 0.0)
     useful = (1.0 - jnp.asarray(i.background_loss)) * free + i.colocated_share * busy - gpus_back * i.preemption_time
     foreground = jnp.asarray(batch) / iteration
-    background = jnp.asarray(background_rate) * jnp.maximum(useful, 0.0) / iteration
+    background = jnp.asarray(background_rate) * larger(useful, 0.0) / iteration
     alone = jnp.asarray(batch) / data_parallel_time
     progress = jnp.stack([foreground / alone, background / (n_gpus * jnp.asarray(background_rate))])
     fairness = progress.sum(0) ** 2 / (2.0 * (progress**2).sum(0))

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_float
 from jaxscale._resources import data_path, read_toml
+from jaxscale._smooth import larger
 
 
 @functools.cache
@@ -68,7 +69,7 @@ def best_degree(job: SplitJob) -> Array:
         n* [1].
     """
     gain = jnp.asarray(job.work) - 2.0 * jnp.asarray(job.message) / job.bandwidth
-    return jnp.maximum(jnp.log(2.0) * gain / job.latency, 1.0)
+    return larger(jnp.log(2.0) * gain / job.latency, 1.0)
 
 
 def best_degree_by_gradient(job: SplitJob, start: ArrayLike = 2.0) -> Array:

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_float
 from jaxscale._resources import data_path, read_toml
-from jaxscale._smooth import smooth_max
+from jaxscale._smooth import larger, smooth_max
 from jaxscale.burst.networks.layer_graph import KernelTable, load_network, network_steps
 from jaxscale.burst.networks.layer_time import Device, LayerTimeCoefficients, kernel_times
 from jaxscale.burst.networks.layers import FLOAT_BYTES, KERNEL_KINDS, elements
@@ -104,7 +104,7 @@ def halo_time(
         Oyama et al., arXiv 2007.12856, section 3.
     """
     p = jnp.asarray(parts, jnp.result_type(float))
-    local = jnp.maximum(network.extent / p, 1.0)
+    local = larger(network.extent / p, 1.0)
     volume = local.prod(1, keepdims=True)
     slab = network.halo_width * volume / local * network.channels[:, None]
     message = machine.halo_latency + FLOAT_BYTES * samples * slab / machine.halo_bandwidth

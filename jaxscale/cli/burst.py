@@ -44,12 +44,13 @@ class BurstCommand:
         """
         from jaxscale.burst.burst_report import burst_report
         from jaxscale.report.burst_tables import burst_comparison, burst_layers
+        from jaxscale.units import GB
 
         document = burst_report(
             self.network,
             self.gpus,
             self.batch,
-            bandwidth=self.bandwidth_gb_per_s * 1e9,
+            bandwidth=self.bandwidth_gb_per_s * GB,
             latency=self.latency_us * 1e-6,
             amplification_limit=self.amplification_limit,
             synchronisation=self.synchronisation,

@@ -20,6 +20,7 @@ from jaxscale.report.figures import (
 )
 from jaxscale.report.fit_report import add_coefficients
 from jaxscale.report.style import seconds
+from jaxscale.units import GB
 
 RESIDUAL_COLUMNS = ("d_model", "n_layers", "n_gpus", "tp", "pp", "dp")
 
@@ -56,7 +57,7 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
         + f" (measured: {seconds(design.measured)})",
         f"best of {design.plans.searched:,} plans with sequence parallelism and selective recomputation: "
         f"{plan_label(best.plan)}; {seconds(best.step_time)}, {100 * (1.0 - best.step_time / trained):.0f} % less; "
-        f"MFU {100 * best.mfu:.1f} %, {best.memory / 1e9:.1f} GB",
+        f"MFU {100 * best.mfu:.1f} %, {best.memory / GB:.1f} GB",
         f"better shape: {concrete(found.n_layers):.0f} layers of {concrete(found.d_model):.0f} instead of "
         f"{concrete(template.n_layers):.0f} of {concrete(template.d_model):.0f}, under "
         f"{plan_label(design.shape_plan)}; {100 * design.gain:.1f} % less time to the same loss",
@@ -120,7 +121,7 @@ def add_plans(report: Report, design: DemoDesign) -> None:
     report.text(
         f"Batch of {BATCH} sequences; no flash attention, context parallelism or interleaved pipeline, of which the "
         f"runs above tell nothing. All {plans.searched:,} valid plans were scored; {plans.infeasible:,} exceed "
-        f"{plans.memory_limit / 1e9:.1f} GB, the predicted memory at which one run in ten would not fit. The last row "
+        f"{plans.memory_limit / GB:.1f} GB, the predicted memory at which one run in ten would not fit. The last row "
         f"is the best of the {design.plans_then.searched:,} plans that the software of the time could do."
     )
     shown = [*shown, design.plans_then.best]
@@ -129,7 +130,7 @@ def add_plans(report: Report, design: DemoDesign) -> None:
             plan_label(scored.plan),
             seconds(scored.step_time),
             f"{100 * scored.mfu:.1f} %",
-            f"{scored.memory / 1e9:.1f} GB",
+            f"{scored.memory / GB:.1f} GB",
         )
         for scored in shown
     ]

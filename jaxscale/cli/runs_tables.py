@@ -11,6 +11,7 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.predict import Prediction
 from jaxscale.runs import Runs, read_runs, write_table
 from jaxscale.runs.header import misspelt
+from jaxscale.units import GB
 
 FIXED_COLUMNS = (
     "predicted_step_time_s",
@@ -59,7 +60,7 @@ def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
 
 def _values(prediction: Prediction) -> Iterator[list[Any]]:
     answered = np.isfinite(prediction.step_time)
-    peaks = (values / 1e9 for values in (prediction.memory, prediction.memory_lo, prediction.memory_hi))
+    peaks = (values / GB for values in (prediction.memory, prediction.memory_lo, prediction.memory_hi))
     numbers = (prediction.step_time, prediction.lo, prediction.hi, *peaks)
     for index in range(len(prediction.step_time)):
         yield [

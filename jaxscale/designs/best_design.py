@@ -31,10 +31,8 @@ from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import rough_search, start_points
 from jaxscale.plans.relaxation import families_for
 from jaxscale.plans.score import bare
+from jaxscale.units import DAY
 from jaxscale.workload import Transformer
-
-DAY = 86400.0
-"""Seconds of a day [s]."""
 
 PARAMS_TOLERANCE = 0.03
 """How far an integer design may be from a number of parameters asked for [1]."""

@@ -11,12 +11,7 @@ from jaxscale.designs.quantities import QUANTITIES, Setting
 from jaxscale.designs.rounding import Rounded
 from jaxscale.optimise.goals import Goals
 from jaxscale.plans.choice import plan_words
-
-DAY = 86400.0
-"""Seconds of a day [s]."""
-
-HOUR = 3600.0
-"""Seconds of an hour [s]."""
+from jaxscale.units import DAY, HOUR
 
 JOULE_PER_MWH = 3.6e9
 """Joules of a megawatt hour [J]."""

@@ -13,6 +13,7 @@ from jaxscale._resources import data_path, read_toml
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
+from jaxscale.units import GB
 
 FIELDS = tuple(field.name for field in dataclasses.fields(FrontierScenario))
 TEXTS = ("description", "gpu", "years")
@@ -54,11 +55,11 @@ def chip_fields(entry: ChipEntry) -> dict[str, float]:
     precision, size = stated[0]
     return {
         "peak_flops": numbers[f"peak_tflops_{precision}"] * 1e12,
-        "memory_bandwidth": numbers["memory_gb_per_s"] * 1e9,
-        "memory_bytes": numbers["memory_gb"] * 1e9,
+        "memory_bandwidth": numbers["memory_gb_per_s"] * GB,
+        "memory_bytes": numbers["memory_gb"] * GB,
         "domain_size": numbers["domain_size"],
-        "link_bandwidth": numbers["link_gb_per_s"] * 1e9,
-        "network_bandwidth": numbers["network_gb_per_s"] * 1e9,
+        "link_bandwidth": numbers["link_gb_per_s"] * GB,
+        "network_bandwidth": numbers["network_gb_per_s"] * GB,
         "link_latency": numbers["link_latency_us"] * 1e-6,
         "network_latency": numbers["network_latency_us"] * 1e-6,
         "weight_bytes": size,

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from jaxscale.report.style import seconds
 from jaxscale.report.terminal_tables import make_table, rounded_text
+from jaxscale.units import GB
 
 
 def burst_layers(document: Mapping[str, Any]) -> Table:
@@ -23,7 +24,7 @@ def burst_layers(document: Mapping[str, Any]) -> Table:
     ]
     title = (
         f"{document['network']}: {document['batch']} samples on {document['gpus']} GPUs, "
-        f"{document['bandwidth_byte_per_s'] / 1e9:g} GB/s, {document['latency_s'] * 1e6:g} us "
+        f"{document['bandwidth_byte_per_s'] / GB:g} GB/s, {document['latency_s'] * 1e6:g} us "
         f"({document['layer_times']} layer times)"
     )
     return make_table(title, ("layer", "GPUs", "time", "amplification", "note"), rows, text=("layer", "note"))

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from jaxscale.hardware.catalogue import ChipEntry
 from jaxscale.report.style import seconds
+from jaxscale.units import GB
 
 if TYPE_CHECKING:
     from jaxscale.predict import Prediction
@@ -107,7 +108,7 @@ def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
     interval = f"{rounded_text(prediction.lo[index])} to {rounded_text(prediction.hi[index])} s"
     error = f"{100 * (time / measured - 1):+.1f} %" if np.isfinite(measured) else "-"
     fits = "yes" if prediction.fits[index] else "no"
-    return seconds(time), interval, known, error, rounded_text(prediction.memory[index] / 1e9), fits
+    return seconds(time), interval, known, error, rounded_text(prediction.memory[index] / GB), fits
 
 
 def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_arrays, stacked
+from jaxscale._arrays import as_arrays, in_default_precision, stacked
 from jaxscale._compile import filter_jit
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import outcome_at, strong_numbers
-from jaxscale.trends.returns import TEMPERATURE
+from jaxscale.trends.outcome import outcome_at
+from jaxscale.trends.returns import RETURN_TEMPERATURE
 
 LAYOUTS: Mapping[str, ParallelLayout] = {
     "FSDP": ParallelLayout(),
@@ -59,7 +59,11 @@ class BestDegree(NamedTuple):
 
 
 def log_speed(
-    deployment: Deployment, layout: ParallelLayout, batch: Batch, log_chips: ArrayLike, temperature: float = TEMPERATURE
+    deployment: Deployment,
+    layout: ParallelLayout,
+    batch: Batch,
+    log_chips: ArrayLike,
+    temperature: float = RETURN_TEMPERATURE,
 ) -> Array:
     """Logarithm of throughput [token/s] on exp(log_chips) chips."""
     n = jnp.exp(jnp.asarray(log_chips))
@@ -88,7 +92,7 @@ def best_degrees(
     n_chips: np.ndarray,
     field: str = "tp",
     bounds: tuple[float, float] = (1.0, 8.0),
-    temperature: float = TEMPERATURE,
+    temperature: float = RETURN_TEMPERATURE,
 ) -> BestDegree:
     """The continuous degree that is fastest on each number of chips, in every sampled deployment.
 
@@ -103,7 +107,7 @@ def best_degrees(
     Returns:
         The degree, how it moves with n, what it gains.
     """
-    arguments = strong_numbers((deployments, batch))
+    arguments = in_default_precision((deployments, batch))
     n = np.asarray(n_chips, float)
     log_chips, (low, high) = np.log(n), np.log(bounds)
     # A replica needs a sequence: t >= n / B.
@@ -174,7 +178,7 @@ def layout_speeds(
 ) -> np.ndarray:
     """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
     every = stacked(list(layouts.values()))
-    arguments = strong_numbers((deployments, every, batch, jnp.log(jnp.asarray(n_chips, float))))
+    arguments = in_default_precision((deployments, every, batch, jnp.log(jnp.asarray(n_chips, float))))
     return np.asarray(_speeds(*arguments, temperature))
 
 

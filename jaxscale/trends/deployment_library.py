@@ -17,13 +17,8 @@ from jaxscale.models import model
 from jaxscale.trends.layout import UNLIMITED, Deployment
 from jaxscale.trends.power import ChipPower
 from jaxscale.trends.tariffs import Price
+from jaxscale.units import KILOWATT_HOUR, YEAR
 from jaxscale.workload import Transformer
-
-YEAR = 365.25 * 86400.0
-"""Seconds of a year [s]."""
-
-JOULES_PER_KWH = 3.6e6
-"""Energy of a kilowatt-hour [J]."""
 
 FITTED = "hardware_trends.toml"
 """Result of `fits/hardware_trends.py`: two hop latencies and two powers fitted to the published figures."""
@@ -97,7 +92,7 @@ def price_of(gpu: str) -> Price:
     return Price(
         system_of(gpu)["capital_dollars"]["value"],
         price["lifetime_years"]["value"] * YEAR,
-        price["electricity_dollars_per_kwh"]["value"] / JOULES_PER_KWH,
+        price["electricity_dollars_per_kwh"]["value"] / KILOWATT_HOUR,
         price["overhead"]["value"],
     )
 

@@ -6,15 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import Tree, as_arrays
+from jaxscale._arrays import as_arrays, filled_rows, in_default_precision
 from jaxscale._compile import filter_jit
 from jaxscale.step import StepTime, tokens_per_step
 from jaxscale.trends.layout import Deployment, ParallelLayout, memory_at, plan_at, step_at
 from jaxscale.trends.power import ACTIVITY, chip_power
+from jaxscale.units import HOUR
 from jaxscale.workload import model_flops
-
-HOUR = 3600.0
-"""Seconds of an hour [s]."""
 
 PADDING = 64
 """Points are padded to multiples of this [1]."""
@@ -142,13 +140,13 @@ def scaling_outcomes(
         Outcomes; every leaf [point].
     """
     n = np.atleast_1d(np.asarray(n_chips, float))
-    rows = padded_rows(n.size)
+    rows = filled_rows(n.size, PADDING)
     per_point = (layout, n, np.asarray(global_batch_size_seqs, float))
     spread = [
         jnp.asarray(np.broadcast_to(np.asarray(leaf, float), n.shape)[rows]) for leaf in jax.tree.leaves(per_point)
     ]
     layouts, chips, batches = jax.tree.unflatten(jax.tree.structure(per_point), spread)
-    found = _along(strong_numbers(deployment), layouts, chips, batches, temperature)
+    found = _along(in_default_precision(deployment), layouts, chips, batches, temperature)
     return jax.tree.map(lambda leaf: leaf[: n.size], found)
 
 
@@ -172,14 +170,4 @@ def peak_memory(
         Bytes [byte], [point].
     """
     points = (jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs))
-    return np.asarray(_peaks(*strong_numbers((deployment, layout, *points))))
-
-
-def padded_rows(n_points: int) -> np.ndarray:
-    """Rows of a table filled up with its last one to a multiple of `PADDING`: few shapes are compiled [row]."""
-    return np.minimum(np.arange(-(-n_points // PADDING) * PADDING), n_points - 1)
-
-
-def strong_numbers(tree: Tree) -> Tree:
-    """The same tree with arrays of the default precision: a number and an array of it share one compilation."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), tree)
+    return np.asarray(_peaks(*in_default_precision((deployment, layout, *points))))

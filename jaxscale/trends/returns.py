@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._arrays import filled_rows, in_default_precision
 from jaxscale._compile import filter_jit
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import outcome_at, padded_rows, strong_numbers
+from jaxscale.trends.outcome import PADDING, outcome_at
 
-TEMPERATURE = 0.02
+RETURN_TEMPERATURE = 0.02
 """Smoothing of kinks, where exposed communication sets in; without it the derivative jumps there [1]."""
 
 GRID = 64
@@ -64,7 +65,11 @@ class Returns(NamedTuple):
 
 
 def totals_at(
-    deployment: Deployment, layout: ParallelLayout, batch: Batch, n_chips: ArrayLike, temperature: float = TEMPERATURE
+    deployment: Deployment,
+    layout: ParallelLayout,
+    batch: Batch,
+    n_chips: ArrayLike,
+    temperature: float = RETURN_TEMPERATURE,
 ) -> Totals:
     """Throughput, power and cost of n chips."""
     found = outcome_at(deployment, layout, n_chips, batch.at(n_chips), temperature)
@@ -97,7 +102,7 @@ def marginal_returns(
     layout: ParallelLayout,
     batch: Batch,
     n_chips: Sequence[float | int] | np.ndarray,
-    temperature: float = TEMPERATURE,
+    temperature: float = RETURN_TEMPERATURE,
 ) -> Returns:
     """Marginal returns at many numbers of chips.
 
@@ -112,8 +117,8 @@ def marginal_returns(
         Totals and their derivatives, every leaf [point].
     """
     n = np.asarray(n_chips, float)
-    padded = jnp.asarray(n[padded_rows(n.size)])
-    arguments = (*strong_numbers((deployment, layout, batch)), padded)
+    padded = jnp.asarray(n[filled_rows(n.size, PADDING)])
+    arguments = (*in_default_precision((deployment, layout, batch)), padded)
     totals, slope = _slopes(*arguments, jnp.asarray([1.0, 0.0]), temperature)
     _, cap = _slopes(*arguments, jnp.asarray([0.0, 1.0]), temperature)
     # Where the cap does not bind, neither throughput nor power move with it.
@@ -137,7 +142,7 @@ def last_worthwhile_chip(
     *,
     reference: float | int = 8.0,
     largest: float | int = 1e6,
-    temperature: float = TEMPERATURE,
+    temperature: float = RETURN_TEMPERATURE,
 ) -> float:
     """Number of chips from which an extra chip returns less than a share of what a chip gave at the reference size.
 

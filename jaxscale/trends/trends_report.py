@@ -15,6 +15,7 @@ from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
 from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
 from jaxscale.trends.uncertainty import sample_deployments
+from jaxscale.units import GB
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -171,7 +172,7 @@ def trend_table(found: Trend) -> "Table":
         "tokens/s per chip": [f"{speed:.0f}" for speed in np.asarray(o.tokens_per_s_per_chip)],
         "MFU %": _percent(o.mfu, 1),
         "exposed %": _percent(o.exposed_share, 1),
-        "GB per chip": [f"{held / 1e9:.0f}" for held in found.memory],
+        "GB per chip": [f"{held / GB:.0f}" for held in found.memory],
         "W per chip": [f"{watts:.0f}" for watts in np.asarray(o.chip_power)],
         "tokens/J": [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
         "M tokens/$": [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
@@ -188,7 +189,7 @@ def memory_line(deployment: Deployment, found: Trend) -> str:
     short = np.asarray(found.outcome.n_chips)[found.memory > capacity]
     if not len(short):
         return ""
-    need = f"{found.memory.max() / 1e9:.0f} of {capacity / 1e9:.0f} GB each on the fewest"
+    need = f"{found.memory.max() / GB:.0f} of {capacity / GB:.0f} GB each on the fewest"
     return f"up to {short.max():.0f} chips do not have the memory ({need}); their figures are of time alone"
 
 

@@ -7,7 +7,7 @@ from jaxscale.calibration.coefficients import names
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import LAYOUTS, best_degrees, layout_speeds, overtaking
 from jaxscale.trends.generations import CHANGES, generations, side_by_side, what_if
-from jaxscale.trends.returns import TEMPERATURE
+from jaxscale.trends.returns import RETURN_TEMPERATURE
 from jaxscale.trends.uncertainty import coefficient_spreads, sample_deployments
 
 CHIPS = np.asarray([128.0, 1024.0, 1024.0 * 1.05, 2048.0, 8192.0])
@@ -25,7 +25,7 @@ def best(samples, weak):
 
 @pytest.fixture(scope="module")
 def speeds(samples, weak):
-    return layout_speeds(samples, weak, CHIPS, temperature=TEMPERATURE)
+    return layout_speeds(samples, weak, CHIPS, temperature=RETURN_TEMPERATURE)
 
 
 def test_the_best_degree_moves_from_one_to_two_or_four(best):

@@ -6,7 +6,7 @@ import pytest
 
 from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import scaling_outcomes
-from jaxscale.trends.returns import TEMPERATURE, Totals, last_worthwhile_chip, marginal_returns
+from jaxscale.trends.returns import RETURN_TEMPERATURE, Totals, last_worthwhile_chip, marginal_returns
 
 CHIPS = np.asarray([16.0, 100.0, 300.0, 1024.0, 2048.0, 9000.0])
 STEP = 1e-4
@@ -24,7 +24,7 @@ def returns(capped, weak):
 
 
 def totals(deployment, batch, n) -> Totals:
-    found = scaling_outcomes(deployment, ParallelLayout(), n, np.asarray(batch.at(n)), TEMPERATURE)
+    found = scaling_outcomes(deployment, ParallelLayout(), n, np.asarray(batch.at(n)), RETURN_TEMPERATURE)
     return Totals(*(np.asarray(x) for x in (found.tokens_per_s, found.system_power, found.dollars_per_s)))
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._smooth import larger
 from jaxscale.burst.networks.layer_graph import network_entry, network_steps
 from jaxscale.burst.networks.layers import Layer
 from jaxscale.burst.networks.profiles import read_layer_times
@@ -44,7 +45,7 @@ class MeasuredLayerTime(AbstractLayerTime):
         curves = jnp.where(idle[:, None], 0.0, jnp.asarray(self.log_time, x.dtype))
         grid = jnp.asarray(self.log_batch, x.dtype)
         inside = jax.vmap(lambda curve: jnp.interp(x, grid, curve))(curves)
-        beyond = jnp.maximum(x - grid[-1], 0.0)
+        beyond = larger(x - grid[-1], 0.0)
         return jnp.where(idle, 0.0, jnp.exp(inside + beyond))
 
 

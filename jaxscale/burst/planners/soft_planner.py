@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._smooth import soft_maximum, soft_minimum
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.dynamic_programme import forward
@@ -43,13 +44,11 @@ def _soft_edges(costs: StepCosts, limit: ArrayLike, width: ArrayLike, price: Arr
 def _soft_time(graph: LayerGraph, edge: Array, costs: StepCosts, n_gpus: ArrayLike, temperature: ArrayLike) -> Array:
     forbidden = _FORBIDDEN * jax.lax.stop_gradient(costs.edge[:, 0, 0, 0].sum())
 
-    t = jnp.asarray(temperature)
-
     def maximum(values: Array, axis: int) -> Array:
-        return t * jnp.asarray(jax.nn.logsumexp(values / t, axis=axis))
+        return soft_maximum(values, temperature, axis)
 
     def minimum(values: Array, axis: int) -> Array:
-        return -maximum(-values, axis)
+        return soft_minimum(values, temperature, axis)
 
     path, _ = forward(graph, edge, costs.gpus, n_gpus, forbidden, minimum, maximum)
     return minimum(path, 0)

@@ -3,15 +3,11 @@
 import abc
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxscale._arrays import Number, as_float
-from jaxscale._smooth import larger, smaller
-
-TINY = 1e-12
-"""Added to times relative to the longest: keeps slopes finite where a time is zero [1]."""
+from jaxscale._smooth import p_norm, p_norm_smaller, smaller
 
 SHARPNESS = 16
 """Exponent q of the smooth minimum; at equality it is 4 % of the logarithm low [1]."""
@@ -52,12 +48,8 @@ class SmoothOverlap(AbstractOverlap):
 
     def longest(self, times: Float[Array, " n"]) -> Array:
         """The p-norm of the times [s]."""
-        # The longest is scaled out, so that no power leaves the range of numbers.
-        scale = jax.lax.stop_gradient(jnp.max(times))
-        powers = jnp.sum(jnp.exp(self.exponent * jnp.log(times / scale + TINY)))
-        return scale * jnp.exp(jnp.log(powers) / self.exponent)
+        return p_norm(times, self.exponent)
 
     def smaller(self, first: Array, second: Array) -> Array:
         r"""$(x^{-q} + y^{-q})^{-1/q}$: never above the smaller, never negative, zero where one of them is [1]."""
-        low, high = smaller(first, second), larger(first, second) + TINY
-        return low * (1.0 + (low / high) ** SHARPNESS) ** (-1.0 / SHARPNESS)
+        return p_norm_smaller(first, second, SHARPNESS)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._smooth import larger, smaller
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 
 DEPTH_STEPS = 6
@@ -49,10 +50,10 @@ def depth_and_width(log_params: Array, scenario: FrontierScenario) -> tuple[Arra
     )
     # Newton on L - exp(power) - kappa ln(d / d0), with d = sqrt(shape / L); exact at once where kappa is zero.
     offset = 0.5 * log_shape - jnp.log(scenario.log_depth_width)
-    layers = jnp.exp(power) + jnp.maximum(scenario.log_depth, 1.0)
+    layers = jnp.exp(power) + larger(scenario.log_depth, 1.0)
     for _ in range(DEPTH_STEPS):
         excess = layers - jnp.exp(power) - scenario.log_depth * (offset - 0.5 * jnp.log(layers))
-        layers = jnp.maximum(layers - excess / (1.0 + 0.5 * scenario.log_depth / layers), 1.0)
+        layers = larger(layers - excess / (1.0 + 0.5 * scenario.log_depth / layers), 1.0)
     log_layers = jnp.log(layers)
     return log_layers, 0.5 * (log_shape - log_layers)
 
@@ -80,7 +81,7 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Work
     return Workload(
         log_params,
         log_tokens,
-        jnp.minimum(log_batch, log_tokens),
+        smaller(log_batch, log_tokens),
         log_layers,
         log_width,
         log_width + jnp.log(scenario.ff_ratio),

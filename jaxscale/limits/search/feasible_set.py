@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxscale._smooth import larger
 from jaxscale.limits.frontier.degrees import DP, EP, PP, TP_FF, TP_WIDTH, Degrees
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import Workload
@@ -65,10 +66,10 @@ def linear_limits(work: Workload, scenario: FrontierScenario) -> LinearLimits:
     bound = jnp.stack(
         [
             jnp.ones_like(work.log_batch),
-            jnp.maximum(work.log_batch, MARGIN),
-            jnp.maximum(work.log_layers, MARGIN),
-            jnp.maximum(work.log_width, MARGIN),
-            jnp.maximum(work.log_ff, MARGIN),
+            larger(work.log_batch, MARGIN),
+            larger(work.log_layers, MARGIN),
+            larger(work.log_width, MARGIN),
+            larger(work.log_ff, MARGIN),
             jnp.log(scenario.memory_bytes) - log_state_bytes(work, scenario),
         ]
     )

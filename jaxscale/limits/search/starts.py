@@ -13,7 +13,7 @@ from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_st
 from jaxscale.limits.search.feasible_set import EXCESS, INTERLEAVE, MICRO, N_COORDINATES, N_DEGREES, degrees_at
 from jaxscale.limits.search.frontier_problem import FrontierProblem
 
-BLOCK = 128
+PLANS_PER_BLOCK = 128
 """Scattered plans in a block [1]."""
 
 LONGEST_TENSOR = math.log(1024.0)
@@ -37,8 +37,8 @@ def scattered(n_blocks: int) -> np.ndarray:
     for _ in range(64):
         base = (1.0 + base) ** (1.0 / (N_DEGREES + 1))
     steps = base ** -np.arange(1.0, N_DEGREES + 1)
-    points = (0.5 + np.outer(np.arange(1, n_blocks * BLOCK + 1), steps)) % 1.0
-    return points.reshape(n_blocks, BLOCK, N_DEGREES)
+    points = (0.5 + np.outer(np.arange(1, n_blocks * PLANS_PER_BLOCK + 1), steps)) % 1.0
+    return points.reshape(n_blocks, PLANS_PER_BLOCK, N_DEGREES)
 
 
 def spread(cube: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, " 8"]:
