@@ -9,8 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._arrays import as_arrays, as_float
-from jaxscale._smooth import exposed, larger, log2_above_one, positive_part, smaller, smooth_max, smooth_min
+from jaxscale._arrays import as_arrays, as_float, filled_rows
+from jaxscale._smooth import (
+    exposed,
+    larger,
+    log2_above_one,
+    p_norm,
+    p_norm_smaller,
+    positive_part,
+    smaller,
+    smooth_max,
+    smooth_min,
+    soft_maximum,
+    soft_minimum,
+)
 
 positive = st.floats(1e-6, 1e12)
 temperatures = st.sampled_from([0.0, 0.001, 0.02, 0.2])
@@ -87,3 +99,25 @@ def test_arrays_become_floating_and_tracers_pass():
     assert as_float(np.arange(3, dtype=np.float32)).dtype == np.float32
     assert jax.jit(as_float)(jnp.ones(2)).shape == (2,)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(as_arrays({"a": 1.0, "b": np.ones(2)})))
+
+
+def test_norms_lie_between_the_maximum_and_the_sum():
+    times = np.asarray([3.0, 4.0, 0.0])
+    assert float(p_norm(times, 1.0)) == pytest.approx(7.0)
+    assert float(p_norm(times, 2.0)) == pytest.approx(5.0)
+    assert float(p_norm(times, 300.0)) == pytest.approx(4.0)
+    assert np.isfinite(jax.grad(lambda x: p_norm(x, 2.0))(jnp.asarray(times))).all()
+    assert float(p_norm_smaller(jnp.asarray(2.0), jnp.asarray(9.0), 16)) == pytest.approx(2.0)
+    assert float(p_norm_smaller(jnp.asarray(2.0), jnp.asarray(2.0), 16)) == pytest.approx(2.0 * 2.0 ** (-1.0 / 16.0))
+
+
+def test_log_sum_exp_is_off_by_at_most_the_temperature_times_the_logarithm_of_the_count():
+    values, temperature = jnp.asarray([1.0, 1.0, 0.5]), 0.1
+    above = float(soft_maximum(values, temperature, 0)) - 1.0
+    assert temperature * np.log(2.0) < above < temperature * np.log(3.0)
+    assert float(soft_minimum(-values, temperature, 0)) == pytest.approx(-1.0 - above)
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, [0, 0, 0]), (3, [0, 1, 2]), (4, [0, 1, 2, 3, 3, 3])])
+def test_tables_are_filled_up_with_their_last_row(count: int, rows: list[int]):
+    assert filled_rows(count, 3).tolist() == rows
