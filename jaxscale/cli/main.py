@@ -13,7 +13,7 @@ import tyro
 
 from jaxscale.cli.burst import BurstCommand
 from jaxscale.cli.console import say
-from jaxscale.cli.demo import DemoCommand
+from jaxscale.cli.demo.demo_command import DemoCommand
 from jaxscale.cli.fit import FitCommand
 from jaxscale.cli.hardware import HardwareCommand
 from jaxscale.cli.limits import LimitsCommand

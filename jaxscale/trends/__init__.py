@@ -10,6 +10,6 @@ from jaxscale.trends.deployment_library import deployment as deployment
 from jaxscale.trends.layout import Deployment as Deployment
 from jaxscale.trends.layout import ParallelLayout as ParallelLayout
 from jaxscale.trends.outcome import Outcome as Outcome
-from jaxscale.trends.strong_scaling import best_tensor_degree as best_tensor_degree
-from jaxscale.trends.strong_scaling import strong_scaling as strong_scaling
-from jaxscale.trends.weak_scaling import weak_scaling as weak_scaling
+from jaxscale.trends.scaling_curves import best_tensor_degree as best_tensor_degree
+from jaxscale.trends.scaling_curves import strong_scaling as strong_scaling
+from jaxscale.trends.scaling_curves import weak_scaling as weak_scaling

@@ -9,7 +9,7 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.trends.deployment_library import Overlay, deployment, table
 from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import Outcome, scaling_outcomes
-from jaxscale.trends.strong_scaling import TENSOR_DEGREES, best_tensor_degree
+from jaxscale.trends.scaling_curves import TENSOR_DEGREES, best_tensor_degree
 
 FIGURES = (
     "throughput_fall",

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.cli import demo_work
-from jaxscale.cli.demo_report import add_plans, add_shape, plan_label
+from jaxscale.cli.demo import demo_work
+from jaxscale.cli.demo.demo_report import add_plans, add_shape, plan_label
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.plan.plan import violations
 from jaxscale.plans.choice import plan_words

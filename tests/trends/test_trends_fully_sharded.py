@@ -8,8 +8,7 @@ from jaxscale.costs.collectives import effective_link
 from jaxscale.trends.fully_sharded import layer_gather, with_hop_latency
 from jaxscale.trends.layout import ParallelLayout, memory_at, plan_at
 from jaxscale.trends.outcome import scaling_outcomes
-from jaxscale.trends.strong_scaling import best_tensor_degree, strong_scaling
-from jaxscale.trends.weak_scaling import weak_scaling
+from jaxscale.trends.scaling_curves import best_tensor_degree, strong_scaling, weak_scaling
 
 
 def ring(deployment, layout, n):

@@ -5,7 +5,17 @@ from typing import Any
 import numpy as np
 
 from jaxscale._arrays import number as concrete
-from jaxscale.cli.demo_work import AS_TRAINED, BATCH, GPU, MODEL, N_GPUS, SOURCE, DemoCalibration, DemoDesign, distinct
+from jaxscale.cli.demo.demo_work import (
+    AS_TRAINED,
+    BATCH,
+    GPU,
+    MODEL,
+    N_GPUS,
+    SOURCE,
+    DemoCalibration,
+    DemoDesign,
+    distinct,
+)
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.choice import plan_words
 from jaxscale.report.document import Report

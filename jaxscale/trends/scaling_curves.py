@@ -1,4 +1,4 @@
-"""Strong scaling: more chips, the same global batch; each has less to do between two messages."""
+"""Weak scaling, the same work for every chip, and strong scaling, the same global batch for all of them."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,29 @@ from jaxscale.trends.outcome import Outcome, scaling_outcomes
 
 TENSOR_DEGREES = (1.0, 2.0, 4.0, 8.0)
 """Tensor-parallel degrees inside a domain of eight chips [1]."""
+
+
+def weak_scaling(
+    deployment: Deployment,
+    n_chips: Sequence[float | int] | np.ndarray,
+    sequences_per_chip: float | int,
+    layout: ParallelLayout | None = None,
+    temperature: float = 0.0,
+) -> Outcome:
+    """Speed, power and cost at B = s n.
+
+    Args:
+        deployment: model, chips, coefficients, power, price.
+        n_chips: n [point].
+        sequences_per_chip: s, work of a chip and step [sequence].
+        layout: degrees; pure FSDP where None.
+        temperature: smoothing [1].
+
+    Returns:
+        Outcomes; every leaf [point].
+    """
+    n = np.asarray(n_chips, float)
+    return scaling_outcomes(deployment, layout or ParallelLayout(), n, sequences_per_chip * n, temperature)
 
 
 def strong_scaling(

@@ -27,8 +27,8 @@ class DemoCommand:
             InputError: a hardware file with a mistake, or a folder that cannot be written to.
         """
         import jaxscale as js
-        from jaxscale.cli.demo_report import demo_document, make_report, summary_lines
-        from jaxscale.cli.demo_work import calibrate, choose
+        from jaxscale.cli.demo.demo_report import demo_document, make_report, summary_lines
+        from jaxscale.cli.demo.demo_work import calibrate, choose
         from jaxscale.files import check_folder
 
         check_folder(self.out)
