@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.trends.deployment_library import Overlay, calibrated, table, unfitted
+from jaxscale.trends.deployment_library import Overlay, calibrated, table, unfitted_overlay
 from jaxscale.trends.published_scaling import FIGURES, Reproduction, published_values, reproduce
 
 RESULT = Path(__file__).parent / "results" / "hardware_trends.toml"
@@ -101,7 +101,7 @@ def to_toml(overlay: Overlay, covariance: np.ndarray, data_hash: str, before: Re
 def main() -> None:
     """Fit and write."""
     jax.config.update("jax_enable_x64", True)
-    start, coefficients = unfitted(), calibrated(table()["workload"]["gpu"])
+    start, coefficients = unfitted_overlay(), calibrated(table()["workload"]["gpu"])
     latencies, covariance = fit_latencies(start, coefficients)
     overlay = fit_power(latencies, coefficients)
     before, after = (reproduce(found, coefficients) for found in (start, overlay))

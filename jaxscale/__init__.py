@@ -1,43 +1,60 @@
 """jaxscale: training time as a differentiable JAX function of model shape, parallel plan, batch and hardware."""
 
-from jaxscale import limits as limits
-from jaxscale import trends as trends
-from jaxscale.calibration.coefficients import Coefficients as Coefficients
-from jaxscale.calibration.coefficients import prior_medians as prior_medians
-from jaxscale.calibration.store import load_fit as load_fit
-from jaxscale.calibration.store import resolve as resolve
-from jaxscale.designs.best_design import Budget as Budget
-from jaxscale.designs.best_design import optimize_shape as optimize_shape
-from jaxscale.designs.shape_search import search_shape as search_shape
-from jaxscale.errors import InputError as InputError
-from jaxscale.fit.fitting import fit as fit
-from jaxscale.fit.result import FitResult as FitResult
-from jaxscale.hardware.catalogue import Hardware as Hardware
-from jaxscale.hardware.catalogue import chip as chip
-from jaxscale.hardware.catalogue import cluster as cluster
-from jaxscale.hardware.catalogue import load_hardware as load_hardware
-from jaxscale.hardware.cluster import Chip as Chip
-from jaxscale.hardware.cluster import Cluster as Cluster
-from jaxscale.hardware.cluster import Network as Network
-from jaxscale.memory import Memory as Memory
-from jaxscale.memory import memory as memory
-from jaxscale.models import model as model
-from jaxscale.plan.plan import Plan as Plan
-from jaxscale.plan.plan import violations as violations
-from jaxscale.plans.best_plan import best_plan as best_plan
-from jaxscale.plans.choice import PlanChoice as PlanChoice
-from jaxscale.plans.enumerate import PlanSpace as PlanSpace
-from jaxscale.plans.sensitivity import elasticity as elasticity
-from jaxscale.predict import Prediction as Prediction
-from jaxscale.predict import predict as predict
-from jaxscale.runs import Runs as Runs
-from jaxscale.runs.reader import read_runs as read_runs
-from jaxscale.step import StepTime as StepTime
-from jaxscale.step import model_flops_utilisation as model_flops_utilisation
-from jaxscale.step import step_time as step_time
-from jaxscale.workload import Transformer as Transformer
-from jaxscale.workload import model_flops as model_flops
-from jaxscale.workload import n_active_params as n_active_params
-from jaxscale.workload import n_params as n_params
+from typing import TYPE_CHECKING
+
+from jaxscale._lazy import public_face
+
+if TYPE_CHECKING:
+    from jaxscale import burst as burst
+    from jaxscale import designs as designs
+    from jaxscale import laws as laws
+    from jaxscale import limits as limits
+    from jaxscale import plans as plans
+    from jaxscale import report as report
+    from jaxscale import trends as trends
+    from jaxscale._resources import data_path as data_path
+    from jaxscale.calibration.coefficients import Coefficients as Coefficients
+    from jaxscale.calibration.coefficients import prior_medians as prior_medians
+    from jaxscale.calibration.store import load_fit as load_fit
+    from jaxscale.calibration.store import resolve as resolve
+    from jaxscale.costs.matmul import dense_forward as dense_forward
+    from jaxscale.designs.best_design import Budget as Budget
+    from jaxscale.designs.best_design import optimize_shape as optimize_shape
+    from jaxscale.designs.shape_search import search_shape as search_shape
+    from jaxscale.errors import InputError as InputError
+    from jaxscale.fit.fitting import fit as fit
+    from jaxscale.fit.result import FitResult as FitResult
+    from jaxscale.hardware.catalogue import Hardware as Hardware
+    from jaxscale.hardware.catalogue import chip as chip
+    from jaxscale.hardware.catalogue import cluster as cluster
+    from jaxscale.hardware.catalogue import load_hardware as load_hardware
+    from jaxscale.hardware.cluster import Chip as Chip
+    from jaxscale.hardware.cluster import Cluster as Cluster
+    from jaxscale.hardware.cluster import Network as Network
+    from jaxscale.memory import Memory as Memory
+    from jaxscale.memory import memory as memory
+    from jaxscale.models import model as model
+    from jaxscale.plan.plan import Plan as Plan
+    from jaxscale.plan.plan import violations as violations
+    from jaxscale.plans.best_plan import best_plan as best_plan
+    from jaxscale.plans.choice import PlanChoice as PlanChoice
+    from jaxscale.plans.enumerate import PlanSpace as PlanSpace
+    from jaxscale.plans.sensitivity import elasticity as elasticity
+    from jaxscale.plans.sensitivity import named_elasticities as named_elasticities
+    from jaxscale.predict import Prediction as Prediction
+    from jaxscale.predict import predict as predict
+    from jaxscale.runs import Runs as Runs
+    from jaxscale.runs.reader import read_runs as read_runs
+    from jaxscale.step import StepTime as StepTime
+    from jaxscale.step import model_flops_utilisation as model_flops_utilisation
+    from jaxscale.step import step_time as step_time
+    from jaxscale.workload import Transformer as Transformer
+    from jaxscale.workload import attention_params as attention_params
+    from jaxscale.workload import mlp_params as mlp_params
+    from jaxscale.workload import model_flops as model_flops
+    from jaxscale.workload import n_active_params as n_active_params
+    from jaxscale.workload import n_params as n_params
+
+public_face(__name__)
 
 __version__ = "0.1.0"

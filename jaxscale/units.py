@@ -12,5 +12,8 @@ YEAR = 365.25 * DAY
 GB = 1e9
 """Bytes of a gigabyte [byte]."""
 
+GBIT = 0.125 * GB
+"""Bytes of a gigabit [byte]."""
+
 KILOWATT_HOUR = 3.6e6
 """Joules of a kilowatt-hour [J]."""

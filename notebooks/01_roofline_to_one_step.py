@@ -30,11 +30,7 @@ import numpy as np
 from IPython.display import Image
 
 import jaxscale as js
-from jaxscale.costs.matmul import dense_forward
-from jaxscale.plans.sensitivity import named
-from jaxscale.report import figures
-from jaxscale.report.style import png
-from jaxscale.workload import attention_params, mlp_params
+from jaxscale import report
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
@@ -51,7 +47,7 @@ coefficients = js.load_fit("prior")
 # %%
 names = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "tpu-v5p")
 chips = {name: js.chip(name) for name in names}
-Image(png(figures.roofline(chips)))
+Image(report.png(report.figures.roofline(chips)))
 
 # %% [markdown]
 # ## 2. A layer: small matrices lose
@@ -63,7 +59,7 @@ Image(png(figures.roofline(chips)))
 model = js.model("llama3-8b")
 cluster = js.cluster("h100-80gb", 8)
 tokens = np.geomspace(64, 65536, 60)
-flops_per_token = 2.0 * model.n_layers * (attention_params(model) + mlp_params(model, model.d_ff))
+flops_per_token = 2.0 * model.n_layers * (js.attention_params(model) + js.mlp_params(model, model.d_ff))
 
 
 def share_of_peak(n_tokens, tp):
@@ -73,7 +69,7 @@ def share_of_peak(n_tokens, tp):
         flops_per_token
         * n_tokens
         / tp
-        / dense_forward(model, plan, cluster, coefficients)
+        / js.dense_forward(model, plan, cluster, coefficients)
         / chips["h100-80gb"].peak("bf16")
     )
 
@@ -81,8 +77,8 @@ def share_of_peak(n_tokens, tp):
 # Microbatches below one sequence stand for shorter sequences: a traced plan is not checked for whole numbers.
 reached = {f"tp = {tp}": jax.jit(jax.vmap(lambda n, tp=tp: share_of_peak(n, tp)))(tokens) for tp in (1, 2, 4, 8)}
 Image(
-    png(
-        figures.curves(
+    report.png(
+        report.figures.curves(
             tokens,
             {name: 100.0 * np.asarray(share) for name, share in reached.items()},
             xlabel="tokens in a microbatch [token]",
@@ -127,7 +123,7 @@ steps = {
     for label, plan in plans.items()
 }
 terms = {label: {name: float(term) for name, term in step.terms().items()} for label, step in steps.items()}
-breakdown = png(figures.step_breakdown(terms, "Llama-3 8B on H100: one step, 32k tokens per chip"))
+breakdown = report.png(report.figures.step_breakdown(terms, "Llama-3 8B on H100: one step, 32k tokens per chip"))
 (folder / "step_breakdown.png").write_bytes(breakdown)
 Image(breakdown)
 
@@ -148,8 +144,8 @@ def total(chips, fitted):
 
 
 slopes = js.elasticity(total, (many, coefficients))
-ranked = dict(named(slopes, ("cluster", "coefficients"))[:14])
-Image(png(figures.sensitivity_bars(ranked, step_time=float(total(many, coefficients)))))
+ranked = dict(js.named_elasticities(slopes, ("cluster", "coefficients"))[:14])
+Image(report.png(report.figures.sensitivity_bars(ranked, step_time=float(total(many, coefficients)))))
 
 # %% [markdown]
 # ## 5. And it vectorises
@@ -171,8 +167,8 @@ def with_network(factor, plan):
 labels = ("512 chips: FSDP", "512 chips: FSDP in groups of 8")
 sweep = {name: jax.jit(jax.vmap(lambda f, name=name: with_network(f, plans[name])))(scale) for name in labels}
 Image(
-    png(
-        figures.curves(
+    report.png(
+        report.figures.curves(
             scale * many.network.bandwidth[1] / 1e9,
             sweep,
             xlabel="bandwidth between nodes [GB/s per chip, one direction]",

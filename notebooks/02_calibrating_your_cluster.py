@@ -30,9 +30,7 @@ import numpy as np
 from IPython.display import Image
 
 import jaxscale as js
-from jaxscale._resources import data_path
-from jaxscale.report import figures
-from jaxscale.report.style import png
+from jaxscale import report
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
@@ -46,7 +44,7 @@ start = js.load_fit("nvidia_dgxc_benchmarking")
 # later, and are used only to see how good the predictions were.
 
 # %%
-runs = js.read_runs(data_path("runs") / "mosaic_llm_foundry.csv")
+runs = js.read_runs(js.data_path("runs") / "mosaic_llm_foundry.csv")
 on_h100 = [row for row in runs if row["gpu"] == "h100-80gb" and row["status"] == "ok" and row["precision"] != "amp_fp8"]
 order = np.random.default_rng(1).permutation(len(on_h100))
 header = runs.path.read_text(encoding="utf-8").splitlines()[0]
@@ -96,7 +94,7 @@ print(f"inside the 90 % interval: {100 * errors_after['coverage_90']:.0f} %")
 measured = np.concatenate([before.measured, after.measured])
 predicted = np.concatenate([before.step_time, after.step_time])
 labels = ["before"] * len(later) + ["with ten runs"] * len(later)
-image = png(figures.predicted_against_measured(measured, predicted, labels, "Runs that no fit has seen"))
+image = report.png(report.figures.predicted_against_measured(measured, predicted, labels, "Runs that no fit has seen"))
 (folder / "few_runs.png").write_bytes(image)
 Image(image)
 
@@ -110,20 +108,20 @@ Image(image)
 identified = [name for name, entry in result.parameters.items() if entry["identified"]]
 print("\n".join(result.summary().splitlines()[:5]))
 print("identified by the ten runs:", ", ".join(identified))
-Image(png(figures.coefficient_intervals(result)))
+Image(report.png(report.figures.coefficient_intervals(result)))
 
 # %% [markdown]
 # How fast the likelihood falls along each of the best known ones. Where the curve leaves the parabola, an interval from
 # the standard error alone would be wrong.
 
 # %%
-Image(png(figures.profile_curves(result, most=3)))
+Image(report.png(report.figures.profile_curves(result, most=3)))
 
 # %% [markdown]
 # Two coefficients that do the same thing to the runs at hand cannot be told apart; their correlation says so.
 
 # %%
-Image(png(figures.correlation_matrix(result)))
+Image(report.png(report.figures.correlation_matrix(result)))
 
 # %% [markdown]
 # With all runs of the framework the errors can be plotted against everything that was varied. A slope or a step would
@@ -132,7 +130,7 @@ Image(png(figures.correlation_matrix(result)))
 # %%
 rows = later.rows
 columns = {name: [row[name] for row in rows] for name in ("n_gpus", "micro_batch_size", "d_model", "seq_len")}
-Image(png(figures.residuals_by_column(np.log(after.step_time / after.measured), columns)))
+Image(report.png(report.figures.residuals_by_column(np.log(after.step_time / after.measured), columns)))
 
 # %% [markdown]
 # `jaxscale fit my_runs.csv --out my_fit.toml --report fit-report` writes all of these figures into one document.

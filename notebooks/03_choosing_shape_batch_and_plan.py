@@ -29,12 +29,7 @@ import numpy as np
 from IPython.display import Image
 
 import jaxscale as js
-from jaxscale.designs.pareto import pareto_front
-from jaxscale.designs.relaxed_shape import stretched
-from jaxscale.designs.time_to_loss import default_laws, run_figures
-from jaxscale.plans.published_designs import compare_design, published_designs
-from jaxscale.report import figures
-from jaxscale.report.style import png
+from jaxscale import report
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
@@ -62,7 +57,7 @@ print(choice.summary())
 
 # %%
 days = np.asarray([30.0, 45.0, 60.0, 75.0, 90.0, 120.0, 150.0, 180.0])
-front = pareto_front(choice.relaxed, choice.goals, "time", DAY * days)
+front = js.designs.pareto_front(choice.relaxed, choice.goals, "time", DAY * days)
 path = np.asarray([(float(design.model.d_model), float(design.model.n_layers)) for design in front.designs])
 best, plan = choice.rounded.model, choice.rounded.plan
 fitted = js.resolve(js.load_fit(), levels)
@@ -71,7 +66,7 @@ widths, depths = np.geomspace(6144, 40960, 40), np.geomspace(48, 320, 40)
 
 @jax.jit
 def seconds(width, depth):
-    return js.step_time(stretched(best, width, depth), plan, cluster, fitted, 0.02).total
+    return js.step_time(js.designs.stretched(best, width, depth), plan, cluster, fitted, 0.02).total
 
 
 times = jax.vmap(lambda depth: jax.vmap(lambda width: seconds(width, depth))(jnp.asarray(widths)))(jnp.asarray(depths))
@@ -79,10 +74,10 @@ per_layer = float(js.n_params(best) / best.n_layers / best.d_model**2)
 same = np.stack([widths, float(js.n_params(best)) / (per_layer * widths**2)], axis=1)
 marks = {"90 days, whole numbers": (best.d_model, best.n_layers)}
 title = "Step time over width and depth; optima of 30 to 180 days"
-figure = figures.shape_map(widths, depths, times, curve=same, path=path, marks=marks, title=title)
+figure = report.figures.shape_map(widths, depths, times, curve=same, path=path, marks=marks, title=title)
 figure.legends[0].get_texts()[1].set_text("optima of 30 to 180 days")
-(folder / "choosing_shape_map.png").write_bytes(png(figure))
-Image(png(figure))
+(folder / "choosing_shape_map.png").write_bytes(report.png(figure))
+Image(report.png(figure))
 
 # %% [markdown]
 # ## 3. The batch
@@ -92,7 +87,7 @@ Image(png(figure))
 # optimum moves: this number is the least certain of all.
 
 # %%
-laws = default_laws()
+laws = js.designs.default_laws()
 small_batch_tokens = float(jnp.exp(choice.rounded.values[5])) / (1.0 + float(jnp.exp(choice.rounded.values[7])))
 microbatches = np.geomspace(1.0, 1024.0, 61)
 
@@ -100,7 +95,7 @@ microbatches = np.geomspace(1.0, 1024.0, 61)
 def days_to_loss(n_microbatches, coefficient):
     changed = eqx.tree_at(lambda p: p.n_microbatches, plan, n_microbatches)
     rule = eqx.tree_at(lambda r: r.batch.coefficient, laws, coefficient)
-    run = run_figures(
+    run = js.designs.run_figures(
         best,
         best,
         rule,
@@ -119,11 +114,11 @@ lines = {
     for label, factor in (("as Bergsma's law", 1.0), ("a tenth", 0.1), ("ten times", 10.0))
 }
 lines = {label: np.where(values < 400, values, np.nan) for label, values in lines.items()}
-figure = figures.curves(
+figure = report.figures.curves(
     batches / 1e6, lines, xlabel="batch [million tokens]", ylabel="time to the loss [day]", title="Time to the loss"
 )
-(folder / "choosing_batch.png").write_bytes(png(figure))
-Image(png(figure))
+(folder / "choosing_batch.png").write_bytes(report.png(figure))
+Image(report.png(figure))
 
 # %% [markdown]
 # ## 4. Loss against time
@@ -133,7 +128,7 @@ Image(png(figure))
 
 # %%
 reducible = front.quantities["excess_loss"]
-figure = figures.curves(
+figure = report.figures.curves(
     days,
     {"best design": reducible},
     xlabel="time on 16,384 H100 [day]",
@@ -142,7 +137,7 @@ figure = figures.curves(
 )
 for when, loss, price, params in zip(days, reducible, front.prices, front.quantities["params"], strict=True):
     print(f"{when:4.0f} days: {params / 1e9:5.0f} billion parameters, reducible loss {loss:.4f}, price {price:+.3f}")
-Image(png(figure))
+Image(report.png(figure))
 
 # %% [markdown]
 # ## 5. Shadow prices
@@ -151,10 +146,10 @@ Image(png(figure))
 
 # %%
 prices = {name.removeprefix("bound_on_"): price for name, price in choice.prices.items()}
-figure = figures.sensitivity_bars(prices, title="What one per cent more buys")
+figure = report.figures.sensitivity_bars(prices, title="What one per cent more buys")
 figure.axes[0].set_xlabel("change of reducible loss for +1 % [%]: blue better, red worse")
-(folder / "choosing_prices.png").write_bytes(png(figure))
-Image(png(figure))
+(folder / "choosing_prices.png").write_bytes(report.png(figure))
+Image(report.png(figure))
 
 # %% [markdown]
 # ## 6. Published runs
@@ -167,7 +162,7 @@ Image(png(figure))
 # divide by 16 stages).
 
 # %%
-comparisons = [compare_design(name) for name in published_designs()]
+comparisons = [js.plans.compare_design(name) for name in js.plans.published_designs()]
 for found in comparisons:
     print(f"{found.name}: published {found.measured:.1f} s, error {found.error:+.1%}, choice saves {found.gain:.1%}")
     print(f"    published plan: {found.memory / 1e9:.0f} GB of {found.choice.memory_limit / 1e9:.0f} GB allowed")

@@ -30,14 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from IPython.display import Image
 
-from jaxscale.limits import closed_forms
-from jaxscale.limits.identification import band
-from jaxscale.limits.joint_optimum import joint_optimum
-from jaxscale.limits.limits_report import curve_figure, published_curve
-from jaxscale.limits.scenario_library import load_scenarios
-from jaxscale.limits.study import curve_sizes, study
-from jaxscale.limits.transformer_curve import transformer_curve
-from jaxscale.report.style import png
+from jaxscale import limits, report
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
@@ -52,21 +45,21 @@ folder.mkdir(exist_ok=True)
 # of kernels.
 
 # %%
-shipped = load_scenarios()
+shipped = limits.load_scenarios()
 scenarios = {name: shipped[name] for name in ("default", "global-nvlink", "gtx580")}
 rates = ("peak_flops", "memory_bandwidth", "memory_bytes", "link_bandwidth", "network_bandwidth")
 scenarios["latency alone"] = dataclasses.replace(
     shipped["default"], **dict.fromkeys(rates, 1e30), link_latency=0.0, network_latency=0.0, pipeline_wait=1.0
 )
-found = study(scenarios, curve_sizes(1e24, 1e32))
+found = limits.study(scenarios, limits.curve_sizes(1e24, 1e32))
 for row, name in enumerate(found.names):
     falls = ", ".join(f"{key} 10^{math.log10(flop):.2f}" for key, flop in found.limits.flop(row).items())
     print(f"{name:14s} plateau {100 * found.limits.plateau[row]:.1f} %: {falls}")
 
 # %%
 curves = dict(zip(found.names[:3], found.utilisation, strict=False))
-bands = {name: band(found.training_flop, scenarios[name]) for name in curves}
-(folder / "limits_curves.png").write_bytes(png(curve_figure(found.training_flop, curves, bands)))
+bands = {name: limits.band(found.training_flop, scenarios[name]) for name in curves}
+(folder / "limits_curves.png").write_bytes(report.png(limits.curve_figure(found.training_flop, curves, bands)))
 Image(filename=str(folder / "limits_curves.png"))
 
 # %% [markdown]
@@ -98,8 +91,8 @@ print(f"times {of_times:.6f}, rates {of_rates:.6f}")
 
 # %%
 alone = jax.tree.map(jnp.asarray, scenarios["latency alone"])
-closed = float(closed_forms.log_latency_wall(alone)) / math.log(10.0)
-exponent = float(closed_forms.wall_exponent(alone))
+closed = float(limits.log_latency_wall(alone)) / math.log(10.0)
+exponent = float(limits.wall_exponent(alone))
 optimised = math.log10(found.limits.flop(3)["wall"])
 slopes = found.limits.by_field(3)["wall"]
 print(f"wall 10^{closed:.6f} in closed form, 10^{optimised:.6f} by optimised plans; exponent {exponent:.3f}")
@@ -117,7 +110,7 @@ for field in ("training_time", "reference_batch", "kernel_latency", "reference_l
 # batches and fewer, wider layers buy time, at the price of ever more tokens, and move it by about half a decade.
 
 # %%
-joint = joint_optimum(np.geomspace(1e25, 1e33, 17), scenarios["default"])
+joint = limits.joint_optimum(np.geomspace(1e25, 1e33, 17), scenarios["default"])
 for index in range(0, 17, 2):
     flop, useful, fixed = joint.training_flop[index], joint.utilisation[index], joint.fixed[index]
     factors = f"batch x {joint.batch_factor[index]:5.2f}, depth x {joint.depth_factor[index]:4.2f}"
@@ -128,9 +121,8 @@ print(f"largest run in time: 10^{farthest[0]:.1f} by fixed laws, 10^{farthest[1]
 
 # %%
 together = {"fixed laws": joint.fixed, "batch, depth and plan chosen together": joint.utilisation}
-(folder / "limits_joint.png").write_bytes(
-    png(curve_figure(joint.training_flop, together, title="Useful utilisation: fixed laws and joint choice"))
-)
+title = "Useful utilisation: fixed laws and joint choice"
+(folder / "limits_joint.png").write_bytes(report.png(limits.curve_figure(joint.training_flop, together, title=title)))
 Image(filename=str(folder / "limits_joint.png"))
 
 # %% [markdown]
@@ -147,10 +139,10 @@ Image(filename=str(folder / "limits_joint.png"))
 sizes = np.geomspace(1e23, 1e27, 9)
 large = dataclasses.replace(shipped["default"], batch_multiplier=10.0)
 transformers = {
-    "H100": transformer_curve(sizes, "h100-80gb"),
-    "B200": transformer_curve(sizes, "b200"),
-    "A100": transformer_curve(sizes, "a100-80gb"),
-    "H100, batches ten times as large": transformer_curve(sizes, "h100-80gb", large),
+    "H100": limits.transformer_curve(sizes, "h100-80gb"),
+    "B200": limits.transformer_curve(sizes, "b200"),
+    "A100": limits.transformer_curve(sizes, "a100-80gb"),
+    "H100, batches ten times as large": limits.transformer_curve(sizes, "h100-80gb", large),
 }
 for name, one in transformers.items():
     last = np.flatnonzero(one.utilisation)[-1]
@@ -161,7 +153,7 @@ for name, one in transformers.items():
 # %%
 shares = {name: one.utilisation for name, one in transformers.items()}
 (folder / "limits_transformer.png").write_bytes(
-    png(curve_figure(sizes, shares, published=False, title="Whole transformers on real chips"))
+    report.png(limits.curve_figure(sizes, shares, published=False, title="Whole transformers on real chips"))
 )
 Image(filename=str(folder / "limits_transformer.png"))
 
@@ -169,7 +161,7 @@ Image(filename=str(folder / "limits_transformer.png"))
 # ## The figures that this notebook stands on
 
 # %%
-curve = published_curve()
+curve = limits.published_curve()
 inside = (found.training_flop >= 1e25) & (found.training_flop <= 10**31.7)
 published = np.interp(np.log(found.training_flop[inside]), np.log(curve[:, 0]), curve[:, 1])
 rms = float(np.sqrt(np.mean((found.utilisation[0][inside] - published) ** 2)))

@@ -30,14 +30,7 @@ import numpy as np
 from IPython.display import Image
 
 import jaxscale as js
-from jaxscale.report.figures import Panel, ScalingSeries, panels, scaling_series
-from jaxscale.report.style import png
-from jaxscale.trends import crossover, generations, measured_series, returns, uncertainty
-from jaxscale.trends import deployment_library as library
-from jaxscale.trends import published_scaling as published
-from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.fully_sharded import layer_gather
-from jaxscale.trends.layout import cluster_at, plan_at
+from jaxscale import report, trends
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
@@ -45,7 +38,7 @@ folder.mkdir(exist_ok=True)
 
 
 def show(figure, name):
-    (folder / name).write_bytes(png(figure))
+    (folder / name).write_bytes(report.png(figure))
     return Image(filename=str(folder / name))
 
 
@@ -64,41 +57,41 @@ def show(figure, name):
 # foretells nearly half of the fall with nothing fitted, and too little gain by tensor parallelism.
 
 # %%
-before, after = (published.reproduce(overlay) for overlay in (library.unfitted(), library.fitted()))
-pooled = published.reproduce(library.unfitted(), js.load_fit())
+before, after = (trends.reproduce(overlay) for overlay in (trends.unfitted_overlay(), trends.fitted_overlay()))
+pooled = trends.reproduce(trends.unfitted_overlay(), js.load_fit())
 answers = {
     name: (value, *(found.values[name] for found in (before, after, pooled)))
-    for name, (value, _) in published.published_values().items()
+    for name, (value, _) in trends.published_values().items()
 }
 print(f"{'':26s}{'published':>10s}{'unfitted':>10s}{'fitted':>10s}{'pooled, unfitted':>18s}")
 for name, row in answers.items():
     said = [f"{value:.3f}" if abs(value) < 1 else f"{value:.0f}" for value in row]
     print(f"{name:26s}{said[0]:>10s}{said[1]:>10s}{said[2]:>10s}{said[3]:>18s}")
 print(f"best tp at 128 and 2,048 chips: unfitted {before.best_degree}, fitted {after.best_degree}")
-for name, overlay in (("unfitted", library.unfitted()), ("fitted", library.fitted())):
+for name, overlay in (("unfitted", trends.unfitted_overlay()), ("fitted", trends.fitted_overlay())):
     inside, between = (1e6 * hop for hop in overlay.hop_latency)
     network = overlay.power["network"]
     print(f"{name}: hops of {inside:.1f} us inside and {between:.1f} us between nodes, network power {network:.2f}")
 
 # %%
 n = 2.0 ** np.arange(3, 14)
-weak = Batch(per_chip=2.0)
-paper, prior = js.trends.deployment(), js.trends.deployment(overlay=library.unfitted())
-samples = uncertainty.sample_deployments(paper, 48)
-fitted, unfitted = (js.trends.weak_scaling(deployment, n, 2.0) for deployment in (paper, prior))
-speeds = crossover.layout_speeds(samples, weak, n)
-layouts = list(crossover.LAYOUTS)
+weak = trends.Batch(per_chip=2.0)
+paper, prior = trends.deployment(), trends.deployment(overlay=trends.unfitted_overlay())
+samples = trends.sample_deployments(paper, 48)
+fitted, unfitted = (trends.weak_scaling(deployment, n, 2.0) for deployment in (paper, prior))
+speeds = trends.layout_speeds(samples, weak, n)
+layouts = list(trends.LAYOUTS)
 few, many = np.flatnonzero((n == 128) | (n == 2048))
 per_chip = np.exp(speeds[:, 0]) / n
 relative = per_chip / per_chip[:, few : few + 1]
 fall, power = answers["throughput_fall"][0], answers["power_fall"][0]
-older = js.trends.weak_scaling(js.trends.deployment(gpu="a100-80gb"), n, 2.0)
+older = trends.weak_scaling(trends.deployment(gpu="a100-80gb"), n, 2.0)
 nodes = 2.0 ** np.arange(4, 9)
-_, strong = js.trends.best_tensor_degree(paper, nodes, np.full(nodes.size, 32.0))
-_, strong_prior = js.trends.best_tensor_degree(prior, nodes, np.full(nodes.size, 32.0))
+_, strong = trends.best_tensor_degree(paper, nodes, np.full(nodes.size, 32.0))
+_, strong_prior = trends.best_tensor_degree(prior, nodes, np.full(nodes.size, 32.0))
 chips = "chips [1]"
 parts = (
-    Panel(
+    report.figures.Panel(
         "Throughput per chip, weak scaling",
         chips,
         "of that at 128 chips [1]",
@@ -110,7 +103,7 @@ parts = (
         bands={"two latencies fitted": tuple(np.quantile(relative, [0.05, 0.95], axis=0))},
         marks={"published": (2048, 1 + fall, 0.05)},
     ),
-    Panel(
+    report.figures.Panel(
         "Power per chip, weak scaling",
         chips,
         "mean power [W]",
@@ -118,7 +111,7 @@ parts = (
         {"fitted": fitted.chip_power, "unfitted": unfitted.chip_power},
         marks={"published level": (128, 658, 0), "published fall": (2048, 658 * (1 + power), 658 * 0.02)},
     ),
-    Panel(
+    report.figures.Panel(
         "A100 and H100, same work",
         chips,
         "MFU [1]",
@@ -129,7 +122,7 @@ parts = (
             "published, H100": (256, answers["h100_mfu"][0], 0.04),
         },
     ),
-    Panel(
+    report.figures.Panel(
         "Strong scaling, best tp",
         chips,
         "MFU [1]",
@@ -138,7 +131,7 @@ parts = (
         marks={"published: about": (16, 0.40, 0.04), "published: below": (256, 0.15, 0)},
     ),
 )
-show(panels(parts), "trends_paper.png")
+show(report.figures.panels(parts), "trends_paper.png")
 
 # %% [markdown]
 # ## Why, and which layout overtakes which
@@ -155,24 +148,24 @@ show(panels(parts), "trends_paper.png")
 # %%
 def ring(layout):
     def gather(count):
-        plan = plan_at(layout, count, 2.0 * count)
-        return layer_gather(paper.model, plan, cluster_at(paper, plan), paper.coefficients, 0.0)
+        plan = trends.plan_at(layout, count, 2.0 * count)
+        return trends.layer_gather(paper.model, plan, trends.cluster_at(paper, plan), paper.coefficients, 0.0)
 
     return jax.vmap(gather)(n)
 
 
-gathers = {name: ring(crossover.LAYOUTS[name]) for name in ("FSDP", "FSDP, tp 4", "HSDP, groups of 64")}
+gathers = {name: ring(trends.LAYOUTS[name]) for name in ("FSDP", "FSDP, tp 4", "HSDP, groups of 64")}
 hops = {f"{name}: hops": np.asarray(gather.latency) * 1e3 for name, gather in gathers.items()}
 bytes_alone = {"FSDP: bytes": np.asarray(gathers["FSDP"].transfer) * 1e3}
 overtakes = {}
 for index, name in enumerate(layouts[1:], start=1):
-    where = crossover.overtaking(n, speeds, 0, index)
+    where = trends.overtaking(n, speeds, 0, index)
     low, high = np.quantile(where, [0.05, 0.95], method="nearest")
     overtakes[name] = where[0]
     gain = 100 * np.expm1(speeds[0, index, many] - speeds[0, 0, many])
     print(f"{name:20s} overtakes FSDP at {where[0]:6.0f} chips, 90 % {low:.0f} to {high:.0f}; at 2,048: {gain:+.0f} %")
-best = crossover.best_degrees(samples, weak, n)
-group = crossover.best_degrees(samples, weak, n[3:], field="shard_group", bounds=(8.0, 1024.0))
+best = trends.best_degrees(samples, weak, n)
+group = trends.best_degrees(samples, weak, n[3:], field="shard_group", bounds=(8.0, 1024.0))
 low, middle, high = np.quantile(group.degree[:, many - 3], [0.05, 0.5, 0.95])
 print(f"best sharding group at 2,048 chips: {middle:.0f}, 90 % {low:.0f} to {high:.0f}")
 print(f"there tp* = {best.degree[0, many]:.1f} and d ln tp* / d ln n = {best.elasticity[0, many]:.2f}")
@@ -180,10 +173,10 @@ lines = {name: np.exp(speeds[0, i] - speeds[0, 0]) for i, name in enumerate(layo
 within = [np.quantile(found.degree, [0.05, 0.95], axis=0) for found in (best, group)]
 bands = [tuple(within[0]), tuple(np.minimum(within[1], n[3:]))]
 parts = (
-    Panel("One gather of a layer", chips, "time [ms]", n, {**hops, **bytes_alone}),
-    Panel("Throughput over pure FSDP", chips, "ratio [1]", n, lines, logarithmic=(True, True)),
-    Panel("Best tensor-parallel degree", chips, "tp [1]", n, {"tp*": best.degree[0]}, {"tp*": bands[0]}),
-    Panel(
+    report.figures.Panel("One gather of a layer", chips, "time [ms]", n, {**hops, **bytes_alone}),
+    report.figures.Panel("Throughput over pure FSDP", chips, "ratio [1]", n, lines, logarithmic=(True, True)),
+    report.figures.Panel("Best tensor-parallel degree", chips, "tp [1]", n, {"tp*": best.degree[0]}, {"tp*": bands[0]}),
+    report.figures.Panel(
         "Best sharding group",
         chips,
         "chips [1]",
@@ -194,7 +187,7 @@ parts = (
         (True, True),
     ),
 )
-show(panels(parts), "trends_crossover.png")
+show(report.figures.panels(parts), "trends_crossover.png")
 
 # %% [markdown]
 # ## What one more chip, watt or dollar returns
@@ -203,13 +196,11 @@ show(panels(parts), "trends_crossover.png")
 # gives 61 % of what it gave at 8, the last one 21 %. Power capped to 500 W costs little where chips wait.
 
 # %%
-marginal = returns.marginal_returns(paper, js.trends.ParallelLayout(), weak, n)
-hybrid = returns.marginal_returns(paper, crossover.LAYOUTS["HSDP, groups of 64"], weak, n)
+marginal = trends.marginal_returns(paper, trends.ParallelLayout(), weak, n)
+hybrid = trends.marginal_returns(paper, trends.LAYOUTS["HSDP, groups of 64"], weak, n)
 last = {}
 for name in ("FSDP", "FSDP, tp 4", "HSDP, groups of 64"):
-    last[name] = [
-        returns.last_worthwhile_chip(paper, crossover.LAYOUTS[name], weak, share) for share in (0.9, 0.5, 0.25)
-    ]
+    last[name] = [trends.last_worthwhile_chip(paper, trends.LAYOUTS[name], weak, share) for share in (0.9, 0.5, 0.25)]
     print(f"{name:20s} an extra chip returns less than 90, 50, 25 % from", *(f"{count:.0f}" for count in last[name]))
 for count in (few, many):
     per_watt, per_dollar = float(marginal.per_watt[count]), float(marginal.per_dollar[count]) / 1e6
@@ -218,13 +209,13 @@ for count in (few, many):
         f"at {n[count]:.0f} chips one more returns {per_watt:.1f} tokens per joule of system (average {average:.1f}),"
     )
     print(f"    {per_dollar:.1f} million tokens per dollar")
-capped = js.trends.weak_scaling(js.trends.deployment(power_cap=500.0), n, 2.0)
+capped = trends.weak_scaling(trends.deployment(power_cap=500.0), n, 2.0)
 for count in (few, many):
     speed = float(capped.tokens_per_s[count] / fitted.tokens_per_s[count]) - 1
     energy = float(capped.tokens_per_joule[count] / fitted.tokens_per_joule[count]) - 1
     print(f"cap of 500 W at {n[count]:.0f} chips: speed {100 * speed:+.1f} %, tokens per joule {100 * energy:+.1f} %")
 parts = (
-    Panel(
+    report.figures.Panel(
         "Throughput per chip",
         chips,
         "of a chip at 8 chips [1]",
@@ -236,7 +227,7 @@ parts = (
             "HSDP of 64, one more": hybrid.per_chip / hybrid.average[0],
         },
     ),
-    Panel(
+    report.figures.Panel(
         "Tokens per dollar",
         chips,
         "[million tokens/$]",
@@ -247,7 +238,7 @@ parts = (
         },
     ),
 )
-show(panels(parts), "trends_returns.png")
+show(report.figures.panels(parts), "trends_returns.png")
 
 # %% [markdown]
 # ## Generations, and single improvements
@@ -258,20 +249,20 @@ show(panels(parts), "trends_returns.png")
 # binds: arithmetic on 256 chips, hops on 2,048, where network bandwidth adds little.
 
 # %%
-found, memory_fits = generations.side_by_side(generations.generations(), weak, n)
+found, memory_fits = trends.side_by_side(trends.generations(), weak, n)
 names = ("V100", "A100", "H100", "B200", "GB200", "GB300")
 too_small = [name for name, fits in zip(names, memory_fits, strict=True) if not fits.all()]
 print("does not fit in memory without recomputation:", too_small)
 for name, energy in zip(names, np.asarray(found.tokens_per_joule), strict=True):
     print(f"{name:6s} {energy[few]:5.1f} tokens per joule at 128 chips, {energy[many]:5.1f} at 2,048")
-improved, _ = generations.side_by_side(generations.what_if(paper), weak, [256, 2048])
+improved, _ = trends.side_by_side(trends.what_if(paper), weak, [256, 2048])
 gains = np.asarray(improved.tokens_per_s_per_chip / improved.tokens_per_s_per_chip[0]) - 1
-for name, (at_few, at_many) in zip(generations.CHANGES, gains, strict=True):
+for name, (at_few, at_many) in zip(trends.CHANGES, gains, strict=True):
     print(f"{name:22s} {100 * at_few:+5.1f} % on 256 chips, {100 * at_many:+5.1f} % on 2,048")
 millions = np.asarray(found.tokens_per_dollar) / 1e6
 parts = (
-    Panel("Utilisation", chips, "MFU [1]", n, dict(zip(names, np.asarray(found.mfu), strict=True))),
-    Panel(
+    report.figures.Panel("Utilisation", chips, "MFU [1]", n, dict(zip(names, np.asarray(found.mfu), strict=True))),
+    report.figures.Panel(
         "Money",
         chips,
         "million tokens per dollar",
@@ -279,7 +270,7 @@ parts = (
         dict(zip(names, millions, strict=True)),
     ),
 )
-show(panels(parts), "trends_generations.png")
+show(report.figures.panels(parts), "trends_generations.png")
 
 # %% [markdown]
 # ## Context length, model size, batch
@@ -289,14 +280,12 @@ show(panels(parts), "trends_generations.png")
 # number of tokens a little, as only attention grows.
 
 # %%
-workloads = {
-    f"context {length}": (js.trends.deployment(seq_len=length), 8192.0 / length) for length in (1024, 4096, 8192)
-}
-workloads |= {name: (js.trends.deployment(name), 2.0) for name in ("llama2-7b", "llama2-13b", "llama2-70b")}
+workloads = {f"context {length}": (trends.deployment(seq_len=length), 8192.0 / length) for length in (1024, 4096, 8192)}
+workloads |= {name: (trends.deployment(name), 2.0) for name in ("llama2-7b", "llama2-13b", "llama2-70b")}
 workloads |= {f"{count} sequences per chip": (paper, float(count)) for count in (1, 2, 4, 8)}
 changes = {}
 for name, (deployment, share) in workloads.items():
-    curve = js.trends.weak_scaling(deployment, [128, 512, 2048, 8192], share)
+    curve = trends.weak_scaling(deployment, [128, 512, 2048, 8192], share)
     changes[name] = np.asarray(curve.tokens_per_s_per_chip / curve.tokens_per_s_per_chip[0]) - 1
     shown = ", ".join(f"{100 * fall:+.0f} %" for fall in changes[name][1:])
     print(f"{name:22s} MFU {100 * float(curve.mfu[0]):.0f} % at 128 chips; per chip at 512, 2,048, 8,192: {shown}")
@@ -310,29 +299,27 @@ for name, (deployment, share) in workloads.items():
 # tenth and more, and slopes measured on it are themselves uncertain by more than the tolerance.
 
 # %%
-series = [s for s in measured_series.shipped_series(js.load_fit(), measured_series.SCALING_TABLES) if s.n_sizes >= 4]
-in_sample = measured_series.summarise(series)
+series = [s for s in trends.shipped_series(js.load_fit(), trends.SCALING_TABLES) if s.n_sizes >= 4]
+in_sample = trends.summarise(series)
 with Path("../fits/residuals.csv").open(newline="") as file:
     residual = {(row["table"], int(row["row"])): float(row["five_fold"]) for row in csv.DictReader(file)}
-unseen = measured_series.summarise(
-    [s for s in (measured_series.held_out(s, residual) for s in series) if s is not None]
-)
+unseen = trends.summarise([s for s in (trends.held_out_series(s, residual) for s in series) if s is not None])
 for said, result in (("shipped fit", in_sample), ("5-fold cross-validation", unseen)):
     print(f"{said}: {100 * result.within:.0f} % of {result.n} slopes within 0.02, median error {result.median:.4f}")
-sweep = [s for s in measured_series.shipped_series(js.load_fit(), ["ultrascale_playbook_h100"]) if s.n_sizes >= 4]
-found = measured_series.summarise(sweep)
+sweep = [s for s in trends.shipped_series(js.load_fit(), ["ultrascale_playbook_h100"]) if s.n_sizes >= 4]
+found = trends.summarise(sweep)
 own = float(np.median([s.slope_scatter() for s in sweep]))
 print(
     f"Ultra-Scale sweep: {100 * found.within:.0f} % of {found.n} slopes within 0.02, median error {found.median:.3f},"
 )
 print(f"    median standard error of the measured slopes {own:.3f}")
 drawn = [
-    ScalingSeries(
+    report.figures.ScalingSeries(
         s.table, s.n_chips, s.measured, s.predicted, s.half_width, (s.measured_slope, s.measured_slope + s.slope_error)
     )
     for s in series
 ]
-show(scaling_series(drawn), "trends_measured.png")
+show(report.figures.scaling_series(drawn), "trends_measured.png")
 
 # %% [markdown]
 # ## Questions that the paper leaves open

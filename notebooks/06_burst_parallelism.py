@@ -28,10 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from IPython.display import Image
 
-from jaxscale import burst
-from jaxscale.burst import plots
-from jaxscale.burst.multiplexing import multiplexing_table, stated_interference
-from jaxscale.report.style import png
+from jaxscale import burst, report
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
@@ -70,13 +67,13 @@ alone = burst.plan_data_parallel(vgg, times, burst.BurstJob(32.0, 8.0), n_option
 plans = {"limit 2": plan(2.0), "limit 4": plan(4.0)}
 for label, one in {"data parallel": alone, **plans}.items():
     print(f"{label:14s} {1e3 * one.time:6.2f} ms, {1e3 * one.gpu_seconds:6.1f} GPU ms")
-Image(png(plots.plot_gpus(vgg, plans, "VGG-16, 32 samples on 8 A100: GPUs of each layer")))
+Image(report.png(burst.plot_gpus(vgg, plans, "VGG-16, 32 samples on 8 A100: GPUs of each layer")))
 
 # %%
 time_lines = {"data parallel": alone, "burst, limit 2": plans["limit 2"]}
-figure = plots.plot_time_line(time_lines, 8, "One iteration: the burst plan is shorter and leaves a third free")
-(folder / "burst_time_line.png").write_bytes(png(figure))
-Image(png(figure))
+figure = burst.plot_time_line(time_lines, 8, "One iteration: the burst plan is shorter and leaves a third free")
+(folder / "burst_time_line.png").write_bytes(report.png(figure))
+Image(report.png(figure))
 
 # %% [markdown]
 # ## 3. What the network is worth
@@ -111,8 +108,8 @@ def speedup(latency):
 speedups = speedup(jnp.asarray(latencies))
 labels = [f"latency {1e6 * latency:.0f} us" for latency in latencies]
 Image(
-    png(
-        plots.plot_against_bandwidth(
+    report.png(
+        burst.plot_against_bandwidth(
             bandwidth,
             dict(zip(labels, np.asarray(speedups), strict=True)),
             "speed-up over one GPU [1]",
@@ -137,14 +134,14 @@ Image(
 
 # %%
 sizes = 2.0 ** np.arange(3, 11)
-published = multiplexing_table()["published"]
+published = burst.multiplexing_table()["published"]
 band = (published["ratio_low"], published["ratio_high"])
 studies = {name: burst.study_clusters(name, sizes) for name in ("vgg16", "wide_resnet101_2", "inception_v3")}
 gains = {name: np.asarray(study.stated.ratio) for name, study in studies.items()}
 ideal = {f"{name} ideal": np.asarray(study.ideal.ratio) for name, study in studies.items()}
-figure = plots.plot_gain(sizes, gains | ideal, band, "Bursts and background jobs against data parallelism")
-(folder / "burst_cluster_gain.png").write_bytes(png(figure))
-Image(png(figure))
+figure = burst.plot_gain(sizes, gains | ideal, band, "Bursts and background jobs against data parallelism")
+(folder / "burst_cluster_gain.png").write_bytes(report.png(figure))
+Image(report.png(figure))
 
 # %% [markdown]
 # How much interference takes the gain out of the published band? The background loss at which it falls to 1.2 or 2.4:
@@ -168,7 +165,7 @@ by_network = {
     name: [float(burst.study_clusters(name, sizes[:1], w).stated.ratio[0]) for w in links] for name in studies
 }
 ylabel, title = "throughput over data parallelism [1]", "Gain of 8 GPUs against the network"
-Image(png(plots.plot_against_bandwidth(links, by_network, ylabel, title, log=True)))
+Image(report.png(burst.plot_against_bandwidth(links, by_network, ylabel, title, log=True)))
 
 # %% [markdown]
 # ## 5. Where strong scaling begins
@@ -218,7 +215,7 @@ assert np.all(np.diff(np.asarray(speedups), axis=1) > -1e-9)
 assert all(band[0] <= gain.min() and gain.max() <= band[1] for gain in gains.values())
 wide = burst.study_clusters("wide_resnet101_2", sizes, background_batch=16.0).stated.ratio
 assert 2.4 < wide.min() and wide.max() < 2.8
-assert stated_interference().background_loss < min(float(study.loss_low.min()) for study in studies.values())
+assert burst.stated_interference().background_loss < min(float(study.loss_low.min()) for study in studies.values())
 assert survey.growth.mean() < 0.8
 assert abs(found / closed - 1) < 1e-6
 assert blocking.rate[0] - blocking.half_width[0] > blocking.rate[3] + blocking.half_width[3]

@@ -125,7 +125,7 @@ def draw_configuration(choose: Choose, normal: Normal) -> Configuration:
     shape = draw_model(choose)
     plan = draw_plan(choose, shape)
     domain = choose([None, None, 1, 4, 8])
-    hardware = cluster(choose(CHIPS), plan.n_chips, gpus_per_node=domain)
+    hardware = cluster(choose(CHIPS), plan.n_chips, domain_size=domain)
     if choose([False, True]):
         network = hardware.network
         # A spine of half the bandwidth above rails of a few nodes.

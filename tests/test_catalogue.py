@@ -59,14 +59,14 @@ def test_every_missing_number_says_what_stands_in():
 
 
 def test_the_job_may_differ_from_the_reference_network():
-    network = cluster("h100-80gb", 64, gpus_per_node=4, inter_node_gbit_per_s_per_gpu=200).network
+    network = cluster("h100-80gb", 64, domain_size=4, bandwidth=25e9).network
     assert network.domain_size[0] == 4.0
     assert network.bandwidth[1] == 25e9
 
 
 def test_the_count_of_a_tray_means_the_whole_rack():
     """Hosts of a GB200 NVL72 hold 4 chips each, and their links reach all 72; any other count is a smaller domain."""
-    sizes = [float(cluster("gb200", 512, gpus_per_node=count).network.domain_size[0]) for count in (None, 4, 36)]
+    sizes = [float(cluster("gb200", 512, domain_size=count).network.domain_size[0]) for count in (None, 4, 36)]
     assert sizes == [72.0, 72.0, 36.0]
 
 

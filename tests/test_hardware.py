@@ -10,7 +10,7 @@ from jaxscale.hardware.cluster import Chip, Cluster
 
 
 def test_clusters_of_all_kinds_stack_and_sweep():
-    clusters = [cluster("h100-80gb", 64), cluster("tpu-v5p", 1024), cluster("v100-32gb", 8, gpus_per_node=4)]
+    clusters = [cluster("h100-80gb", 64), cluster("tpu-v5p", 1024), cluster("v100-32gb", 8, domain_size=4)]
     swept = jax.vmap(lambda one: one.chip.peak("bf16") * one.n_chips)(stack(clusters))
     expected = [one.chip.peak("bf16") * one.n_chips for one in clusters]
     np.testing.assert_allclose(swept, expected)

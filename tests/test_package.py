@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from jaxscale._lazy import public_homes
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxscale"
 
 LAYERS = (
-    ("errors", "units", "_arrays", "_smooth", "_names", "_resources", "_compile", "_markup", "files"),
+    ("errors", "units", "_arrays", "_lazy", "_smooth", "_names", "_resources", "_compile", "_markup", "files"),
     ("hardware",),
     ("workload",),
     ("models", "plan"),
@@ -293,9 +295,12 @@ def test_the_mention_check_can_fail(text: str):
 
 
 FRESH_IMPORT = """
-import sys, jax
-before = dict(jax.config.values)
+import sys
 import jaxscale
+print([name for name in ("jax", "numpy", "equinox") if name in sys.modules])
+import jax
+before = dict(jax.config.values)
+names = [getattr(jaxscale, name) for name in jaxscale.__all__]
 from jax._src import xla_bridge
 print(dict(jax.config.values) == before, bool(xla_bridge._backends))
 print([name for name in ("matplotlib", "pandas", "rich", "scipy.stats", "tyro") if name in sys.modules])
@@ -307,7 +312,8 @@ print(dict(jax.config.values) == before, bool(xla_bridge._backends))
 
 def test_import_changes_no_setting_starts_no_backend_and_leaves_heavy_libraries_out():
     done = subprocess.run([sys.executable, "-c", FRESH_IMPORT], cwd=ROOT, capture_output=True, text=True, check=True)
-    after_import, heavy, control = done.stdout.strip().splitlines()
+    loaded, after_import, heavy, control = done.stdout.strip().splitlines()
+    assert loaded == "[]"
     assert (after_import, heavy) == ("True False", "[]")
     assert control == "False True"
 
@@ -316,6 +322,64 @@ def test_the_public_names_are_there():
     import jaxscale as js
 
     names = "chip cluster Transformer model Plan step_time memory read_runs predict fit load_fit Coefficients".split()
-    assert all(hasattr(js, name) for name in names)
+    assert set(names) <= set(js.__all__) <= set(dir(js))
+    assert all(hasattr(js, name) for name in js.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", js.__version__)
     assert f'version = "{js.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+FACES = ("burst", "designs", "laws", "limits", "plans", "report", "trends")
+"""Sub-packages with public names of their own."""
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_sub_packages_have_their_public_names(name: str):
+    import jaxscale as js
+
+    face = getattr(js, name)
+    assert face.__all__
+    assert all(hasattr(face, public) for public in face.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        _ = face.absent
+
+
+LOADED_FIRST = """
+import jaxscale.predict, jaxscale.memory, jaxscale.fit.solve
+import jaxscale as js
+print([callable(function) for function in (js.predict, js.memory, js.fit)])
+"""
+
+
+def test_functions_keep_their_names_when_modules_of_the_same_name_are_loaded_first():
+    done = subprocess.run([sys.executable, "-c", LOADED_FIRST], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[True, True, True]"
+
+
+def test_public_names_are_the_imports_that_type_checkers_see():
+    source = "if TYPE_CHECKING:\n    from a.b import c as c\n    from a import b as d\nfrom e import f\n"
+    assert public_homes(source) == {"c": "a.b", "d": "a"}
+
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
+
+
+def inner_imports(source: str) -> set[str]:
+    """Modules of the package that a text imports beyond the package itself and its sub-packages with public names."""
+    allowed = {"jaxscale", *(f"jaxscale.{face}" for face in FACES)}
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.split(".")[0] == "jaxscale"} - allowed
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_notebooks_import_no_inner_module(file: Path):
+    assert not inner_imports(file.read_text(encoding="utf-8"))
+
+
+def test_the_check_of_inner_imports_can_fail():
+    assert inner_imports("from jaxscale.plans.score import bare") == {"jaxscale.plans.score.bare"}
+    assert inner_imports("import jaxscale.memory") == {"jaxscale.memory"}
+    assert not inner_imports("import jaxscale as js\nfrom jaxscale import limits, report\nimport jax")

@@ -75,7 +75,7 @@ class TrendsCommand:
         setup = library.deployment(
             self.model,
             self.gpu,
-            overlay=library.fitted() if self.latencies == "fitted" else library.unfitted(),
+            overlay=library.fitted_overlay() if self.latencies == "fitted" else library.unfitted_overlay(),
             hardware=js.load_hardware(self.hardware),
             power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
             **changes,

@@ -1,1 +1,13 @@
 """Shapes, batches and plans for a budget: the design problem, its search and its rounding."""
+
+from typing import TYPE_CHECKING
+
+from jaxscale._lazy import public_face
+
+if TYPE_CHECKING:
+    from jaxscale.designs.pareto import pareto_front as pareto_front
+    from jaxscale.designs.relaxed_shape import stretched as stretched
+    from jaxscale.designs.time_to_loss import default_laws as default_laws
+    from jaxscale.designs.time_to_loss import run_figures as run_figures
+
+public_face(__name__)

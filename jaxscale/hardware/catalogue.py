@@ -17,6 +17,7 @@ from jaxscale._names import nearest
 from jaxscale._resources import data_path, read_toml
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Chip, Cluster, Network
+from jaxscale.units import GB
 
 REQUIRED = ("memory_gb", "memory_gb_per_s")
 PCIE_GB_PER_S = 16.0
@@ -73,26 +74,26 @@ class ChipEntry:
         """The chip in SI units."""
         n = self.numbers
         peaks = np.asarray([n[f"peak_tflops_{precision}"] * 1e12 for precision in PRECISIONS])
-        return Chip(peaks, n["memory_gb"] * 1e9, n["memory_gb_per_s"] * 1e9, n["idle_power_w"], n["max_power_w"])
+        return Chip(peaks, n["memory_gb"] * GB, n["memory_gb_per_s"] * GB, n["idle_power_w"], n["max_power_w"])
 
-    def network(self, gpus_per_node: int | float | None = None, gbit_per_s: int | float | None = None) -> Network:
+    def network(self, domain_size: int | float | None = None, bandwidth: int | float | None = None) -> Network:
         """The reference network in SI units.
 
         Args:
-            gpus_per_node: chips per scale-up domain, where it differs from the catalogue's; the count of a tray, the
-                host of a rack-scale domain, means the whole of that [1].
-            gbit_per_s: scale-out bandwidth per chip and direction, likewise [Gbit/s].
+            domain_size: chips per scale-up domain, where it differs from the catalogue's; the count of a tray, the host
+                of a rack-scale domain, means the whole of that [1].
+            bandwidth: scale-out bandwidth per chip and direction, where it differs from the catalogue's [byte/s].
 
         Returns:
             The levels of the network.
         """
         n = self.numbers
-        domain = n["domain_size"] if gpus_per_node in (None, n["tray_size"]) else float(gpus_per_node)
-        scale_out = n["network_gb_per_s"] if gbit_per_s is None else gbit_per_s / 8.0
+        domain = n["domain_size"] if domain_size in (None, n["tray_size"]) else float(domain_size)
+        scale_out = n["network_gb_per_s"] if bandwidth is None else bandwidth / GB
         spine = n["spine_gb_per_s"] * scale_out / n["network_gb_per_s"]
         return Network(
             domain_size=np.asarray([domain, max(n["rail_size"], domain), 1e12]),
-            bandwidth=np.asarray([n["link_gb_per_s"], scale_out, spine]) * 1e9,
+            bandwidth=np.asarray([n["link_gb_per_s"], scale_out, spine]) * GB,
             latency=np.asarray([n["link_latency_us"], n["network_latency_us"], n["spine_latency_us"]]) * 1e-6,
             link_peers=n["link_peers"],
         )
@@ -219,8 +220,8 @@ def cluster(
     chip_id: str,
     n_chips: int | float,
     *,
-    gpus_per_node: int | float | None = None,
-    inter_node_gbit_per_s_per_gpu: int | float | None = None,
+    domain_size: int | float | None = None,
+    bandwidth: int | float | None = None,
     hardware: Hardware | None = None,
 ) -> Cluster:
     """A cluster of catalogue chips on their reference network.
@@ -228,8 +229,8 @@ def cluster(
     Args:
         chip_id: catalogue id.
         n_chips: how many chips [1].
-        gpus_per_node: chips per scale-up domain; the catalogue's where None or the count of one of its trays [1].
-        inter_node_gbit_per_s_per_gpu: scale-out bandwidth per chip; the catalogue's where None [Gbit/s].
+        domain_size: chips per scale-up domain; the catalogue's where None or the count of one of its trays [1].
+        bandwidth: scale-out bandwidth per chip and direction; the catalogue's where None [byte/s].
         hardware: catalogue to look in; the shipped one where None.
 
     Returns:
@@ -241,4 +242,4 @@ def cluster(
     if not n_chips >= 1:
         raise InputError(f"n_chips = {n_chips} is out of range; expected at least 1")
     entry = (hardware or load_hardware())[chip_id]
-    return Cluster(entry.chip(), entry.network(gpus_per_node, inter_node_gbit_per_s_per_gpu), n_chips)
+    return Cluster(entry.chip(), entry.network(domain_size, bandwidth), n_chips)

@@ -1,1 +1,11 @@
 """Parallel plans for a given model and cluster: enumerated, scored, chosen, explained."""
+
+from typing import TYPE_CHECKING
+
+from jaxscale._lazy import public_face
+
+if TYPE_CHECKING:
+    from jaxscale.plans.published_designs import compare_design as compare_design
+    from jaxscale.plans.published_designs import published_designs as published_designs
+
+public_face(__name__)

@@ -63,7 +63,7 @@ def _value_and_slopes(fn: Callable[..., Any], numbers: Any, rest: Any) -> tuple[
     return jax.value_and_grad(lambda leaves: fn(*eqx.combine(leaves, rest)))(numbers)
 
 
-def named(elasticities: Any, names: tuple[str, ...] = ()) -> list[tuple[str, float]]:
+def named_elasticities(elasticities: Any, names: tuple[str, ...] = ()) -> list[tuple[str, float]]:
     """Elasticities as a flat list, the largest in size first: what a bar plot shows.
 
     Args:

@@ -18,6 +18,7 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import optimizer_state_bytes, weight_bytes
 from jaxscale.plan.plan import Plan
 from jaxscale.runs import RowDescription
+from jaxscale.units import GBIT
 from jaxscale.workload import Transformer
 
 
@@ -177,5 +178,6 @@ def _asked_cluster(row: RowDescription) -> Hashable:
 
 
 def _cluster(row: RowDescription, hardware: Hardware) -> Cluster:
-    entry = hardware[row.gpu]
-    return Cluster(entry.chip(), entry.network(row.gpus_per_node, row.inter_node_gbit_per_s_per_gpu), row.n_gpus)
+    entry, gbit_per_s = hardware[row.gpu], row.inter_node_gbit_per_s_per_gpu
+    bandwidth = None if gbit_per_s is None else gbit_per_s * GBIT
+    return Cluster(entry.chip(), entry.network(row.gpus_per_node, bandwidth), row.n_gpus)

@@ -6,10 +6,43 @@ that paper (`fits/hardware_trends.py`), since the runs behind the default fit do
 hops decide; so step times differ from those of `jaxscale.predict` with the default fit.
 """
 
-from jaxscale.trends.deployment_library import deployment as deployment
-from jaxscale.trends.layout import Deployment as Deployment
-from jaxscale.trends.layout import ParallelLayout as ParallelLayout
-from jaxscale.trends.outcome import Outcome as Outcome
-from jaxscale.trends.scaling_curves import best_tensor_degree as best_tensor_degree
-from jaxscale.trends.scaling_curves import strong_scaling as strong_scaling
-from jaxscale.trends.scaling_curves import weak_scaling as weak_scaling
+from typing import TYPE_CHECKING
+
+from jaxscale._lazy import public_face
+
+if TYPE_CHECKING:
+    from jaxscale.trends.batch_rule import Batch as Batch
+    from jaxscale.trends.crossover import LAYOUTS as LAYOUTS
+    from jaxscale.trends.crossover import BestDegree as BestDegree
+    from jaxscale.trends.crossover import best_degrees as best_degrees
+    from jaxscale.trends.crossover import layout_speeds as layout_speeds
+    from jaxscale.trends.crossover import overtaking as overtaking
+    from jaxscale.trends.deployment_library import Overlay as Overlay
+    from jaxscale.trends.deployment_library import deployment as deployment
+    from jaxscale.trends.deployment_library import fitted_overlay as fitted_overlay
+    from jaxscale.trends.deployment_library import unfitted_overlay as unfitted_overlay
+    from jaxscale.trends.fully_sharded import layer_gather as layer_gather
+    from jaxscale.trends.generations import CHANGES as CHANGES
+    from jaxscale.trends.generations import generations as generations
+    from jaxscale.trends.generations import side_by_side as side_by_side
+    from jaxscale.trends.generations import what_if as what_if
+    from jaxscale.trends.layout import Deployment as Deployment
+    from jaxscale.trends.layout import ParallelLayout as ParallelLayout
+    from jaxscale.trends.layout import cluster_at as cluster_at
+    from jaxscale.trends.layout import plan_at as plan_at
+    from jaxscale.trends.measured_series import SCALING_TABLES as SCALING_TABLES
+    from jaxscale.trends.measured_series import held_out_series as held_out_series
+    from jaxscale.trends.measured_series import shipped_series as shipped_series
+    from jaxscale.trends.measured_series import summarise as summarise
+    from jaxscale.trends.outcome import Outcome as Outcome
+    from jaxscale.trends.published_scaling import published_values as published_values
+    from jaxscale.trends.published_scaling import reproduce as reproduce
+    from jaxscale.trends.returns import Returns as Returns
+    from jaxscale.trends.returns import last_worthwhile_chip as last_worthwhile_chip
+    from jaxscale.trends.returns import marginal_returns as marginal_returns
+    from jaxscale.trends.scaling_curves import best_tensor_degree as best_tensor_degree
+    from jaxscale.trends.scaling_curves import strong_scaling as strong_scaling
+    from jaxscale.trends.scaling_curves import weak_scaling as weak_scaling
+    from jaxscale.trends.uncertainty import sample_deployments as sample_deployments
+
+public_face(__name__)

@@ -56,17 +56,17 @@ def _hop_latency(hops: Mapping[str, Any]) -> tuple[float, float]:
     return hops["inside_us"] * 1e-6, hops["between_us"] * 1e-6
 
 
-def unfitted() -> Overlay:
+def unfitted_overlay() -> Overlay:
     """Hop latencies of NCCL's own tables and powers of other publications: nothing of the figures compared with."""
     hops, power = table()["hop_latency"], {name: entry["value"] for name, entry in table()["power"].items()}
     return Overlay(_hop_latency(hops), (hops["spread"], hops["spread"]), power)
 
 
-def fitted() -> Overlay:
+def fitted_overlay() -> Overlay:
     """The two hop latencies, and the powers of memory-bound kernels and collectives, of `fits/hardware_trends.py`."""
     hops = fitted_table()["hop_latency"]
     spread = (hops["inside_spread"], hops["between_spread"])
-    return Overlay(_hop_latency(hops), spread, {**unfitted().power, **fitted_table()["power"]})
+    return Overlay(_hop_latency(hops), spread, {**unfitted_overlay().power, **fitted_table()["power"]})
 
 
 def systems() -> tuple[str, ...]:
@@ -134,7 +134,7 @@ def deployment(
     Raises:
         InputError: an unknown model or chip, or a cap that is not above idle power.
     """
-    overlay = overlay or fitted()
+    overlay = overlay or fitted_overlay()
     work = table()["workload"]
     chosen = model(name_or_model, **changes) if isinstance(name_or_model, str) else name_or_model
     system, chips = system_of(gpu), cluster(gpu, 1, hardware=hardware)

@@ -180,7 +180,7 @@ def shipped_series(coefficients: Coefficients, tables: Sequence[str] | None = No
     return found
 
 
-def held_out(series: Series, residual: Mapping[tuple[str, int], float]) -> Series | None:
+def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -> Series | None:
     """The series with predictions of fits that did not see its runs.
 
     Args:

@@ -11,7 +11,7 @@ from jaxscale._resources import fit_path, read_toml
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, from_values, prior_medians
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
 from jaxscale.calibration.record import Z90
-from jaxscale.trends.deployment_library import Overlay, fitted, table
+from jaxscale.trends.deployment_library import Overlay, fitted_overlay, table
 from jaxscale.trends.layout import Deployment
 
 
@@ -44,7 +44,7 @@ def sample_deployments(
     Returns:
         Deployments; every leaf [sample].
     """
-    overlay = overlay or fitted()
+    overlay = overlay or fitted_overlay()
     random = np.random.default_rng(seed)
     centre, spread = unconstrain(deployment.coefficients), coefficient_spreads()
     draws = random.standard_normal((n_samples, centre.size + 2))

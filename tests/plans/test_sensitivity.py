@@ -15,7 +15,7 @@ from jaxscale.plan.plan import Plan
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.score import as_arrays
-from jaxscale.plans.sensitivity import choice_probability, elasticity, improvements, named
+from jaxscale.plans.sensitivity import choice_probability, elasticity, improvements, named_elasticities
 from jaxscale.step import step_time
 
 COEFFICIENTS = prior_medians()
@@ -75,7 +75,7 @@ def test_equals_finite_differences(elasticities):
 
 def test_unit_of_time(elasticities):
     """Euler: with time in other units every rate and latency scales, and so must the step; the sum is -1 exactly."""
-    flat = dict(named(elasticities, NAMES))
+    flat = dict(named_elasticities(elasticities, NAMES))
     rates = sum(value for name, value in flat.items() if "peak_flops" in name or "bandwidth" in name)
     seconds = [f"coefficients.{name}" for name, prior in priors().items() if prior.unit == "s"]
     latencies = sum(value for name, value in flat.items() if "network.latency" in name or name in seconds)
@@ -84,7 +84,7 @@ def test_unit_of_time(elasticities):
 
 
 def test_named_is_sorted(elasticities):
-    pairs = named(elasticities, NAMES)
+    pairs = named_elasticities(elasticities, NAMES)
     sizes = [abs(value) for _, value in pairs]
     assert sizes == sorted(sizes, reverse=True)
     assert "cluster.chip.peak_flops[2]" in dict(pairs)

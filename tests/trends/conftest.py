@@ -3,7 +3,7 @@
 import pytest
 
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.deployment_library import deployment, fitted, unfitted
+from jaxscale.trends.deployment_library import deployment, fitted_overlay, unfitted_overlay
 from jaxscale.trends.published_scaling import reproduce
 
 
@@ -22,10 +22,10 @@ def weak():
 @pytest.fixture(scope="session")
 def fitted_answers():
     """Answers with the two fitted latencies."""
-    return reproduce(fitted())
+    return reproduce(fitted_overlay())
 
 
 @pytest.fixture(scope="session")
 def unfitted_answers():
     """Answers with NCCL's own latencies."""
-    return reproduce(unfitted())
+    return reproduce(unfitted_overlay())

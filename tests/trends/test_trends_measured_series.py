@@ -11,7 +11,14 @@ from jaxscale.calibration.store import load_fit
 from jaxscale.predict import predict
 from jaxscale.report.figures import ScalingSeries, scaling_series
 from jaxscale.runs import read_runs
-from jaxscale.trends.measured_series import SCALING_TABLES, held_out, shipped_series, slope, summarise, table_series
+from jaxscale.trends.measured_series import (
+    SCALING_TABLES,
+    held_out_series,
+    shipped_series,
+    slope,
+    summarise,
+    table_series,
+)
 
 RESIDUALS = Path(__file__).resolve().parents[2] / "fits" / "residuals.csv"
 
@@ -31,7 +38,8 @@ def test_slopes_of_four_fifths_of_the_series_are_right_to_two_hundredths(series)
 def test_a_fit_to_nothing_misses_more_slopes(series):
     """Negative control: throughput per chip that never falls."""
     flat = [
-        held_out(s, {(s.table, int(r)): np.log(m) for r, m in zip(s.rows, s.measured, strict=True)}) for s in series
+        held_out_series(s, {(s.table, int(r)): np.log(m) for r, m in zip(s.rows, s.measured, strict=True)})
+        for s in series
     ]
     assert summarise([s for s in flat if s is not None]).within < summarise(series).within - 0.1
 
@@ -39,10 +47,10 @@ def test_a_fit_to_nothing_misses_more_slopes(series):
 def test_held_out_slopes_are_close_too(series):
     with RESIDUALS.open(newline="") as file:
         residual = {(row["table"], int(row["row"])): float(row["five_fold"]) for row in csv.DictReader(file)}
-    unseen = [s for s in (held_out(s, residual) for s in series) if s is not None]
+    unseen = [s for s in (held_out_series(s, residual) for s in series) if s is not None]
     assert len(unseen) == len(series)
     assert summarise(unseen).median <= 0.02
-    assert held_out(series[0], {}) is None
+    assert held_out_series(series[0], {}) is None
 
 
 def test_a_slope_is_that_of_a_power_law():

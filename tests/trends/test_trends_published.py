@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.store import load_fit
-from jaxscale.trends.deployment_library import calibrated, deployment, fitted, fitted_table, table, unfitted
+from jaxscale.trends.deployment_library import (
+    calibrated,
+    deployment,
+    fitted_overlay,
+    fitted_table,
+    table,
+    unfitted_overlay,
+)
 from jaxscale.trends.published_scaling import FIGURES, published_values, reproduce
 
 
@@ -33,7 +40,7 @@ def test_the_best_tensor_parallel_degree_moves_from_one_to_two_or_four(fitted_an
 
 
 def test_the_pooled_fit_foretells_part_of_the_fall_and_the_move_without_any_fitted_latency():
-    pooled = reproduce(unfitted(), load_fit())
+    pooled = reproduce(unfitted_overlay(), load_fit())
     assert 1 / 3 < pooled.values["throughput_fall"] / published_values()["throughput_fall"][0] < 4 / 3
     assert pooled.best_degree[0] == 1.0 and 2.0 <= pooled.best_degree[1] <= 4.0
 
@@ -49,7 +56,7 @@ def test_chips_without_runs_in_the_workloads_table_have_pooled_coefficients():
 
 
 def test_only_latencies_and_two_powers_are_fitted():
-    before, after = unfitted(), fitted()
+    before, after = unfitted_overlay(), fitted_overlay()
     changed = {name for name in before.power if before.power[name] != after.power[name]}
     assert changed == {"memory", "network"}
     for name in changed:
@@ -69,7 +76,7 @@ def test_the_stored_answers_are_those_of_the_model(fitted_answers, unfitted_answ
 
 
 def test_without_ring_latency_the_throughput_would_not_fall():
-    instant = dataclasses.replace(fitted(), hop_latency=(1e-12, 1e-12))
+    instant = dataclasses.replace(fitted_overlay(), hop_latency=(1e-12, 1e-12))
     answers = reproduce(instant)
     value, tolerance = published_values()["throughput_fall"]
     assert abs(answers.values["throughput_fall"] - value) > tolerance
