@@ -141,40 +141,17 @@ def test_the_circle_check_can_fail():
     assert not import_circle(import_graph({"jaxscale/a.py": "import jaxscale.b", "jaxscale/b.py": "import numpy"}))
 
 
-SHARED_NAMES = {
-    "Hardware": "the command `jaxscale hardware` is named after its verb",
-    "Limits": "the command `jaxscale limits` is named after its verb",
-}
+SHARED_NAMES: dict[str, str] = {}
 """Classes and functions that more than one module may define, with the reason."""
 
 SHARED_NAMES_TO_RENAME = {
-    "Layout": "trends",
-    "Optimum": "limits, optimise",
-    "Problem": "fit, limits, optimise",
-    "Scenario": "burst, limits, trends",
-    "Traffic": "costs, limits",
+    "Problem": "fit, optimise",
     "as_arrays": "plans",
-    "concatenate": "burst, runs",
-    "descend": "fit, optimise",
-    "describe": "cli, limits, runs",
-    "draw": "limits, trends",
     "matmuls_beside": "costs",
-    "neighbours": "designs, limits",
-    "number": "report, runs",
-    "outcomes": "fit, trends",
-    "packed": "limits, optimise",
+    "number": "runs",
     "padded": "fit, runs",
-    "pick": "designs, limits",
     "power_law": "designs, laws",
-    "read_table": "cli, runs",
-    "scenario": "limits, trends",
-    "search": "designs, fit, limits",
-    "show": "cli, runs",
-    "stack": "limits, optimise",
-    "step_time": "burst",
-    "summary_json": "cli, fit",
-    "transfer_time": "burst, costs",
-    "tree_latency": "costs, limits",
+    "search": "designs, fit",
     "utilisation": "limits, runs",
 }
 """Names defined more than once that are still to be told apart, with the folders that define them. Only to shrink."""
@@ -182,12 +159,8 @@ SHARED_NAMES_TO_RENAME = {
 SHARED_MODULES = {
     "plan": "the module of the command `jaxscale plan` is named after its verb",
     "predict": "the module of the command `jaxscale predict` is named after its verb",
-    "sweep": "the module of the command `jaxscale sweep` is named after its verb",
 }
 """Names that more than one module of the package may have, with the reason."""
-
-SHARED_MODULES_TO_RENAME = {"tables": "cli, report"}
-"""Names of modules that are still to be told apart, with their folders. Only to shrink."""
 
 
 def shared_names(sources: dict[str, str]) -> set[str]:
@@ -209,7 +182,7 @@ def shared_modules(paths: Iterable[str]) -> set[str]:
 
 def test_a_name_means_one_thing():
     assert shared_names(SOURCES) <= set(SHARED_NAMES) | set(SHARED_NAMES_TO_RENAME)
-    assert shared_modules(SOURCES) <= set(SHARED_MODULES) | set(SHARED_MODULES_TO_RENAME)
+    assert shared_modules(SOURCES) <= set(SHARED_MODULES)
 
 
 def test_the_name_check_can_fail():
