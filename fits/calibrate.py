@@ -21,8 +21,9 @@ import numpy as np
 from left_out import log_residuals, without
 
 from jaxscale._resources import data_path
-from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.record import Calibration, Scatter, software_stack, table_of
+from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.seen import software_stack, table_of
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.intervals import scatter_by, typical
@@ -61,7 +62,7 @@ def digest(names: list[str]) -> str:
     return hashlib.sha256(contents).hexdigest()[:16]
 
 
-def last_fit(name: str) -> Coefficients | None:
+def last_fit(name: str) -> Fit | None:
     """The fit that is shipped under a name; None for a table that has none yet."""
     return load_fit(name) if (FOLDER / "results" / f"{name}.toml").is_file() else None
 
@@ -102,11 +103,9 @@ def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[
     found = [entry for kind in ("new_model", "larger") for entry in by_source[kind]]
     found += [typical(kind, entries) for kind, entries in by_source.items()]
     found += new_source_scatter(everything, by_source["unseen"])
-    record = result.coefficients.calibration or Calibration("default")
     novel = {entry.kind for entry in found}
-    usual = [entry for entry in record.scatter if entry.kind not in novel]
-    record = dataclasses.replace(record, scatter=(*usual, *found))
-    return dataclasses.replace(result, coefficients=dataclasses.replace(result.coefficients, calibration=record))
+    usual = [entry for entry in result.fit.scatter if entry.kind not in novel]
+    return dataclasses.replace(result, fit=dataclasses.replace(result.fit, scatter=(*usual, *found)))
 
 
 def new_source_scatter(everything: Measured, left_out_stacks: Sequence[Scatter]) -> list[Scatter]:

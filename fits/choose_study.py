@@ -18,9 +18,9 @@ import numpy as np
 from markdown import markdown_table
 
 from jaxscale._arrays import number
-from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.oom import limit_of, memory_limit
-from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.calibration.memory_limit import memory_limit
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import load_fit
 from jaxscale.designs.integer_designs import Wish, pick, realise
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
@@ -54,7 +54,7 @@ def draw_model(generator: np.random.Generator) -> tuple[str, Transformer]:
     return name, pick(shape, 0)
 
 
-def draw_problem(generator: np.random.Generator, coefficients: Coefficients) -> tuple[dict[str, Any], PlanProblem]:
+def draw_problem(generator: np.random.Generator, fit: Fit) -> tuple[dict[str, Any], PlanProblem]:
     """A model, a cluster that may hold it, and a batch."""
     name, shape = draw_model(generator)
     gpu = str(generator.choice(CHIPS))
@@ -66,10 +66,10 @@ def draw_problem(generator: np.random.Generator, coefficients: Coefficients) -> 
         n_chips = 3 * n_chips // 4
     batch = int(2 ** generator.integers(5, 14)) * int(generator.choice([1, 3]))
     machine, levels = cluster(gpu, n_chips), {"gpu": gpu, "precision": "bf16"}
-    limit = memory_limit(memory_bytes, limit_of(coefficients, levels), 0.1)
+    limit = memory_limit(memory_bytes, fit.memory_limit(levels), 0.1)
     said = {"template": name, "params": f"{params:.4g}", "n_layers": round(number(shape.n_layers))}
     said |= {"d_model": round(number(shape.d_model)), "gpu": gpu, "n_gpus": n_chips, "batch": batch}
-    return said, PlanProblem(shape, machine, batch, resolve(coefficients, levels), limit)
+    return said, PlanProblem(shape, machine, batch, fit.coefficients(levels), limit)
 
 
 def exhaustive(problem: PlanProblem) -> tuple[float, int, float]:
@@ -84,9 +84,9 @@ def exhaustive(problem: PlanProblem) -> tuple[float, int, float]:
 
 def draw(count: int, seed: int) -> list[tuple[dict[str, Any], PlanProblem]]:
     """Problems for which some plan fits, with the best of all plans."""
-    generator, coefficients, drawn = np.random.default_rng(seed), load_fit(), []
+    generator, fit, drawn = np.random.default_rng(seed), load_fit(), []
     while len(drawn) < count:
-        said, problem = draw_problem(generator, coefficients)
+        said, problem = draw_problem(generator, fit)
         best, plans, seconds = exhaustive(problem)
         if np.isfinite(best):
             drawn.append(({**said, "plans": plans, "best_s": best, "exhaustive_s": round(seconds, 3)}, problem))

@@ -14,7 +14,8 @@ import jax.random as jr
 import numpy as np
 from calibrate import FOLDER, load_tables
 
-from jaxscale.calibration.coefficients import names, prior_medians
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.store import load_fit
 from jaxscale.fit.fitting import cross_validate
 from jaxscale.fit.objective import Problem
 from jaxscale.fit.prepare import fit_problem
@@ -82,7 +83,7 @@ def held_out_error(problem: Problem, measured: Measured) -> float:
 
 def problem_of(measured: Measured) -> Problem:
     """The fit of one table from the priors."""
-    problem, _ = fit_problem(measured, prior_medians())
+    problem, _ = fit_problem(measured, load_fit("prior"))
     return problem
 
 

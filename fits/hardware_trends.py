@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from scipy.optimize import least_squares
 
-from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.record import Fit
 from jaxscale.trends.deployment_library import Overlay, calibrated, table, unfitted_overlay
 from jaxscale.trends.published_scaling import FIGURES, Reproduction, published_values, reproduce
 
@@ -35,13 +35,13 @@ def at_power(shares: np.ndarray, start: Overlay) -> Overlay:
     return dataclasses.replace(start, power={**start.power, **dict(zip(POWERS, map(float, shares), strict=True))})
 
 
-def fit_latencies(start: Overlay, coefficients: Coefficients) -> tuple[Overlay, np.ndarray]:
+def fit_latencies(start: Overlay, fit: Fit) -> tuple[Overlay, np.ndarray]:
     """Hop latencies, and the covariance of their logarithms."""
     wanted = published_values()
     prior, spread = np.log(start.hop_latency), np.asarray(start.spread)
 
     def residuals(log_latency: np.ndarray) -> np.ndarray:
-        found = reproduce(at_latency(log_latency, start), coefficients).values
+        found = reproduce(at_latency(log_latency, start), fit).values
         misfit = [(found[name] - wanted[name][0]) / wanted[name][1] for name in LATENCY_FIGURES]
         return np.concatenate([misfit, (log_latency - prior) / spread])
 
@@ -51,14 +51,14 @@ def fit_latencies(start: Overlay, coefficients: Coefficients) -> tuple[Overlay, 
     return at_latency(best.x, start), np.linalg.inv(best.jac.T @ best.jac)
 
 
-def fit_power(start: Overlay, coefficients: Coefficients) -> Overlay:
+def fit_power(start: Overlay, fit: Fit) -> Overlay:
     """Two powers: least squares of the published level and difference, by their uncertainty, and of the priors."""
     wanted, entries = published_values(), table()["published"]
     prior = np.asarray([start.power[name] for name in POWERS])
     spread = np.asarray([table()["power"][name]["spread"] for name in POWERS])
 
     def misfit(shares: np.ndarray) -> np.ndarray:
-        found = reproduce(at_power(shares, start), coefficients).values
+        found = reproduce(at_power(shares, start), fit).values
         figures = [(found[name] - wanted[name][0]) / entries[name]["uncertainty"] for name in POWER_FIGURES]
         return np.concatenate([figures, (shares - prior) / spread])
 
@@ -101,11 +101,11 @@ def to_toml(overlay: Overlay, covariance: np.ndarray, data_hash: str, before: Re
 def main() -> None:
     """Fit and write."""
     jax.config.update("jax_enable_x64", True)
-    start, coefficients = unfitted_overlay(), calibrated(table()["workload"]["gpu"])
-    latencies, covariance = fit_latencies(start, coefficients)
-    overlay = fit_power(latencies, coefficients)
-    before, after = (reproduce(found, coefficients) for found in (start, overlay))
-    data_hash = dict(coefficients.calibration.provenance)["data_sha256"]
+    start, fit = unfitted_overlay(), calibrated(table()["workload"]["gpu"])
+    latencies, covariance = fit_latencies(start, fit)
+    overlay = fit_power(latencies, fit)
+    before, after = (reproduce(found, fit) for found in (start, overlay))
+    data_hash = dict(fit.provenance)["data_sha256"]
     RESULT.write_text(to_toml(overlay, covariance, data_hash, before, after), encoding="utf-8")
     for name, (value, _) in published_values().items():
         print(

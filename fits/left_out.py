@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.calibration.coefficients import Coefficients, prior_medians
-from jaxscale.fit.fitting import Attempt, calibration_record, moved
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import load_fit
+from jaxscale.fit.fitting import Attempt, fit_record
 from jaxscale.fit.objective import Problem, predicted_logs, reweighted
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.polish import Solution
@@ -21,7 +22,7 @@ def without(
     effects: tuple[Effect, ...],
     kept: np.ndarray,
     parameters: Float[Array, " parameter"],
-) -> Coefficients:
+) -> Fit:
     """The fit of some of the runs as it would be shipped, so that what they do not show counts as never seen.
 
     Args:
@@ -32,21 +33,20 @@ def without(
         parameters: where to begin.
 
     Returns:
-        The fitted coefficients with their record.
+        The fit.
     """
-    return fit_of(measured.take(kept), problem, effects, refine(reweighted(problem, kept), parameters))
+    return recorded(measured.take(kept), problem, effects, refine(reweighted(problem, kept), parameters))
 
 
-def fit_of(fitted: Measured, problem: Problem, effects: tuple[Effect, ...], solution: Solution) -> Coefficients:
-    """Coefficients of a solution with the record that the fitted runs leave."""
+def recorded(fitted: Measured, problem: Problem, effects: tuple[Effect, ...], solution: Solution) -> Fit:
+    """Fit of a solution, as the fitted runs leave it."""
     attempt = Attempt(problem, effects, solution, np.zeros((len(fitted.batch), 2)))
-    record = calibration_record("without", fitted, prior_medians(), attempt, "")
-    return moved(prior_medians(), problem.parametrisation.spread, solution.parameters, record)
+    return fit_record("without", fitted, load_fit("prior"), attempt, "")
 
 
-def log_residuals(measured: Measured, coefficients: Coefficients) -> np.ndarray:
+def log_residuals(measured: Measured, fit: Fit) -> np.ndarray:
     """Logs of predicted over measured step time and peak memory of each run; memory is nan where unknown [row, 2]."""
     batch = jax.tree.map(jnp.asarray, measured.batch)
-    predicted = predicted_logs(batch, jnp.asarray(base_of(measured, coefficients)))
+    predicted = predicted_logs(batch, jnp.asarray(base_of(measured, fit)))
     found = (measured.step_time, measured.peak_memory)
     return np.stack([np.asarray(log) - np.log(value) for log, value in zip(predicted, found, strict=True)], axis=1)

@@ -12,7 +12,7 @@ import numpy as np
 from calibrate import load_tables
 from left_out import log_residuals
 
-from jaxscale.calibration.record import software_stack
+from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
 from jaxscale.runs.arrays import Measured, concatenate
 

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from markdown import markdown_table
 
-from jaxscale.calibration.oom import probability_of_oom
-from jaxscale.calibration.record import Z90, Calibration
+from jaxscale.calibration.intervals import Z90
+from jaxscale.calibration.memory_limit import probability_of_oom
+from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
 from jaxscale.errors import InputError
 from jaxscale.fit.memory_limits import Outcomes, memory_limits, outcomes
@@ -23,12 +24,12 @@ PROBABILITIES = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.01)
 """Edges of the classes of stated probability in the reliability table [1]."""
 
 
-def stated_and_observed(runs: Outcomes, record: Calibration) -> tuple[np.ndarray, np.ndarray]:
+def stated_and_observed(runs: Outcomes, fit: Fit) -> tuple[np.ndarray, np.ndarray]:
     """Probability of running out by the limits of runs of other models, and whether a run ran out [row]."""
     probability = np.empty(len(runs.ran_out))
     for model in set(runs.models):
         own = runs.models == model
-        limits = {limit.source: limit for limit in memory_limits(runs.take(~own), record)}
+        limits = {limit.source: limit for limit in memory_limits(runs.take(~own), fit)}
         uses = zip(np.flatnonzero(own), np.exp(runs.log_use[own]).tolist(), runs.sources[own], strict=True)
         for row, use, source in uses:
             probability[row] = probability_of_oom(use, 1.0, limits[source])
@@ -39,10 +40,10 @@ def ultrascale_oom() -> tuple[np.ndarray, np.ndarray]:
     """Stated probability of running out of memory, and whether a run did, of the Ultra-Scale runs [row]."""
     fitted = load_fit()
     runs = outcomes(read_runs(FOLDER.parent / "data/runs/ultrascale_playbook_h100.csv"), fitted)
-    if runs is None or fitted.calibration is None:
-        raise InputError("no Ultra-Scale run ran out of memory, or the default fit has no record of its runs")
+    if runs is None:
+        raise InputError("no Ultra-Scale run ran out of memory")
     with jax.enable_x64(True):
-        return stated_and_observed(runs, fitted.calibration)
+        return stated_and_observed(runs, fitted)
 
 
 def reliability(probability: np.ndarray, ran_out: np.ndarray) -> list[tuple[str, int, float, float]]:

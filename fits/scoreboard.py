@@ -14,7 +14,8 @@ from paces import paces
 from reliability import ended_table, oom_table, reliability_figure, ultrascale_oom
 from transfer import N_DRAWS, N_SHOTS
 
-from jaxscale.calibration.record import Z90, Calibration, software_stack
+from jaxscale.calibration.intervals import Z90
+from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.intervals import half_width
 from jaxscale.runs.arrays import concatenate
@@ -176,9 +177,9 @@ def typical_pace() -> float:
 
 def memory_widths(data: dict[str, np.ndarray]) -> np.ndarray:
     """Half-width of the 90 % interval of log peak memory of a run whose model the fit never saw [row]."""
-    record = load_fit().calibration or Calibration("none")
+    fit = load_fit()
     unseen = {"architecture": "no model of the fit"}
-    scatter = {setup: record.scatter_of({"source": setup, **unseen}).memory for setup in set(data["setup"])}
+    scatter = {setup: fit.interval({"source": setup, **unseen}).memory for setup in set(data["setup"])}
     return Z90 * np.asarray([scatter[setup] for setup in data["setup"]])
 
 

@@ -14,11 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from calibrate import FOLDER, load_tables
-from left_out import fit_of
+from left_out import recorded
 
-from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.calibration.store import load_fit, to_toml
-from jaxscale.files import write_whole
+from jaxscale.calibration.store import load_fit
 from jaxscale.fit.objective import Problem
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.prepare import fit_problem, parameters_of
@@ -45,7 +43,7 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     until, draw = time.monotonic() + 60.0 * float(sys.argv[1]), np.random.default_rng()
     measured = concatenate([table for table, _ in load_tables().values()])
-    problem, effects = fit_problem(measured, prior_medians())
+    problem, effects = fit_problem(measured, load_fit("prior"))
     shipped = jnp.asarray(parameters_of(load_fit(), problem, effects))
     lowest = settled(problem, refine(problem, shipped))
     print(f"shipped: {lowest.loss:.2f}", flush=True)
@@ -54,8 +52,8 @@ def main() -> None:
         print(f"{found.loss:.2f}", flush=True)
         if found.loss < lowest.loss - SETTLED:
             lowest = found
-            place = fit_of(measured, problem, effects, lowest)
-            write_whole(FOLDER / "results" / "default.toml", to_toml(place, {}, "to be finished by fits/calibrate.py"))
+            place = recorded(measured, problem, effects, lowest)
+            place.save(FOLDER / "results" / "default.toml", comment="to be finished by fits/calibrate.py")
 
 
 if __name__ == "__main__":

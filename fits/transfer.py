@@ -14,8 +14,8 @@ import numpy as np
 from calibrate import FOLDER, load_tables
 from left_out import log_residuals, without
 
-from jaxscale.calibration.coefficients import Coefficients, prior_medians
-from jaxscale.calibration.record import software_stack
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.fitting import fit_measured
 from jaxscale.fit.prepare import fit_problem, parameters_of
@@ -26,18 +26,18 @@ N_DRAWS = 6
 MIN_RUNS = 16
 
 
-def errors(measured: Measured, coefficients: Coefficients) -> np.ndarray:
+def errors(measured: Measured, fit: Fit) -> np.ndarray:
     """Absolute percentage error of step time of each run [%]."""
-    return 100.0 * np.abs(np.expm1(log_residuals(measured, coefficients)[:, 0]))
+    return 100.0 * np.abs(np.expm1(log_residuals(measured, fit)[:, 0]))
 
 
-def few_shot(measured: Measured, start: Coefficients) -> list[tuple[float, float]]:
+def few_shot(measured: Measured, start: Fit) -> list[tuple[float, float]]:
     """Median error of the other runs before and after a fit of a few, for each draw [%]."""
     found = []
     for seed in range(N_DRAWS):
         order = np.random.default_rng(seed).permutation(len(measured.batch))
         shots, others = measured.take(np.sort(order[:N_SHOTS])), measured.take(np.sort(order[N_SHOTS:]))
-        fitted = fit_measured(shots, start=start, n_starts=1).coefficients
+        fitted = fit_measured(shots, start=start, n_starts=1).fit
         found.append((float(np.median(errors(others, start))), float(np.median(errors(others, fitted)))))
     return found
 
@@ -47,7 +47,7 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
-    problem, effects = fit_problem(everything, prior_medians())
+    problem, effects = fit_problem(everything, load_fit("prior"))
     shipped = jnp.asarray(parameters_of(load_fit(), problem, effects))
     setups = np.asarray([software_stack(source) for source in everything.levels["source"]])
     rows = []

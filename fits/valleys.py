@@ -17,7 +17,7 @@ import numpy as np
 from calibrate import FOLDER, load_tables, schemes
 from left_out import fit_of, log_residuals
 
-from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.calibration.store import load_fit
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.prepare import fit_problem
@@ -57,7 +57,7 @@ def whole() -> Whole:
         "five_fold": fold_of(groups_of(measured), N_FOLDS),
         "left_out_model": schemes(measured)["model"],
     }
-    return Whole(measured, names, *fit_problem(measured, prior_medians()), folds)
+    return Whole(measured, names, *fit_problem(measured, load_fit("prior")), folds)
 
 
 def residuals_without(scheme: str, fold: int) -> np.ndarray:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jaxscale._resources import data_path as data_path
     from jaxscale.calibration.coefficients import Coefficients as Coefficients
     from jaxscale.calibration.coefficients import prior_medians as prior_medians
+    from jaxscale.calibration.record import Fit as Fit
     from jaxscale.calibration.store import load_fit as load_fit
-    from jaxscale.calibration.store import resolve as resolve
     from jaxscale.costs.matmul import dense_forward as dense_forward
     from jaxscale.designs.best_design import Budget as Budget
     from jaxscale.designs.best_design import optimize_shape as optimize_shape

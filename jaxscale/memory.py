@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxscale._arrays import as_arrays
 from jaxscale._smooth import Temperature, several, smooth_max, smooth_min
-from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.coefficients import Coefficients, checked
 from jaxscale.costs import overhead
 from jaxscale.costs.data import LocalParams, held_params, local_params
 from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
@@ -254,7 +254,7 @@ def memory(
     Returns:
         The terms of the peak [byte].
     """
-    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
+    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
     c = coefficients
     params = local_params(model, plan, temperature)
     optimizer, gradients, weights = (held_params(params, plan, stage, temperature) for stage in (1, 2, 3))

@@ -1,6 +1,6 @@
 """`predict`: step time with interval, memory and cost terms for every row of a runs table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ import numpy as np
 
 from jaxscale._compile import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.oom import probability_of_oom
-from jaxscale.calibration.record import Z90, Calibration, interval_ends, scatter_of
-from jaxscale.calibration.store import load_fit, resolve_rows
+from jaxscale.calibration.intervals import Z90, interval_ends
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.memory_limit import probability_of_oom
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import fit_of
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.memory import memory
 from jaxscale.plan.plan import violations
@@ -113,17 +115,14 @@ def _evaluate(batch: RunBatch, coefficients: Coefficients) -> tuple[StepTime, ja
     return jax.vmap(one)(batch, coefficients)
 
 
-def predict(
-    runs: Runs, coefficients: Coefficients | str | Path = "default", hardware: Hardware | None = None
-) -> Prediction:
+def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | None = None) -> Prediction:
     """Predict every row of a table.
 
     Measured columns are never read to make a prediction: a row without them is a planned run.
 
     Args:
         runs: the table.
-        coefficients: pooled coefficients, or a fit by its name or file; with a calibration record, effects and scatter
-            of each row's levels apply.
+        fit: a fit, or its name or file; the effects and the scatter of each row's levels apply.
         hardware: catalogue of chips; the shipped one where None.
 
     Returns:
@@ -132,24 +131,22 @@ def predict(
     Raises:
         InputError: no such fit.
     """
-    coefficients = coefficients if isinstance(coefficients, Coefficients) else load_fit(coefficients)
+    fit = fit_of(fit)
     described = describe_runs(runs, hardware)
     numbers, terms = (
         {name: np.full(len(runs), np.nan) for name in names} for names in (NUMBERS, StepTime.__dataclass_fields__)
     )
     notes = list(described.notes)
     if described.batch is not None:
-        levels = [row.effects for row in described.descriptions]
-        answers, parts = _answers(described.batch, coefficients, levels)
+        levels = Levels.of_rows([row.effects for row in described.descriptions])
+        answers, parts = _answers(described.batch, fit, levels)
         numbers, terms = (
             {name: _at(described.index, column, len(runs)) for name, column in found.items()}
             for found in (answers, parts)
         )
-        counts = np.asarray(described.batch.cluster.n_chips).tolist()
-        rows = zip(described.index, levels, counts, _broken_rules(described.batch), strict=True)
-        for position, row, chips, broken in rows:
-            said = (notes[position], broken, _unseen(coefficients, row, chips))
-            notes[position] = "; ".join(text for text in said if text)
+        new = fit.notes(levels, np.asarray(described.batch.cluster.n_chips))
+        for position, broken, unseen in zip(described.index, _broken_rules(described.batch), new, strict=True):
+            notes[position] = "; ".join(text for text in (notes[position], broken, unseen) if text)
     times = measured_times(runs, described)
     return Prediction(
         **numbers,
@@ -169,36 +166,18 @@ def _at(index: np.ndarray, column: np.ndarray, n: int) -> np.ndarray:
     return rows
 
 
-def _answers(
-    batch: RunBatch, coefficients: Coefficients, levels: Sequence[Mapping[str, str | None]]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _answers(batch: RunBatch, fit: Fit, levels: Levels) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """`NUMBERS` of each run by name, and the terms of its step by name [answered row]."""
-    count, record = len(batch), coefficients.calibration
-    step, peak = _evaluate(*padded((batch, resolve_rows(coefficients, levels)), count))
+    count = len(batch)
+    step, peak = _evaluate(*padded((batch, fit.coefficients_of(levels)), count))
     total, peak = (np.asarray(values)[:count] for values in (step.total, peak))
     terms = {name: np.asarray(values)[:count] for name, values in step.terms().items()}
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
-    scatter = [scatter_of(record, row, float(n)) for row, n in zip(levels, chips, strict=True)]
-    known = record or Calibration("none")
-    limits = [known.memory_limit_of(row, entry.memory) for row, entry in zip(levels, scatter, strict=True)]
-    lo, hi = interval_ends(total, np.asarray([entry.time for entry in scatter]))
-    memory_lo, memory_hi = interval_ends(peak, Z90 * np.asarray([entry.memory for entry in scatter]))
-    uses = zip(peak.tolist(), capacity.tolist(), limits, strict=True)
-    oom = np.asarray([probability_of_oom(*use) for use in uses])
+    interval = fit.interval(levels, chips)
+    lo, hi = interval_ends(total, interval.time)
+    memory_lo, memory_hi = interval_ends(peak, Z90 * interval.memory)
+    oom = probability_of_oom(peak, capacity, fit.memory_limit(levels, chips))
     return dict(zip(NUMBERS, (total, lo, hi, peak, memory_lo, memory_hi, oom), strict=True)), terms
-
-
-def _unseen(coefficients: Coefficients, levels: Mapping[str, str | None], n_chips: float) -> str:
-    record = coefficients.calibration
-    if record is None:
-        return ""
-    said = {
-        "not in the fit, pooled values used": record.unseen(levels),
-        "known from the start of the fit alone": record.from_start_alone(levels),
-    }
-    notes = [f"{what}: {', '.join(found)}" for what, found in said.items() if found]
-    most = record.most_chips_of(levels)
-    return "; ".join([*notes, *[f"on more chips than the fit saw: {n_chips:g}, not {most:g}"] * (n_chips > most)])
 
 
 def _broken_rules(batch: RunBatch) -> list[str]:

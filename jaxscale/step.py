@@ -7,7 +7,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_arrays
 from jaxscale._smooth import Temperature, exposed
-from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.coefficients import Coefficients, checked
 from jaxscale.costs import (
     accumulation,
     attention,
@@ -121,7 +121,7 @@ def microbatch_times(
     2.5 of fused attention. Full recomputation repeats the forward pass with its collectives, selective recomputation
     the attention core alone.
     """
-    model, plan, cluster, coefficients = compute = as_arrays((model, plan, cluster, coefficients))
+    model, plan, cluster, coefficients = compute = as_arrays((model, plan, cluster, checked(coefficients)))
     link = effective_link(cluster.network, coefficients)
     dense = matmul.dense_forward(*compute, temperature)
     weights = dense + matmul.expert_forward(*compute, temperature)
@@ -170,7 +170,7 @@ def step_time(
     Returns:
         The terms of the step [s].
     """
-    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
+    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
     layers = microbatch_times(model, plan, cluster, coefficients, temperature)
     link = effective_link(cluster.network, coefficients)
     # A layer cannot run faster than the host launches its kernels.

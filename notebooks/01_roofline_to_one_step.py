@@ -17,7 +17,7 @@
 # A chip is two numbers, a matrix multiplication is one formula, a training step is a sum of seventeen of them. This
 # notebook builds up from the first to the last, and ends with what makes the sum useful: it differentiates.
 #
-# The coefficients here are the priors (`js.load_fit("prior")`): what is known before any measured run. Calibrated ones
+# The coefficients here are the priors (`js.prior_medians()`): what is known before any measured run. Calibrated ones
 # change the numbers, not the story.
 
 # %%
@@ -35,7 +35,7 @@ from jaxscale import report
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
 folder.mkdir(exist_ok=True)
-coefficients = js.load_fit("prior")
+coefficients = js.prior_medians()
 
 # %% [markdown]
 # ## 1. A chip: the roofline

@@ -85,7 +85,7 @@ print(before.notes[0])
 
 # %%
 result = js.fit(mine, start=start, name="my-cluster")
-after = js.predict(later, result.coefficients)
+after = js.predict(later, result.fit)
 errors_after = after.errors()
 print(f"with ten runs: median error {errors_after['median_ape']:.1f} %, mean {errors_after['mape']:.1f} %")
 print(f"inside the 90 % interval: {100 * errors_after['coverage_90']:.0f} %")
@@ -143,7 +143,7 @@ Image(report.png(report.figures.residuals_by_column(np.log(after.step_time / aft
 # %%
 model, cluster = js.model("mpt-7b"), js.cluster("h100-80gb", 128)
 levels = {"gpu": "h100-80gb", "precision": "bf16"}
-choice = js.best_plan(model, cluster, 1024, coefficients=result.coefficients, levels=levels, top=3)
+choice = js.best_plan(model, cluster, 1024, fit=result.fit, levels=levels, top=3)
 print(choice.summary())
 
 # %% [markdown]

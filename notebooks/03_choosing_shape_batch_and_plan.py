@@ -60,7 +60,7 @@ days = np.asarray([30.0, 45.0, 60.0, 75.0, 90.0, 120.0, 150.0, 180.0])
 front = js.designs.pareto_front(choice.relaxed, choice.goals, "time", DAY * days)
 path = np.asarray([(float(design.model.d_model), float(design.model.n_layers)) for design in front.designs])
 best, plan = choice.rounded.model, choice.rounded.plan
-fitted = js.resolve(js.load_fit(), levels)
+fitted = js.load_fit().coefficients(levels)
 widths, depths = np.geomspace(6144, 40960, 40), np.geomspace(48, 320, 40)
 
 

@@ -29,7 +29,6 @@ import jax
 import numpy as np
 from IPython.display import Image
 
-import jaxscale as js
 from jaxscale import report, trends
 
 jax.config.update("jax_enable_x64", True)
@@ -58,7 +57,7 @@ def show(figure, name):
 
 # %%
 before, after = (trends.reproduce(overlay) for overlay in (trends.unfitted_overlay(), trends.fitted_overlay()))
-pooled = trends.reproduce(trends.unfitted_overlay(), js.load_fit())
+pooled = trends.reproduce(trends.unfitted_overlay(), "default")
 answers = {
     name: (value, *(found.values[name] for found in (before, after, pooled)))
     for name, (value, _) in trends.published_values().items()
@@ -299,14 +298,14 @@ for name, (deployment, share) in workloads.items():
 # tenth and more, and slopes measured on it are themselves uncertain by more than the tolerance.
 
 # %%
-series = [s for s in trends.shipped_series(js.load_fit(), trends.SCALING_TABLES) if s.n_sizes >= 4]
+series = [s for s in trends.shipped_series(tables=trends.SCALING_TABLES) if s.n_sizes >= 4]
 in_sample = trends.summarise(series)
 with Path("../fits/residuals.csv").open(newline="") as file:
     residual = {(row["table"], int(row["row"])): float(row["five_fold"]) for row in csv.DictReader(file)}
 unseen = trends.summarise([s for s in (trends.held_out_series(s, residual) for s in series) if s is not None])
 for said, result in (("shipped fit", in_sample), ("5-fold cross-validation", unseen)):
     print(f"{said}: {100 * result.within:.0f} % of {result.n} slopes within 0.02, median error {result.median:.4f}")
-sweep = [s for s in trends.shipped_series(js.load_fit(), ["ultrascale_playbook_h100"]) if s.n_sizes >= 4]
+sweep = [s for s in trends.shipped_series(tables=["ultrascale_playbook_h100"]) if s.n_sizes >= 4]
 found = trends.summarise(sweep)
 own = float(np.median([s.slope_scatter() for s in sweep]))
 print(

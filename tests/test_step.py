@@ -23,7 +23,8 @@ from registry import (
     stack,
 )
 
-from jaxscale.calibration.coefficients import prior_medians, priors
+import jaxscale as js
+from jaxscale.calibration.coefficients import checked, prior_medians, priors
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.models import model
@@ -341,3 +342,14 @@ def test_mfu_of_a_known_run():
     seconds = model_flops(shape) * tokens_per_step(shape, plan) / (16384 * 400e12)
     np.testing.assert_allclose(model_flops_utilisation(shape, plan, machine, seconds), 400.0 / 989.4, rtol=1e-3)
     assert model_flops_utilisation(shape, plan, machine, seconds, causal=True) < 400.0 / 989.4
+
+
+def test_the_model_takes_coefficients_and_no_whole_fit():
+    """Pooled values would pass for those of the run: the wrong object is an error."""
+    setting, fit = (js.model("llama3-8b"), js.Plan(dp=8), js.cluster("h100-80gb", 8)), js.load_fit("prior")
+    for model_of in (js.step_time, js.memory):
+        with pytest.raises(TypeError):
+            model_of(*setting, fit)
+        assert model_of(*setting, fit.coefficients()).total > 0.0
+    with pytest.raises(TypeError, match=r"takes Coefficients, not Fit; .* fit.coefficients\(levels\)"):
+        checked(fit)

@@ -12,7 +12,6 @@ import equinox as eqx
 
 from jaxscale._arrays import Number, as_float
 from jaxscale._resources import data_path, read_toml
-from jaxscale.calibration.record import Calibration
 
 MEMORY_COEFFICIENTS = (
     "activation_factor",
@@ -30,10 +29,7 @@ def _coefficient() -> Any:
 
 
 class Coefficients(eqx.Module):
-    """Fitted parameters of every cost term; `data/coefficients.toml` has their units, priors and sources.
-
-    The static `calibration` records effects of levels, scatter and provenance of the fit they come from.
-    """
+    """Fitted parameters of every cost term; `data/coefficients.toml` has their units, priors and sources."""
 
     matmul_efficiency: Number = _coefficient()
     fp8_efficiency: Number = _coefficient()
@@ -80,7 +76,6 @@ class Coefficients(eqx.Module):
     logit_memory_bytes: Number = _coefficient()
     gradient_memory_factor: Number = _coefficient()
     framework_bytes: Number = _coefficient()
-    calibration: Calibration | None = eqx.field(static=True, default=None)
 
 
 class Prior(NamedTuple):
@@ -123,12 +118,26 @@ def _prior(entry: Mapping[str, Any]) -> Prior:
 
 def names() -> tuple[str, ...]:
     """Names of the coefficients, in field order."""
-    return tuple(name for name in Coefficients.__dataclass_fields__ if name != "calibration")
+    return tuple(Coefficients.__dataclass_fields__)
 
 
-def from_values(values: Sequence[Any], calibration: Calibration | None = None) -> Coefficients:
+def from_values(values: Sequence[Any]) -> Coefficients:
     """Coefficients from their values, one for each of `names()` and in that order."""
-    return Coefficients(*values, calibration=calibration)
+    return Coefficients(*values)
+
+
+def checked(coefficients: Any) -> Coefficients:
+    """The argument, if it is `Coefficients`.
+
+    Raises:
+        TypeError: anything else, such as a whole fit.
+    """
+    if isinstance(coefficients, Coefficients):
+        return coefficients
+    raise TypeError(
+        f"the model takes Coefficients, not {type(coefficients).__name__}; a fit gives them for the levels of a run: "
+        "fit.coefficients(levels)"
+    )
 
 
 def values_of(coefficients: Coefficients) -> tuple[float, ...]:

@@ -1,10 +1,10 @@
 """Levels of many runs by kind (source, framework, chip, ...), as columns of codes and names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 NO_LEVEL = -1
 """Code of a run that names no level of a kind."""
@@ -70,3 +70,55 @@ class Levels:
             key = np.unique(key * (len(self.names[kind]) + 1) + codes + 1, return_inverse=True)[1]
         first = np.unique(key, return_index=True)[1]
         return self.take(first), key
+
+    def missing(self, kind: str) -> Bool[np.ndarray, " row"]:
+        """Whether a run has no level of a kind [row]."""
+        return self.codes[kind] == NO_LEVEL if kind in self.codes else np.full(self.n_rows, True)
+
+    def has(self, holds: Callable[[str], bool], kind: str, *, of_none: bool = False) -> Bool[np.ndarray, " row"]:
+        """Whether a statement holds of each run's level of a kind.
+
+        Args:
+            holds: the statement, of the name of a level; asked once for each name.
+            kind: of level.
+            of_none: the answer for runs without a level of the kind.
+
+        Returns:
+            The answers [row].
+        """
+        if kind not in self.codes:
+            return np.full(self.n_rows, of_none)
+        answers = [bool(holds(name)) for name in self.names[kind]]
+        return np.asarray([*answers, of_none])[self.codes[kind]]
+
+    def numbers(self, value: Callable[[str], float], kind: str, *, of_none: float = np.nan) -> np.ndarray:
+        """A number for each run, by its level of a kind; `of_none` for runs without one [row]."""
+        if kind not in self.codes:
+            return np.full(self.n_rows, of_none)
+        values = [float(value(name)) for name in self.names[kind]]
+        return np.asarray([*values, of_none])[self.codes[kind]]
+
+    def only(self, keep: Mapping[str, Callable[[str], bool]]) -> "Levels":
+        """Levels of the given kinds whose names are to be kept; runs of other names have no level of the kind."""
+        codes = {}
+        for kind in (kind for kind in keep if kind in self.codes):
+            codes[kind] = np.where(self.has(keep[kind], kind), self.codes[kind], NO_LEVEL)
+        return Levels(codes, {kind: self.names[kind] for kind in codes}, self.n_rows)
+
+    def replace(self, rows: Bool[np.ndarray, " row"], levels: Mapping[str, str]) -> "Levels":
+        """The levels with others for some runs.
+
+        Args:
+            rows: which runs.
+            levels: their new levels by kind.
+
+        Returns:
+            The levels of all runs.
+        """
+        codes, names = dict(self.codes), dict(self.names)
+        for kind, name in levels.items():
+            known = names.get(kind, ())
+            names[kind] = known if name in known else (*known, name)
+            before = codes.get(kind, np.full(self.n_rows, NO_LEVEL))
+            codes[kind] = np.where(rows, names[kind].index(name), before)
+        return Levels(codes, names, self.n_rows)

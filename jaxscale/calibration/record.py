@@ -1,342 +1,243 @@
-"""What a fit knows beyond the pooled coefficients: effects of levels, scatter of runs, provenance.
+"""The record of a fit: pooled coefficients, effects of levels, intervals, limits of memory, provenance.
 
-A plain hashable record on the host. It rides on `Coefficients` as static data: it is looked up when rows of a table are
-turned into coefficients, never traced.
+A plain record on the host. The model takes `Coefficients` alone, which a fit gives for the levels of a run.
 """
 
 import functools
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-KINDS = (
-    "framework",
-    "gpu",
-    "precision",
-    "number_format",
-    "attention_kernel",
-    "fused_norm",
-    "release",
-    "release_gpu",
-    "mixture",
-    "architecture",
-    "local_shape",
-)
-"""Kinds of level whose effects add to that of the source."""
+from jaxscale.calibration.coefficients import Coefficients, from_values, names, values_of
+from jaxscale.calibration.coordinates import constrain_values, unconstrain
+from jaxscale.calibration.effects import LevelEffect, total_shifts
+from jaxscale.calibration.intervals import Interval, Scatter, Scatters
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.memory_limit import MemoryLimit
+from jaxscale.calibration.seen import Place, Seen
+from jaxscale.calibration.toml_text import toml_text
+from jaxscale.files import write_whole
 
-SETTINGS = ("sequences", "recompute", "parallelism")
-"""Kinds of level without effects, of which a fit of few runs knows those of its own: it tells nothing of others."""
-
-NOTED_KINDS = ("source", "framework", "gpu", "precision", "attention_kernel", "architecture", *SETTINGS)
-"""Kinds of level of which a prediction says so where no fitted run had the one of its run."""
-
-OTHER_SOURCES = "framework_sources"
-"""Kind of the effect that a framework's sources foretell for a source that was never fitted."""
-
-UNNAMED = "unnamed"
-"""Kind of the runs of a framework, or of none that is named, that name no source."""
-
-Z90 = 1.6448536269514722
-"""Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""
-
-
-def is_apart(source: str) -> bool:
-    """Whether a level of the source is a part of its runs that differs from the others (`source/framework/part`)."""
-    return source != software_stack(source)
-
-
-def software_stack(source: str) -> str:
-    """Source and framework of a level of the source, without a part that is set apart."""
-    return "/".join(source.split("/")[:2])
-
-
-def table_of(source: str) -> str:
-    """Name of the table of measured runs that a level of the source belongs to."""
-    return source.split("/")[0]
+AnyLevels = Levels | Mapping[str, str | None]
+"""Levels of many runs, or the level of one run by kind."""
 
 
 @dataclass(frozen=True)
-class LevelEffect:
-    """Shift of the unconstrained coefficients of runs that belong to one level.
+class Fit:
+    """Coefficients fitted to measured runs, and how they differ and scatter between levels of runs.
 
     Attributes:
-        kind: source, one of `KINDS`, or `OTHER_SOURCES`.
-        level: its name.
-        shifts: coefficient names and shifts of their log (or logit) [1].
-    """
-
-    kind: str
-    level: str
-    shifts: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """Relative scatter of runs around the prediction, measured on runs that the fit did not see.
-
-    Attributes:
-        kind: kind of level (`source`, `framework`), `unnamed` for runs without a source, `unseen` for a new framework,
-            `new_source` for a new source of a framework that is known, `new_model` and `larger` for runs of a source on
-            a model, or on more chips, than the fit ever saw.
-        level: its name; the framework of `unnamed` and `new_source`, the source of `new_model` and `larger`, empty for
-            any of these, or where no framework is named; empty for `unseen`.
-        time: half-width of the central 90 % interval of log step time [1].
-        memory: standard deviation of log peak memory [1]; nan where too few runs state one.
-    """
-
-    kind: str
-    level: str
-    time: float
-    memory: float
-
-    def __post_init__(self) -> None:
-        """One object of nan is compared as equal to itself, two are not: records read twice must compile once."""
-        if math.isnan(self.memory):
-            object.__setattr__(self, "memory", math.nan)
-
-
-NO_RUNS = Scatter("unseen", "", math.log(2.0), 0.3)
-"""Scatter where no run says more: within a factor of two."""
-
-
-@dataclass(frozen=True)
-class MemoryLimit:
-    """How much memory runs of a source may take before they run out of it.
-
-    Attributes:
-        source: whose runs; empty for those of any.
-        usable: predicted peak at which half of the runs run out, over the memory of the chip [1].
-        scatter: standard deviation of the log of the peak about it [1].
-    """
-
-    source: str
-    usable: float
-    scatter: float
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The fit that another one started from, which still answers for runs that only it has seen the like of.
-
-    Attributes:
-        values: its pooled coefficients, in field order.
-        record: of its calibration.
-    """
-
-    values: tuple[float, ...]
-    record: "Calibration"
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Record of a calibration.
-
-    Attributes:
-        name: what it is called.
+        name: of the fit.
+        pooled: coefficients of runs of no level in particular.
         effects: by level; a level that is not listed has the pooled value.
         scatter: by level.
-        known: kind and name of every level seen in the fit, also those without an effect.
+        known: kind and name of every level of the fitted runs, effects or none.
         largest: sources and the most chips of any of their runs in the fit [1].
         provenance: keys and values: data hash, versions, number of runs, held-out error.
         limits: of memory, of the sources that showed them.
-        own: the source and the framework of the fitted runs, where all of them share one; a run that does not name its
-            own is taken to be like them.
+        own: source and framework of the fitted runs, where all of them share one; a run that names neither is taken to
+            be like them.
         fitted: kind and name of the sources and frameworks of the fitted runs.
-        origin: the fit that this one started from.
+        parent: fit from which the search started; it answers for runs of sources and frameworks that it alone knows.
     """
 
     name: str
+    pooled: Coefficients
     effects: tuple[LevelEffect, ...] = ()
     scatter: tuple[Scatter, ...] = ()
-    known: tuple[tuple[str, str], ...] = ()
+    known: tuple[Place, ...] = ()
     largest: tuple[tuple[str, float], ...] = ()
     provenance: tuple[tuple[str, str], ...] = ()
     limits: tuple[MemoryLimit, ...] = ()
-    own: tuple[tuple[str, str], ...] = ()
-    fitted: tuple[tuple[str, str], ...] = ()
-    origin: Origin | None = None
+    own: tuple[Place, ...] = ()
+    fitted: tuple[Place, ...] = ()
+    parent: "Fit | None" = None
 
-    def origin_of(self, levels: Mapping[str, str | None]) -> Origin | None:
-        """The fit that this one started from, where it alone knows the source of a run, or else its framework.
+    def coefficients(self, levels: Mapping[str, str | None] | None = None) -> Coefficients:
+        """Coefficients of one run: the pooled ones moved by the effects of its levels.
 
-        What a few runs of one cluster teach of it says nothing of others.
+        Args:
+            levels: level of the run by kind: source, framework, gpu, precision, attention_kernel, release, ...
+
+        Returns:
+            Coefficients, each a number.
         """
-        if self.origin is None:
-            return None
-        levels = self.named(levels)
-        for place in ((kind, levels.get(kind)) for kind in ("source", "framework")):
-            if place in self.fitted:
-                return None
-            if place in self.origin.record._known:
-                return self.origin
-        return None
+        rows = self.unconstrained(Levels.of_rows([levels or {}]))
+        return from_values(constrain_values(rows[0]).tolist())
 
-    def named(self, levels: Mapping[str, str | None]) -> Mapping[str, str | None]:
-        """Levels of a run with the source and framework of the fitted ones, if it names neither or only the latter."""
-        own = dict(self.own)
-        is_foreign = levels.get("framework") not in (None, "", own.get("framework"))
-        return levels if levels.get("source") or is_foreign else {**levels, **own}
+    def coefficients_of(self, levels: Levels) -> Coefficients:
+        """Coefficients of many runs, stacked: each an array [row]."""
+        return from_values(list(constrain_values(self.unconstrained(levels)).T))
+
+    def unconstrained(self, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
+        """Unconstrained coefficients of runs, effects of their levels included [row, coefficient]."""
+        rows = unconstrain(self.pooled) + total_shifts(self.effects, self.seen, self.seen.named(levels))
+        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
+            rows[others] = self.parent.unconstrained(levels.take(others))
+        return rows
+
+    def interval(self, levels: AnyLevels, n_chips: Any = 0.0) -> Interval:
+        """Half-width of the 90 % interval of log step time, and standard deviation of log peak memory.
+
+        What the fit never saw widens them, see `jaxscale.calibration.intervals`.
+
+        Args:
+            levels: of one run or of many.
+            n_chips: of each run [1], [row].
+
+        Returns:
+            The widths [1]: numbers for one run, else [row].
+        """
+        if not isinstance(levels, Levels):
+            one = self.interval(Levels.of_rows([levels]), n_chips)
+            return Interval(float(one.time[0]), float(one.memory[0]))
+        chips = np.broadcast_to(np.asarray(n_chips, float), (len(levels),))
+        widths = self._scatters.interval(self.seen.named(levels), chips)
+        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
+            of_parent = self.parent.interval(levels.take(others), chips[others])
+            for column, values in zip(widths, of_parent, strict=True):
+                column[others] = values
+        return widths
+
+    def memory_limit(self, levels: AnyLevels, n_chips: Any = 0.0) -> MemoryLimit:
+        """Memory that a run may take: as the runs of its source could, else all of it with the scatter of its peak.
+
+        Args:
+            levels: of one run or of many.
+            n_chips: of each run [1], [row].
+
+        Returns:
+            The limit; of many runs with a share and a scatter for each [row].
+        """
+        if not isinstance(levels, Levels):
+            one = self.memory_limit(Levels.of_rows([levels]), n_chips)
+            return MemoryLimit(one.source, float(one.usable[0]), float(one.scatter[0]))
+        chips = np.broadcast_to(np.asarray(n_chips, float), (len(levels),))
+        named, limits = self.seen.named(levels), self.limit_by_source
+        any_source = limits.get("", MemoryLimit("", 1.0, np.nan))
+        usable = named.numbers(lambda name: limits.get(name, _ALL).usable, "source", of_none=any_source.usable)
+        scatter = named.numbers(lambda name: limits.get(name, _ALL).scatter, "source", of_none=any_source.scatter)
+        scatter = np.where(np.isnan(scatter), self.interval(levels, chips).memory, scatter)
+        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
+            of_parent = self.parent.memory_limit(levels.take(others), chips[others])
+            usable[others], scatter[others] = of_parent.usable, of_parent.scatter
+        return MemoryLimit("", usable, scatter)
+
+    def most_chips(self, levels: AnyLevels) -> Any:
+        """Most chips of any fitted run of a run's source, or of any at all where the source is not known [1], [row]."""
+        if not isinstance(levels, Levels):
+            return float(self.most_chips(Levels.of_rows([levels]))[0])
+        most = self._scatters.most_chips(self.seen.named(levels))
+        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
+            most[others] = self.parent.most_chips(levels.take(others))
+        return most
+
+    def notes(self, levels: AnyLevels, n_chips: Any = 0.0) -> Any:
+        """Levels of a run that no fitted run had, and more chips than any had, in words; empty where nothing is new.
+
+        Args:
+            levels: of one run or of many.
+            n_chips: of each run [1], [row].
+
+        Returns:
+            The words: one text for one run, else [row].
+        """
+        if not isinstance(levels, Levels):
+            return str(self.notes(Levels.of_rows([levels]), n_chips)[0])
+        chips = np.broadcast_to(np.asarray(n_chips, float), (len(levels),))
+        texts = self.seen.notes(levels)
+        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
+            texts[others] = self.parent.seen.notes(levels.take(others))
+        most = self.most_chips(levels)
+        for row in np.flatnonzero(chips > most):
+            more = f"on more chips than the fit saw: {chips[row]:g}, not {most[row]:g}"
+            texts[row] = f"{texts[row]}; {more}" if texts[row] else more
+        return texts
 
     @functools.cached_property
-    def _by_level(self) -> dict[tuple[str, str], list[LevelEffect]]:
-        found: dict[tuple[str, str], list[LevelEffect]] = {}
-        for effect in self.effects:
-            found.setdefault((effect.kind, effect.level), []).append(effect)
-        return found
-
-    def shifts(self, levels: Mapping[str, str | None]) -> dict[str, float]:
-        """Total shift of each coefficient for a run of the given levels, by coefficient name [1].
-
-        The source's own effect is used where the source is known, else what its framework's sources foretell; effects
-        of framework, chip, precision, kernel and release add to it. A precision is the number format of its name where
-        no other is given, as fp8 where it is not mxfp8.
-        """
-        levels = self.named(levels)
-        levels = {**levels, "number_format": levels.get("number_format") or levels.get("precision")}
-        is_known = ("source", levels.get("source")) in self._known
-        source = ("source", levels.get("source")) if is_known else (OTHER_SOURCES, levels.get("framework"))
-        total: dict[str, float] = {}
-        for kind, level in (source, *((kind, levels.get(kind)) for kind in KINDS)):
-            for effect in self._by_level.get((kind, level or ""), []):
-                for name, shift in effect.shifts:
-                    total[name] = total.get(name, 0.0) + shift
-        return total
+    def seen(self) -> Seen:
+        """Levels of the runs of the fit and of its parent."""
+        parent = self.parent.seen if self.parent is not None else None
+        return Seen(frozenset(self.known), frozenset(self.fitted), self.own, parent)
 
     @functools.cached_property
-    def _known(self) -> frozenset[tuple[str, str]]:
-        return frozenset(self.known)
+    def _scatters(self) -> Scatters:
+        return Scatters(self.scatter, dict(self.largest), self.seen)
+
+    @property
+    def scatter_by_level(self) -> dict[Place, Scatter]:
+        """Scatters by kind and name of their level."""
+        return self._scatters.by_level
 
     @functools.cached_property
     def known_sources(self) -> frozenset[str]:
-        """Sources of the runs that the fit has seen."""
+        """Sources of the fitted runs."""
         return frozenset(level for kind, level in self.known if kind == "source")
-
-    @functools.cached_property
-    def scatter_by_level(self) -> dict[tuple[str, str], Scatter]:
-        """Scatters by kind and name of their level."""
-        # The first entry of a level counts: a new fit puts its own before those of its start.
-        return {(scatter.kind, scatter.level): scatter for scatter in reversed(self.scatter)}
-
-    def scatter_of(self, levels: Mapping[str, str | None], n_chips: float = 0.0) -> Scatter:
-        """Scatter of a run of the given levels: its source's, its framework's, or that of an unseen framework.
-
-        What the fit never saw widens the interval: a chip or a precision to that of an unseen framework at least, or of
-        a new source where the fit that it started from had seen it; a source, a model, or more chips than any run of
-        the source had, to what such runs showed when they were left out.
-
-        Args:
-            levels: level of the run by kind.
-            n_chips: of the run [1].
-
-        Returns:
-            The widest scatter that applies, of time and of memory.
-        """
-        if origin := self.origin_of(levels):
-            return origin.record.scatter_of(levels, n_chips)
-        levels = self.named(levels)
-        found = [self._usual_scatter(levels), *self._novel_scatter(levels, n_chips)]
-        widest = max(found, key=lambda entry: entry.time)
-        return replace(widest, memory=max(entry.memory for entry in found if math.isfinite(entry.memory)))
-
-    def _usual_scatter(self, levels: Mapping[str, str | None]) -> Scatter:
-        """Of the run's source, or its framework, or an unseen one; of memory, that of the first of them with one."""
-        source, framework = levels.get("source") or "", levels.get("framework") or ""
-        first = ("source", source) if source else (UNNAMED, framework)
-        places = (self.scatter_by_level.get(place) for place in (first, ("framework", framework)))
-        found = [*(scatter for scatter in places if scatter is not None), self._unseen_scatter, NO_RUNS]
-        return replace(found[0], memory=next(entry.memory for entry in found if math.isfinite(entry.memory)))
-
-    @functools.cached_property
-    def _unseen_scatter(self) -> Scatter:
-        return self.scatter_by_level.get(("unseen", ""), NO_RUNS)
-
-    def _is_unseen(self, kind: str, level: str | None) -> bool:
-        return bool(self.known and level and self._tells_of(kind)) and (kind, level) not in self._known
-
-    def _tells_of(self, kind: str) -> bool:
-        """Whether a level of a kind that is not known is a new one: settings are known to fits of few runs alone."""
-        return kind not in SETTINGS or kind in self._known_kinds
-
-    @functools.cached_property
-    def _known_kinds(self) -> frozenset[str]:
-        return frozenset(kind for kind, _ in self.known)
-
-    def _started_with(self, kind: str, level: str | None) -> bool:
-        """Whether a fit that this one goes back to has seen a level."""
-        start = self.origin.record if self.origin is not None else None
-        return start is not None and ((kind, level) in start._known or start._started_with(kind, level))
-
-    def _novel_scatter(self, levels: Mapping[str, str | None], n_chips: float) -> list[Scatter]:
-        source, framework = levels.get("source") or "", levels.get("framework") or ""
-        # A source of which too few runs were left out to tell its scatter is new for all that is known of it.
-        is_fitted = (("source", source) if source else (UNNAMED, framework)) in self.scatter_by_level
-        is_new_source = not is_fitted and ("framework", framework) in self._known
-        # A kernel that was never timed sets a run apart about as much as another system does.
-        is_new_source = is_new_source or self._is_unseen("attention_kernel", levels.get("attention_kernel"))
-        # Sequences, recomputation or kinds of parallelism that no run had tell as little of a system.
-        is_new_source = is_new_source or any(self._is_unseen(kind, levels.get(kind)) for kind in SETTINGS)
-        places = [(kind, levels.get(kind)) for kind in ("gpu", "precision")]
-        new = [place for place in places if self._is_unseen(*place)]
-        of_start = [self._started_with(*place) for place in new]
-        is_new_source = is_new_source or any(of_start)
-        novel = (
-            ("new_source", framework, is_new_source),
-            ("new_model", source, self._is_unseen("architecture", levels.get("architecture"))),
-            ("larger", source, n_chips > self._most_chips(source)),
-        )
-        found = [] if all(of_start) else [self._unseen_scatter]
-        for kind, level, is_novel in novel:
-            entries = (self.scatter_by_level.get((kind, name)) for name in (level, "") if is_novel)
-            found += [entry for entry in entries if entry is not None][:1]
-        return found
-
-    def _most_chips(self, source: str) -> float:
-        """Most chips of any run of a source, or of any at all where the source is not known."""
-        largest = dict(self.largest)
-        return largest.get(source, max(largest.values(), default=math.inf))
-
-    def most_chips_of(self, levels: Mapping[str, str | None]) -> float:
-        """Most chips of any run of a run's source, or of any at all where the source is not known [1]."""
-        if origin := self.origin_of(levels):
-            return origin.record.most_chips_of(levels)
-        return self._most_chips(self.named(levels).get("source") or "")
 
     @functools.cached_property
     def limit_by_source(self) -> dict[str, MemoryLimit]:
         """Limits of memory by source; the first entry of a source counts, as for the scatter."""
         return {limit.source: limit for limit in reversed(self.limits)}
 
-    def memory_limit_of(self, levels: Mapping[str, str | None], scatter: float) -> MemoryLimit:
-        """Limit of memory of a run of the given levels: its source's, else all of it with the scatter of its peak."""
-        if origin := self.origin_of(levels):
-            return origin.record.memory_limit_of(levels, scatter)
-        source = self.named(levels).get("source") or ""
-        return self.limit_by_source.get(source, MemoryLimit("", 1.0, scatter))
+    @property
+    def has_runs(self) -> bool:
+        """Whether the fit knows of measured runs; `prior` does not."""
+        return bool(self.known or self.effects or self.scatter)
 
-    def unseen(self, levels: Mapping[str, str | None]) -> list[str]:
-        """Levels of a run that neither the fit nor the one it started from saw, as `kind 'level'`."""
-        return [f"{kind} {level!r}" for kind, level in self._new(levels) if not self._started_with(kind, level)]
+    def save(
+        self, path: str | Path, parameters: Mapping[str, Mapping[str, Any]] | None = None, comment: str = ""
+    ) -> None:
+        """Write the fit as TOML, whole or not at all; `load_fit` reads it.
 
-    def from_start_alone(self, levels: Mapping[str, str | None]) -> list[str]:
-        """Levels of a run that the fit knows from the one it started from alone, as `kind 'level'`."""
-        return [f"{kind} {level!r}" for kind, level in self._new(levels) if self._started_with(kind, level)]
+        Args:
+            path: file to write.
+            parameters: lo, hi, unit and identified of each pooled coefficient, by name; left out where None.
+            comment: first line of the file.
 
-    def _new(self, levels: Mapping[str, str | None]) -> list[tuple[str, str]]:
-        """Levels of a run that are not among those of the runs of the fit that answers for it."""
-        if origin := self.origin_of(levels):
-            return origin.record._new(levels)
-        named = {kind: levels.get(kind) for kind in NOTED_KINDS if self._tells_of(kind)}
-        return [(kind, level) for kind, level in named.items() if level and (kind, level) not in self._known]
+        Raises:
+            InputError: the folder does not exist or cannot be written.
+        """
+        comment = comment or "jaxscale fit; load with jaxscale.load_fit or jaxscale predict --fit"
+        write_whole(path, toml_text({**self._document(parameters or {}), END: {}}, comment))
+
+    def _document(self, parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """The fit as nested tables."""
+        coefficients = dict(zip(names(), values_of(self.pooled), strict=True))
+        document: dict[str, Any] = {
+            "name": self.name,
+            "provenance": dict(self.provenance),
+            "coefficients": {
+                name: {"value": value, **_entry(parameters.get(name))} for name, value in coefficients.items()
+            },
+            "known": _names_by_kind(self.known),
+        }
+        document |= {"fitted": _names_by_kind(self.fitted)} if self.fitted else {}
+        document |= {"own": dict(self.own)} if self.own else {}
+        document["largest"] = {source: int(count) for source, count in self.largest}
+        document["effects"] = [{"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in self.effects]
+        document["scatter"] = [vars(entry) for entry in self.scatter]
+        document["memory_limits"] = [vars(limit) for limit in self.limits]
+        return document | ({"parent": self.parent._document({})} if self.parent is not None else {})
 
 
-def scatter_of(record: Calibration | None, levels: Mapping[str, str | None], n_chips: float) -> Scatter:
-    """Scatter of a run of the given levels on `n_chips` chips; `NO_RUNS` without a calibration."""
-    return NO_RUNS if record is None else record.scatter_of(levels, n_chips)
+END = "end"
+"""Last table of a file, without which it is not whole."""
+
+_ALL = MemoryLimit("", 1.0, np.nan)
+"""Limit of a source that showed none: all of the memory."""
 
 
-def interval_ends(middle: Any, half: Any) -> tuple[Any, Any]:
-    """Ends of intervals of given half-widths of the logarithm, in the unit of their middles."""
-    return middle * np.exp(-half), middle * np.exp(half)
+def _entry(parameter: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: parameter[key] for key in ("lo", "hi", "unit", "identified")} if parameter else {}
+
+
+def _names_by_kind(places: tuple[Place, ...]) -> dict[str, list[str]]:
+    """Names of levels by kind, sorted."""
+    by_kind: dict[str, list[str]] = {}
+    for kind, name in sorted(places):
+        by_kind.setdefault(kind, []).append(name)
+    return by_kind

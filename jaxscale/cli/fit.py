@@ -48,9 +48,10 @@ class FitCommand:
         if self.report is not None:
             check_folder(self.report)
         hardware = js.load_hardware(self.hardware)
-        start = js.load_fit(self.start)
         runs = runs_from_file(self.runs, self.skip_bad, hardware)
-        result = js.fit(runs, start=start, n_starts=self.n_starts, name=self.out.stem, hardware=hardware, progress=say)
+        result = js.fit(
+            runs, start=self.start, n_starts=self.n_starts, name=self.out.stem, hardware=hardware, progress=say
+        )
         say("finding how far each coefficient can go: intervals by profile likelihood")
         result.save(self.out)
         say(f"wrote {self.out}")

@@ -105,10 +105,7 @@ class LimitsCommand:
                 f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "
                 f"overlap are those of {gpu} and of the fit"
             )
-        found = {
-            name: transformer_curve(sizes, gpu, laws, coefficients=fit, hardware=hardware)
-            for name, laws in chosen.items()
-        }
+        found = {name: transformer_curve(sizes, gpu, laws, fit=fit, hardware=hardware) for name, laws in chosen.items()}
         if self.plot is not None:
             self._draw(sizes, {f"{name}, {gpu}": curve.utilisation for name, curve in found.items()})
         if self.json:

@@ -11,7 +11,7 @@ from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxscale.calibration.coefficients import Coefficients
+    from jaxscale.calibration.record import Fit
     from jaxscale.workload import Transformer
 
 
@@ -75,7 +75,7 @@ class PlanCommand:
             model,
             cluster,
             self.global_batch,
-            coefficients=fitted,
+            fit=fitted,
             levels=levels,
             space=space,
             top=self.top,
@@ -91,12 +91,12 @@ class PlanCommand:
         )
 
 
-def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
+def checked_framework(name: str | None, fitted: "Fit") -> str | None:
     """A framework by its name in letters of any case; where none is given that of all fitted runs, if they share one.
 
     Args:
         name: as it was given.
-        fitted: the calibration, whose runs may be of frameworks of the user's own.
+        fitted: the fit, whose runs may be of frameworks of the user's own.
 
     Returns:
         The name that tables and fit use.
@@ -104,13 +104,11 @@ def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
     Raises:
         InputError: neither the defaults nor the fit know it; says which there are.
     """
-    from jaxscale.calibration.record import Calibration
     from jaxscale.runs.defaults import known_frameworks
 
-    record = fitted.calibration or Calibration("none")
-    known = {*known_frameworks(), *(level for kind, level in record.known if kind == "framework")}
+    known = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
     if name is None:
-        return dict(record.own).get("framework")
+        return dict(fitted.own).get("framework")
     if name in known:
         return name
     if name.lower() in known:
@@ -118,12 +116,11 @@ def checked_framework(name: str | None, fitted: "Coefficients") -> str | None:
     raise InputError(f"--framework = {name!r} is unknown; expected one of {', '.join(sorted(known))}")
 
 
-def fitted_frameworks(fitted: "Coefficients") -> list[str]:
+def fitted_frameworks(fitted: "Fit") -> list[str]:
     """Frameworks of the runs of a user's own fit; none of a fit that started from no other."""
-    record = fitted.calibration
-    if record is None or record.origin is None:
+    if fitted.parent is None:
         return []
-    return sorted(level for kind, level in record.fitted if kind == "framework" and level)
+    return sorted(level for kind, level in fitted.fitted if kind == "framework" and level)
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":

@@ -45,7 +45,7 @@ class PredictCommand:
             check_writable(self.out, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = runs_from_file(self.runs, self.skip_bad, hardware)
-        prediction = js.predict(runs, js.load_fit(self.fit), hardware)
+        prediction = js.predict(runs, self.fit, hardware)
         errors = prediction.errors()
         answered = int((prediction.step_time > 0).sum())
         if answered < len(runs):

@@ -6,15 +6,16 @@ exact model: width, depth, MLP ratio, batch, micro-batch and every degree at onc
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._arrays import number
-from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.oom import limit_of, memory_limit
-from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.calibration.memory_limit import memory_limit
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import fit_of
 from jaxscale.designs.design_result import DesignChoice, RelaxedDesign
 from jaxscale.designs.design_space import N_COORDINATES
 from jaxscale.designs.quantities import QUANTITIES, Setting
@@ -30,7 +31,6 @@ from jaxscale.optimise.goals import Goals, goals
 from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import rough_search, start_points
 from jaxscale.plans.relaxation import families_for
-from jaxscale.plans.score import bare
 from jaxscale.units import DAY
 from jaxscale.workload import Transformer
 
@@ -139,7 +139,7 @@ def optimize_shape(
     budget: Budget,
     *,
     template: Transformer | str = "llama3-8b",
-    coefficients: Coefficients | None = None,
+    fit: Fit | str | Path = "default",
     levels: Mapping[str, str | None] | None = None,
     laws: Laws | None = None,
     bounds: Mapping[str, float | int] | None = None,
@@ -155,7 +155,7 @@ def optimize_shape(
         cluster: chips and network; the plan uses all chips.
         budget: time, loss, compute or size.
         template: proportions that are kept: vocabulary, sequence length, key/value heads, experts.
-        coefficients: fitted parameters; the shipped default where None.
+        fit: a fit, or its name or file.
         levels: framework, gpu and so on of the planned run, whose fitted effects apply.
         laws: of loss, batch, shape, failures and power; the defaults where None.
         bounds: further upper bounds by name of `QUANTITIES`, SI units, such as `{"tokens": 15e12}`.
@@ -174,12 +174,12 @@ def optimize_shape(
     n_chips = number(cluster.n_chips)
     if not (n_chips >= 1 and n_chips == round(n_chips)):
         raise InputError(f"n_chips = {n_chips:g} is out of range; expected a whole number of at least 1")
-    pooled = load_fit() if coefficients is None else coefficients
+    record, levels = fit_of(fit), levels or {}
     base = model(template) if isinstance(template, str) else template
     rules = default_laws() if laws is None else laws
-    limit = memory_limit(number(cluster.chip.hbm_bytes), limit_of(pooled, levels), oom_probability)
+    limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels), oom_probability)
     wanted = budget_goals(budget, rules, limit, bounds, objective)
-    fitted = bare(resolve(pooled, levels or {}))
+    fitted = record.coefficients(levels)
     settings = [Setting(base, cluster, fitted, rules, family, head_dim) for family in families_for(n_chips)]
     return search(settings, wanted, head_dim, n_starts, n_steps)
 

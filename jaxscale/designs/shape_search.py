@@ -28,7 +28,7 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import ShapeLaw, compute_exponent, shape_law
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
-from jaxscale.plans.score import as_arrays, bare
+from jaxscale.plans.score import as_arrays
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params
 
@@ -144,7 +144,7 @@ def search_shape(
         raise InputError(f"params = {wanted:g} is out of range; expected a number above 0")
     dtype = jnp.result_type(float)
     numbers = (wanted, compute_exponent(), head_dim)
-    fixed = (template, plan, cluster, bare(coefficients), law or shape_law())
+    fixed = (template, plan, cluster, coefficients, law or shape_law())
     problem = as_arrays(ShapeProblem(*fixed, *(jnp.asarray(number, dtype) for number in numbers)))
     # The width of a model grows as the cube root of its parameters at a constant aspect ratio.
     centre = math.log(number(template.d_model)) + math.log(wanted / number(n_params(template))) / 3.0

@@ -4,26 +4,21 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array
 
-from jaxscale.calibration.coefficients import Coefficients, from_values, names, prior_medians, values_of
+from jaxscale.calibration.coefficients import Coefficients, from_values, names
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
-from jaxscale.calibration.record import (
-    OTHER_SOURCES,
-    SETTINGS,
-    UNNAMED,
-    Calibration,
-    LevelEffect,
-    Origin,
-    Scatter,
-)
-from jaxscale.calibration.store import level_kinds, load_fit
+from jaxscale.calibration.effects import OTHER_SOURCES, LevelEffect
+from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.seen import SETTINGS, UNNAMED
+from jaxscale.calibration.store import fit_of, load_fit
 from jaxscale.errors import InputError
 from jaxscale.fit.intervals import measured_scatter, wider
 from jaxscale.fit.memory_limits import with_memory_limits
@@ -64,7 +59,7 @@ MIN_GROUPS = 3
 def fit(
     runs: Runs,
     *,
-    start: str | Coefficients | None = "default",
+    start: Fit | str | Path | None = "default",
     n_starts: int = 4,
     n_folds: int = 5,
     name: str = "fit",
@@ -75,8 +70,7 @@ def fit(
 
     Args:
         runs: the table; rows without a measured step time are left out.
-        start: fit to start from and shrink towards, by name or as its coefficients; None, or coefficients of no fit
-            such as `prior`, for the priors alone.
+        start: fit to start from and shrink towards, or its name or file; None, or `prior`, for the priors alone.
         n_starts: starting points of the search [1].
         n_folds: folds of the cross-validation; whole groups of (shape, chips, tp, pp) are left out together [1].
         name: what the fit is called.
@@ -89,15 +83,15 @@ def fit(
     Raises:
         InputError: too few measured rows, or no starting point.
     """
+    parent = None if start is None else fit_of(start)
     with jax.enable_x64(True):
         measured, index = measured_runs(runs, hardware)
         if progress is not None:
             tell(runs, measured, index, progress)
         data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
-        coefficients = load_fit(start) if isinstance(start, str) else start
         result = fit_measured(
             measured,
-            start=coefficients,
+            start=parent,
             n_starts=n_starts,
             n_folds=n_folds,
             name=name,
@@ -112,12 +106,12 @@ def fit(
 def fit_measured(
     measured: Measured,
     *,
-    start: Coefficients | None = None,
+    start: Fit | None = None,
     n_starts: int = 4,
     n_folds: int = 5,
     name: str = "fit",
     data_hash: str = "",
-    resumed: Coefficients | None = None,
+    resumed: Fit | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> FitResult:
     """Fit the coefficients to measured runs that are arrays already; see `fit`.
@@ -132,10 +126,10 @@ def fit_measured(
             raise InputError(f"{what} = {count} is out of range; expected at least {least}")
     if n < MIN_ROWS:
         raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
-    begun = start if start is not None else prior_medians()
+    begun = start if start is not None else load_fit("prior")
     measured = named_as(begun, measured)
-    pooled = answering(begun, measured)
-    problem, effects = fit_problem(measured, pooled)
+    parent = answering(begun, measured)
+    problem, effects = fit_problem(measured, parent)
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
     groups = groups_to_leave_out(measured)
     attempts = []
@@ -148,10 +142,9 @@ def fit_measured(
         attempts.append(Attempt(tight, effects, solution, held_out, tightness))
     alike = near_the_best(attempts)
     # Priors as wide as sources differ are what is known of a new one; of one that the start has fitted more is known.
-    best = alike[0] if knows(pooled, measured) else alike[len(alike) // 2]
-    record = calibration_record(name, measured, begun, best, data_hash)
+    best = alike[0] if knows(parent, measured) else alike[len(alike) // 2]
     return FitResult(
-        coefficients=moved(pooled, best.problem.parametrisation.spread, best.solution.parameters, record),
+        fit=fit_record(name, measured, begun, best, data_hash),
         problem=best.problem,
         solution=best.solution,
         effects=best.effects,
@@ -187,9 +180,9 @@ class Attempt(NamedTuple):
         return float(np.mean(np.abs(self.held_out[:, 0])))
 
 
-def candidates(problem: Problem, start: Coefficients | None, n: int) -> dict[float, Problem]:
-    """Problems by the width of their priors, tightest first; one where the start is no fit or n runs decide."""
-    if start is None or start.calibration is None:
+def candidates(problem: Problem, start: Fit | None, n: int) -> dict[float, Problem]:
+    """Problems by the width of their priors, tightest first; one where the start has no runs or n runs decide."""
+    if start is None or not start.has_runs:
         return {1.0: problem}
     around = about_start(problem)
     if n > FEW_RUNS:
@@ -244,25 +237,22 @@ def cross_validate(
     return predicted
 
 
-def moved(pooled: Coefficients, spread: Array, parameters: Array, record: Calibration) -> Coefficients:
-    """The pooled coefficients moved by standardised parameters, with a record of their calibration."""
-    shift = np.asarray(spread * parameters[: len(names())])
-    return from_values(constrain_values(unconstrain(pooled) + shift).tolist(), record)
+def moved(pooled: Coefficients, best: Attempt) -> Coefficients:
+    """Pooled coefficients moved by the standardised parameters of an attempt."""
+    shift = np.asarray(best.problem.parametrisation.spread * best.solution.parameters[: len(names())])
+    return from_values(constrain_values(unconstrain(pooled) + shift).tolist())
 
 
-def calibration_record(
-    name: str, measured: Measured, start: Coefficients, best: Attempt, data_hash: str
-) -> Calibration:
-    """Merge what the start knew with the effects and the scatter of this fit."""
-    before = answering(start, measured).calibration or Calibration(name)
-    begun = start.calibration or before
+def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_hash: str) -> Fit:
+    """Fit of some runs: effects, scatter and levels of an attempt, merged with those of its start."""
+    before = answering(start, measured)
     scale = np.asarray(best.problem.parametrisation.scale)
     values = scale * np.asarray(best.solution.parameters[len(names()) :])
     held_out = best.held_out
     effects = level_effects(best.effects, values)
     rows = levels_of(measured)
     ape = np.abs(np.expm1(held_out[:, 0]))
-    passed_on = {level for level in begun.known if level[0] not in (*OWN_KINDS, *SETTINGS)}
+    passed_on = {level for level in start.known if level[0] not in (*OWN_KINDS, *SETTINGS)}
     shown = {level for level in level_kinds(rows) if level[0] not in SETTINGS or len(rows) <= FEW_RUNS}
     unnamed = {(UNNAMED, row["framework"]) for row in rows if not row["source"]}
     provenance = {
@@ -272,8 +262,9 @@ def calibration_record(
         "jaxscale": version("jaxscale"),
         "jax": jax.__version__,
     }
-    return Calibration(
+    return Fit(
         name=name,
+        pooled=moved(before.pooled, best),
         effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
         scatter=own_scatter(before, measured, held_out) + (before.scatter or novel_scatter()),
         known=tuple(sorted(passed_on | shown | unnamed)),
@@ -282,11 +273,16 @@ def calibration_record(
         limits=before.limits,
         own=shared_levels(rows),
         fitted=level_kinds([{kind: row[kind] for kind in ("source", "framework")} for row in rows]),
-        origin=Origin(values_of(start), begun) if begun.known else None,
+        parent=start if start.known else None,
     )
 
 
-def own_scatter(before: Calibration, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
+def level_kinds(levels: Sequence[Mapping[str, str | None]]) -> tuple[tuple[str, str], ...]:
+    """Kind and name of every level that occurs, sorted."""
+    return tuple(sorted({(kind, level) for row in levels for kind, level in row.items() if level}))
+
+
+def own_scatter(before: Fit, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
     """Scatter that the runs of a fit show, by source and framework.
 
     Runs that the start was fitted to are no longer held out: they may widen what it knows of their level, no more.
@@ -301,8 +297,8 @@ def own_scatter(before: Calibration, measured: Measured, held_out: np.ndarray) -
 
 def novel_scatter() -> tuple[Scatter, ...]:
     """Scatter of new models, larger clusters and new sources in the shipped fit, for one that starts from none."""
-    record, novel = load_fit("default").calibration or Calibration("none"), ("new_model", "larger", "new_source")
-    return tuple(entry for entry in record.scatter if entry.kind in novel and not entry.level)
+    novel = ("new_model", "larger", "new_source")
+    return tuple(entry for entry in load_fit("default").scatter if entry.kind in novel and not entry.level)
 
 
 def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:
@@ -311,7 +307,7 @@ def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], .
     return tuple((kind, max(levels)) for kind, levels in named.items() if len(levels) == 1 and levels != {""})
 
 
-def largest_clusters(before: Calibration, measured: Measured) -> tuple[tuple[str, float], ...]:
+def largest_clusters(before: Fit, measured: Measured) -> tuple[tuple[str, float], ...]:
     """Most chips of any run of each source, those of the start included [1]."""
     largest = dict(before.largest)
     for source, count in zip(measured.levels["source"], np.asarray(measured.batch.cluster.n_chips), strict=True):
@@ -328,7 +324,7 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
     return tuple(LevelEffect(kind, level, tuple(sorted(s.items()))) for (kind, level), s in shifts.items())
 
 
-def kept_effects(before: Calibration, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
+def kept_effects(before: Fit, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
     """Effects of the start from which the fitted runs began.
 
     Of the sources those of the runs, as the start itself answers for others; where it did not know them, what their

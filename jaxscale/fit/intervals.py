@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxscale.calibration.record import UNNAMED, Z90, Scatter
+from jaxscale.calibration.intervals import Z90, Scatter
+from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fit.objective import time_scatter
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import groups_of

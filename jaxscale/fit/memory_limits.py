@@ -16,9 +16,9 @@ import optimistix as optx
 from jax.scipy.stats import norm
 from jaxtyping import Array
 
-from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.record import Calibration, MemoryLimit
-from jaxscale.calibration.store import unconstrained_rows
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.memory_limit import MemoryLimit
+from jaxscale.calibration.record import Fit
 from jaxscale.fit.censored_memory import log_use
 from jaxscale.fit.result import FitResult
 from jaxscale.hardware.catalogue import Hardware
@@ -59,7 +59,7 @@ class Outcomes(NamedTuple):
         return Outcomes(*(column[rows] for column in self))
 
 
-def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None = None) -> Outcomes | None:
+def outcomes(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> Outcomes | None:
     """Runs of a table that ended or ran out of memory, with their predicted peaks; None where none ran out."""
     if not any(row["status"] == "oom" for row in runs):
         return None
@@ -68,12 +68,11 @@ def outcomes(runs: Runs, coefficients: Coefficients, hardware: Hardware | None =
         return None
     times = measured_times(runs, described).tolist()
     status = np.asarray([outcome(row, time) for row, time in zip(runs, times, strict=True)])
-    record = coefficients.calibration or Calibration("none")
-    levels = [record.named(row.effects) for row in described.descriptions]
+    levels = fit.seen.named(Levels.of_rows([row.effects for row in described.descriptions]))
     found = Outcomes(
-        np.asarray([level["source"] or "" for level in levels], dtype=object),
-        np.asarray([level["architecture"] or "" for level in levels], dtype=object),
-        log_use(described.batch, unconstrained_rows(coefficients, levels)),
+        levels.column("source"),
+        levels.column("architecture"),
+        log_use(described.batch, fit.unconstrained(levels)),
         status[described.index] == "oom",
     )
     # A run that ran out of memory may not have been sharded as one that must have fitted is taken to be.
@@ -106,20 +105,18 @@ def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:
     return MemoryLimit(source, float(usable), float(scatter * wider))
 
 
-def memory_limits(runs: Outcomes, record: Calibration) -> tuple[MemoryLimit, ...]:
+def memory_limits(runs: Outcomes, fit: Fit) -> tuple[MemoryLimit, ...]:
     """Limits of the sources of which enough runs ran out, and enough ended."""
     limits = []
     for source in sorted(set(runs.sources)):
         own = runs.take(runs.sources == source)
         if min(own.ran_out.sum(), np.sum(~own.ran_out)) >= MIN_RUNS:
-            limits.append(fitted_limit(source, own, record.scatter_of({"source": source}).memory))
+            limits.append(fitted_limit(source, own, fit.interval({"source": source}).memory))
     return tuple(limits)
 
 
 def with_memory_limits(result: FitResult, tables: Sequence[Runs], hardware: Hardware | None = None) -> FitResult:
     """A fit that also knows how much memory the runs of some tables could use."""
-    record = result.coefficients.calibration or Calibration("fit")
-    found = [outcomes(runs, result.coefficients, hardware) for runs in tables]
-    limits = [limit for runs in found if runs is not None for limit in memory_limits(runs, record)]
-    record = dataclasses.replace(record, limits=(*limits, *record.limits))
-    return dataclasses.replace(result, coefficients=dataclasses.replace(result.coefficients, calibration=record))
+    found = [outcomes(runs, result.fit, hardware) for runs in tables]
+    limits = [limit for runs in found if runs is not None for limit in memory_limits(runs, result.fit)]
+    return dataclasses.replace(result, fit=dataclasses.replace(result.fit, limits=(*limits, *result.fit.limits)))

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscale._compile import filter_jit
 from jaxscale._smooth import Temperature
 from jaxscale.calibration.coordinates import constrain
-from jaxscale.calibration.record import table_of
+from jaxscale.calibration.seen import table_of
 from jaxscale.fit.parameters import Parametrisation
 from jaxscale.memory import Memory, memory
 from jaxscale.runs.arrays import Measured, RunBatch, bucket_of, padded

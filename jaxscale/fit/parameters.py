@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxscale.calibration.coefficients import names, priors
-from jaxscale.calibration.record import is_apart, table_of
+from jaxscale.calibration.seen import is_apart, table_of
 from jaxscale.runs.defaults import default_for
 
 EFFECT_SPREAD: Mapping[str, float] = {

@@ -78,5 +78,5 @@ def sample_posterior(result: "FitResult", n_draws: int = 500, n_warmup: int = 30
     pooled = slice(len(names()))
     moves = draws[:, pooled] - np.asarray(result.solution.parameters)[pooled]
     spread = np.asarray(result.problem.parametrisation.spread)
-    values = constrain_values(unconstrain(result.coefficients) + moves * spread)
+    values = constrain_values(unconstrain(result.fit.pooled) + moves * spread)
     return Posterior(draws, {name: values[:, index] for index, name in enumerate(names())}, n_divergent)

@@ -6,29 +6,28 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.calibration.coefficients import Coefficients, prior_medians, priors
+from jaxscale.calibration.coefficients import prior_medians, priors
 from jaxscale.calibration.coordinates import unconstrain
-from jaxscale.calibration.record import Calibration
-from jaxscale.calibration.store import unconstrained_rows
+from jaxscale.calibration.record import Fit
 from jaxscale.fit.censored_memory import bounds_memory
 from jaxscale.fit.objective import Problem, make_problem
 from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
 from jaxscale.fit.scope import scope
+from jaxscale.fit.start import columns
 from jaxscale.runs.arrays import Measured
 
 
-def base_of(measured: Measured, coefficients: Coefficients) -> np.ndarray:
+def base_of(measured: Measured, start: Fit) -> np.ndarray:
     """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
-    rows = zip(*measured.levels.values(), strict=True)
-    return unconstrained_rows(coefficients, [dict(zip(measured.levels, row, strict=True)) for row in rows])
+    return start.unconstrained(columns(measured.levels))
 
 
-def fit_problem(measured: Measured, start: Coefficients) -> tuple[Problem, tuple[Effect, ...]]:
+def fit_problem(measured: Measured, start: Fit) -> tuple[Problem, tuple[Effect, ...]]:
     """The problem of fitting some runs, with the priors' own spreads around a start.
 
     Args:
         measured: the runs.
-        start: coefficients, with their effects, around which the priors lie.
+        start: fit around whose coefficients, effects included, the priors lie.
 
     Returns:
         The problem, and its effects in parameter order.
@@ -40,11 +39,11 @@ def fit_problem(measured: Measured, start: Coefficients) -> tuple[Problem, tuple
     return make_problem(measured, parametrisation(effects), base, members, bounds), effects
 
 
-def parameters_of(coefficients: Coefficients, problem: Problem, effects: Sequence[Effect]) -> np.ndarray:
+def parameters_of(fit: Fit, problem: Problem, effects: Sequence[Effect]) -> np.ndarray:
     """Where a fit from the priors stands in a problem that begins there too, effects of other levels left out.
 
     Args:
-        coefficients: the fit, with its record.
+        fit: the fit.
         problem: a problem whose base is the priors' medians.
         effects: its effects in parameter order.
 
@@ -52,9 +51,8 @@ def parameters_of(coefficients: Coefficients, problem: Problem, effects: Sequenc
         Standardised parameters [parameter].
     """
     mapping = problem.parametrisation
-    pooled = (unconstrain(coefficients) - unconstrain(prior_medians())) / np.asarray(mapping.spread)
-    record = coefficients.calibration or Calibration("none")
-    shifts = {(effect.kind, effect.level): dict(effect.shifts) for effect in record.effects}
+    pooled = (unconstrain(fit.pooled) - unconstrain(prior_medians())) / np.asarray(mapping.spread)
+    shifts = {(effect.kind, effect.level): dict(effect.shifts) for effect in fit.effects}
     scale = np.asarray(mapping.scale)
     values = np.zeros(len(scale))
     for index, effect in enumerate(effects):

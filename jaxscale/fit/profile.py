@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.calibration.record import Z90
+from jaxscale.calibration.intervals import Z90
 from jaxscale.fit.objective import SHARP, Problem, smoothed
 from jaxscale.fit.polish import Held, Solution, Tolerance, minimised
 

@@ -10,19 +10,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.calibration.coefficients import Coefficients, names, priors
+from jaxscale.calibration.coefficients import names, priors
 from jaxscale.calibration.coordinates import constrain_values, slope_of_values, unconstrain
-from jaxscale.calibration.record import UNNAMED, Z90, Calibration, MemoryLimit
-from jaxscale.calibration.store import to_toml, unconstrained_rows
+from jaxscale.calibration.intervals import Z90
+from jaxscale.calibration.memory_limit import MemoryLimit
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.seen import UNNAMED
 from jaxscale.errors import InputError
-from jaxscale.files import write_whole
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, weights_of_measured
 from jaxscale.fit.objective import Problem, loss
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.profile import profile_intervals, rise
 from jaxscale.fit.solve import one_blas_thread
-from jaxscale.fit.start import rows_of
+from jaxscale.fit.start import columns
 from jaxscale.fit.summary import summary_html, summary_json, summary_text
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.repeats import deviations
@@ -65,7 +66,7 @@ class FitResult:
     """A calibration and its diagnostics.
 
     Attributes:
-        coefficients: pooled coefficients with effects, scatter and provenance.
+        fit: coefficients, effects, intervals, limits of memory and provenance.
         problem: what was fitted.
         solution: where the optimiser ended.
         effects: levels that were given effects, in parameter order.
@@ -78,7 +79,7 @@ class FitResult:
         settings_left_out: whether only runs of equal settings were left out together, for want of groups.
     """
 
-    coefficients: Coefficients
+    fit: Fit
     problem: Problem
     solution: Solution
     effects: tuple[Effect, ...]
@@ -163,15 +164,13 @@ class FitResult:
     @property
     def _centre(self) -> np.ndarray:
         """Unconstrained coefficients of the runs, pooled ones where runs differ [coefficient]."""
-        pooled = unconstrain(self.coefficients)
-        rows = unconstrained_rows(self.coefficients, rows_of(self.levels))
-        return np.where(np.ptp(rows, axis=0) == 0.0, rows[0], pooled)
+        rows = self.fit.unconstrained(columns(self.levels))
+        return np.where(np.ptp(rows, axis=0) == 0.0, rows[0], unconstrain(self.fit.pooled))
 
     @property
     def _shared(self) -> list[str]:
         """Levels that all runs share and that move their coefficients, as `gpu h100-80gb`."""
-        record = self.coefficients.calibration or Calibration("fit")
-        moving = {(effect.kind, effect.level) for effect in record.effects if effect.shifts}
+        moving = {(effect.kind, effect.level) for effect in self.fit.effects if effect.shifts}
         places = ((kind, set(levels)) for kind, levels in self.levels.items())
         return [f"{kind} {max(names)}" for kind, names in places if len(names) == 1 and (kind, max(names)) in moving]
 
@@ -323,8 +322,9 @@ class FitResult:
 
     @property
     def _seen_by_start(self) -> list[str]:
-        record = self.coefficients.calibration
-        start = record.origin.record if record is not None and record.origin is not None else Calibration("none")
+        start = self.fit.parent
+        if start is None:
+            return []
         own = zip(self.levels["source"], self.levels["framework"], strict=True)
         is_seen = any((UNNAMED, framework) in start.known for source, framework in own if not source)
         return sorted(start.known_sources & set(self.levels["source"])) + ["no named source"] * is_seen
@@ -332,9 +332,8 @@ class FitResult:
     @property
     def memory_limits(self) -> tuple[MemoryLimit, ...]:
         """Memory that runs of the fitted sources could use, of those sources of which enough ran out."""
-        record = self.coefficients.calibration or Calibration("fit")
-        fitted = sorted(set(self.levels["source"]) & set(record.limit_by_source))
-        return tuple(record.limit_by_source[source] for source in fitted)
+        limits = self.fit.limit_by_source
+        return tuple(limits[source] for source in sorted(set(self.levels["source"]) & set(limits)))
 
     def summary(self) -> str:
         """Report in plain text: errors, parameter table, messages."""
@@ -354,5 +353,4 @@ class FitResult:
             InputError: the folder does not exist or cannot be written.
         """
         comment = f"jaxscale fit of {self.n} runs; load with jaxscale.load_fit or jaxscale predict --fit"
-        pooled = self._parameters_about(unconstrain(self.coefficients))
-        write_whole(path, to_toml(self.coefficients, pooled, comment))
+        self.fit.save(path, self._parameters_about(unconstrain(self.fit.pooled)), comment)

@@ -148,7 +148,7 @@ def summary_html(result: "FitResult") -> str:
 
 def summary_json(result: "FitResult") -> dict[str, Any]:
     """The report as plain data; nan becomes None."""
-    found, record = result.diagnostics, result.coefficients.calibration
+    found = result.diagnostics
     return {
         "n": result.n,
         "mape_train": _finite(result.mape_train),
@@ -169,9 +169,7 @@ def summary_json(result: "FitResult") -> dict[str, Any]:
         "by": {kind: result.errors_by(kind) for kind in REPORTED_KINDS},
         "parameters": result.parameters,
         "memory_limits": [asdict(limit) for limit in result.memory_limits],
-        "effects": [
-            {"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in (record.effects if record else ())
-        ],
+        "effects": [{"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in result.fit.effects],
     }
 
 

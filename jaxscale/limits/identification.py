@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.calibration.record import Z90
+from jaxscale.calibration.intervals import Z90
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, repeated, stack_scenarios
 from jaxscale.limits.scenario_library import tables
 from jaxscale.limits.search.relaxed_plan import survey, survey_logs

@@ -12,6 +12,7 @@ with C the dense 16-bit peak.
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.oom import limit_of, memory_limit
-from jaxscale.calibration.record import MemoryLimit
-from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import fit_of
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import workload
@@ -153,7 +154,7 @@ def transformer_curve(
     gpu: str,
     laws: FrontierScenario | None = None,
     *,
-    coefficients: Coefficients | None = None,
+    fit: Fit | str | Path = "default",
     hardware: Hardware | None = None,
 ) -> TransformerCurve:
     """Best plans of transformers along a curve, by the exact calibrated model.
@@ -164,7 +165,7 @@ def transformer_curve(
         training_flop: T [flop].
         gpu: catalogue id of the chip.
         laws: scenario whose scaling laws, efficiencies aside, count; the default one where None.
-        coefficients: fitted parameters; the shipped default where None.
+        fit: a fit, or its name or file.
         hardware: catalogue; the shipped one where None.
 
     Returns:
@@ -174,9 +175,8 @@ def transformer_curve(
         InputError: an unknown chip.
     """
     laws = named_scenario() if laws is None else laws
-    pooled = load_fit() if coefficients is None else coefficients
-    levels = {"gpu": gpu, "precision": "bf16"}
-    fitted, usable = resolve(pooled, levels), limit_of(pooled, levels)
+    record, levels = fit_of(fit), {"gpu": gpu, "precision": "bf16"}
+    fitted, usable = record.coefficients(levels), record.memory_limit(levels)
     best = [_best(flop, gpu, laws, fitted, usable, hardware) for flop in training_flop]
     columns = np.asarray(best)
     return TransformerCurve(np.asarray(training_flop, float), columns[:, 0], columns[:, 1], columns[:, 2:])

@@ -1,14 +1,16 @@
 """The best parallel plan: every valid one is scored, those that fit are ranked."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
 from jaxscale._arrays import number
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.oom import limit_of, memory_limit, probability_of_oom
-from jaxscale.calibration.record import MemoryLimit, interval_ends, scatter_of
-from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.calibration.intervals import interval_ends
+from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit, probability_of_oom
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import fit_of
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
@@ -30,7 +32,7 @@ def best_plan(
     cluster: Cluster,
     global_batch_size_seqs: float | int,
     *,
-    coefficients: Coefficients | None = None,
+    fit: Fit | str | Path = "default",
     levels: Mapping[str, str | None] | None = None,
     space: PlanSpace | None = None,
     top: int = 10,
@@ -43,7 +45,7 @@ def best_plan(
         model: the transformer.
         cluster: chips and network; the plan uses all chips.
         global_batch_size_seqs: B, sequences per step [sequence].
-        coefficients: fitted parameters; the shipped default where None.
+        fit: a fit, or its name or file.
         levels: framework, gpu and so on of the planned run, whose fitted effects apply.
         space: what may be chosen; everything valid where None.
         top: how many plans to rank [1].
@@ -57,9 +59,8 @@ def best_plan(
         InputError: an argument out of range, no valid plan, or none that fits.
     """
     _check(global_batch_size_seqs, top, oom_probability)
-    pooled = load_fit() if coefficients is None else coefficients
-    usable = limit_of(pooled, levels)
-    fitted = resolve(pooled, levels or {})
+    record, levels = fit_of(fit), levels or {}
+    usable, fitted = record.memory_limit(levels), record.coefficients(levels)
     n_chips = number(cluster.n_chips)
     space = within_domains(space, cluster)
     capacity = number(cluster.chip.hbm_bytes)
@@ -84,11 +85,10 @@ def best_plan(
     order = rank(scores, fits)[:top]
     ranked = _scored(model, table, scores, cluster, fitted, order, usable)
     best = int(order[0])
-    scatter = scatter_of(pooled.calibration, levels or {}, n_chips)
     return PlanChoice(
         best=ranked[0],
         top=ranked,
-        step_time_interval=interval_ends(ranked[0].step_time, scatter.time),
+        step_time_interval=interval_ends(ranked[0].step_time, record.interval(levels, n_chips).time),
         searched=searched,
         infeasible=int(np.sum(~fits)),
         exhaustive=exhaustive,
@@ -131,7 +131,7 @@ def _scored(
     ranked = []
     for row, detail in zip(rows, details, strict=True):
         seconds, used = float(scores.step_time[row]), float(scores.memory[row])
-        oom = probability_of_oom(used, capacity, limit)
+        oom = float(probability_of_oom(used, capacity, limit))
         ranked.append(
             ScoredPlan(table.plan(int(row)), seconds, detail.mfu, used, oom, detail.terms, detail.memory_terms)
         )

@@ -2,12 +2,13 @@
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jaxscale._arrays import number
 from jaxscale._resources import data_path, read_toml
-from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import fit_of
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.memory import memory
@@ -62,12 +63,12 @@ class Comparison:
         return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 
-def compare_design(name: str, coefficients: Coefficients | None = None) -> Comparison:
+def compare_design(name: str, fit: Fit | str | Path = "default") -> Comparison:
     """Choose a plan for a published run.
 
     Args:
         name: of `published_designs`.
-        coefficients: fitted parameters; the shipped default where None.
+        fit: a fit, or its name or file.
 
     Returns:
         Published and chosen plan with their times.
@@ -81,10 +82,10 @@ def compare_design(name: str, coefficients: Coefficients | None = None) -> Compa
     design = known[name]
     shape, machine = model(design["model"], seq_len=design["seq_len"]), cluster(design["gpu"], design["n_gpus"])
     levels = {"gpu": design["gpu"], "precision": "bf16", "framework": design.get("framework")}
-    pooled = load_fit() if coefficients is None else coefficients
-    plan, fitted = Plan(**design["plan"]), resolve(pooled, levels)
+    record, plan = fit_of(fit), Plan(**design["plan"])
+    fitted = record.coefficients(levels)
     space = PlanSpace(**{name: value for name, value in plan_words(plan).items() if name in FIXED})
     batch = design["global_batch_size_seqs"]
-    choice = best_plan(shape, machine, batch, coefficients=pooled, levels=levels, space=space)
+    choice = best_plan(shape, machine, batch, fit=record, levels=levels, space=space)
     seconds, peak = (number(part(shape, plan, machine, fitted).total) for part in (step_time, memory))
     return Comparison(name, plan, design["step_time_s"], seconds, peak, choice)

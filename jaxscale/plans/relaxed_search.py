@@ -27,7 +27,7 @@ from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanSpace, PlanTable, admissible, enumerate_plans, within_domains
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanSetting, plan_goals
 from jaxscale.plans.relaxation import families_for
-from jaxscale.plans.score import Scores, bare, score_plans
+from jaxscale.plans.score import Scores, score_plans
 from jaxscale.workload import Transformer
 
 WINDOW = {"tp": 5, "pp": 5, "cp": 5, "vpp": 9, "ep": 4, "micro_batch_size": 4}
@@ -53,7 +53,7 @@ class PlanProblem(NamedTuple):
 
     def settings(self) -> list[PlanSetting]:
         """What plans are judged in, one for each kind of sharding and recomputation."""
-        fixed = (self.model, self.cluster, bare(self.coefficients), self.batch)
+        fixed = (self.model, self.cluster, self.coefficients, self.batch)
         return [PlanSetting(*fixed, family) for family in families_for(number(self.cluster.n_chips))]
 
     @property

@@ -4,7 +4,6 @@ Plans go through in blocks of one fixed size, so that the scorer compiles once i
 model, the cluster and the number of plans.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -63,11 +62,6 @@ def as_arrays(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
 
 
-def bare(coefficients: Coefficients) -> Coefficients:
-    """Coefficients without their record, whose every value would compile anew."""
-    return dataclasses.replace(coefficients, calibration=None)
-
-
 @filter_jit
 def _score_block(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> tuple[Array, Array]:
     def one(plan: Plan) -> tuple[Array, Array]:
@@ -101,7 +95,7 @@ def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coeffici
     Returns:
         Host arrays in the order of the table.
     """
-    fixed = as_arrays((model, cluster, bare(coefficients)))
+    fixed = as_arrays((model, cluster, coefficients))
     size = BLOCK if len(table) > BLOCK // 2 else SMALL_BLOCK
     starts = range(0, len(table), size)
     blocks = [_scored(_score_block, fixed, table, slice(start, start + size), size) for start in starts]
@@ -127,7 +121,7 @@ def detail_plans(
     Returns:
         The details of each row.
     """
-    fixed = as_arrays((model, cluster, bare(coefficients)))
+    fixed = as_arrays((model, cluster, coefficients))
     details = []
     for start in range(0, len(rows), DETAIL_BLOCK):
         block = rows[start : start + DETAIL_BLOCK]

@@ -5,6 +5,7 @@ The elasticity $\partial \ln f / \partial \ln x$ of every leaf comes from one re
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -16,13 +17,14 @@ from jaxtyping import Array
 from jaxscale._arrays import number
 from jaxscale._compile import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import fit_of
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.choice import PlanChoice
-from jaxscale.plans.score import as_arrays, bare
+from jaxscale.plans.score import as_arrays
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer
 
@@ -142,7 +144,7 @@ def improvements(
     global_batch_size_seqs: float | int,
     *,
     share: float = 0.1,
-    coefficients: Coefficients | None = None,
+    fit: Fit | str | Path = "default",
     levels: Mapping[str, str | None] | None = None,
     **options: Any,
 ) -> list[Improvement]:
@@ -156,7 +158,7 @@ def improvements(
         cluster: chips and network as they are.
         global_batch_size_seqs: B [sequence].
         share: how much more [1].
-        coefficients: fitted parameters; the shipped default where None.
+        fit: a fit, or its name or file.
         levels: framework, gpu and so on of the run, whose fitted effects apply.
         options: of `best_plan`.
 
@@ -165,15 +167,14 @@ def improvements(
     """
     if not 0.0 < share < 10.0:
         raise InputError(f"share = {share:g} is out of range; expected a number above 0 and below 10")
-    pooled = load_fit() if coefficients is None else coefficients
-    fitted = resolve(pooled, levels or {})
-    today = best_plan(model, cluster, global_batch_size_seqs, coefficients=pooled, levels=levels, **options).best
-    alone = jax.tree.map(lambda leaf: np.asarray([leaf]), fitted)
+    record = fit_of(fit)
+    today = best_plan(model, cluster, global_batch_size_seqs, fit=record, levels=levels, **options).best
+    alone = jax.tree.map(lambda leaf: np.asarray([leaf]), record.coefficients(levels))
     table = []
     for what, (path, index, more) in IMPROVEMENTS.items():
         better = _scaled(path, index, 1.0 + share if more else 1.0 / (1.0 + share), cluster)
         same = float(sampled_seconds(model, today.plan, better, alone)[0])
-        choice = best_plan(model, better, global_batch_size_seqs, coefficients=pooled, levels=levels, **options)
+        choice = best_plan(model, better, global_batch_size_seqs, fit=record, levels=levels, **options)
         table.append(
             Improvement(what, 1.0 - same / today.step_time, 1.0 - choice.best.step_time / today.step_time, choice)
         )
@@ -187,7 +188,7 @@ def _seconds(model: Transformer, plan: Plan, cluster: Cluster, samples: Coeffici
 
 def sampled_seconds(model: Transformer, plan: Plan, cluster: Cluster, samples: Coefficients) -> np.ndarray:
     """Step time of one plan under each sample of the coefficients [s], [sample]."""
-    return np.asarray(_seconds(*as_arrays((model, plan, cluster, bare(samples)))))
+    return np.asarray(_seconds(*as_arrays((model, plan, cluster, samples))))
 
 
 def choice_probability(choice: PlanChoice, model: Transformer, cluster: Cluster, samples: Coefficients) -> np.ndarray:

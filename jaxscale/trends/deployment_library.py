@@ -3,14 +3,15 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 
 from jaxscale._resources import data_path, fit_path, read_toml
-from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.store import load_fit, resolve
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import fit_of, load_fit
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.models import model
@@ -97,11 +98,10 @@ def price_of(gpu: str) -> Price:
     )
 
 
-def calibrated(gpu: str) -> Coefficients:
-    """Coefficients of the fit of the paper's workload where that fit has runs on the chip, else the pooled ones."""
+def calibrated(gpu: str) -> Fit:
+    """Fit of the paper's workload where that has runs on the chip, else the shipped default."""
     fit = load_fit(table()["workload"]["fit"])
-    knows = fit.calibration is not None and ("gpu", gpu) in fit.calibration.known
-    return fit if knows else load_fit()
+    return fit if fit.seen.knows("gpu", gpu) else load_fit()
 
 
 def deployment(
@@ -109,7 +109,7 @@ def deployment(
     gpu: str = "h100-80gb",
     *,
     overlay: Overlay | None = None,
-    coefficients: Coefficients | None = None,
+    fit: Fit | str | Path | None = None,
     levels: Mapping[str, str | None] | None = None,
     hardware: Hardware | None = None,
     power_cap: float | int = UNLIMITED,
@@ -121,7 +121,7 @@ def deployment(
         name_or_model: catalogue name, or a model.
         gpu: catalogue id of a chip with an entry in `systems`.
         overlay: latencies and powers; the fitted ones where None.
-        coefficients: pooled coefficients; those of `calibrated` where None.
+        fit: a fit, or its name or file; that of `calibrated` where None.
         levels: framework, precision and so on whose fitted effects apply; those of the paper's workload, whose
             tensor-parallel collectives block, where None.
         hardware: catalogue of chips; the shipped one where None.
@@ -141,8 +141,8 @@ def deployment(
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
     said = {"framework": work["framework"], "precision": work["precision"]} if levels is None else levels
-    pooled = calibrated(gpu) if coefficients is None else coefficients
-    resolved = resolve(pooled, {**said, "gpu": gpu})
+    record = calibrated(gpu) if fit is None else fit_of(fit)
+    resolved = record.coefficients({**said, "gpu": gpu})
     if levels is None:
         resolved = eqx.tree_at(lambda c: c.tp_overlap, resolved, work["tp_overlap"]["value"])
     return Deployment(

@@ -27,7 +27,7 @@ class Deployment(eqx.Module):
     Attributes:
         model: the transformer.
         cluster: chips and network; its `n_chips` is not read.
-        coefficients: fitted parameters of the run's framework and chip, `js.resolve(...)`.
+        coefficients: fitted parameters of the run's framework and chip, `fit.coefficients(levels)`.
         hop_latency: of one hop of a ring, inside a domain and between domains [s].
         power: what a chip draws while it computes, streams, communicates and waits.
         price: of a chip with its share of server and network, and of electricity.

@@ -8,12 +8,13 @@ The slope of a series is that of log throughput per chip against log chips, by l
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxscale._resources import data_path
-from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.record import Fit
 from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Row, Runs, read_runs
 
@@ -162,11 +163,11 @@ def _series(runs: Runs, prediction: Prediction, name: str, kind: str, positions:
     )
 
 
-def shipped_series(coefficients: Coefficients, tables: Sequence[str] | None = None) -> list[Series]:
+def shipped_series(fit: Fit | str | Path = "default", tables: Sequence[str] | None = None) -> list[Series]:
     """Series of the shipped tables.
 
     Args:
-        coefficients: pooled coefficients.
+        fit: a fit, or its name or file.
         tables: names of the tables; all where None.
 
     Returns:
@@ -176,7 +177,7 @@ def shipped_series(coefficients: Coefficients, tables: Sequence[str] | None = No
     found = []
     for name in names:
         runs = read_runs(data_path(f"runs/{name}.csv"))
-        found += table_series(runs, predict(runs, coefficients), name)
+        found += table_series(runs, predict(runs, fit), name)
     return found
 
 

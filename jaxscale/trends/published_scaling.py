@@ -1,11 +1,12 @@
 """Figures of Fernandez et al. (arXiv 2411.13055) beside what the model says of the same workload."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.record import Fit
 from jaxscale.trends.deployment_library import Overlay, deployment, table
 from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import Outcome, scaling_outcomes
@@ -38,19 +39,19 @@ class Reproduction:
     best_degree: tuple[float, float]
 
 
-def reproduce(overlay: Overlay, coefficients: Coefficients | None = None) -> Reproduction:
+def reproduce(overlay: Overlay, fit: Fit | str | Path | None = None) -> Reproduction:
     """Answer every published figure.
 
     Args:
         overlay: hop latencies and powers.
-        coefficients: pooled coefficients; those of the fit of the paper's workload where None.
+        fit: a fit, or its name or file; that of the paper's workload where None.
 
     Returns:
         The answers.
     """
     work, published = table()["workload"], table()["published"]
-    h100 = deployment(work["model"], work["gpu"], overlay=overlay, coefficients=coefficients)
-    a100 = deployment(work["model"], published["a100_mfu"]["gpu"], overlay=overlay, coefficients=coefficients)
+    h100 = deployment(work["model"], work["gpu"], overlay=overlay, fit=fit)
+    a100 = deployment(work["model"], published["a100_mfu"]["gpu"], overlay=overlay, fit=fit)
     share = work["sequences_per_chip"]
     few, many = published["throughput_fall"]["n_chips"]
     common = published["h100_mfu"]["n_chips"][0]

@@ -10,7 +10,7 @@ import numpy as np
 from jaxscale._resources import fit_path, read_toml
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, from_values, prior_medians
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
-from jaxscale.calibration.record import Z90
+from jaxscale.calibration.intervals import Z90
 from jaxscale.trends.deployment_library import Overlay, fitted_overlay, table
 from jaxscale.trends.layout import Deployment
 

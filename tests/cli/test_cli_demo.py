@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.calibration.store import load_fit
 from jaxscale.cli.demo import demo_work
 from jaxscale.cli.demo.demo_report import add_plans, add_shape, plan_label
 from jaxscale.hardware.catalogue import load_hardware
@@ -18,7 +18,7 @@ from jaxscale.step import StepTime
 def design():
     """The choice under the priors."""
     said: list[str] = []
-    design = demo_work.choose(prior_medians(), load_hardware(), said.append)
+    design = demo_work.choose(load_fit("prior"), load_hardware(), said.append)
     assert said
     return design
 

@@ -4,9 +4,7 @@ import dataclasses
 
 import pytest
 
-from jaxscale.calibration.coefficients import from_values, values_of
-from jaxscale.calibration.record import Calibration, Origin
-from jaxscale.calibration.store import load_fit, to_toml
+from jaxscale.calibration.store import load_fit
 from jaxscale.cli.plan import load_model
 from jaxscale.plan.plan import Plan, violations
 
@@ -133,12 +131,12 @@ def test_a_format_that_the_chip_lacks_is_told(run):
 def test_the_frameworks_of_a_fit_are_named_where_none_is_chosen(run, tmp_path):
     """A fit of runs of two: neither is meant, so their common values answer, and that is said."""
     start = load_fit("prior")
-    record = Calibration("mine", fitted=(("framework", "mine"), ("framework", "nemo"), ("source", "here/nemo")))
-    (tmp_path / "own.toml").write_text(to_toml(from_values(values_of(start), record), {}, "a fit"), encoding="utf-8")
+    own = (("framework", "mine"), ("framework", "nemo"), ("source", "here/nemo"))
+    fit = dataclasses.replace(start, name="mine", fitted=own)
+    fit.save(tmp_path / "own.toml")
     alone = (*SMALL[:-1], tmp_path / "own.toml", "--seq-len", 2048, "--top", 1)
     assert "--framework" not in run(*alone).err
-    record = dataclasses.replace(record, origin=Origin(values_of(start), Calibration("prior")))
-    (tmp_path / "own.toml").write_text(to_toml(from_values(values_of(start), record), {}, "a fit"), encoding="utf-8")
+    dataclasses.replace(fit, parent=start).save(tmp_path / "own.toml")
     assert "the fit knows runs of mine, nemo: name one by --framework" in run(*alone).err
     assert "name one" not in run(*alone, "--framework", "nemo").err
 

@@ -39,7 +39,7 @@ EXCESS = QUANTITIES.index("excess_loss")
 
 @pytest.fixture(scope="module")
 def choice():
-    return optimize_shape(H100S, Budget(days=60), coefficients=COEFFICIENTS)
+    return optimize_shape(H100S, Budget(days=60), fit="prior")
 
 
 def again(choice, setting=None, wanted=None):
@@ -219,7 +219,7 @@ def test_each_objective_is_best_at_what_it_minimises():
     """To the same loss: least time and least energy."""
     days, energy = {}, {}
     for objective in ("time", "energy"):
-        document = optimize_shape(H100S, Budget(loss=2.1), coefficients=COEFFICIENTS, objective=objective).to_json()
+        document = optimize_shape(H100S, Budget(loss=2.1), fit="prior", objective=objective).to_json()
         assert document["loss"] <= 2.1 + 1e-6
         days[objective], energy[objective] = document["training_days"], document["energy_mwh"]
     # Whole numbers cost up to a few per cent, so that a tie may go either way.
@@ -237,7 +237,7 @@ def test_each_objective_is_best_at_what_it_minimises():
 )
 def test_objectives_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
-        optimize_shape(H100S, arguments[0], coefficients=COEFFICIENTS, objective=arguments[1])
+        optimize_shape(H100S, arguments[0], fit="prior", objective=arguments[1])
 
 
 @pytest.mark.parametrize(
@@ -253,5 +253,5 @@ def test_objectives_that_do_not_fit_are_refused(arguments, message):
 def test_bad_budgets_get_one_line(budget, message):
     chips = budget.pop("n_gpus", 8)
     with pytest.raises(InputError, match=message) as error:
-        optimize_shape(cluster("h100-80gb", chips), Budget(**budget), coefficients=COEFFICIENTS)
+        optimize_shape(cluster("h100-80gb", chips), Budget(**budget), fit="prior")
     assert "\n" not in str(error.value)

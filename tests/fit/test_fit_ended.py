@@ -20,7 +20,7 @@ from jaxscale.fit.solve import refine, standing_at
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import measured_runs
 
-START = dataclasses.replace(js.prior_medians(), activation_factor=1.6)
+START = js.Fit("start", dataclasses.replace(js.prior_medians(), activation_factor=1.6))
 """Coefficients by which runs close to what their chips hold should not have fitted."""
 
 

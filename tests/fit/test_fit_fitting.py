@@ -14,7 +14,9 @@ import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.coordinates import unconstrain
-from jaxscale.calibration.record import OTHER_SOURCES, UNNAMED, Calibration, LevelEffect, Scatter, scatter_of
+from jaxscale.calibration.effects import OTHER_SOURCES, LevelEffect
+from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fit.fitting import (
     MIN_GROUPS,
     Attempt,
@@ -53,6 +55,11 @@ def measured() -> Measured:
 def _truth() -> js.Coefficients:
     prior = js.prior_medians()
     return dataclasses.replace(prior, matmul_efficiency=0.6, scale_up_efficiency=0.5, residual_passes=30.0)
+
+
+def _start(**record: object) -> js.Fit:
+    """A fit with the true values that knows some things."""
+    return js.Fit("start", _truth(), **record)
 
 
 def _synthetic(measured: Measured, noise: float) -> Measured:
@@ -106,13 +113,13 @@ def test_saved_fit_predicts_the_same(result: js.FitResult, tmp_path):
     result.save(path)
     loaded = js.load_fit(path)
     runs = js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv")
-    before, after = (js.predict(runs, coefficients) for coefficients in (result.coefficients, loaded))
+    before, after = (js.predict(runs, fit) for fit in (result.fit, loaded))
     np.testing.assert_allclose(after.step_time, before.step_time, rtol=1e-4)
     np.testing.assert_allclose(after.hi, before.hi, rtol=1e-3)
 
 
 def test_derivative_of_residuals_matches_differences(measured: Measured):
-    problem, _ = fit_problem(measured, js.prior_medians())
+    problem, _ = fit_problem(measured, js.load_fit("prior"))
     n_parameters = problem.parametrisation.n_parameters
     rng = np.random.default_rng(2)
     at = jnp.asarray(0.1 * rng.normal(size=n_parameters))
@@ -147,7 +154,7 @@ def test_assembled_jacobian_is_that_of_the_residuals(bloom_fit: js.FitResult):
 
 
 def test_padding_rows_count_for_nothing(measured: Measured):
-    problem, _ = fit_problem(measured, js.prior_medians())
+    problem, _ = fit_problem(measured, js.load_fit("prior"))
     n = len(measured.batch)
     values = np.asarray(pseudo_residuals(jnp.zeros(problem.parametrisation.n_parameters), problem))
     size = problem.weight.shape[0]
@@ -160,7 +167,7 @@ def test_runs_composed_of_few_timings_count_as_these(measured: Measured):
     """Every run twice says no more than once if all are composed of as many timings, and more if each was timed."""
     n, twice = len(measured.batch), concatenate([measured, measured])
     composed = dataclasses.replace(twice, parts=np.full(2 * n, float(n)))
-    problems = [fit_problem(runs, js.prior_medians())[0] for runs in (measured, composed, twice)]
+    problems = [fit_problem(runs, js.load_fit("prior"))[0] for runs in (measured, composed, twice)]
     # At the priors' centre, where they cost nothing: runs that recur may have effects of their own.
     once, same, more = (float(loss(jnp.zeros(problem.parametrisation.n_parameters), problem)) for problem in problems)
     np.testing.assert_allclose(same, once, rtol=1e-9)
@@ -204,7 +211,7 @@ def test_runs_of_equal_settings_are_left_out_together(measured: Measured):
 
 def test_a_fit_whose_settings_were_left_out_says_so(measured: Measured, result: js.FitResult):
     one_group = np.flatnonzero(groups_of(measured) == np.argmax(np.bincount(groups_of(measured))))
-    fitted = fit_measured(measured.take(one_group), start=_truth(), n_starts=1, n_folds=2)
+    fitted = fit_measured(measured.take(one_group), start=_start(), n_starts=1, n_folds=2)
     assert fitted.settings_left_out and fitted.groups.max() + 1 >= MIN_GROUPS
     assert any("settings were left out one by one" in message for message in fitted.messages)
     assert not result.settings_left_out
@@ -212,12 +219,12 @@ def test_a_fit_whose_settings_were_left_out_says_so(measured: Measured, result: 
 
 def test_equal_runs_move_the_start_and_keep_its_scatter(measured: Measured):
     unseen = Scatter("unseen", "", 0.4, 0.3)
-    start = dataclasses.replace(_truth(), calibration=Calibration("start", scatter=(unseen,)))
+    start = _start(scatter=(unseen,))
     synthetic = _synthetic(measured, noise=0.01)
     five = dataclasses.replace(synthetic, step_time=1.4 * np.asarray(synthetic.step_time)).take(np.zeros(5, dtype=int))
     fitted = fit_measured(five, start=start, n_starts=1)
     assert np.isnan(fitted.held_out).all()
-    assert fitted.coefficients.calibration.scatter == (unseen,)
+    assert fitted.fit.scatter == (unseen,)
     assert any("too few groups" in message for message in fitted.messages)
     assert any("near its start, with priors of 0.6 times" in message for message in fitted.messages)
     assert np.abs(fitted.residuals).max() < 0.5 * np.log(1.4)
@@ -227,17 +234,14 @@ def test_a_fit_of_one_cluster_leaves_others_to_its_start(measured: Measured):
     """Runs of the start's other clusters are predicted as before, and those of the fitted one as it was found."""
     others = {"source": "theirs/other", "framework": "other"}
     known = tuple((kind, level) for kind, level in others.items())
-    start = dataclasses.replace(
-        _truth(),
-        calibration=Calibration("start", known=known, scatter=(Scatter("source", "theirs/other", 0.07, 0.1),)),
-    )
+    start = _start(known=known, scatter=(Scatter("source", "theirs/other", 0.07, 0.1),))
     synthetic = _synthetic(measured, noise=0.01)
     slower = dataclasses.replace(synthetic, step_time=1.4 * np.asarray(synthetic.step_time))
-    fitted = fit_measured(slower.take(np.arange(0, 64, 8)), start=start, n_starts=1, n_folds=2).coefficients
+    fitted = fit_measured(slower.take(np.arange(0, 64, 8)), start=start, n_starts=1, n_folds=2).fit
     for levels in (others, {"framework": "other"}):
-        chex.assert_trees_all_close(js.resolve(fitted, levels), js.resolve(start, levels), rtol=1e-6)
-        assert fitted.calibration.scatter_of(levels) == start.calibration.scatter_of(levels)
-    assert js.resolve(fitted, {}).matmul_efficiency < 0.9 * js.resolve(start, {}).matmul_efficiency
+        chex.assert_trees_all_close(fitted.coefficients(levels), start.coefficients(levels), rtol=1e-6)
+        assert fitted.interval(levels) == start.interval(levels)
+    assert fitted.coefficients({}).matmul_efficiency < 0.9 * start.coefficients({}).matmul_efficiency
 
 
 def _named(measured: Measured, **levels: str) -> Measured:
@@ -247,31 +251,31 @@ def _named(measured: Measured, **levels: str) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def chain(measured: Measured) -> tuple[Measured, js.Coefficients]:
+def chain(measured: Measured) -> tuple[Measured, js.Fit]:
     """Runs, and a fit of one's own to slower ones, from a start that knows of another cluster."""
     effect = LevelEffect("source", "theirs/other", (("matmul_efficiency", 0.8),))
     known = (("source", "theirs/other"), ("framework", "other"))
-    start = dataclasses.replace(_truth(), calibration=Calibration("start", effects=(effect,), known=known))
+    start = _start(effects=(effect,), known=known)
     runs = _synthetic(measured, noise=0.01).take(np.arange(0, 64, 8))
     slower = dataclasses.replace(_named(runs, source="mine/f", framework="f"), step_time=1.4 * runs.step_time)
-    return runs, fit_measured(slower, start=start, n_starts=1, n_folds=2, name="mine").coefficients
+    return runs, fit_measured(slower, start=start, n_starts=1, n_folds=2, name="mine").fit
 
 
 @pytest.mark.parametrize("levels", [{"source": "theirs/other", "framework": "other"}, {"source": "", "framework": ""}])
-def test_a_fit_returns_what_it_fitted_whatever_it_starts_from(chain: tuple[Measured, js.Coefficients], levels: dict):
+def test_a_fit_returns_what_it_fitted_whatever_it_starts_from(chain: tuple[Measured, js.Fit], levels: dict):
     """Its residuals are those of its predictions, for runs that only the start's start knows and for unnamed ones."""
     runs, mine = chain
     named = _named(runs, **levels)
     second = fit_measured(named, start=mine, n_starts=1, n_folds=2)
     with jax.enable_x64(True):
-        logs = predicted_logs(jax.tree.map(jnp.asarray, named.batch), jnp.asarray(base_of(named, second.coefficients)))
+        logs = predicted_logs(jax.tree.map(jnp.asarray, named.batch), jnp.asarray(base_of(named, second.fit)))
     np.testing.assert_allclose(np.asarray(logs[0]) - np.log(named.step_time), second.residuals, atol=2e-3)
     own = {"source": "mine/f", "framework": "f"}
     if levels["source"]:
-        chex.assert_trees_all_close(js.resolve(second.coefficients, own), js.resolve(mine, own), rtol=1e-6)
+        chex.assert_trees_all_close(second.fit.coefficients(own), mine.coefficients(own), rtol=1e-6)
 
 
-def test_runs_that_two_fits_answer_for_are_not_fitted_together(chain: tuple[Measured, js.Coefficients]):
+def test_runs_that_two_fits_answer_for_are_not_fitted_together(chain: tuple[Measured, js.Fit]):
     runs, mine = chain
     both = concatenate(
         [_named(runs, source="theirs/other", framework="other"), _named(runs, source="mine/f", framework="f")]
@@ -282,10 +286,10 @@ def test_runs_that_two_fits_answer_for_are_not_fitted_together(chain: tuple[Meas
 
 def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, result: js.FitResult):
     """Their errors are no measure of new ones: they never narrow the start's scatter, and the fit says so."""
-    start = result.coefficients
+    start = result.fit
     again = fit_measured(measured, start=start, n_starts=1, n_folds=2)
     levels = {kind: found[0] for kind, found in measured.levels.items()}
-    before, after = (fit.calibration.scatter_of(levels) for fit in (start, again.coefficients))
+    before, after = (fit.interval(levels) for fit in (start, again.fit))
     assert after.time >= before.time and after.memory >= before.memory
     assert any("that it has seen" in message for message in again.messages)
     assert not any("that it has seen" in message for message in result.messages)
@@ -295,7 +299,7 @@ def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, resul
 def test_runs_that_the_start_has_seen_may_widen_its_scatter(measured: Measured, error: float, is_wider: bool):
     """An interval that has grown too narrow does not stay so for ever; one that is wide enough does."""
     source = measured.levels["source"][0]
-    before = Calibration("start", scatter=(Scatter("source", source, 0.05, 0.1),), known=(("source", source),))
+    before = _start(scatter=(Scatter("source", source, 0.05, 0.1),), known=(("source", source),))
     found = own_scatter(before, measured, np.full((len(measured.batch), 2), error))
     entry = next(entry for entry in found if (entry.kind, entry.level) == ("source", source))
     assert (entry.time > 0.05) == (entry.memory > 0.1) == is_wider
@@ -307,68 +311,68 @@ def test_few_runs_of_a_new_source_do_not_narrow_its_interval(measured: Measured)
     runs = _named(measured.take(np.arange(3)), source="mine/llm-foundry", framework="llm-foundry")
     levels = {kind: found[0] for kind, found in runs.levels.items()}
     before, after = (
-        scatter_of(fit.calibration, levels, 8.0)
-        for fit in (start, fit_measured(runs, start=start, n_starts=1, n_folds=2).coefficients)
+        fit.interval(levels, 8.0) for fit in (start, fit_measured(runs, start=start, n_starts=1, n_folds=2).fit)
     )
     assert after.time >= before.time and after.memory >= before.memory
-    assert after.time > start.calibration.scatter_of({"source": "mosaic_llm_foundry/llm-foundry"}).time
+    assert after.time > start.interval({"source": "mosaic_llm_foundry/llm-foundry"}).time
 
 
 @pytest.mark.parametrize(("kind", "other"), [("sequences", "s8192"), ("recompute", "none"), ("parallelism", "cp")])
 def test_few_runs_tell_nothing_of_settings_that_none_of_them_had(measured: Measured, kind: str, other: str):
     start = js.load_fit()
     runs = _named(measured.take(np.arange(0, 60, 3)), source="mine/llm-foundry", framework="llm-foundry")
-    record = fit_measured(runs, start=start, n_starts=1, n_folds=3).coefficients.calibration
+    record = fit_measured(runs, start=start, n_starts=1, n_folds=3).fit
     levels = {kind: found[0] for kind, found in runs.levels.items()}
-    usual, changed = (record.scatter_of(one, 8.0) for one in (levels, {**levels, kind: other}))
-    assert changed.time > usual.time and changed.time >= start.calibration.scatter_of(levels).time
-    assert record.unseen({**levels, kind: other}) == [f"{kind} {other!r}"] and record.unseen(levels) == []
+    usual, changed = (record.interval(one, 8.0) for one in (levels, {**levels, kind: other}))
+    assert changed.time > usual.time and changed.time >= start.interval(levels).time
+    assert record.notes({**levels, kind: other}, 8.0) == f"not in the fit, pooled values used: {kind} {other!r}"
+    assert record.notes(levels, 8.0) == ""
     # A fit of many runs has seen what settings change.
-    assert start.calibration.unseen({**levels, kind: other, "source": "", "framework": "", "architecture": ""}) == []
+    assert start.notes({**levels, kind: other, "source": "", "framework": "", "architecture": ""}, 8.0) == ""
 
 
 def test_coefficients_of_a_report_are_those_of_the_runs(measured: Measured):
     """Where all runs share the levels that move a coefficient, its value is theirs and not that of the pool."""
     runs = _named(measured.take(np.zeros(4, dtype=int)), source="mine/nemo", framework="nemo")
     result = fit_measured(runs, start=js.load_fit(), n_starts=1, n_folds=2)
-    own = js.resolve(result.coefficients, {kind: names[0] for kind, names in runs.levels.items()})
+    own = result.fit.coefficients({kind: names[0] for kind, names in runs.levels.items()})
     for name, entry in result.parameters.items():
         assert entry["value"] == pytest.approx(float(getattr(own, name)))
         assert entry["lo"] < entry["value"] < entry["hi"]
-    pooled = float(result.coefficients.gradient_memory_factor)
+    pooled = float(result.fit.pooled.gradient_memory_factor)
     assert float(own.gradient_memory_factor) != pytest.approx(pooled, rel=0.05)
     assert any("framework nemo" in message for message in result.messages)
 
 
 def test_intervals_of_a_fit_from_the_priors_widen_for_new_models_and_larger_clusters(result: js.FitResult):
-    record = result.coefficients.calibration
+    record = result.fit
     level = next(level for kind, level in record.known if kind == "source")
     shape = next(level for kind, level in record.known if kind == "architecture")
-    usual = record.scatter_of({"source": level, "architecture": shape}, 8.0)
-    assert record.scatter_of({"source": level, "architecture": "d1 h1 e1 s0"}, 8.0).time > usual.time
-    assert record.scatter_of({"source": level, "architecture": shape}, 1e5).time > usual.time
+    usual = record.interval({"source": level, "architecture": shape}, 8.0)
+    assert record.interval({"source": level, "architecture": "d1 h1 e1 s0"}, 8.0).time > usual.time
+    assert record.interval({"source": level, "architecture": shape}, 1e5).time > usual.time
 
 
 def test_unnamed_runs_that_the_start_has_seen_are_not_held_out_either(measured: Measured, result: js.FitResult):
-    start = dataclasses.replace(result.coefficients, calibration=Calibration("start", known=((UNNAMED, "f"),)))
+    start = js.Fit("start", result.fit.pooled, known=((UNNAMED, "f"),))
     runs = _named(measured.take(np.arange(8)), source="", framework="f")
     again = fit_measured(runs, start=start, n_starts=1, n_folds=2)
     assert any("fitted to runs of no named source" in message for message in again.messages)
-    assert all(entry.kind != UNNAMED for entry in again.coefficients.calibration.scatter)
+    assert all(entry.kind != UNNAMED for entry in again.fit.scatter)
 
 
 def test_coefficients_of_no_fit_are_the_priors(measured: Measured):
     """They hold as tightly as the prior of each coefficient, not as loosely as levels differ."""
-    problem, _ = fit_problem(measured, js.prior_medians())
-    assert candidates(problem, js.prior_medians(), 10) == candidates(problem, None, 10) == {1.0: problem}
+    problem, _ = fit_problem(measured, js.load_fit("prior"))
+    assert candidates(problem, js.load_fit("prior"), 10) == candidates(problem, None, 10) == {1.0: problem}
     assert len(candidates(problem, js.load_fit(), 10)) > 1
 
 
 def test_models_and_chips_of_the_start_are_new_to_a_cluster_that_never_ran_them(measured: Measured):
     shape, other = measured.levels["architecture"][0], "d1 h1 e1 s0"
     foreign = (("architecture", other), ("gpu", "theirs"), ("precision", "fp4"))
-    start = dataclasses.replace(_truth(), calibration=Calibration("start", known=(*foreign, ("framework", "other"))))
-    known = fit_measured(_synthetic(measured, noise=0.01), start=start, n_starts=1, n_folds=2).coefficients.calibration
+    start = _start(known=(*foreign, ("framework", "other")))
+    known = fit_measured(_synthetic(measured, noise=0.01), start=start, n_starts=1, n_folds=2).fit
     assert ("architecture", shape) in known.known and ("framework", "other") in known.known
     assert ("gpu", measured.levels["gpu"][0]) in known.known
     assert not set(foreign) & set(known.known)
@@ -410,7 +414,7 @@ def test_a_table_without_step_times_says_what_is_missing(tmp_path):
 
 def test_few_runs_leave_the_start_unless_left_out_runs_confirm_it(measured: Measured):
     """Priors count as alike whose held-out errors are near the best one's."""
-    problem, effects = fit_problem(measured.take(np.arange(8)), _truth())
+    problem, effects = fit_problem(measured.take(np.arange(8)), _start())
     solution = refine(problem, jnp.zeros(problem.parametrisation.n_parameters))
 
     def attempts(*errors: float) -> list[Attempt]:
@@ -434,17 +438,17 @@ def test_few_runs_of_a_known_source_stay_nearer_to_the_start_than_those_of_a_new
     tightness = [
         fit_measured(
             few,
-            start=dataclasses.replace(_truth(), calibration=Calibration("start", known=places)),
+            start=_start(known=places),
             n_starts=1,
             n_folds=2,
         ).tightness
-        for places in (known, ())
+        for places in (known, (("gpu", "theirs"),))
     ]
     assert tightness[0] < tightness[1]
 
 
 def test_a_new_source_may_lie_as_far_from_its_start_as_levels_do(measured: Measured):
-    problem, _ = fit_problem(measured.take(np.arange(8)), _truth())
+    problem, _ = fit_problem(measured.take(np.arange(8)), _start())
     wider = about_start(problem).parametrisation.spread / problem.parametrisation.spread
     by_name = dict(zip(names(), np.asarray(wider), strict=True))
     assert by_name["host_time_tp_network"] == pytest.approx(5.0)
@@ -453,17 +457,17 @@ def test_a_new_source_may_lie_as_far_from_its_start_as_levels_do(measured: Measu
 
 def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
     """Eight runs that all take 40 % longer than the start says: the other runs are then predicted well."""
-    start = _truth()
+    start = _start()
     synthetic = _synthetic(measured, noise=0.01)
     times = 1.4 * np.asarray(synthetic.step_time)
     slower = dataclasses.replace(synthetic, step_time=times, peak_memory=np.full(len(times), np.nan))
     order = np.random.default_rng(3).permutation(len(times))
     shots, others = slower.take(np.sort(order[:8])), slower.take(np.sort(order[8:]))
-    fitted = fit_measured(shots, start=start, n_starts=1).coefficients
+    fitted = fit_measured(shots, start=start, n_starts=1).fit
     batch = jax.tree.map(jnp.asarray, others.batch)
 
-    def median_error(coefficients: js.Coefficients) -> float:
-        log_time, _ = predicted_logs(batch, jnp.asarray(base_of(others, coefficients)))
+    def median_error(fit: js.Fit) -> float:
+        log_time, _ = predicted_logs(batch, jnp.asarray(base_of(others, fit)))
         return float(np.median(np.abs(np.asarray(log_time) - np.log(np.asarray(others.step_time)))))
 
     assert median_error(start) > 0.3
@@ -472,16 +476,14 @@ def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
 
 def test_a_plan_for_the_fitted_cluster_needs_no_name_of_it(measured: Measured):
     """What the start foretold for the framework is part of the fit, whether or not a planned run names it again."""
-    start = dataclasses.replace(
-        js.prior_medians(),
-        calibration=Calibration("start", effects=(LevelEffect(OTHER_SOURCES, FRAMEWORK, (("straggler", 0.4),)),)),
-    )
+    foretold = LevelEffect(OTHER_SOURCES, FRAMEWORK, (("straggler", 0.4),))
+    start = js.Fit("start", js.prior_medians(), effects=(foretold,))
     few = measured.take(np.arange(0, 64, 8))
-    fitted = fit_measured(few, start=start, n_starts=1, n_folds=2).coefficients
-    assert dict(fitted.calibration.own) == {"source": few.levels["source"][0], "framework": FRAMEWORK}
-    unnamed, named = (js.resolve(fitted, levels) for levels in ({}, {"framework": FRAMEWORK}))
+    fitted = fit_measured(few, start=start, n_starts=1, n_folds=2).fit
+    assert dict(fitted.own) == {"source": few.levels["source"][0], "framework": FRAMEWORK}
+    unnamed, named = (fitted.coefficients(levels) for levels in ({}, {"framework": FRAMEWORK}))
     chex.assert_trees_all_equal(unnamed, named)
-    elsewhere = js.resolve(fitted, {"framework": "another"})
+    elsewhere = fitted.coefficients({"framework": "another"})
     np.testing.assert_allclose(unnamed.straggler / elsewhere.straggler, np.exp(0.4), rtol=1e-6)
     assert shared_levels([{"source": "a", "framework": "f"}, {"source": "b", "framework": "f"}]) == (
         ("framework", "f"),

@@ -7,7 +7,9 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration.record import UNNAMED, Calibration, Scatter
+from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fit.intervals import half_width, measured_scatter
 from jaxscale.runs.measured import measured_runs
 
@@ -67,5 +69,6 @@ def test_runs_of_a_framework_without_a_source_tell_of_such_runs():
     known = (("framework", framework),)
     before = (Scatter("framework", framework, 0.1, 0.1), Scatter("new_source", "", 0.2, 0.1))
     levels = {"source": "", "framework": framework}
-    assert Calibration("mine", scatter=(own, *before), known=known).scatter_of(levels).time == pytest.approx(0.3)
-    assert Calibration("start", scatter=before, known=known).scatter_of(levels).kind == "new_source"
+    priors = js.prior_medians()
+    assert Fit("mine", priors, scatter=(own, *before), known=known).interval(levels).time == pytest.approx(0.3)
+    assert Fit("start", priors, scatter=before, known=known).interval(levels).time == before[1].time

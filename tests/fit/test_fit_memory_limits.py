@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration.oom import limit_of, memory_limit, probability_of_oom
-from jaxscale.calibration.record import Calibration, MemoryLimit, Scatter
-from jaxscale.calibration.store import load_fit, to_toml
+from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit, probability_of_oom
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import load_fit
 from jaxscale.fit.memory_limits import Outcomes, fitted_limit, memory_limits, outcomes, with_memory_limits
 from jaxscale.runs.measured import measured_runs
 
 PEAK_SCATTER = 0.1
-RECORD = Calibration("fit", scatter=(Scatter("source", "mine", 0.1, PEAK_SCATTER),))
+RECORD = Fit("fit", js.prior_medians(), scatter=(Scatter("source", "mine", 0.1, PEAK_SCATTER),))
 
 
 def runs_about(usable: float, scatter: float, n: int, sure: bool = False) -> Outcomes:
@@ -59,25 +60,26 @@ def test_limit_is_the_peak_of_its_probability(probability: float, usable: float,
 
 
 def test_limits_are_those_of_the_source_and_kept_on_disk(tmp_path):
-    coefficients = load_fit("default")
+    fit = load_fit("default")
     path = tmp_path / "again.toml"
-    path.write_text(to_toml(coefficients, {}, "a copy"), encoding="utf-8")
+    fit.save(path)
     again = load_fit(path)
     levels = {"source": "ultrascale_playbook_h100/nanotron", "framework": "nanotron", "gpu": "h100-80gb"}
-    assert limit_of(again, levels) == limit_of(coefficients, levels)
-    assert limit_of(again, levels).source == levels["source"]
-    elsewhere = limit_of(again, {"framework": "somebody's own"})
+    limit, own = again.memory_limit(levels), again.limit_by_source[levels["source"]]
+    assert limit == fit.memory_limit(levels)
+    assert (limit.usable, limit.scatter) == (own.usable, own.scatter)
+    elsewhere = again.memory_limit({"framework": "somebody's own"})
     assert elsewhere.usable == 1.0 and elsewhere.source == ""
 
 
 def test_stated_probabilities_hold():
     """Of runs in a class of stated probability as many ran out; all memory with the scatter of peaks says too few."""
-    coefficients = load_fit("default")
-    runs = outcomes(js.read_runs(data_path("runs") / "ultrascale_playbook_h100.csv"), coefficients)
-    assert runs is not None and coefficients.calibration is not None
+    fit = load_fit("default")
+    runs = outcomes(js.read_runs(data_path("runs") / "ultrascale_playbook_h100.csv"), fit)
+    assert runs is not None
     uses = np.exp(runs.log_use).tolist()
-    plain = [MemoryLimit("", 1.0, coefficients.calibration.scatter_of({"source": s}).memory) for s in runs.sources]
-    fitted = [limit_of(coefficients, {"source": source}) for source in runs.sources]
+    plain = [MemoryLimit("", 1.0, fit.interval({"source": s}).memory) for s in runs.sources]
+    fitted = [fit.memory_limit({"source": source}) for source in runs.sources]
     classes = ((0.02, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 0.98))
 
     def worst(limits: list[MemoryLimit]) -> float:
@@ -108,7 +110,7 @@ def test_runs_without_a_source_are_those_of_the_fitted_one(tmp_path):
     blank = tmp_path / table.name
     blank.write_text(table.read_text().replace("\nbigscience_bloom_a100,", "\n,"))
     own = (("framework", "megatron-deepspeed"), ("source", "mine/megatron-deepspeed"))
-    fitted = dataclasses.replace(load_fit("default"), calibration=Calibration("mine", own=own))
+    fitted = Fit("mine", load_fit("default").pooled, own=own)
     found = outcomes(js.read_runs(blank), fitted)
     assert set(found.sources) == {"mine/megatron-deepspeed"}
 

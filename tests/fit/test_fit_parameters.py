@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from jaxscale._arrays import as_arrays
 from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.calibration.coordinates import constrain, unconstrain
-from jaxscale.calibration.record import OTHER_SOURCES, Calibration, LevelEffect
-from jaxscale.calibration.store import resolve
+from jaxscale.calibration.effects import OTHER_SOURCES, LevelEffect
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.record import Fit
 from jaxscale.costs.matmul import matmul_time
 from jaxscale.fit.fitting import kept_effects, other_sources_effects
 from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
@@ -185,9 +186,10 @@ def test_jacobian_is_the_derivative_of_rows():
     np.testing.assert_allclose(mapping.row_jacobian(gradient, members) @ step, jnp.sum(gradient * change, axis=1))
 
 
-def _calibrated() -> Coefficients:
-    record = Calibration(
+def _calibrated() -> Fit:
+    return Fit(
         name="test",
+        pooled=prior_medians(),
         effects=(
             LevelEffect("source", "a", (("attention_efficiency", 0.1),)),
             LevelEffect(OTHER_SOURCES, "f", (("attention_efficiency", 0.3),)),
@@ -196,17 +198,21 @@ def _calibrated() -> Coefficients:
         ),
         known=(("framework", "f"), ("gpu", "h200"), ("source", "a")),
     )
-    return dataclasses.replace(prior_medians(), calibration=record)
 
 
 def test_a_new_source_of_a_known_framework_keeps_the_effect_it_began_with():
-    before = _calibrated().calibration
+    before = _calibrated()
     new, known = ({"source": source, "framework": "f"} for source in ("new", "a"))
     fitted = dataclasses.replace(before, known=(*before.known, ("source", "new")))
     after = dataclasses.replace(fitted, effects=kept_effects(before, [new, known]))
-    assert after.shifts(new) == before.shifts(new) == {"attention_efficiency": 0.3}
-    assert after.shifts(known) == before.shifts(known)
-    assert fitted.shifts(new) == {}  # what it would lose
+
+    def shifted(fit: Fit, levels: dict) -> dict[str, float]:
+        (row,) = fit.unconstrained(Levels.of_rows([levels])) - unconstrain(prior_medians())
+        return {name: round(shift, 9) for name, shift in zip(names(), row, strict=True) if abs(shift) > 1e-9}
+
+    assert shifted(after, new) == shifted(before, new) == {"attention_efficiency": 0.3}
+    assert shifted(after, known) == shifted(before, known)
+    assert shifted(fitted, new) == {}  # what it would lose
     assert not [effect for effect in kept_effects(before, [new]) if effect.kind == "source" and effect.level == "a"]
 
 
@@ -224,22 +230,21 @@ def test_a_new_source_of_a_known_framework_keeps_the_effect_it_began_with():
         ({"source": None, "framework": "unknown"}, 0.0),
     ],
 )
-def test_resolve_adds_effects_of_levels(levels: dict, shift: float):
-    pooled = _calibrated()
-    resolved = resolve(pooled, levels)
-    assert resolved.calibration is None
-    np.testing.assert_allclose(resolved.attention_efficiency, pooled.attention_efficiency * np.exp(shift), rtol=1e-9)
+def test_a_fit_adds_effects_of_levels(levels: dict, shift: float):
+    fit = _calibrated()
+    moved = fit.coefficients(levels)
+    assert isinstance(moved, Coefficients)
+    np.testing.assert_allclose(moved.attention_efficiency, fit.pooled.attention_efficiency * np.exp(shift), rtol=1e-9)
 
 
 def test_effect_of_a_fraction_acts_on_its_odds():
-    pooled = _calibrated()
-    before, after = pooled.fsdp_overlap, resolve(pooled, {"gpu": "h200"}).fsdp_overlap
+    fit = _calibrated()
+    before, after = fit.pooled.fsdp_overlap, fit.coefficients({"gpu": "h200"}).fsdp_overlap
     assert after / (1.0 - after) == pytest.approx(np.e * before / (1.0 - before))
     assert 0.0 < after < 1.0
 
 
 def test_unseen_levels_are_named():
-    record = _calibrated().calibration
-    assert record is not None
-    assert record.unseen({"framework": "f", "gpu": "b200"}) == ["gpu 'b200'"]
-    assert record.unseen({"framework": "f", "gpu": "h200"}) == []
+    record = _calibrated()
+    assert record.notes({"framework": "f", "gpu": "b200"}) == "not in the fit, pooled values used: gpu 'b200'"
+    assert record.notes({"framework": "f", "gpu": "h200"}) == ""

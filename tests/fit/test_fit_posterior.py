@@ -7,7 +7,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.record import Z90
+from jaxscale.calibration.intervals import Z90
 from jaxscale.fit.posterior import Posterior, sample_posterior
 
 
@@ -33,7 +33,7 @@ def test_an_unused_coefficient_keeps_its_prior(posterior: Posterior):
 
 def test_intervals_are_in_the_unit_of_the_coefficient(bloom_fit: js.FitResult, posterior: Posterior):
     low, high = posterior.interval("matmul_efficiency")
-    assert low < bloom_fit.coefficients.matmul_efficiency < high
+    assert low < bloom_fit.fit.pooled.matmul_efficiency < high
 
 
 def test_a_wrong_optimum_would_show(bloom_fit: js.FitResult, posterior: Posterior):

@@ -8,7 +8,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.calibration.coefficients import names, priors
-from jaxscale.calibration.record import Z90
+from jaxscale.calibration.intervals import Z90
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, log_likelihood
 from jaxscale.fit.objective import DEGREES_OF_FREEDOM, SHARP, log_residuals, loss, reweighted, smoothed
 from jaxscale.fit.profile import crossing, deviance

@@ -25,7 +25,7 @@ def measured() -> Measured:
 @pytest.fixture(scope="module")
 def bounds(measured: Measured) -> np.ndarray:
     """Whether all that is known of the memory of a run is that it fitted [row]."""
-    return bounds_memory(measured, base_of(measured, js.prior_medians()))
+    return bounds_memory(measured, base_of(measured, js.load_fit("prior")))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def inside(measured: Measured, bounds: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module")
 def slopes(measured: Measured) -> np.ndarray:
     """Derivative of the logs of step time and memory by each coefficient [row, coefficient]."""
-    rows = jnp.asarray(base_of(measured, js.prior_medians()))
+    rows = jnp.asarray(base_of(measured, js.load_fit("prior")))
     batch = jax.tree.map(jnp.asarray, measured.batch)
     return np.asarray(jax.jit(jax.grad(lambda u: jnp.sum(jnp.stack(predicted_logs(batch, u)))))(rows))
 

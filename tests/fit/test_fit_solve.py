@@ -135,7 +135,7 @@ def test_whatever_solves_shares_one_compiled_model(bloom_fit: js.FitResult, monk
         deviance(0, 0.1, at, bloom_fit.problem)
         search(bloom_fit.problem, at[None])
         few = table.take(np.arange(len(table.batch)) % 2 == 0)
-        problem, effects = fit_problem(few, js.prior_medians())
+        problem, effects = fit_problem(few, js.load_fit("prior"))
         assert len(effects) != len(bloom_fit.effects)
         standing_at(problem, jnp.zeros(problem.parametrisation.n_parameters))
         first = jax.tree.map(lambda leaf: leaf[:7], (problem.batch, problem.base))  # no bucket of rows
@@ -151,7 +151,7 @@ def test_polishing_again_never_raises_the_loss(bloom_fit: js.FitResult, starts: 
 
 
 def test_a_fit_gives_its_point_back_as_a_start(bloom_fit: js.FitResult):
-    found = jnp.asarray(parameters_of(bloom_fit.coefficients, bloom_fit.problem, bloom_fit.effects))
+    found = jnp.asarray(parameters_of(bloom_fit.fit, bloom_fit.problem, bloom_fit.effects))
     # Effects below a thousandth are dropped from a fit.
     np.testing.assert_allclose(found, bloom_fit.solution.parameters, atol=0.05)
     assert float(loss(found, bloom_fit.problem)) == pytest.approx(float(bloom_fit.solution.loss), abs=0.1)
@@ -178,7 +178,7 @@ def hosted() -> Problem:
     truth = unconstrain(dataclasses.replace(js.prior_medians(), host_time_layer=HOST_TIME))
     with jax.enable_x64(True):
         times, _ = predicted_logs(jax.tree.map(jnp.asarray, few.batch), jnp.broadcast_to(truth, (60, len(truth))))
-        return fit_problem(dataclasses.replace(few, step_time=np.exp(times)), js.prior_medians())[0]
+        return fit_problem(dataclasses.replace(few, step_time=np.exp(times)), js.load_fit("prior"))[0]
 
 
 def test_a_pace_that_hides_at_the_start_is_found_from_where_it_shows(hosted: Problem):

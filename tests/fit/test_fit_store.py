@@ -4,29 +4,49 @@ import dataclasses
 import math
 
 import chex
+import jax
 import numpy as np
 import pytest
 
 import jaxscale as js
 from jaxscale._resources import fit_path
-from jaxscale.calibration.coefficients import from_values, names, values_of
-from jaxscale.calibration.record import Calibration, LevelEffect, MemoryLimit, Origin, Scatter
-from jaxscale.calibration.store import to_toml
+from jaxscale.calibration.coefficients import names, values_of
+from jaxscale.calibration.effects import LevelEffect
+from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.fit.intervals import typical
 
 
+def fit_with(name: str, **record: object) -> js.Fit:
+    """A fit that knows some things, with the priors' values."""
+    return js.Fit(name, js.prior_medians(), **record)
+
+
+def kind_of(fit: js.Fit, levels: dict, n_chips: float = 0.0) -> str:
+    """Kind of the scatter that gives a run's interval its width."""
+    width = fit.interval(levels, n_chips).time
+    return next(scatter.kind for scatter in fit.scatter if scatter.time == width)
+
+
+def shifts_of(fit: js.Fit, levels: dict) -> dict[str, float]:
+    """Shifts of the coefficients' logs or logits by the levels of a run."""
+    (row,) = fit.unconstrained(Levels.of_rows([levels])) - fit.unconstrained(
+        Levels.of_rows([{"framework": "none of it"}])
+    )
+    return {name: pytest.approx(shift) for name, shift in zip(names(), row, strict=True) if abs(shift) > 1e-12}
+
+
 def test_shipped_default_covers_catalogue():
-    coefficients = js.load_fit("default")
-    assert coefficients.calibration is not None
+    fit = js.load_fit("default")
     for name in names():
-        assert 0.0 < getattr(coefficients, name) < float("inf")
-    known = {level for kind, level in coefficients.calibration.known if kind == "gpu"}
+        assert 0.0 < getattr(fit.pooled, name) < float("inf")
+    known = {level for kind, level in fit.known if kind == "gpu"}
     assert {"a100-80gb", "h100-80gb", "gb200", "tpu-v5p"} <= known
 
 
 def test_default_records_where_it_comes_from():
-    record = js.load_fit().calibration
-    assert record is not None
+    record = js.load_fit()
     assert {"runs", "data_sha256", "jax", "held_out_mape_percent"} <= set(dict(record.provenance))
     kinds = {scatter.kind for scatter in record.scatter}
     assert {"source", "framework", "unseen", "new_source", "new_model", "larger"} <= kinds
@@ -40,11 +60,11 @@ def test_what_no_fitted_run_had_widens_the_interval():
         Scatter("unseen", "", 0.6, 0.1),
     )
     known = (("architecture", "d64"), ("framework", "f"), ("gpu", "a"), ("precision", "bf16"), ("source", "mine/f"))
-    record = Calibration("fit", scatter=scatters, known=known, largest=(("mine/f", 64.0),))
+    record = fit_with("fit", scatter=scatters, known=known, largest=(("mine/f", 64.0),))
     mine = {"source": "mine/f", "framework": "f", "architecture": "d64"}
 
     def kind(n_chips: float, **changes: str) -> str:
-        return record.scatter_of({**mine, **changes}, n_chips).kind
+        return kind_of(record, {**mine, **changes}, n_chips)
 
     assert kind(64.0) == "source" == kind(64.0, gpu="a", precision="bf16")
     assert kind(64.0, gpu="b") == "unseen" == kind(64.0, precision="fp8")
@@ -60,26 +80,27 @@ def test_a_chip_that_only_the_start_has_seen_sets_runs_apart_like_another_system
         Scatter("new_source", "", 0.3, 0.1),
         Scatter("unseen", "", 0.6, 0.1),
     )
-    start = Calibration("start", known=(("gpu", "b"), ("precision", "fp8")))
-    mine = Calibration("mine", scatter=scatters, known=(("source", "mine/f"), ("gpu", "a")), origin=Origin((), start))
-    again = Calibration("again", scatter=scatters, known=mine.known, origin=Origin((), mine))
+    start = fit_with("start", known=(("gpu", "b"), ("precision", "fp8")))
+    mine = fit_with("mine", scatter=scatters, known=(("source", "mine/f"), ("gpu", "a")), parent=start)
+    again = fit_with("again", scatter=scatters, known=mine.known, parent=mine)
     levels = {"source": "mine/f", "framework": "f"}
     for record in (mine, again):
-        assert record.scatter_of({**levels, "gpu": "a"}).kind == "source"
-        assert record.scatter_of({**levels, "gpu": "b"}).kind == "new_source"
-        assert record.scatter_of({**levels, "gpu": "a", "precision": "fp8"}).kind == "new_source"
-        assert record.scatter_of({**levels, "gpu": "c"}).kind == "unseen"
-    assert mine.from_start_alone({**levels, "gpu": "b"}) == ["gpu 'b'"]
-    assert "gpu 'b'" not in mine.unseen({**levels, "gpu": "b"})
-    assert mine.unseen({**levels, "gpu": "c"})[-1] == "gpu 'c'"
+        assert kind_of(record, {**levels, "gpu": "a"}) == "source"
+        assert kind_of(record, {**levels, "gpu": "b"}) == "new_source"
+        assert kind_of(record, {**levels, "gpu": "a", "precision": "fp8"}) == "new_source"
+        assert kind_of(record, {**levels, "gpu": "c"}) == "unseen"
+    of_start, of_none = (mine.notes({**levels, "gpu": gpu}) for gpu in "bc")
+    assert of_start.endswith("known from the start of the fit alone: gpu 'b'")
+    assert of_start.count("gpu 'b'") == 1
+    assert of_none.startswith("not in the fit, pooled values used: ") and of_none.endswith("gpu 'c'")
 
 
 def test_what_the_start_answers_for_is_new_where_it_is_to_the_start():
-    start = Calibration("start", known=(("source", "theirs/f"), ("framework", "f"), ("gpu", "b")))
-    mine = Calibration("mine", known=(("source", "mine/g"), ("gpu", "a")), origin=Origin((), start))
+    start = fit_with("start", known=(("source", "theirs/f"), ("framework", "f"), ("gpu", "b")))
+    mine = fit_with("mine", known=(("source", "mine/g"), ("gpu", "a")), parent=start)
     levels = {"source": "theirs/f", "framework": "f"}
-    assert mine.unseen({**levels, "gpu": "b"}) == mine.from_start_alone({**levels, "gpu": "b"}) == []
-    assert mine.unseen({**levels, "gpu": "a"}) == ["gpu 'a'"]
+    assert mine.notes({**levels, "gpu": "b"}) == ""
+    assert mine.notes({**levels, "gpu": "a"}) == "not in the fit, pooled values used: gpu 'a'"
 
 
 def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
@@ -91,37 +112,36 @@ def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
         Scatter("new_source", "f", 0.2, 0.05),
         Scatter("new_source", "", 0.3, 0.2),
     )
-    record = Calibration("fit", scatter=scatters, known=(("framework", "f"), ("framework", "g"), ("source", "a/f")))
-    assert record.scatter_of({"source": "a/f", "framework": "f"}).time == 0.05
+    record = fit_with("fit", scatter=scatters, known=(("framework", "f"), ("framework", "g"), ("source", "a/f")))
+    assert record.interval({"source": "a/f", "framework": "f"}).time == 0.05
     # The widest of time and of memory, wherever each is from.
-    assert record.scatter_of({"source": "b/f", "framework": "f"}) == Scatter("new_source", "f", 0.2, 0.1)
-    assert record.scatter_of({"framework": "g"}) == Scatter("new_source", "", 0.3, 0.3)
-    assert record.scatter_of({"source": "a/f", "framework": "f", "attention_kernel": "flash9"}).kind == "new_source"
-    assert record.unseen({"source": "b/f", "framework": "f"}) == ["source 'b/f'"]
+    assert record.interval({"source": "b/f", "framework": "f"}) == (0.2, 0.1)
+    assert record.interval({"framework": "g"}) == (0.3, 0.3)
+    assert kind_of(record, {"source": "a/f", "framework": "f", "attention_kernel": "flash9"}) == "new_source"
+    assert record.notes({"source": "b/f", "framework": "f"}) == "not in the fit, pooled values used: source 'b/f'"
 
 
 def test_peaks_that_no_run_stated_scatter_as_those_of_an_unseen_stack(tmp_path):
     """No measured scatter of memory is no small one; time keeps its own."""
     scatters = (Scatter("source", "a/f", 0.05, math.nan), Scatter("unseen", "", 0.4, 0.2))
-    record = Calibration("fit", scatter=scatters, known=(("source", "a/f"), ("framework", "f")))
+    record = fit_with("fit", scatter=scatters, known=(("source", "a/f"), ("framework", "f")))
     path = tmp_path / "fit.toml"
-    path.write_text(to_toml(dataclasses.replace(js.prior_medians(), calibration=record), {}, "a fit"), encoding="utf-8")
-    for known in (record, js.load_fit(path).calibration):
-        found = known.scatter_of({"source": "a/f", "framework": "f"})
-        assert (found.time, found.memory) == (0.05, 0.2)
+    record.save(path)
+    for known in (record, js.load_fit(path)):
+        assert known.interval({"source": "a/f", "framework": "f"}) == (0.05, 0.2)
     assert typical("new_model", [*scatters, Scatter("source", "b/f", 0.15, 0.2)]).memory == pytest.approx(0.2)
     assert math.isnan(typical("new_model", scatters[:1]).memory)
 
 
 def test_a_level_of_the_name_of_nothing_is_no_effect_of_empty_cells():
     effect = LevelEffect("release", "None", (("straggler", 0.5),))
-    assert Calibration("fit", effects=(effect,)).shifts({"release": None}) == {}
-    assert Calibration("fit", effects=(effect,)).shifts({"release": "None"}) == {"straggler": 0.5}
+    assert shifts_of(fit_with("fit", effects=(effect,)), {"release": None}) == {}
+    assert shifts_of(fit_with("fit", effects=(effect,)), {"release": "None"}) == {"straggler": 0.5}
 
 
-def _of_one_cluster() -> Calibration:
+def _of_one_cluster() -> js.Fit:
     """What a fit of a user's own runs knows, among things that its start knew."""
-    return Calibration(
+    return fit_with(
         "mine",
         effects=(LevelEffect("source", "mine/f", (("straggler", 0.5),)), LevelEffect("framework", "g", ())),
         scatter=(Scatter("source", "mine/f", 0.05, 0.1), Scatter("unseen", "", 0.6, 0.3)),
@@ -134,54 +154,54 @@ def _of_one_cluster() -> Calibration:
 @pytest.mark.parametrize("levels", [{}, {"source": ""}, {"framework": "f"}, {"source": "mine/f"}])
 def test_a_run_that_names_no_source_is_one_of_the_fitted_cluster(levels: dict):
     record = _of_one_cluster()
-    assert record.shifts(levels) == {"straggler": 0.5}
-    assert record.scatter_of(levels).kind == "source"
-    assert record.memory_limit_of(levels, 0.1).usable == 0.9
+    assert shifts_of(record, levels) == {"straggler": 0.5}
+    assert kind_of(record, levels) == "source"
+    assert record.memory_limit(levels).usable == 0.9
 
 
 @pytest.mark.parametrize("levels", [{"framework": "g"}, {"source": "yours/f", "framework": "f"}])
 def test_a_run_that_names_another_one_is_not(levels: dict):
     record = _of_one_cluster()
-    assert record.shifts(levels) == {}
-    assert record.scatter_of(levels).kind == "unseen"
-    assert record.memory_limit_of(levels, 0.1) == MemoryLimit("", 1.0, 0.1)
+    assert shifts_of(record, levels) == {}
+    assert kind_of(record, levels) == "unseen"
+    assert record.memory_limit(levels) == MemoryLimit("", 1.0, 0.3)
 
 
-def _from_a_start() -> Calibration:
+def _from_a_start() -> js.Fit:
     """The same, with the start, which knew of two clusters, one of them of the framework of the fitted runs."""
-    start = Calibration(
+    start = js.Fit(
         "start",
+        jax.tree.map(lambda value: 0.9 * value, js.prior_medians()),
         effects=(LevelEffect("source", "yours/g", (("straggler", 0.2),)),),
         scatter=(Scatter("source", "yours/g", 0.07, 0.1), Scatter("framework", "g", 0.08, 0.1)),
         known=(("framework", "f"), ("framework", "g"), ("source", "theirs/f"), ("source", "yours/g")),
         limits=(MemoryLimit("yours/g", 0.8, 0.05),),
     )
     fitted = (("framework", "f"), ("source", "mine/f"))
-    values = tuple(0.9 * value for value in values_of(js.prior_medians()))
-    return dataclasses.replace(_of_one_cluster(), fitted=fitted, origin=Origin(values, start))
+    return dataclasses.replace(_of_one_cluster(), fitted=fitted, parent=start)
 
 
 def test_the_start_answers_for_clusters_that_it_alone_has_seen():
-    record = _from_a_start()
-    fit = dataclasses.replace(js.prior_medians(), calibration=record)
-    begun = from_values(record.origin.values, record.origin.record)
+    fit = _from_a_start()
     for levels in ({"source": "yours/g", "framework": "g"}, {"framework": "g"}, {"source": "theirs/f"}):
-        chex.assert_trees_all_close(js.resolve(fit, levels), js.resolve(begun, levels), rtol=1e-6)
-        assert record.scatter_of(levels) == record.origin.record.scatter_of(levels)
-    assert record.memory_limit_of({"source": "yours/g"}, 0.1).usable == 0.8
+        chex.assert_trees_all_close(fit.coefficients(levels), fit.parent.coefficients(levels), rtol=1e-6)
+        assert fit.interval(levels) == fit.parent.interval(levels)
+    assert fit.memory_limit({"source": "yours/g"}).usable == 0.8
     for levels in ({}, {"source": "mine/f"}, {"framework": "f"}, {"source": "new/f", "framework": "f"}, {"gpu": "a"}):
-        assert record.origin_of(levels) is None
+        assert not fit.seen.only_parent_knows(Levels.of_rows([levels])).any()
+    assert fit.seen.only_parent_knows(Levels.of_rows([{"framework": "g"}])).all()
 
 
 @pytest.mark.parametrize("record", [_of_one_cluster(), _from_a_start()], ids=["alone", "from a start"])
-def test_a_record_is_the_same_on_disk(tmp_path, record: Calibration):
+def test_a_record_is_the_same_on_disk(tmp_path, record: js.Fit):
     path = tmp_path / "mine.toml"
-    path.write_text(to_toml(dataclasses.replace(js.prior_medians(), calibration=record), {}, "a fit"))
-    loaded = js.load_fit(path).calibration
-    if record.origin is not None:
-        np.testing.assert_allclose(loaded.origin.values, record.origin.values, rtol=1e-5)
-        loaded = dataclasses.replace(loaded, origin=dataclasses.replace(loaded.origin, values=record.origin.values))
-    assert loaded == record
+    record.save(path)
+    loaded = js.load_fit(path)
+    if record.parent is not None:
+        np.testing.assert_allclose(values_of(loaded.parent.pooled), values_of(record.parent.pooled), rtol=1e-5)
+        loaded = dataclasses.replace(loaded, parent=dataclasses.replace(loaded.parent, pooled=record.parent.pooled))
+    np.testing.assert_allclose(values_of(loaded.pooled), values_of(record.pooled), rtol=1e-5)
+    assert dataclasses.replace(loaded, pooled=record.pooled) == record
 
 
 def test_a_fit_that_ends_early_is_refused(tmp_path):
@@ -194,53 +214,55 @@ def test_a_fit_that_ends_early_is_refused(tmp_path):
         with pytest.raises(js.InputError, match="expected a whole fit"):
             js.load_fit(path)
     path.write_text(text, encoding="utf-8")
-    assert js.load_fit(path).calibration == js.load_fit("bigscience_bloom_a100").calibration
+    assert js.load_fit(path) == js.load_fit("bigscience_bloom_a100")
 
 
-def test_a_fit_without_one_coefficient_is_refused(tmp_path):
-    """A file of one's own may state some coefficients only; one that a fit wrote states all."""
-    text = to_toml(js.prior_medians(), {}, "a fit")
-    path = tmp_path / "mine.toml"
-    path.write_text(text.replace("[coefficients.tp_overlap]", "[other]"))
-    with pytest.raises(js.InputError, match="coefficients.tp_overlap is missing; expected a whole fit"):
-        js.load_fit(path)
+def test_a_saved_fit_from_before_a_cost_term_still_loads(tmp_path):
+    """The coefficient that it lacks is that of the priors; nothing else changes, nor does a run without the term."""
+    text, path = fit_path("default.toml").read_text(encoding="utf-8"), tmp_path / "older.toml"
+    path.write_text(text.replace("[coefficients.scan_efficiency]", "[unused]"), encoding="utf-8")
+    older, shipped = js.load_fit(path), js.load_fit("default")
+    prior = js.prior_medians().scan_efficiency
+    assert shipped.pooled.scan_efficiency != prior == older.pooled.scan_efficiency
+    assert older == dataclasses.replace(shipped, pooled=dataclasses.replace(shipped.pooled, scan_efficiency=prior))
+    setting = (js.Plan(dp=8), js.cluster("h100-80gb", 8))
+    for name, is_moved in (("llama3-8b", False), ("nemotron-h-56b", True)):
+        times = [js.step_time(js.model(name), *setting, fit.coefficients()).total for fit in (older, shipped)]
+        assert (times[0] != times[1]) == is_moved
 
 
 def test_any_name_and_any_fraction_survives_on_disk(tmp_path):
     nasty = 'my\ncluster\t"x" \\ \x7f \u00e9'
-    record = Calibration(
-        "fit", effects=(LevelEffect("source", nasty, (("straggler", 0.5),)),), known=(("source", nasty),)
-    )
-    fit = dataclasses.replace(js.prior_medians(), calibration=record, tp_overlap=0.99999999)
+    record = fit_with("fit", effects=(LevelEffect("source", nasty, (("straggler", 0.5),)),), known=(("source", nasty),))
+    nearly_one = dataclasses.replace(js.prior_medians(), tp_overlap=0.99999999)
     path = tmp_path / "mine.toml"
-    path.write_text(to_toml(fit, {}, "a fit"), encoding="utf-8")
+    dataclasses.replace(record, pooled=nearly_one).save(path)
     loaded = js.load_fit(path)
-    assert loaded.calibration.effects == record.effects and loaded.calibration.known == record.known
-    assert loaded.tp_overlap == 0.99999999
+    assert loaded.effects == record.effects and loaded.known == record.known
+    assert loaded.pooled.tp_overlap == 0.99999999
 
 
 def test_largest_clusters_are_kept_on_disk():
-    record = js.load_fit().calibration
-    assert record is not None
+    record = js.load_fit()
     largest = dict(record.largest)
     assert largest["vtrain_a100_ground_truth/megatron-deepspeed"] == 512.0
     assert largest["mosaic_llm_foundry/llm-foundry"] < max(largest.values())
 
 
 def test_unseen_frameworks_get_wider_intervals():
-    record = js.load_fit().calibration
-    assert record is not None
+    record = js.load_fit()
     places = [
         {"source": "mosaic_llm_foundry/llm-foundry", "framework": "llm-foundry"},
         {"source": "another/llm-foundry", "framework": "llm-foundry"},
         {"framework": "somebody's own"},
     ]
-    known, new_source, unseen = (record.scatter_of({**place, "gpu": "h100-80gb"}) for place in places)
+    places = [{**place, "gpu": "h100-80gb"} for place in places]
+    known, new_source, unseen = (record.interval(place) for place in places)
     assert known.time < new_source.time < unseen.time
-    assert [entry.kind for entry in (known, new_source, unseen)] == ["source", "new_source", "unseen"]
-    assert record.scatter_of({**places[0], "gpu": "gtx580"}).kind == "unseen"
-    assert record.scatter_of({"framework": "megatron-deepspeed", "gpu": "gtx580"}).kind == "unseen"
-    assert record.scatter_of({"framework": "nanotron", "gpu": "h100-80gb"}).kind == "new_source"
+    assert [kind_of(record, place) for place in places] == ["source", "new_source", "unseen"]
+    assert kind_of(record, {**places[0], "gpu": "gtx580"}) == "unseen"
+    assert kind_of(record, {"framework": "megatron-deepspeed", "gpu": "gtx580"}) == "unseen"
+    assert kind_of(record, {"framework": "nanotron", "gpu": "h100-80gb"}) == "new_source"
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
@@ -259,7 +281,7 @@ def test_unknown_names_are_refused_with_the_known_ones():
         ("[coefficients]\n[[scatter]]\nkind = 'source'\n", "cut or of another version"),
         ("[coefficients]\n[[effects]]\nkind = 'gpu'\nlevel = 'a'\n", "'shifts' is missing"),
         ("[coefficients]\n[known]\nsite = 3\n", "cut or of another version"),
-        ("[coefficients]\n[origin.coefficients]\nnonsense = 1\n", "^[^(]*nonsense is not a coefficient"),
+        ("[coefficients]\n[parent.coefficients]\nnonsense = 1\n", "^[^(]*nonsense is not a coefficient"),
     ],
 )
 def test_malformed_files_are_refused(tmp_path, text: str, complaint: str):
@@ -274,13 +296,12 @@ def test_a_file_may_state_some_coefficients_only(tmp_path):
     path = tmp_path / "some.toml"
     path.write_text("[coefficients]\nmatmul_efficiency = 0.5\n")
     loaded = js.load_fit(path)
-    assert loaded.matmul_efficiency == 0.5
-    assert loaded.hbm_efficiency == js.prior_medians().hbm_efficiency
+    assert loaded.pooled.matmul_efficiency == 0.5
+    assert loaded.pooled.hbm_efficiency == js.prior_medians().hbm_efficiency
 
 
-def test_records_that_state_no_memory_are_equal_when_read_twice():
-    """Unequal ones would compile again."""
-    first, again = (js.load_fit("mosaic_llm_foundry").calibration for _ in range(2))
-    assert first is not None and any(math.isnan(scatter.memory) for scatter in first.scatter)
+def test_fits_that_state_no_memory_are_equal_when_read_twice():
+    first, again = (js.load_fit("mosaic_llm_foundry") for _ in range(2))
+    assert any(math.isnan(scatter.memory) for scatter in first.scatter)
     assert first == again and hash(first) == hash(again)
     assert dataclasses.replace(first, scatter=first.scatter[1:]) != again

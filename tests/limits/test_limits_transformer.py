@@ -26,7 +26,7 @@ def test_utilisation_is_that_of_the_step_time(curve):
     table = enumerate_plans(wanted.model, n_chips, wanted.batch, plan_space(n_chips))
     same = np.stack([table.columns[name] for name in ("tp", "pp", "dp")], axis=1) == curve.degrees[2]
     cluster = js.cluster(GPU, int(n_chips))
-    fitted = js.resolve(js.load_fit(), {"gpu": GPU, "precision": "bf16"})
+    fitted = js.load_fit().coefficients({"gpu": GPU, "precision": "bf16"})
     times = [
         float(js.step_time(wanted.model, table.plan(int(row)), cluster, fitted).total)
         for row in np.flatnonzero(same.all(axis=1))

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.calibration.oom import memory_limit
-from jaxscale.calibration.record import MemoryLimit
+from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.memory import memory
@@ -28,7 +27,7 @@ LLAMA, H100S = model("llama3-8b"), cluster("h100-80gb", 32)
 
 @pytest.fixture(scope="module")
 def choice():
-    return best_plan(LLAMA, H100S, 256, coefficients=COEFFICIENTS, top=20)
+    return best_plan(LLAMA, H100S, 256, fit="prior", top=20)
 
 
 def test_scores_equal_the_model():
@@ -48,7 +47,7 @@ def test_one_compilation_for_all_problems(choice, monkeypatch):
         raise AssertionError("the scorer was traced again")
 
     monkeypatch.setattr(score, "step_time", retraced)
-    other = best_plan(model("llama3-70b"), cluster("a100-80gb", 64), 128, coefficients=COEFFICIENTS)
+    other = best_plan(model("llama3-70b"), cluster("a100-80gb", 64), 128, fit="prior")
     assert choice.searched < other.searched < score.BLOCK // 2
 
 
@@ -139,14 +138,14 @@ def test_json_document(choice):
 
 def test_more_memory_is_never_slower(choice):
     roomy = cluster("h200", 32)
-    roomy_chip = best_plan(LLAMA, roomy, 256, coefficients=COEFFICIENTS, oom_probability=0.4)
-    strict = best_plan(LLAMA, roomy, 256, coefficients=COEFFICIENTS, oom_probability=0.01)
+    roomy_chip = best_plan(LLAMA, roomy, 256, fit="prior", oom_probability=0.4)
+    strict = best_plan(LLAMA, roomy, 256, fit="prior", oom_probability=0.01)
     assert roomy_chip.best.step_time <= strict.best.step_time
     assert roomy_chip.infeasible < strict.infeasible
 
 
 def test_a_smaller_space_is_never_faster(choice):
-    small = best_plan(LLAMA, H100S, 256, coefficients=COEFFICIENTS, space=PlanSpace(tp=(8,)))
+    small = best_plan(LLAMA, H100S, 256, fit="prior", space=PlanSpace(tp=(8,)))
     assert small.best.step_time >= choice.best.step_time
     assert small.searched < choice.searched
 
@@ -164,20 +163,20 @@ def test_memory_limit_is_the_quantile_of_a_lognormal():
 
 def test_nothing_fits_names_term_and_remedy():
     with pytest.raises(InputError, match=r"optimizer \(.* GB\); expected a chip of \d+ GB, about \d+ chips") as error:
-        best_plan(model("gpt3-175b"), cluster("a100-80gb", 8), 8, coefficients=COEFFICIENTS)
+        best_plan(model("gpt3-175b"), cluster("a100-80gb", 8), 8, fit="prior")
     assert "\n" not in str(error.value)
 
 
 def test_no_valid_plan_names_a_batch():
     with pytest.raises(InputError, match="expected a multiple of one of"):
         flat = PlanSpace(cp=(1,), pp=(1,))
-        best_plan(model("gpt3-175b"), cluster("h100-80gb", 1024), 3, coefficients=COEFFICIENTS, space=flat)
+        best_plan(model("gpt3-175b"), cluster("h100-80gb", 1024), 3, fit="prior", space=flat)
     with pytest.raises(InputError, match="expected another n_chips"):
-        best_plan(LLAMA, cluster("h100-80gb", 8), 8, coefficients=COEFFICIENTS, space=PlanSpace(tp=(3,)))
+        best_plan(LLAMA, cluster("h100-80gb", 8), 8, fit="prior", space=PlanSpace(tp=(3,)))
 
 
 @pytest.mark.parametrize("wrong", [{"batch": 1.5}, {"batch": 0}, {"top": 0}, {"oom_probability": 0.0}])
 def test_bad_arguments_get_one_line(wrong):
     batch = wrong.pop("batch", 256)
     with pytest.raises(InputError, match="out of range; expected"):
-        best_plan(LLAMA, H100S, batch, coefficients=COEFFICIENTS, **wrong)
+        best_plan(LLAMA, H100S, batch, fit="prior", **wrong)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.calibration.oom import limit_of, memory_limit
+from jaxscale.calibration.memory_limit import memory_limit
+from jaxscale.calibration.store import load_fit
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
@@ -31,7 +32,7 @@ CASES = (
 
 def problem(name: str, gpu: str, n_chips: int, batch: int) -> PlanProblem:
     machine = cluster(gpu, n_chips)
-    limit = memory_limit(float(machine.chip.hbm_bytes), limit_of(COEFFICIENTS), 0.1)
+    limit = memory_limit(float(machine.chip.hbm_bytes), load_fit("prior").memory_limit({}), 0.1)
     return PlanProblem(model(name), machine, batch, COEFFICIENTS, limit)
 
 
@@ -43,7 +44,7 @@ def found():
 @pytest.mark.parametrize("index", range(len(CASES)))
 def test_search_finds_the_best_of_all_plans(found, index):
     name, gpu, n_chips, batch = CASES[index]
-    best = best_plan(model(name), cluster(gpu, n_chips), batch, coefficients=COEFFICIENTS, exhaustive=True)
+    best = best_plan(model(name), cluster(gpu, n_chips), batch, fit="prior", exhaustive=True)
     answer = found[index]
     assert answer.fits and answer.scores.memory[answer.best] <= best.memory_limit
     plan = answer.table.plan(answer.best)
@@ -90,8 +91,8 @@ def test_slopes_equal_differences():
 def test_best_plan_by_gradient_says_so():
     name, gpu, n_chips, batch = CASES[0]
     arguments = (model(name), cluster(gpu, n_chips), batch)
-    quick = best_plan(*arguments, coefficients=COEFFICIENTS, exhaustive=False)
-    whole = best_plan(*arguments, coefficients=COEFFICIENTS)
+    quick = best_plan(*arguments, fit="prior", exhaustive=False)
+    whole = best_plan(*arguments, fit="prior")
     assert whole.exhaustive and not quick.exhaustive
     assert quick.best.step_time == pytest.approx(whole.best.step_time, rel=0.01)
     assert quick.kkt_residual is not None and whole.kkt_residual is None
@@ -105,4 +106,4 @@ def test_where_nothing_fits_the_answer_says_so():
     small = cluster("a100-80gb", 64)
     small = dataclasses.replace(small, chip=dataclasses.replace(small.chip, hbm_bytes=2e9))
     with pytest.raises(InputError, match="no plan fits in memory"):
-        best_plan(model("llama3-8b"), small, 96, coefficients=COEFFICIENTS, exhaustive=False)
+        best_plan(model("llama3-8b"), small, 96, fit="prior", exhaustive=False)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.errors import InputError
 from jaxscale.models import model
 from jaxscale.plan.plan import Plan, violations
@@ -39,7 +38,7 @@ def test_step_times_are_the_published_throughputs():
 
 @pytest.mark.parametrize("name", ["bloom-176b", "mpt-30b"])
 def test_the_choice_is_no_slower_by_the_model(name):
-    comparison = compare_design(name, prior_medians())
+    comparison = compare_design(name, "prior")
     if comparison.memory <= comparison.choice.memory_limit:
         assert comparison.gain >= -1e-9
     assert comparison.choice.best.memory <= comparison.choice.memory_limit

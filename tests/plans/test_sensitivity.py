@@ -93,7 +93,7 @@ def test_named_is_sorted(elasticities):
 
 @pytest.fixture(scope="module")
 def table():
-    return improvements(model("llama3-8b"), cluster("a100-80gb", 32), 64, coefficients=COEFFICIENTS, space=SPACE)
+    return improvements(model("llama3-8b"), cluster("a100-80gb", 32), 64, fit="prior", space=SPACE)
 
 
 def test_improvements_never_hurt(table):
@@ -114,7 +114,7 @@ def test_memory_capacity_buys_only_a_new_plan(table):
 
 def test_choice_probability():
     llama, chips = model("llama3-8b"), cluster("a100-80gb", 32)
-    choice = best_plan(llama, chips, 64, coefficients=COEFFICIENTS, space=SPACE, top=5)
+    choice = best_plan(llama, chips, 64, fit="prior", space=SPACE, top=5)
     random = np.random.default_rng(0)
     same = jax.tree.map(lambda leaf: np.full(64, leaf), COEFFICIENTS)
     np.testing.assert_allclose(choice_probability(choice, llama, chips, same), [1, 0, 0, 0, 0])

@@ -34,7 +34,7 @@ class DemoCommand:
         check_folder(self.out)
         hardware = js.load_hardware(self.hardware)
         calibration = calibrate(hardware, say)
-        design = choose(calibration.fit.coefficients, hardware, say)
+        design = choose(calibration.result.fit, hardware, say)
         say("drawing the figures")
         document = make_report(calibration, design).save(self.out)
         say(f"wrote {document} and the figures beside it")

@@ -39,7 +39,10 @@ def demo_document(calibration: DemoCalibration, design: DemoDesign) -> dict[str,
     """The results as plain data."""
     errors = calibration.held_out.errors()
     return {
-        "fit": {"source": SOURCE, **{name: calibration.fit.to_json()[name] for name in ("n", "mape_train", "mape_cv")}},
+        "fit": {
+            "source": SOURCE,
+            **{name: calibration.result.to_json()[name] for name in ("n", "mape_train", "mape_cv")},
+        },
         "held_out": {name: errors[name] for name in ("n", "mape", "median_ape", "p90_ape", "coverage_90")},
         "as_trained_step_time_s": sum(design.as_trained.values()),
         "plan": {"model": MODEL, "gpu": GPU, "n_gpus": N_GPUS, **design.plans.to_json()["best"]},
@@ -57,8 +60,8 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
     then, trained = design.plans_then, sum(design.as_trained.values())
     is_the_same = plan_words(then.best.plan) == plan_words(AS_TRAINED)
     return [
-        f"fit: {calibration.fit.n} runs of {SOURCE}; error {calibration.fit.mape_train:.1f} % in sample, "
-        f"{calibration.fit.mape_cv:.1f} % in cross-validation by group",
+        f"fit: {calibration.result.n} runs of {SOURCE}; error {calibration.result.mape_train:.1f} % in sample, "
+        f"{calibration.result.mape_cv:.1f} % in cross-validation by group",
         f"held out: {errors['n']} other runs; mean error {errors['mape']:.1f} %, median {errors['median_ape']:.1f} %; "
         f"{100 * errors['coverage_90']:.0f} % inside their 90 % interval",
         f"best of {then.searched:,} plans for {MODEL} on {N_GPUS} {GPU} with the software of the time: "
@@ -101,7 +104,7 @@ def make_report(calibration: DemoCalibration, design: DemoDesign) -> Report:
 
 def add_calibration(report: Report, calibration: DemoCalibration) -> None:
     """Predictions of the runs that the fit has not seen, their intervals and errors, and the coefficients found."""
-    fit, held_out = calibration.fit, calibration.held_out
+    fit, held_out = calibration.result, calibration.held_out
     report.heading("Predictions of runs that the fit has not seen")
     report.text(
         f"The runs of {SOURCE} are put into groups of one model shape, number of chips, tp and pp. One group in five "

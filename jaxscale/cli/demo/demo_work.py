@@ -15,7 +15,7 @@ from jaxscale._arrays import number as concrete
 from jaxscale._compile import filter_jit
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.store import resolve
+from jaxscale.calibration.record import Fit
 from jaxscale.designs.relaxed_shape import depth_of, stretched
 from jaxscale.designs.shape_search import ShapeSearch, search_shape
 from jaxscale.fit.fitting import fit
@@ -68,12 +68,12 @@ class DemoCalibration(NamedTuple):
     """A fit, and predictions of runs that it has not seen.
 
     Attributes:
-        fit: of the runs that were not held out.
+        result: of the runs that were not held out.
         held_out: predictions of the runs that were.
         runs: the runs held out.
     """
 
-    fit: FitResult
+    result: FitResult
     held_out: Prediction
     runs: Runs
 
@@ -132,7 +132,7 @@ def calibrate(hardware: Hardware, progress: Progress) -> DemoCalibration:
     progress(f"{SOURCE}: {len(kept)} measured runs to fit, {len(held_out)} held out")
     result = fit(kept, start=None, name="demo", hardware=hardware, progress=progress)
     progress("predicting the runs held out")
-    return DemoCalibration(result, predict(held_out, result.coefficients, hardware), held_out)
+    return DemoCalibration(result, predict(held_out, result.fit, hardware), held_out)
 
 
 def split(hardware: Hardware) -> tuple[Runs, Runs]:
@@ -144,15 +144,15 @@ def split(hardware: Hardware) -> tuple[Runs, Runs]:
     return dataclasses.replace(runs, rows=kept), dataclasses.replace(runs, rows=left_out)
 
 
-def choose(coefficients: Coefficients, hardware: Hardware, progress: Progress) -> DemoDesign:
+def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesign:
     """Rank the plans of a model on a cluster; under the best one, look for a better width and depth."""
     machine, template = cluster(GPU, N_GPUS, hardware=hardware), model(MODEL)
     progress(f"searching the plans of {MODEL} on {N_GPUS} {GPU}")
     plans, plans_then = (
-        best_plan(template, machine, BATCH, coefficients=coefficients, levels=LEVELS, space=space, top=N_TOP)
+        best_plan(template, machine, BATCH, fit=calibrated, levels=LEVELS, space=space, top=N_TOP)
         for space in (SPACE, SPACE_THEN)
     )
-    fitted = resolve(coefficients, LEVELS)
+    fitted = calibrated.coefficients(LEVELS)
     progress("searching for a better width and depth")
     searches = [(scored, search_shape(template, scored.plan, machine, fitted)) for scored in distinct(plans, N_SHAPED)]
     chosen, shape = min(searches, key=lambda pair: pair[1].integer["objective"])

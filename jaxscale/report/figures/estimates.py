@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.record import Z90
+from jaxscale.calibration.intervals import Z90
 from jaxscale.report.style import BLUE, GREY, ORANGE, new_figure, small_multiples, style
 
 if TYPE_CHECKING:

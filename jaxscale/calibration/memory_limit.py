@@ -1,0 +1,57 @@
+"""Probability that a run exceeds the memory of its chip, and the peak up to which it does so with a given one."""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """Memory that runs of a source may take before they run out of it.
+
+    Attributes:
+        source: whose runs; empty for runs of any.
+        usable: predicted peak at which half of the runs run out, over the memory of the chip [1].
+        scatter: standard deviation of the log of the peak about it [1].
+    """
+
+    source: str
+    usable: Any
+    scatter: Any
+
+
+def probability_of_oom(peak: Any, capacity: Any, limit: MemoryLimit) -> Any:
+    r"""Probability that a run exceeds the chip's memory.
+
+    $\Phi\left(\ln\frac{M}{u C} / \sigma\right)$ for log-normal scatter.
+
+    Args:
+        peak: M, predicted peak memory, a number or one of each run [byte], [row].
+        capacity: C, memory of the chip [byte], [row].
+        limit: usable share u [1] and scatter sigma of the log [1], [row].
+
+    Returns:
+        The probability [1], [row].
+    """
+    from scipy.special import ndtr  # imported late: it is a fifth of the time of the whole package
+
+    return ndtr(np.log(np.asarray(peak) / (limit.usable * np.asarray(capacity))) / limit.scatter)
+
+
+def memory_limit(capacity: float, limit: MemoryLimit, probability: float) -> float:
+    r"""Predicted peak up to which a run exceeds the chip's memory with at most the given probability.
+
+    $u C \exp(-\sigma z_{1-p})$, where `probability_of_oom` is p.
+
+    Args:
+        capacity: C, memory of the chip [byte].
+        limit: usable share u [1] and scatter sigma of the log [1].
+        probability: p [1].
+
+    Returns:
+        The limit [byte].
+    """
+    return limit.usable * capacity * math.exp(-limit.scatter * NormalDist().inv_cdf(1.0 - probability))

@@ -1,0 +1,115 @@
+"""Levels of the runs that a fit has seen, and which of two fits answers for a run: a fit, or its parent."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool
+
+from jaxscale.calibration.levels import Levels
+
+SETTINGS = ("sequences", "recompute", "parallelism")
+"""Kinds of level without effects. Only a fit of few runs lists them: a new setting then widens the interval."""
+
+NOTED_KINDS = ("source", "framework", "gpu", "precision", "attention_kernel", "architecture", *SETTINGS)
+"""Kinds of level whose unseen levels a prediction names."""
+
+UNNAMED = "unnamed"
+"""Kind under which a fit lists the frameworks of its runs that name no source."""
+
+Place = tuple[str, str]
+"""Kind of a level and its name."""
+
+
+def software_stack(source: str) -> str:
+    """Software stack of a source: its first two parts, table and framework, of `table/framework/part`."""
+    return "/".join(source.split("/")[:2])
+
+
+def is_apart(source: str) -> bool:
+    """Whether a source is a part of a software stack whose runs differ from the others (`table/framework/part`)."""
+    return source != software_stack(source)
+
+
+def table_of(source: str) -> str:
+    """Name of the table of measured runs that a source belongs to."""
+    return source.split("/")[0]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Levels of the runs of a fit.
+
+    Attributes:
+        known: kind and name of every level of the runs, effects or none.
+        fitted: kind and name of the sources and frameworks of the runs of the fit itself, its parent's left out.
+        own: source and framework of the runs, where all of them share one.
+        parent: the same of the fit that the fit started from.
+    """
+
+    known: frozenset[Place] = frozenset()
+    fitted: frozenset[Place] = frozenset()
+    own: tuple[Place, ...] = ()
+    parent: "Seen | None" = None
+
+    def named(self, levels: Levels) -> Levels:
+        """Levels with the fit's own source and framework where a run names neither, or only the same framework."""
+        if not self.own:
+            return levels
+        own_framework = dict(self.own).get("framework")
+        is_like_own = levels.missing("source") & levels.has(
+            lambda name: name == own_framework, "framework", of_none=True
+        )
+        return levels.replace(is_like_own, dict(self.own))
+
+    def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
+        """Whether the parent answers for a run: it knows the source, or else the framework, and the fit does not.
+
+        A fit to a few runs of one cluster tells nothing of others.
+        """
+        if self.parent is None:
+            return np.zeros(len(levels), dtype=bool)
+        levels = self.named(levels)
+        answers, is_open = (np.full(len(levels), value) for value in (False, True))
+        for kind in ("source", "framework"):
+            is_fitted = levels.has(lambda name, kind=kind: (kind, name) in self.fitted, kind)
+            is_parents = levels.has(lambda name, kind=kind, parent=self.parent: (kind, name) in parent.known, kind)
+            answers |= is_open & is_parents & ~is_fitted
+            is_open &= ~(is_parents | is_fitted)
+        return answers
+
+    def knows(self, kind: str, name: str) -> bool:
+        """Whether a run of the fit had the level."""
+        return (kind, name) in self.known
+
+    def is_new(self, kind: str, name: str) -> bool:
+        """Whether no run of the fit had the level, of a kind that the fit lists."""
+        return bool(self.known) and (kind not in SETTINGS or kind in self._known_kinds) and not self.knows(kind, name)
+
+    def ancestor_knows(self, kind: str, name: str) -> bool:
+        """Whether the parent of the fit, or a parent of the parent, had a run of the level."""
+        parent = self.parent
+        return parent is not None and (parent.knows(kind, name) or parent.ancestor_knows(kind, name))
+
+    @functools.cached_property
+    def _known_kinds(self) -> frozenset[str]:
+        return frozenset(kind for kind, _ in self.known)
+
+    def notes(self, levels: Levels) -> np.ndarray:
+        """Unseen levels of each run in words: of no fit, or of an ancestor alone; empty where all are known [row]."""
+        if not self.known:
+            return np.full(len(levels), "", dtype=object)
+        unseen = levels.only({kind: lambda name, kind=kind: self.is_new(kind, name) for kind in NOTED_KINDS})
+        combinations, index = unseen.distinct()
+        texts = [self._note(combinations.row(row)) for row in range(len(combinations))]
+        return np.asarray([*texts, ""], dtype=object)[index]
+
+    def _note(self, unseen: Mapping[str, str | None]) -> str:
+        places = [(kind, unseen[kind]) for kind in NOTED_KINDS if unseen.get(kind)]
+        texts = {
+            "not in the fit, pooled values used": [p for p in places if not self.ancestor_knows(*p)],
+            "known from the start of the fit alone": [p for p in places if self.ancestor_knows(*p)],
+        }
+        named = {text: ", ".join(f"{kind} {name!r}" for kind, name in group) for text, group in texts.items()}
+        return "; ".join(f"{text}: {levels}" for text, levels in named.items() if levels)
