@@ -17,7 +17,7 @@ from transfer import N_DRAWS, N_SHOTS
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.intervals import half_width
+from jaxscale.fit.held_out_scatter import half_width
 from jaxscale.runs.arrays import concatenate
 from jaxscale.runs.repeats import SOFTWARE, deviations
 from jaxscale.runs.siblings import contradicted

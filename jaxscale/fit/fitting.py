@@ -20,7 +20,7 @@ from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import SETTINGS, UNNAMED
 from jaxscale.calibration.store import fit_of, load_fit
 from jaxscale.errors import InputError
-from jaxscale.fit.intervals import measured_scatter, wider
+from jaxscale.fit.held_out_scatter import measured_scatter, wider
 from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.objective import Problem, reweighted
 from jaxscale.fit.parameters import EFFECT_SPREAD, Effect, effect_spread

@@ -234,5 +234,5 @@ def elasticities(template: Transformer, plan: Plan, machine: Cluster, coefficien
         "sequence length": shape.seq_len,
         "vocabulary": shape.vocab_size,
     }
-    numbers = {name: getattr(fitted, name) for name in fitted.__dataclass_fields__ if name != "calibration"}
+    numbers = {name: getattr(fitted, name) for name in fitted.__dataclass_fields__}
     return {name: float(value) for name, value in {**named, **numbers}.items() if abs(float(value)) > 1e-4}
