@@ -13,13 +13,11 @@ from jaxscale._lazy import public_face
 if TYPE_CHECKING:
     from jaxscale.burst.batch_limit import BatchSurvey as BatchSurvey
     from jaxscale.burst.batch_limit import Convergence as Convergence
-    from jaxscale.burst.batch_limit import IdealJob as IdealJob
     from jaxscale.burst.batch_limit import best_gpus as best_gpus
     from jaxscale.burst.batch_limit import survey_batches as survey_batches
     from jaxscale.burst.batch_limit import time_to_accuracy as time_to_accuracy
     from jaxscale.burst.blocking import BlockingStudy as BlockingStudy
     from jaxscale.burst.blocking import blocking_rate as blocking_rate
-    from jaxscale.burst.blocking import soft_blocking as soft_blocking
     from jaxscale.burst.blocking import stated_stream as stated_stream
     from jaxscale.burst.blocking import study_blocking as study_blocking
     from jaxscale.burst.burst_report import burst_report as burst_report
@@ -56,6 +54,7 @@ if TYPE_CHECKING:
     from jaxscale.burst.plots import plot_time_line as plot_time_line
     from jaxscale.burst.spatial import spatial_network as spatial_network
     from jaxscale.burst.spatial import spatial_step as spatial_step
+    from jaxscale.burst.spatial import spatial_table as spatial_table
     from jaxscale.burst.spatial_survey import survey_splits as survey_splits
 
 public_face(__name__)

@@ -37,46 +37,6 @@ def time_to_accuracy(iteration_time: ArrayLike, batch: ArrayLike, convergence: C
     return convergence.steps(batch) * jnp.asarray(iteration_time)
 
 
-class IdealJob(eqx.Module):
-    r"""Iteration that scales perfectly down to an overhead: $t = c B / G + o$.
-
-    Attributes:
-        sample_time: c, one sample on one GPU [s].
-        overhead: o, what an iteration takes however many GPUs there are [s].
-    """
-
-    sample_time: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    overhead: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-
-    def iteration_time(self, batch: ArrayLike, n_gpus: ArrayLike) -> Array:
-        """Time of one iteration [s]."""
-        return jnp.asarray(self.sample_time) * batch / n_gpus + self.overhead
-
-    def best_batch(self, n_gpus: ArrayLike, convergence: Convergence) -> Array:
-        r"""Batch of least time to accuracy, $B^* = \sqrt{o\, B_{crit}\, G / c}$ [sample].
-
-        It grows with the square root of G: from $G = o / (c\,\epsilon)$ on, a batch that kept $\epsilon$ of overhead by
-        growing with G would pay more in samples than it saves.
-        """
-        c, o = jnp.asarray(self.sample_time), jnp.asarray(self.overhead)
-        return jnp.sqrt(o * jnp.asarray(convergence.critical_batch) * n_gpus / c)
-
-    def best_time(self, n_gpus: ArrayLike, convergence: Convergence) -> Array:
-        r"""Least time to accuracy, $T^* = S_{min}\big(\sqrt{o} + \sqrt{c\, B_{crit} / G}\big)^2$ [s]."""
-        sampling = jnp.asarray(self.sample_time) * convergence.critical_batch / n_gpus
-        return jnp.asarray(convergence.min_steps) * (jnp.sqrt(jnp.asarray(self.overhead)) + jnp.sqrt(sampling)) ** 2
-
-    def gpus_at_efficiency(self, efficiency: ArrayLike, convergence: Convergence) -> Array:
-        r"""GPUs at which the last GPU still speeds the job up by the fraction e of its share.
-
-        With the best batch everywhere, $-d \ln T^* / d \ln G = \big(1 + \sqrt{o G / (c B_{crit})}\big)^{-1} = e$, so
-        $G = \frac{c B_{crit}}{o} \big(\frac{1 - e}{e}\big)^2$ [1].
-        """
-        e = jnp.asarray(efficiency)
-        sample_over_launch = jnp.asarray(self.sample_time) / self.overhead
-        return sample_over_launch * jnp.asarray(convergence.critical_batch) * ((1.0 - e) / e) ** 2
-
-
 class BatchSurvey(eqx.Module):
     r"""Best batch for every cluster size, from the planner.
 

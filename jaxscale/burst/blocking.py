@@ -171,18 +171,3 @@ def study_blocking(
     difference = rates - rates[POLICIES.index("maximum")]
     spread, paired = (x.std(1, ddof=1) * quantile for x in (rates, difference))
     return BlockingStudy(rates.mean(1), spread, difference.mean(1), paired)
-
-
-def soft_blocking(job: SplitJob, degree: ArrayLike, fraction: ArrayLike, width: ArrayLike) -> Array:
-    r"""Smooth probability that a job misses its acceptable time, $\sigma\big((t(n)/w - \beta)/\tau\big)$ [1].
-
-    Args:
-        job: the job.
-        degree: n, any number from 1 [1].
-        fraction: beta, acceptable fraction of the time on one worker [1].
-        width: tau [1].
-
-    Returns:
-        Probability [1]; differentiable in the degree.
-    """
-    return jax.nn.sigmoid((split_step_time(job, degree) / job.work - jnp.asarray(fraction)) / width)

@@ -153,12 +153,6 @@ def static_partition(
     return jnp.where(jnp.isfinite(times), total, 0.0), times
 
 
-def mix_ratio(weights: ArrayLike, ratios: ArrayLike) -> Array:
-    """Gain of a cluster that spends the shares `weights` of its data-parallel work on jobs with these gains [1]."""
-    weights = jnp.asarray(weights)
-    return (weights * jnp.asarray(ratios)).sum() / weights.sum()
-
-
 def loss_at_ratio(
     plan: BurstPlan,
     data_parallel_time: ArrayLike,

@@ -16,7 +16,7 @@ from jaxscale._smooth import larger
 
 @functools.cache
 def partitioning_table() -> dict[str, Any]:
-    """Fabric and job stream of `data/burst/partitioning.toml`."""
+    """Job stream of `data/burst/partitioning.toml`."""
     return read_toml(data_path("burst/partitioning.toml"))
 
 
@@ -92,54 +92,3 @@ def best_degree_by_gradient(job: SplitJob, start: ArrayLike = 2.0) -> Array:
     solver = optx.Newton(rtol=1e-6, atol=1e-6)
     guess = jnp.asarray(start, jnp.result_type(float))
     return optx.root_find(slope, solver, guess, job, max_steps=64).value
-
-
-class Fabric(eqx.Module):
-    """Optical fabric of PAC-ML (RAMP): communication groups of racks of servers.
-
-    Attributes:
-        propagation: of light between servers [s].
-        io_latency: into or out of a server [s].
-        bandwidth: of one server, over all transceivers [byte/s].
-        memory_bandwidth: of one worker, for the sum in the reduction [byte/s].
-        peak_flops: of one worker [flop/s].
-    """
-
-    propagation: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    io_latency: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    memory_bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    peak_flops: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-
-
-def ramp_fabric() -> Fabric:
-    """The fabric of the published study (`data/burst/partitioning.toml`)."""
-    table = partitioning_table()["fabric"]
-    return Fabric(**{name: table[name] for name in Fabric.__dataclass_fields__})
-
-
-def fabric_all_reduce(message: ArrayLike, subgroups: Float[ArrayLike, " level"], fabric: Fabric) -> Array:
-    r"""All-reduce over sub-groups one after another, each on a message divided by the sizes before it.
-
-    $t = 2 \sum_k \left[l + 2 l_{io} + \frac{m_k (d_k - 1)}{d_k W}\right] + \sum_k t_{sum}(m_k, d_k)$ with
-    $m_{k+1} = m_k / d_k$, levels of size 1 left out, and the sum of $d_k$ parts at
-    $\min(I\,W_{mem}, C)$ flop/s, $I = \lceil \log_2 d_k \rceil / (2 (d_k + 1))$ flop per byte.
-
-    Args:
-        message: m, bytes of each worker [byte].
-        subgroups: d_k, sizes of the levels [1].
-        fabric: latencies and rates.
-
-    Returns:
-        Seconds [s].
-
-    Reference:
-        cwfparsonson/ddls (PAC-ML, arXiv 2301.13799), RAMP all-reduce.
-    """
-    sizes = jnp.asarray(subgroups, jnp.result_type(float))
-    parts = jnp.asarray(message) / jnp.concatenate([jnp.ones(1), jnp.cumprod(sizes)[:-1]])
-    used = sizes > 1.0
-    wire = fabric.propagation + 2.0 * jnp.asarray(fabric.io_latency) + parts * (sizes - 1.0) / sizes / fabric.bandwidth
-    depth = jnp.ceil(jnp.log2(jnp.maximum(sizes, 2.0)))
-    rate = jnp.minimum(depth / (2.0 * (sizes + 1.0)) * fabric.memory_bandwidth, fabric.peak_flops)
-    return jnp.where(used, 2.0 * wire + parts / 4.0 * depth / rate, 0.0).sum()

@@ -71,7 +71,7 @@ class LimitsCommand:
             self._blocks(chosen, sizes)
 
     def _blocks(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray") -> None:
-        from jaxscale.limits.identification import band
+        from jaxscale.limits.bands import band
         from jaxscale.limits.limits_report import elasticity_table, threshold_table
         from jaxscale.limits.scenario_library import scenario_descriptions
         from jaxscale.limits.study import study

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from jaxscale._lazy import public_face
 
 if TYPE_CHECKING:
+    from jaxscale.limits.bands import band as band
     from jaxscale.limits.closed_forms import log_latency_wall as log_latency_wall
     from jaxscale.limits.closed_forms import wall_exponent as wall_exponent
     from jaxscale.limits.frontier.frontier_scenario import FrontierScenario as FrontierScenario
     from jaxscale.limits.frontier.frontier_scenario import stack_scenarios as stack_scenarios
-    from jaxscale.limits.identification import band as band
     from jaxscale.limits.joint_optimum import joint_optimum as joint_optimum
     from jaxscale.limits.limits_report import curve_figure as curve_figure
     from jaxscale.limits.limits_report import published_curve as published_curve

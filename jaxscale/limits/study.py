@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from jaxscale.errors import InputError
+from jaxscale.limits.bands import threshold_bands
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
-from jaxscale.limits.identification import threshold_bands
 from jaxscale.limits.scenario_library import HIGHEST, LOWEST
 from jaxscale.limits.search.relaxed_plan import SIZES, survey
 from jaxscale.limits.thresholds import Thresholds, thresholds

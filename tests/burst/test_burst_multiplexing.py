@@ -2,7 +2,6 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,7 +20,6 @@ from jaxscale.burst import (
 )
 from jaxscale.burst.multiplexing import (
     loss_at_ratio,
-    mix_ratio,
     multiplexing_table,
     no_interference,
     stated_interference,
@@ -104,7 +102,3 @@ def test_static_partition_is_data_parallelism_plus_whole_gpus():
     np.testing.assert_allclose(times[0], TIMES(32.0).sum(), rtol=1e-9)
     np.testing.assert_allclose(total[0], 8 * RATE, rtol=1e-9)
     np.testing.assert_allclose(total[-1], 32 / times[-1], rtol=1e-12)
-
-
-def test_mix_is_the_weighted_gain():
-    np.testing.assert_allclose(mix_ratio(jnp.array([1.0, 3.0]), jnp.array([1.5, 2.0])), 1.875)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale.burst import SplitJob, best_degree, best_degree_by_gradient, soft_blocking, stated_stream, study_blocking
+from jaxscale.burst import SplitJob, best_degree, best_degree_by_gradient, stated_stream, study_blocking
 from jaxscale.burst.blocking import POLICIES
-from jaxscale.burst.partitioning import fabric_all_reduce, ramp_fabric, split_step_time
+from jaxscale.burst.partitioning import split_step_time
 
 
 def _jobs(n: int) -> SplitJob:
@@ -74,22 +74,3 @@ def test_interval_is_not_a_sure_thing():
     alone = eqx.filter_jit(study_blocking)(jax.random.key(1), stated_stream(), n_streams=8, n_jobs=100, n_workers=1)
     policies = [POLICIES.index(p) for p in ("fastest", "just_enough")]
     np.testing.assert_array_equal(np.asarray(alone.difference)[policies], 0.0)
-
-
-def test_soft_blocking_has_a_gradient_towards_the_optimum():
-    job = SplitJob(1.0, 0.02, 0.01, 1.0)
-    slope = jax.grad(lambda n: soft_blocking(job, n, 0.3, 0.1))
-    best = float(best_degree(job))
-    assert slope(0.5 * best) < 0 < slope(2.0 * best)
-    assert abs(slope(best)) < 1e-12
-
-
-def test_fabric_all_reduce_by_hand():
-    """Two groups of two servers, 1 GB: latencies, wire time and sums, each level on half of the message before."""
-    fabric = ramp_fabric()
-    latency = 2 * (1.25e-6 + 2 * 100e-9)
-    expected = 0.0
-    for message in (1e9, 0.5e9):
-        rate = min(1 / (2 * 3) * 2.039e12, 19.5e12)
-        expected += latency + 2 * message / 2 / 1.6e12 + message / 4 / rate
-    np.testing.assert_allclose(fabric_all_reduce(1e9, jnp.array([2.0, 2.0, 1.0]), fabric), expected, rtol=1e-9)

@@ -1,8 +1,7 @@
-"""Inverse design, identification, plans of whole numbers, slopes and single precision; each with a control."""
+"""Bands, plans of whole numbers, slopes and single precision; each with a control."""
 
 import dataclasses
 import itertools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -11,60 +10,14 @@ import pytest
 
 from jaxscale._compile import filter_jit
 from jaxscale.errors import InputError
+from jaxscale.limits.bands import band, threshold_bands, uncertainties
 from jaxscale.limits.frontier.frontier_scenario import stack_scenarios
 from jaxscale.limits.frontier.overlap_norm import ExactOverlap
-from jaxscale.limits.identification import band, curve_with_slopes, fisher_information, threshold_bands, uncertainties
-from jaxscale.limits.inverse_design import cheapest_change
 from jaxscale.limits.search.feasible_set import N_DEGREES
 from jaxscale.limits.search.frontier_problem import utilisation_problem
 from jaxscale.limits.search.integer_plan import integer_survey, rate
 from jaxscale.limits.search.relaxed_plan import survey
-from jaxscale.limits.thresholds import NAMES
 from jaxscale.limits.utilisation import utilisation
-
-
-@pytest.fixture(scope="module")
-def curve(solved, library):
-    """The default curve below its wall, with slopes."""
-    return curve_with_slopes(solved.training_flop, library["default"])
-
-
-def test_cheapest_change_reaches_its_target(solved, library, row):
-    wall = solved.limits.log_flop[row["default"], NAMES.index("wall")]
-    target = wall + math.log(3.0)
-    change = cheapest_change(library["default"], math.exp(target))
-    assert abs(change.log_flop - target) / math.log(10.0) < 1e-3
-    assert change.residual < 1e-3
-    assert change.factors["kernel_latency"] < 1.0 and change.factors["network_latency"] < 1.0
-    # One lever by itself reaches the target too, at a higher price.
-    alone = cheapest_change(library["default"], math.exp(target), prices={"network_latency": 1.0})
-    assert abs(alone.log_flop - target) / math.log(10.0) < 1e-3
-    assert alone.price > 1.05 * change.price
-
-
-def test_nothing_changes_where_the_wall_is_the_target(solved, library, row):
-    wall = solved.limits.log_flop[row["default"], NAMES.index("wall")]
-    change = cheapest_change(library["default"], math.exp(wall))
-    assert all(factor == pytest.approx(1.0, abs=1e-5) for factor in change.factors.values())
-
-
-def test_what_cannot_be_designed_is_refused(library):
-    with pytest.raises(InputError, match="expected one of"):
-        cheapest_change(library["default"], 1e32, threshold="walls")
-    with pytest.raises(InputError, match="above 0"):
-        cheapest_change(library["default"], 1e32, prices={"link_latency": 0.0})
-
-
-def test_curve_does_not_tell_batch_latency_and_words_apart(curve):
-    def condition(**measured: float) -> float:
-        return float(np.linalg.cond(fisher_information(curve, error=0.02, measured=measured)))
-
-    alone = condition()
-    assert alone > 50.0
-    assert min(condition(**{name: 0.05}) for name in ("batch", "latency", "words")) < 0.5 * alone
-    # The two without a measurement are known no better by a curve read to twice the error.
-    rough = np.linalg.inv(fisher_information(curve, error=0.04))
-    np.testing.assert_allclose(rough, 4.0 * np.linalg.inv(fisher_information(curve, error=0.02)), rtol=1e-6)
 
 
 def test_bands_hold_the_curve_and_the_thresholds(solved, library, row):

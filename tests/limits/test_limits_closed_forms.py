@@ -87,12 +87,32 @@ def test_envelope_slopes_are_those_of_plans_chosen_anew(solved, row):
         assert moved / math.log(0.999) == pytest.approx(expected, rel=3e-3)
 
 
+def multiply_adds(bare) -> float:
+    """Multiply-adds that a chip sustains, u C / 2 [1/s]."""
+    return 0.5 * bare.max_utilisation * bare.peak_flops
+
+
+def bandwidth_side(bare) -> float:
+    """Side of a square weight slice whose traffic takes as long as its arithmetic, 4/3 u C p / W [1]."""
+    return float(4.0 / 3.0 * multiply_adds(bare) * bare.activation_bytes / bare.network_bandwidth)
+
+
+def replica_tokens(bare) -> float:
+    """Tokens of a replica whose gradients take as long as their arithmetic, 2/3 u C p / W [token]."""
+    return float(2.0 / 3.0 * multiply_adds(bare) * bare.gradient_bytes / bare.network_bandwidth)
+
+
+def latency_volume(bare, overhead: float) -> float:
+    """Volume b w^2 of a matmul that keeps latency to a share of its arithmetic, 2 u C tau / 3 eps [1]."""
+    return float(2.0 / 3.0 * multiply_adds(bare) * bare.kernel_latency / overhead)
+
+
 def test_bandwidth_side():
     from jaxscale.limits.scenario_library import scenario
 
     bare = as_arrays(scenario(link_latency=0.0, network_latency=0.0, kernel_latency=0.0, domain_size=1.0))
     work = workload(jnp.log(1e28), bare)
-    side = float(closed_forms.bandwidth_side(bare, bare.network_bandwidth))
+    side = bandwidth_side(bare)
     # Far more ranks than one along both widths, so that shares 1 - 1/t are one.
     wide = work._replace(log_width=jnp.log(side * 1e6), log_ff=jnp.log(side * 1e6))
     busy = batch_time(plan(tp_ff=1e6, tp_width=1e6), wide, bare, ExactOverlap()).busy
@@ -106,11 +126,11 @@ def test_replica_tokens_and_latency_volume():
 
     bare = as_arrays(scenario(domain_size=1.0, link_latency=0.0, network_latency=0.0))
     work = workload(jnp.log(1e28), bare)
-    replicas = float(jnp.exp(work.log_batch)) / float(closed_forms.replica_tokens(bare, bare.network_bandwidth))
+    replicas = float(jnp.exp(work.log_batch)) / replica_tokens(bare)
     found = batch_time(plan(dp=replicas), work, bare, ExactOverlap())
     arithmetic = 2.0 * float(jnp.exp(work.log_layers)) * float(found.busy[0])
     assert float(found.gradients) / (1.0 - 1.0 / replicas) == pytest.approx(arithmetic, rel=1e-6)
-    volume = float(closed_forms.latency_volume(bare, 0.1))
+    volume = latency_volume(bare, 0.1)
     tokens = float(jnp.exp(work.log_batch + work.log_width + work.log_ff)) / volume
     slim = batch_time(plan(m=tokens), work, bare, ExactOverlap())
     assert float(slim.matrix - slim.busy.max()) == pytest.approx(0.1 * float(slim.busy[0]), rel=1e-6)
