@@ -1,7 +1,7 @@
-"""The scoreboard: writes fits/README.md and fits/scoreboard.png from fits/residuals.csv (half a minute).
+"""The scoreboard: fits/README.md, fits/scoreboard.png and the table of docs/accuracy.md from fits/residuals.csv.
 
-Run `python fits/calibrate.py` first; every figure here is an error on runs that the fit in question never saw, unless
-the column says otherwise.
+It takes half a minute. Run `python fits/calibrate.py` first; every figure here is an error on runs that the fit in
+question never saw, unless the column says otherwise.
 """
 
 import csv
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from calibrate import load_tables
-from markdown import markdown_table
+from markdown import markdown_table, with_contents
 from paces import paces
 from reliability import ended_table, oom_table, reliability_figure, ultrascale_oom
 from transfer import N_DRAWS, N_SHOTS
@@ -283,8 +283,8 @@ def figure(data: dict[str, np.ndarray]) -> None:
     axes.figure.savefig(FOLDER / "scoreboard.png", dpi=130)
 
 
-def readme_table(data: dict[str, np.ndarray]) -> str:
-    """The few columns that the front page shows."""
+def accuracy_table(data: dict[str, np.ndarray]) -> str:
+    """The few columns that `docs/accuracy.md` shows."""
     head = ("measured runs of", "n", "groups left out", "whole models left out", "interval holds")
     lines = []
     for name, rows in subsets(data).items():
@@ -294,19 +294,20 @@ def readme_table(data: dict[str, np.ndarray]) -> str:
     return markdown_table(head, lines)
 
 
-def write_front_page(data: dict[str, np.ndarray]) -> None:
-    """Replace the scoreboard of the repository's README, between its two markers."""
-    path = FOLDER.parent / "README.md"
+def write_accuracy_page(data: dict[str, np.ndarray]) -> None:
+    """Replace the scoreboard of `docs/accuracy.md`, between its two markers."""
+    path = FOLDER.parent / "docs" / "accuracy.md"
     before, rest = path.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     groups, models = (cold_errors()[scheme, "every run"] for scheme in ("five_fold", "left_out_model"))
-    said = f"""Mean / median error of step time [%]; [fits/README.md](fits/README.md) has all schemes, memory and peers.
+    said = f"""Mean / median error of step time [%]; [fits/README.md](../fits/README.md) has all schemes.
 
 Errors are those of runs that the fit has not seen, by groups of one model shape, number of chips, tp and pp. Refits
 begin where the fit of all runs ended; from scratch they end in other valleys, with {groups} % by groups and
-{models} % by models on every run ([where refits begin](fits/README.md)). A stack that was never fitted is missed by its
-own pace, {typical_pace():.0f} % or more for half of them ([a new software stack](fits/README.md))."""
-    path.write_text(f"{before}{BEGIN}\n{readme_table(data)}\n\n{said}\n{END}{after}", encoding="utf-8")
+{models} % by models on every run ([where refits begin](../fits/README.md#where-refits-begin)). A stack that was never
+fitted is missed by its own pace, {typical_pace():.0f} % or more for half of them
+([a new software stack](../fits/README.md#a-new-software-stack))."""
+    path.write_text(f"{before}{BEGIN}\n{accuracy_table(data)}\n\n{said}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -414,10 +415,10 @@ Mean absolute percentage error of step time, measured in November 2026 with each
 
 {PEERS}
 """
-    (FOLDER / "README.md").write_text(text, encoding="utf-8")
+    (FOLDER / "README.md").write_text(with_contents(text), encoding="utf-8")
     figure(data)
     reliability_figure(*foretold)
-    write_front_page(data)
+    write_accuracy_page(data)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,129 @@
+"""Every file, public name, link and command that the documentation mentions exists."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from pages import (
+    PAGES,
+    ROOT,
+    anchors,
+    links,
+    mentioned_modules,
+    mentioned_names,
+    mentioned_paths,
+    new_paths,
+    page_id,
+    without_blocks,
+)
+
+import jaxscale as js
+from jaxscale.cli.runs_tables import FIXED_COLUMNS
+
+PACKAGE = ROOT / "jaxscale"
+
+
+def missing_paths(text: str) -> set[str]:
+    """Mentioned paths under which no file lies."""
+    return {path for path in mentioned_paths(text) - new_paths(text) if not list(ROOT.glob(path.rstrip("/")))}
+
+
+def missing_names(text: str) -> set[str]:
+    """Mentioned public names that the package does not have."""
+    return {name for name in mentioned_names(text) if not resolves(js, name.split("."))}
+
+
+def missing_modules(text: str) -> set[str]:
+    """Mentioned modules, or names in them, that do not exist."""
+    return {name for name in mentioned_modules(text) if not is_importable(name)}
+
+
+def broken_links(page: Path, text: str) -> set[str]:
+    """Links to files or headings that do not exist."""
+    return {target for target in links(text) if not leads_somewhere(page, target)}
+
+
+def resolves(owner: object, parts: list[str]) -> bool:
+    """Whether an attribute of an attribute ... is there; fields of a class count."""
+    for part in parts:
+        fields = getattr(owner, "__dataclass_fields__", {})
+        if not hasattr(owner, part) and part not in fields:
+            return False
+        owner = getattr(owner, part, fields.get(part))
+    return True
+
+
+def is_importable(dotted: str) -> bool:
+    """Whether the longest prefix that is a module has the rest as its attribute."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            return resolves(importlib.import_module(".".join(parts[:end])), parts[end:])
+        except ModuleNotFoundError:
+            continue
+    return False
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    """Whether the file of a link exists, and the heading in it."""
+    name, _, heading = target.partition("#")
+    file = (page.parent / name).resolve() if name else page
+    if not file.exists():
+        return False
+    return not heading or heading in anchors(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_what_a_page_mentions_exists(page: Path):
+    text = page.read_text(encoding="utf-8")
+    assert not missing_paths(text)
+    assert not missing_names(text)
+    assert not missing_modules(text)
+    assert not broken_links(page, text)
+
+
+@pytest.mark.parametrize("folder", ["data", "fits"])
+def test_long_pages_list_their_sections(folder: str):
+    page = ROOT / folder / "README.md"
+    text = page.read_text(encoding="utf-8")
+    sections = anchors("\n".join(re.findall(r"^## .+$", text, flags=re.MULTILINE)))
+    assert sections and sections <= {target.removeprefix("#") for target in links(text)}
+    assert not broken_links(page, text)
+
+
+def test_the_checks_can_fail():
+    text = "`jaxscale/costs/nothing.py`, `js.nothing`, `js.Plan.nothing`, `jaxscale.step.nothing`, [a](no.md), [b](#no)"
+    assert missing_paths(text) == {"jaxscale/costs/nothing.py"}
+    assert missing_names(text) == {"nothing", "Plan.nothing"}
+    assert missing_modules(text) == {"jaxscale.step.nothing"}
+    assert broken_links(ROOT / "README.md", text) == {"no.md", "#no"}
+    real = "`jaxscale/step.py`, `data/runs/<name>.csv`, `js.Plan.dp`, `jaxscale.step.step_time`, [a](LICENSE)"
+    assert not missing_paths(real) | missing_names(real) | missing_modules(real) | broken_links(ROOT / "x.md", real)
+
+
+def test_the_front_page_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
+def test_every_page_is_in_the_index():
+    index = ROOT / "docs" / "index.md"
+    listed = links(index.read_text(encoding="utf-8"))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= listed
+
+
+def test_the_accuracy_of_the_front_page_is_that_of_the_scoreboard():
+    scoreboard = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    row = re.search(
+        r"^\| every run \| (\d+) \| ([\d.]+) / ([\d.]+) \| [\d. /]+ \| (\d+ %) \|$", scoreboard, re.MULTILINE
+    )
+    assert row is not None
+    n, mean, median, inside = row.groups()
+    front = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    sentence = f"On {int(n):,} measured runs the mean error of step time is {mean} % and the median {median} %"
+    assert sentence in front and f"{inside} of the runs lie inside the 90 % interval" in front
+
+
+def test_the_columns_of_predictions_are_described():
+    text = without_blocks((ROOT / "docs" / "command_line.md").read_text(encoding="utf-8"))
+    assert set(FIXED_COLUMNS) == set(re.findall(r"`(predicted_\w+)`", text))
