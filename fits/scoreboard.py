@@ -19,8 +19,7 @@ from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.held_out_scatter import half_width
 from jaxscale.runs.arrays import concatenate
-from jaxscale.runs.repeats import SOFTWARE, deviations
-from jaxscale.runs.siblings import contradicted
+from jaxscale.runs.siblings import SOFTWARE, contradicted, deviations
 
 FOLDER = Path(__file__).parent
 
@@ -329,7 +328,7 @@ percentage error of step time, by the pooled fit with effects by setup; "own coe
 ## What repeats leave
 
 Runs of equal settings differ, and no prediction from settings can meet further ones better than that. Mean / median of
-their distance from the mean of their like [%], widened to that of single runs (`jaxscale/runs/repeats.py`), where the
+their distance from the mean of their like [%], widened to that of single runs (`jaxscale/runs/siblings.py`), where the
 table states the same model, plan, cluster and software; over releases it holds what software gained between them, which
 a fit of releases knows in part.
 

@@ -20,7 +20,7 @@ from jaxscale.memory import memory
 from jaxscale.plan.plan import violations
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch, padded
-from jaxscale.runs.measured import describe_runs, measured_times, outcome
+from jaxscale.runs.measured import describe_runs, measured_memory, measured_times, run_status
 from jaxscale.step import StepTime, step_time
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
@@ -136,9 +136,9 @@ def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | 
     numbers, terms = (
         {name: np.full(len(runs), np.nan) for name in names} for names in (NUMBERS, StepTime.__dataclass_fields__)
     )
-    notes = list(described.notes)
+    notes = described.notes.array().tolist()
     if described.batch is not None:
-        levels = Levels.of_rows([row.effects for row in described.descriptions])
+        levels = described.levels
         answers, parts = _answers(described.batch, fit, levels)
         numbers, terms = (
             {name: _at(described.index, column, len(runs)) for name, column in found.items()}
@@ -153,9 +153,9 @@ def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | 
         terms=terms,
         notes=tuple(notes),
         measured=times,
-        measured_memory=np.asarray([1e9 * (row["peak_mem_gb"] or np.nan) for row in runs]),
-        status=tuple(outcome(row, time) for row, time in zip(runs, times.tolist(), strict=True)),
-        levels={name: tuple(row[name] for row in runs) for name in GROUPINGS},
+        measured_memory=measured_memory(runs),
+        status=tuple(run_status(runs, times).array().tolist()),
+        levels={name: tuple(runs.column(name)) for name in GROUPINGS},
     )
 
 

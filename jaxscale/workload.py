@@ -108,7 +108,7 @@ class Transformer(eqx.Module):
         head_dim: Any = None,
         d_ff: Any = None,
         gated_mlp: Any = False,
-        vocab_size: Any = None,
+        vocab_size: Any = DEFAULT_VOCABULARY,
         tied_embeddings: Any = False,
         n_experts: Any = 1,
         moe_top_k: Any = 1,
@@ -152,7 +152,7 @@ class Transformer(eqx.Module):
         self.head_dim = d_model / n_heads if head_dim is None else as_float(head_dim)
         self.d_ff = 4.0 * d_model if d_ff is None else as_float(d_ff)
         self.gated_mlp = as_float(gated_mlp)
-        self.vocab_size = _default(vocab_size, DEFAULT_VOCABULARY)
+        self.vocab_size = as_float(vocab_size)
         self.tied_embeddings = as_float(tied_embeddings)
         self.n_experts, self.moe_top_k = as_float(n_experts), as_float(moe_top_k)
         self.d_ff_expert = _default(d_ff_expert, self.d_ff)

@@ -33,7 +33,7 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.measured import fold_of, groups_of, measured_runs
-from jaxscale.runs.repeats import SOFTWARE
+from jaxscale.runs.siblings import SOFTWARE
 from jaxscale.runs.table_checks import tell
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
@@ -98,7 +98,7 @@ def fit(
             data_hash=data_hash,
             progress=progress,
         )
-        result = dataclasses.replace(result, lines=tuple(runs.rows[position].line for position in index))
+        result = dataclasses.replace(result, lines=tuple(runs.lines[index].tolist()))
         return with_memory_limits(result, [runs], hardware)
 
 

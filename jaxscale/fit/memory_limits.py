@@ -16,14 +16,13 @@ import optimistix as optx
 from jax.scipy.stats import norm
 from jaxtyping import Array
 
-from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import Fit
 from jaxscale.fit.censored_memory import log_use
 from jaxscale.fit.result import FitResult
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs
-from jaxscale.runs.measured import describe_runs, measured_times, outcome
+from jaxscale.runs.measured import describe_runs, measured_times, run_status
 
 MIN_RUNS = 5
 """Runs that ran out, and runs that ended, below which a source has no limit of its own [1]."""
@@ -61,14 +60,13 @@ class Outcomes(NamedTuple):
 
 def outcomes(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> Outcomes | None:
     """Runs of a table that ended or ran out of memory, with their predicted peaks; None where none ran out."""
-    if not any(row["status"] == "oom" for row in runs):
+    if "oom" not in runs.column("status"):
         return None
     described = describe_runs(runs, hardware)
     if described.batch is None:
         return None
-    times = measured_times(runs, described).tolist()
-    status = np.asarray([outcome(row, time) for row, time in zip(runs, times, strict=True)])
-    levels = fit.seen.named(Levels.of_rows([row.effects for row in described.descriptions]))
+    status = run_status(runs, measured_times(runs, described)).array()
+    levels = fit.seen.named(described.levels)
     found = Outcomes(
         levels.column("source"),
         levels.column("architecture"),

@@ -26,7 +26,7 @@ from jaxscale.fit.solve import one_blas_thread
 from jaxscale.fit.start import columns
 from jaxscale.fit.summary import summary_html, summary_json, summary_text
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.repeats import deviations
+from jaxscale.runs.siblings import deviations
 
 IDENTIFIED_BELOW = 0.7
 """A coefficient counts as identified when its posterior spread is below this share of its prior's [1]."""
@@ -202,7 +202,7 @@ class FitResult:
     def repeats(self) -> np.ndarray:
         """Log of step time over that of all runs of the same settings; nan where no other run has them [1], [row].
 
-        What a prediction errs on further such runs is this scatter at least; see `jaxscale.runs.repeats`.
+        What a prediction errs on further such runs is this scatter at least; see `jaxscale.runs.siblings`.
         """
         return deviations(np.asarray(self.problem.log_time)[: self.n], self.batch, self.levels)
 

@@ -1,15 +1,13 @@
 """The runs table: one CSV schema for measured and planned runs, read, checked, described and written."""
 
-from jaxscale.runs.reader import ModelLookup as ModelLookup
+from jaxscale.runs.description import Description as Description
+from jaxscale.runs.description import describe_rows as describe_rows
 from jaxscale.runs.reader import read_runs as read_runs
 from jaxscale.runs.reader import read_table as read_table
-from jaxscale.runs.rows import EFFECTS as EFFECTS
-from jaxscale.runs.rows import Incomplete as Incomplete
-from jaxscale.runs.rows import RowDescription as RowDescription
-from jaxscale.runs.rows import describe as describe
 from jaxscale.runs.schema import COLUMNS as COLUMNS
 from jaxscale.runs.schema import REQUIRED as REQUIRED
 from jaxscale.runs.schema import Column as Column
+from jaxscale.runs.shapes import ModelLookup as ModelLookup
 from jaxscale.runs.table import Row as Row
 from jaxscale.runs.table import Runs as Runs
-from jaxscale.runs.writer import write_table as write_table
+from jaxscale.runs.table import write_table as write_table

@@ -1,7 +1,8 @@
 """Measured runs as arrays: one stacked model, plan and cluster, ready for one `vmap`."""
 
+import inspect
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -10,14 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxscale._arrays import Tree, stacked
+from jaxscale._arrays import stacked, with_fields
 from jaxscale._compile import filter_jit
 from jaxscale.costs.data import held_params, local_params
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import optimizer_state_bytes, weight_bytes
 from jaxscale.plan.plan import Plan
-from jaxscale.runs import RowDescription
+from jaxscale.runs.categorical import Categorical, together
+from jaxscale.runs.description import Description
+from jaxscale.runs.shapes import Shapes
 from jaxscale.units import GBIT
 from jaxscale.workload import Transformer
 
@@ -121,20 +124,20 @@ FSDP_FROM = 0.95
 """Share of the chip's memory above which weights, gradients and the optimizer's state count as not fitting [1]."""
 
 
-def assemble(descriptions: Sequence[RowDescription], hardware: Hardware) -> RunBatch:
-    """Build and stack the model, plan and cluster of each described row.
+def assemble(described: Description, hardware: Hardware) -> RunBatch:
+    """Model, plan and cluster of each described row, stacked.
 
     Where a row names no ZeRO stage and its state could not fit with the one of its framework, it is taken as FSDP.
 
-    Raises:
-        ValueError: a shape or a degree that cannot be; the reader has checked files before.
+    Args:
+        described: the rows.
+        hardware: catalogue of their chips.
+
+    Returns:
+        The runs [answered row].
     """
-    batch = RunBatch(
-        _built(descriptions, lambda row: tuple(row.shape.items()), lambda row: Transformer(**row.shape)),
-        _built(descriptions, lambda row: tuple(row.plan.items()), lambda row: Plan(**row.plan)),
-        _built(descriptions, _asked_cluster, lambda row: _cluster(row, hardware)),
-    )
-    return _sharded_to_fit(batch, np.asarray([row.states_zero_stage for row in descriptions]))
+    batch = RunBatch(_models(described.shapes), _plans(described), _clusters(described, hardware))
+    return _sharded_to_fit(batch, described.states_zero_stage)
 
 
 def _sharded_to_fit(batch: RunBatch, is_stated: np.ndarray) -> RunBatch:
@@ -162,22 +165,44 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
     return jax.vmap(one)(batch)
 
 
-def _built(
-    rows: Sequence[RowDescription], asked: Callable[[RowDescription], Hashable], build: Callable[[RowDescription], Tree]
-) -> Tree:
-    """What each row asks for, built once for all that ask for the same, and stacked [row]."""
-    keys = [asked(row) for row in rows]
-    distinct = dict(zip(keys, rows, strict=True))
-    place = {key: position for position, key in enumerate(distinct)}
-    index = np.asarray([place[key] for key in keys])
-    return jax.tree.map(lambda leaf: leaf[index], stacked([build(row) for row in distinct.values()]))
+DEFAULT_ARGUMENTS = {
+    name: argument.default
+    for name, argument in inspect.signature(Transformer).parameters.items()
+    if argument.default is not inspect.Parameter.empty
+}
+"""Numbers that stand for what a description leaves out; None where they follow from other arguments [1]."""
 
 
-def _asked_cluster(row: RowDescription) -> Hashable:
-    return row.gpu, row.gpus_per_node, row.inter_node_gbit_per_s_per_gpu, row.n_gpus
+def _models(shapes: Shapes) -> Transformer:
+    """Transformers of the rows, each distinct shape built once [row]."""
+    n_shapes = len(shapes.arguments["n_layers"])
+    columns = {name: np.full(n_shapes, float(value)) for name, value in DEFAULT_ARGUMENTS.items() if value is not None}
+    for name, column in shapes.arguments.items():
+        columns[name] = np.where(np.isnan(column), columns[name], column) if name in columns else column
+    # Shapes that leave the same arguments to follow from others are built at once.
+    following = [name for name in columns if DEFAULT_ARGUMENTS.get(name, 0.0) is None]
+    is_stated = [Categorical((~np.isnan(columns[name])).astype(int), ("", name)) for name in following]
+    pattern = together(Categorical.constant("", n_shapes), *is_stated)
+    groups = [np.flatnonzero(pattern.codes == code) for code in range(len(pattern.values))]
+    models = [
+        Transformer(**{name: columns[name][group] for name in columns if name not in following or name in stated})
+        for group, stated in zip(groups, pattern.values, strict=True)
+    ]
+    place = np.argsort(np.concatenate(groups))[shapes.codes]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[place], *models)
 
 
-def _cluster(row: RowDescription, hardware: Hardware) -> Cluster:
-    entry, gbit_per_s = hardware[row.gpu], row.inter_node_gbit_per_s_per_gpu
-    bandwidth = None if gbit_per_s is None else gbit_per_s * GBIT
-    return Cluster(entry.chip(), entry.network(row.gpus_per_node, bandwidth), row.n_gpus)
+def _plans(described: Description) -> Plan:
+    words = together(*described.words.values())
+    said = stacked([Plan(**dict(zip(described.words, values, strict=True))) for values in words.values])
+    plans = jax.tree.map(lambda leaf: leaf[words.codes], said)
+    return with_fields(plans, {**described.numbers, "shard_group": described.numbers["dp"]})
+
+
+def _clusters(described: Description, hardware: Hardware) -> Cluster:
+    machines = []
+    for gpu, gpus_per_node, gbit_per_s in described.machine.values:
+        bandwidth = None if gbit_per_s is None else gbit_per_s * GBIT
+        machines.append(Cluster(hardware[gpu].chip(), hardware[gpu].network(gpus_per_node, bandwidth), 1.0))
+    clusters = jax.tree.map(lambda leaf: leaf[described.machine.codes], stacked(machines))
+    return with_fields(clusters, {"n_chips": described.n_chips})

@@ -1,15 +1,19 @@
-"""One cell of a runs table: text to value, or the reason why not."""
+"""Cells of a column of a runs table: text to value, or the reason why not."""
 
 import difflib
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxscale.runs.defaults import translate, words
 from jaxscale.runs.schema import Column, Value
 
 # Stricter than float(): no underscores, no digits of other scripts.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NOT_NUMERIC = re.compile(r"[^0-9.eE+\-\n]")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False, "yes": True, "no": False}
 _MAX_SHOWN = 60
@@ -21,18 +25,38 @@ def show(text: str) -> str:
     return repr(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "...")
 
 
-def parse_cell(column: Column, text: str) -> tuple[Value | None, str]:
-    """Value of a cell that is not empty, and what is wrong with it.
+class Parsed(NamedTuple):
+    """Values of cells.
+
+    Attributes:
+        values: value of each cell, None where it is empty or bad.
+        problems: what is wrong with the bad ones, by their place.
+    """
+
+    values: list[Value | None]
+    problems: dict[int, str]
+
+
+def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, str]) -> Parsed:
+    """Values of cells of one column.
 
     Args:
-        column: what the cell should hold.
-        text: the cell, without surrounding blanks.
+        column: what the cells should hold.
+        texts: the cells, without surrounding blanks.
+        known_gpus: catalogue ids of chips by name, aliases included.
 
     Returns:
-        The value, None if the cell is bad; the problem, empty if there is none.
+        The values and the problems.
     """
     if column.kind in ("integer", "number"):
-        return _parse_number(column, text)
+        return _parse_numbers(column, texts)
+    parse = _gpu_parser(known_gpus) if column.name == "gpu" else lambda text: _parse_word(column, text)
+    parsed = [parse(text) if text else (None, "") for text in texts]
+    problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}
+    return Parsed([value for value, _ in parsed], problems)
+
+
+def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
     if column.kind == "flag":
         flag = _FLAGS.get(text.lower())
         return flag, "" if flag is not None else f"not a flag; expected {column.expected}"
@@ -44,15 +68,37 @@ def parse_cell(column: Column, text: str) -> tuple[Value | None, str]:
     return text, ""
 
 
-def _parse_number(column: Column, text: str) -> tuple[float | None, str]:
-    if _NOT_FINITE.fullmatch(text):
-        kind = "not a number (NaN)" if "nan" in text.lower() else "infinite"
-        return None, f"{kind}; expected {column.expected}, or an empty cell where it is not known"
-    if not _NUMBER.fullmatch(text):
-        return None, f"not a number; expected {column.expected}"
-    value = float(text)
-    problem = _range_problem(column, value)
-    return (None, f"{problem}; expected {column.expected}") if problem else (value, "")
+def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
+    values: list[Any] = _floats(texts)
+    numbers = np.asarray(values, dtype=float)
+    whole = column.kind == "integer"
+    is_least = numbers >= column.minimum if whole else numbers > 0.0
+    is_valid = is_least & (numbers <= column.maximum) & ((numbers == np.floor(numbers)) | (not whole))
+    problems = {}
+    for place in np.flatnonzero(~is_valid).tolist():
+        if texts[place]:
+            value, values[place] = values[place], None
+            problem = _not_a_number(texts[place]) if value is None else _range_problem(column, value)
+            hint = ", or an empty cell where it is not known" if _NOT_FINITE.fullmatch(texts[place]) else ""
+            problems[place] = f"{problem}; expected {column.expected}{hint}"
+    return Parsed(values, problems)
+
+
+def _floats(texts: Sequence[str]) -> list[float | None]:
+    """Numbers of texts, None where a text is none."""
+    # One scan of all texts is quicker than one of each: without other characters, float() is as strict as _NUMBER.
+    if not _NOT_NUMERIC.search("\n".join(texts)):
+        try:
+            return [float(text) if text else None for text in texts]
+        except ValueError:
+            pass
+    return [float(text) if _NUMBER.fullmatch(text) else None for text in texts]
+
+
+def _not_a_number(text: str) -> str:
+    if not _NOT_FINITE.fullmatch(text):
+        return "not a number"
+    return "not a number (NaN)" if "nan" in text.lower() else "infinite"
 
 
 def _range_problem(column: Column, value: float) -> str:
@@ -71,20 +117,17 @@ def _plain(bound: float) -> str:
     return f"{bound:g}" if bound < 1e5 else f"{bound:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
-def parse_gpu(text: str, known: Mapping[str, str]) -> tuple[str | None, str]:
-    """Catalogue id of a chip, and what is wrong with the name.
+def _gpu_parser(known: Mapping[str, str]) -> Callable[[str], tuple[str | None, str]]:
+    """Parser of names of chips: catalogue id, None if it is unknown, and the problem, empty if there is none."""
+    # The first of names that differ in case alone stands for all of them.
+    by_lower_case = {name.lower(): known[name] for name in reversed(list(known))}
 
-    Args:
-        text: the cell.
-        known: catalogue ids by name, aliases included.
+    def parse(text: str) -> tuple[str | None, str]:
+        chip = known.get(text) or by_lower_case.get(text.lower())
+        hint = "or a chip of your own by --hardware FILE.toml"
+        return chip, "" if chip else f"not in the hardware catalogue; {suggest(text, known)}, {hint}"
 
-    Returns:
-        The id, None if it is unknown; the problem, empty if there is none.
-    """
-    name = text if text in known else next((name for name in known if name.lower() == text.lower()), None)
-    if name is not None:
-        return known[name], ""
-    return None, f"not in the hardware catalogue; {suggest(text, known)}, or a chip of your own by --hardware FILE.toml"
+    return parse
 
 
 def first_of(lines: Sequence[int | str], most: int) -> str:

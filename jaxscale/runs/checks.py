@@ -1,120 +1,158 @@
-"""Checks that need several cells of a row: degrees against chips, microbatches against the batch, experts."""
+"""Checks that need several cells of a row: degrees against chips, microbatches against the batch, heads, experts."""
 
-import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from jaxscale.runs.schema import Value
+import numpy as np
 
-Values = Mapping[str, Value | int]
+from jaxscale.runs.categorical import Categorical
+from jaxscale.runs.table import Runs
 
-
-def number(values: Values, name: str) -> float | None:
-    """Value of a numeric column, None where empty."""
-    value = values.get(name)
-    return None if value is None else float(value)
+Numbers = Mapping[str, np.ndarray]
+DEGREES = ("dp", "tp", "pp", "cp")
 
 
-def degrees(values: Values) -> dict[str, float] | None:
-    """The degrees dp, tp, pp and cp of a row, or None where its cells leave them open.
+class Check(NamedTuple):
+    """A contradiction between cells that are each valid.
+
+    Attributes:
+        is_broken: whether a row contradicts itself [row].
+        problem: what to say of a row by its position: column, value, what would be valid.
+    """
+
+    is_broken: np.ndarray
+    problem: Callable[[int], str]
+
+
+def row_checks(runs: Runs, entries: Categorical) -> list[Check]:
+    """Checks of every row of a table, in the order in which their problems are told.
+
+    Args:
+        runs: the table.
+        entries: fields of the catalogue models of its rows, which fill empty cells.
+
+    Returns:
+        The checks.
+    """
+    return [_degree_check(runs), *_batch_checks(runs), *_shape_checks(runs, entries)]
+
+
+def degrees(runs: Runs) -> dict[str, np.ndarray]:
+    """The degrees dp, tp, pp and cp of every row, nan where its cells leave them open.
 
     An empty cp is 1. An empty degree follows from the others and n_gpus; where only pp and dp are empty, pp is 1.
 
     Args:
-        values: cells of a row.
+        runs: the table.
 
     Returns:
-        Degrees [1] whose product is n_gpus.
+        Degrees whose product is n_gpus [1], [degree][row].
     """
-    chips, cp = number(values, "n_gpus"), number(values, "cp") or 1.0
-    dp, tp, pp = (number(values, name) for name in ("dp", "tp", "pp"))
-    if chips is None or (tp is None and dp is None):
-        return None
-    if tp is None and pp is None:
-        tp = pp = 1.0
-    elif pp is None:
-        pp = 1.0 if dp is None or tp is None else chips / (dp * tp * cp)
-    elif tp is None and dp is not None:
-        tp = chips / (dp * pp * cp)
-    if tp is None:
-        return None
-    dp = dp or chips / (tp * pp * cp)
-    found = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
-    exact = math.prod(found.values()) == chips and all(degree == int(degree) for degree in found.values())
-    return found if exact else None
+    chips, cp = runs.numbers("n_gpus"), _filled(runs.numbers("cp"), 1.0)
+    dp, tp, pp = (runs.numbers(name) for name in ("dp", "tp", "pp"))
+    no_dp, no_tp, no_pp = (np.isnan(degree) for degree in (dp, tp, pp))
+    whole_tp = np.where(no_tp, np.where(no_pp, 1.0, chips / (dp * pp * cp)), tp)
+    whole_pp = np.where(no_pp, np.where(no_tp | no_dp, 1.0, chips / (dp * tp * cp)), pp)
+    whole_dp = np.where(no_dp, chips / (whole_tp * whole_pp * cp), dp)
+    stated = {"dp": whole_dp, "tp": whole_tp, "pp": whole_pp, "cp": cp}
+    is_exact = (whole_dp * whole_tp * whole_pp * cp == chips) & ~(no_tp & no_dp)
+    for degree in stated.values():
+        is_exact &= degree == np.floor(degree)
+    return {name: np.where(is_exact, degree, np.nan) for name, degree in stated.items()}
 
 
-def row_problems(values: Values) -> list[str]:
-    """Contradictions within a row whose cells are each valid.
-
-    Args:
-        values: cells of the row, and what its catalogue model fills.
-
-    Returns:
-        One text for each contradiction: column, value, what would be valid.
-    """
-    checks = (_degree_problem, _batch_problem, _shape_problem)
-    return [problem for check in checks if (problem := check(values))]
+def _filled(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(numbers), otherwise, numbers)
 
 
-def _degree_problem(values: Values) -> str:
+def _degree_check(runs: Runs) -> Check:
     """n_gpus = dp tp pp cp; the degrees that are given must divide n_gpus where one is open."""
-    chips = number(values, "n_gpus")
-    given = {name: degree for name in ("dp", "tp", "pp", "cp") if (degree := number(values, name)) is not None}
-    if chips is None or not given:
-        return ""
-    product = math.prod(given.values())
-    if all(name in given for name in ("dp", "tp", "pp")):
-        consistent, rule = product == chips, "equal to n_gpus"
-    else:
-        consistent, rule = chips % product == 0, "that divides n_gpus"
-    if consistent:
-        return ""
-    formula = f"{'*'.join(given)} = {'*'.join(f'{degree:.15g}' for degree in given.values())}"
-    formula += f" = {product:.15g}" if len(given) > 1 else ""
-    return f"column 'n_gpus' = '{chips:.15g}': contradicts {formula}; expected a product of degrees {rule}"
+    chips = runs.numbers("n_gpus")
+    given = {name: runs.numbers(name) for name in DEGREES}
+    dp, tp, pp, cp = (_filled(degree, 1.0) for degree in given.values())
+    product = dp * tp * pp * cp
+    is_complete = ~np.isnan(given["dp"] * given["tp"] * given["pp"])
+    is_consistent = np.where(is_complete, product == chips, chips % product == 0)
+
+    def problem(row: int) -> str:
+        stated = {name: degree[row] for name, degree in given.items() if not np.isnan(degree[row])}
+        formula = f"{'*'.join(stated)} = {'*'.join(f'{degree:.15g}' for degree in stated.values())}"
+        formula += f" = {product[row]:.15g}" if len(stated) > 1 else ""
+        rule = "equal to n_gpus" if is_complete[row] else "that divides n_gpus"
+        return f"column 'n_gpus' = '{chips[row]:.15g}': contradicts {formula}; expected a product of degrees {rule}"
+
+    return Check(~is_consistent & ~np.isnan(chips), problem)
 
 
-def _batch_problem(values: Values) -> str:
+def _batch_checks(runs: Runs) -> list[Check]:
     """B = b m dp; where b dp does not divide B, frameworks round m up or down."""
-    known, batch = degrees(values), number(values, "global_batch_size_seqs")
-    if known is None or batch is None:
-        return ""
-    micro, count = number(values, "micro_batch_size"), number(values, "n_microbatches")
-    share = batch / known["dp"]
-    if share < (least := (micro or 1.0) * (count or 1.0 if micro is None else 1.0)):
+    dp, batch = degrees(runs)["dp"], runs.numbers("global_batch_size_seqs")
+    micro, count = runs.numbers("micro_batch_size"), runs.numbers("n_microbatches")
+    share = batch / dp
+    least = _filled(micro, _filled(count, 1.0))
+    is_short = share < least
+    slots = share / micro
+    is_other = ~((count == np.floor(slots)) | (count == np.ceil(slots))) & ~np.isnan(slots) & ~np.isnan(count)
+    candidates = np.flatnonzero(is_other & ~is_short)
+    quoted = quotes_count(count[candidates], runs.categories("notes").take(candidates))
+    contradicts = np.zeros(len(runs), dtype=bool)
+    contradicts[candidates[~quoted]] = True
+
+    def short(row: int) -> str:
         return (
-            f"column 'global_batch_size_seqs' = '{batch:.15g}': less than one microbatch for each of dp = "
-            f"{known['dp']:.15g} replicas; expected at least {least * known['dp']:.15g}"
+            f"column 'global_batch_size_seqs' = '{batch[row]:.15g}': less than one microbatch for each of dp = "
+            f"{dp[row]:.15g} replicas; expected at least {least[row] * dp[row]:.15g}"
         )
-    if micro is None or count is None or count in (math.floor(share / micro), math.ceil(share / micro)):
-        return ""
-    if is_flagged(values):
-        return ""
-    return (
-        f"column 'n_microbatches' = '{count:.15g}': contradicts global_batch_size_seqs / (micro_batch_size * dp) = "
-        f"{batch:.15g} / ({micro:.15g} * {known['dp']:.15g}); expected {share / micro:.6g}"
-    )
+
+    def contradiction(row: int) -> str:
+        return (
+            f"column 'n_microbatches' = '{count[row]:.15g}': contradicts global_batch_size_seqs / (micro_batch_size * "
+            f"dp) = {batch[row]:.15g} / ({micro[row]:.15g} * {dp[row]:.15g}); expected {slots[row]:.6g}"
+        )
+
+    return [Check(is_short, short), Check(contradicts, contradiction)]
 
 
-def is_flagged(values: Values) -> bool:
+def quotes_count(counts: np.ndarray, notes: Categorical) -> np.ndarray:
     """Whether the notes of a row quote its n_microbatches as the source's own figure (`stated GA=32`).
 
     Sources print wrong accumulation counts now and then. A row that says so is kept, and its batch decides.
+
+    Args:
+        counts: n_microbatches [1], [row].
+        notes: notes of the rows.
+
+    Returns:
+        The answer for each row.
     """
-    count = number(values, "n_microbatches")
-    words = str(values.get("notes", "")).replace(";", " ").split()
-    return count is not None and any(
+    return np.asarray([_quotes(count, notes[row]) for row, count in enumerate(counts.tolist())], dtype=bool)
+
+
+def _quotes(count: float, note: str | None) -> bool:
+    words = (note or "").replace(";", " ").split()
+    return any(
         first == "stated" and second in (f"GA={count:.15g}", f"n_microbatches={count:.15g}")
         for first, second in zip(words, words[1:], strict=False)
     )
 
 
-def _shape_problem(values: Values) -> str:
+def _shape_checks(runs: Runs, entries: Categorical) -> list[Check]:
     """Key/value heads divide query heads; no token sees more experts than there are."""
-    heads, kv_heads = number(values, "n_heads"), number(values, "n_kv_heads")
-    if heads and kv_heads and heads % kv_heads:
-        return f"column 'n_kv_heads' = '{kv_heads:.15g}': does not divide n_heads; expected a divisor of {heads:.15g}"
-    experts, top_k = number(values, "n_experts") or 1.0, number(values, "moe_top_k")
-    if top_k and top_k > experts:
-        return f"column 'moe_top_k' = '{top_k:.15g}': more than n_experts; expected at most {experts:.15g}"
-    return ""
+    heads, kv_heads, n_experts, top_k = (
+        _filled(runs.numbers(name), entries.numbers(operator.methodcaller("get", name)))
+        for name in ("n_heads", "n_kv_heads", "n_experts", "moe_top_k")
+    )
+    experts = _filled(n_experts, 1.0)
+    is_uneven = np.nan_to_num(heads % kv_heads) > 0.0
+
+    def uneven(row: int) -> str:
+        return (
+            f"column 'n_kv_heads' = '{kv_heads[row]:.15g}': does not divide n_heads; expected a divisor of "
+            f"{heads[row]:.15g}"
+        )
+
+    def few_experts(row: int) -> str:
+        return f"column 'moe_top_k' = '{top_k[row]:.15g}': more than n_experts; expected at most {experts[row]:.15g}"
+
+    return [Check(is_uneven, uneven), Check((top_k > experts) & ~is_uneven, few_experts)]

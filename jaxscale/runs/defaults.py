@@ -1,11 +1,16 @@
-"""Access to `defaults.toml`: vocabularies of the word columns and defaults by framework and source."""
+"""What words and empty cells of a table mean: vocabularies, defaults by framework and source, facts about tables."""
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+import numpy as np
+
+from jaxscale.runs.categorical import Categorical, together
+from jaxscale.runs.table import Runs
 
 
 @cache
@@ -66,24 +71,67 @@ def known_frameworks() -> tuple[str, ...]:
     return tuple(sorted(name for name in load_defaults()["frameworks"] if name != "default"))
 
 
-def fact_about(row: Mapping[str, Any], name: str) -> Any:
-    """What its source says of a row beyond its cells, such as the interleaving of a published recipe.
+def facts_about(source: str | None) -> list[Mapping[str, Any]]:
+    """Facts about the rows of a source: the cells on which each depends (`when`), and what it says (`set`)."""
+    return load_defaults()["sources"].get(source or "", {}).get("facts", [])
+
+
+class EmptyCells:
+    """Meaning of the empty cells of a table.
 
     Args:
-        row: cells by column.
-        name: a column, `trainable_share`, `mean_seq_len`, `measured_parts`, or `apart`: what sets runs
-            apart from the source's others.
-
-    Returns:
-        The value of the first fact whose conditions the row meets; None without one.
+        runs: the table.
     """
-    facts = load_defaults()["sources"].get(row.get("source", ""), {}).get("facts", [])
-    return next((fact["set"][name] for fact in facts if name in fact["set"] and _meets(row, fact["when"])), None)
+
+    def __init__(self, runs: Runs):
+        """Find the facts that hold for rows of a table."""
+        self._runs = runs
+        self._stacks = together(runs.categories("framework"), runs.categories("source"))
+        sources = runs.categories("source")
+        self._facts: list[tuple[np.ndarray, Mapping[str, Any]]] = []
+        for code, source in enumerate(sources.values):
+            own = np.flatnonzero(sources.codes == code)
+            self._facts += [(_meets(runs, fact["when"], own), fact["set"]) for fact in facts_about(source)]
+
+    def default(self, name: str) -> Categorical:
+        """What an empty cell of a column means in each row, None where nothing says so.
+
+        Args:
+            name: a column, or one of the further keys that `defaults.toml` explains.
+
+        Returns:
+            The first fact that holds for the row, else the default of its source, its framework or an unnamed one.
+        """
+        column = self._stacks.map(lambda stack: default_for(name, *stack))
+        for holds, says in reversed(self._facts):
+            if name in says:
+                column = column.where(holds, says[name])
+        return column
+
+    def filled(self, name: str) -> Categorical:
+        """A column whose empty cells have their default."""
+        cells = self._runs.categories(name)
+        if not cells.matches(lambda cell: cell is None).any():
+            return cells
+        return together(cells, self.default(name)).map(lambda pair: pair[1] if pair[0] is None else pair[0])
+
+    def filled_numbers(self, name: str) -> np.ndarray:
+        """A column of numbers or flags whose empty cells have their default, nan where there is none [row]."""
+        cells = self._runs.numbers(name)
+        return np.where(np.isnan(cells), self.default(name).numbers(), cells)
 
 
-def _meets(row: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
-    """Whether cells equal the numbers of the conditions and match their words, which are regular expressions."""
-    return all(
-        re.fullmatch(wanted, row.get(column, "")) is not None if isinstance(wanted, str) else row.get(column) == wanted
-        for column, wanted in conditions.items()
+def _meets(runs: Runs, conditions: Mapping[str, Any], rows: np.ndarray) -> np.ndarray:
+    """Whether a row is among the given ones and meets the conditions of a fact [row]."""
+    is_met = np.zeros(len(runs), dtype=bool)
+    is_met[rows] = np.all(
+        [runs.categories(name).take(rows).matches(_condition(wanted)) for name, wanted in conditions.items()], axis=0
     )
+    return is_met
+
+
+def _condition(wanted: str | float) -> Callable[[Any], bool]:
+    """Whether a cell equals a number, or matches a word, which is a regular expression."""
+    if isinstance(wanted, str):
+        return lambda cell: re.fullmatch(wanted, cell or "") is not None
+    return lambda cell: cell == wanted

@@ -1,16 +1,21 @@
 """Measured rows of a runs table: which can be fitted, and how they group for cross-validation."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import jax
 import numpy as np
 
+from jaxscale.calibration.levels import Levels
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import model_fields
-from jaxscale.runs import Incomplete, Row, RowDescription, Runs, describe
 from jaxscale.runs.arrays import Measured, RunBatch, assemble, classes
+from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.defaults import default_for
-from jaxscale.workload import Transformer, model_flops
+from jaxscale.runs.description import Description, describe_rows
+from jaxscale.runs.table import Runs
+from jaxscale.units import GB
+from jaxscale.workload import model_flops
 
 
 @dataclass(frozen=True)
@@ -20,78 +25,91 @@ class Described:
     Attributes:
         batch: rows that the model can answer, stacked [answered row].
         index: their positions in the table [answered row].
-        descriptions: what the model was told of them [answered row].
-        notes: for every row of the table, why it cannot be answered or what was assumed; empty if nothing.
+        levels: to which levels they belong [answered row].
+        measured_parts: how many timings are behind all rows of a row's setup, where steps are composed of them [1],
+            [answered row].
+        states_recompute: whether a row names what it recomputes [answered row].
+        is_inferred_fsdp: whether a run is taken as FSDP because its state would not fit otherwise [answered row].
+        notes: for every row of the table, why it cannot be answered or what was assumed; empty if nothing [row].
     """
 
     batch: RunBatch | None
     index: np.ndarray
-    descriptions: tuple[RowDescription, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def is_inferred_fsdp(self) -> np.ndarray:
-        """Whether a run is taken as FSDP because its state would not fit otherwise [answered row]."""
-        taken = [] if self.batch is None else np.asarray(self.batch.plan.zero_stage)
-        return np.asarray(taken) != np.asarray([row.plan["zero_stage"] for row in self.descriptions])
+    levels: Levels
+    measured_parts: np.ndarray
+    states_recompute: np.ndarray
+    is_inferred_fsdp: np.ndarray
+    notes: Categorical
 
 
 def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     """Describe every row of a table for the model; no measured column is read."""
     hardware = hardware or load_hardware()
     models = model_fields()
-    outcomes = [describe(row, lambda name: models.get(name.lower())) for row in runs]
-    index = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, RowDescription)]
-    answered = tuple(outcome for outcome in outcomes if isinstance(outcome, RowDescription))
-    notes = [o.reason if isinstance(o, Incomplete) else "; ".join(o.remarks) for o in outcomes]
-    batch = assemble(answered, hardware) if answered else None
-    described = Described(batch, np.asarray(index, dtype=int), answered, tuple(notes))
-    for position, row, is_inferred in zip(index, answered, described.is_inferred_fsdp, strict=True):
-        said = [notes[position], hardware[row.gpu].lacks(row.plan["precision"])]
-        if is_inferred:
-            said.append("zero_stage is empty: taken as 3, as the weights would not fit otherwise")
-        notes[position] = "; ".join(text for text in said if text)
-    return replace(described, notes=tuple(notes))
+    described = describe_rows(runs, lambda name: models.get(name.lower()))
+    batch = assemble(described, hardware) if len(described.index) else None
+    zero_stage = described.numbers["zero_stage"]
+    is_inferred = np.zeros(0, dtype=bool) if batch is None else batch.plan.zero_stage != zero_stage
+    return Described(
+        batch,
+        described.index,
+        described.levels,
+        described.measured_parts,
+        described.states_recompute,
+        np.asarray(is_inferred),
+        _notes(described, np.asarray(is_inferred), hardware),
+    )
 
 
-def measured_step_time(row: Row, description: RowDescription | None = None) -> float:
-    """Measured step time of a row.
+def _notes(described: Description, is_inferred_fsdp: np.ndarray, hardware: Hardware) -> Categorical:
+    """Notes on every row, of its chip and its sharding too [row]."""
+    chip_and_format = together(described.machine, described.words["precision"])
+    lacks = chip_and_format.map(lambda pair: hardware[pair[0][0]].lacks(pair[1]))
+    sharded = "zero_stage is empty: taken as 3, as the weights would not fit otherwise"
+    inferred = Categorical(is_inferred_fsdp.astype(int), ("", sharded))
+    n_rows = len(described.notes)
+    return joined([described.notes, *(column.spread(described.index, n_rows, "") for column in (lacks, inferred))])
+
+
+def measured_times(runs: Runs, described: Described) -> np.ndarray:
+    """Measured step time of every row of a table.
 
     Its own column; else batch over throughput; else, for frameworks whose flop convention is known, model flops over
     the reported flop rate.
 
     Args:
-        row: a row of the table.
-        description: its model, where it has one.
+        runs: the table.
+        described: its rows as the model sees them.
 
     Returns:
-        Time [s]; nan where nothing was measured or the run failed.
+        Time [s], nan where nothing was measured or the run failed [row].
     """
-    if row["status"] not in (None, "ok"):
-        return float("nan")
-    if row["step_time_s"] is not None:
-        return float(row["step_time_s"])
-    batch, length = row["global_batch_size_seqs"], row["seq_len"]
-    if not (batch and length and row["n_gpus"]):
-        return float("nan")
-    if row["tokens_per_s_per_gpu"]:
-        return float(batch * length / (row["tokens_per_s_per_gpu"] * row["n_gpus"]))
-    counts_full = default_for("flops", row["framework"], row["source"]) == "full"
-    if row["tflops_per_gpu"] and counts_full and description is not None:
-        flops = float(model_flops(Transformer(**description.shape))) * batch * length
-        return flops / (row["tflops_per_gpu"] * 1e12 * row["n_gpus"])
-    return float("nan")
+    times = runs.numbers("step_time_s")
+    n_gpus = runs.numbers("n_gpus")
+    tokens = runs.numbers("global_batch_size_seqs") * runs.numbers("seq_len")
+    times = np.where(np.isnan(times), tokens / (runs.numbers("tokens_per_s_per_gpu") * n_gpus), times)
+    stack = together(runs.categories("framework"), runs.categories("source"))
+    counts_full = stack.matches(lambda names: default_for("flops", *names) == "full")
+    rate = runs.numbers("tflops_per_gpu")[described.index]
+    is_timed_by_rate = np.isnan(times[described.index]) & counts_full[described.index] & ~np.isnan(rate)
+    if described.batch is not None and is_timed_by_rate.any():
+        rows = described.index[is_timed_by_rate]
+        with jax.enable_x64(True):
+            flops = np.asarray(model_flops(described.batch.take(is_timed_by_rate).model))
+        times[rows] = flops * tokens[rows] / (rate[is_timed_by_rate] * 1e12 * n_gpus[rows])
+    has_ended = runs.categories("status").matches(lambda status: status in (None, "ok"))
+    return np.where(has_ended, times, np.nan)
 
 
-def outcome(row: Row, step_time: float) -> str:
-    """How a run ended: its status; `ok` where that is blank and a step time was measured, empty for a planned run."""
-    return row["status"] or ("ok" if np.isfinite(step_time) else "")
+def run_status(runs: Runs, step_time: np.ndarray) -> Categorical:
+    """How runs ended: their status; `ok` where it is blank and a step time was measured, empty for a planned run."""
+    is_timed = Categorical(np.isfinite(step_time).astype(int), ("", "ok"))
+    return together(runs.categories("status"), is_timed).map(lambda pair: pair[0] or pair[1])
 
 
-def measured_times(runs: Runs, described: Described) -> np.ndarray:
-    """Measured step time of every row of a table [s], [row]; nan where there is none."""
-    known = dict(zip(described.index.tolist(), described.descriptions, strict=True))
-    return np.asarray([measured_step_time(row, known.get(position)) for position, row in enumerate(runs)])
+def measured_memory(runs: Runs) -> np.ndarray:
+    """Measured peak memory of every row of a table, nan where there is none [byte], [row]."""
+    return GB * runs.numbers("peak_mem_gb")
 
 
 def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measured, np.ndarray]:
@@ -108,27 +126,22 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
         InputError: no row has both what the model needs and a step time.
     """
     described = describe_runs(runs, hardware)
-    rows = [runs.rows[i] for i in described.index]
     times = measured_times(runs, described)[described.index]
-    memory = np.asarray([1e9 * (row["peak_mem_gb"] or float("nan")) for row in rows])
-    parts = np.asarray([row.measured_parts for row in described.descriptions])
-    states = np.asarray([row.states_recompute for row in described.descriptions])
-    levels = {
-        kind: tuple(str(row.effects[kind] or "") for row in described.descriptions)
-        for kind in (described.descriptions[0].effects if described.descriptions else ())
-    }
     kept = np.flatnonzero(np.isfinite(times))
     if described.batch is None or not len(kept):
         incomplete = np.setdiff1d(np.arange(len(runs)), described.index)[:1]
-        reasons = [f"line {runs.rows[row].line}: {described.notes[row]}" for row in incomplete]
+        reasons = [f"line {runs.lines[row]}: {described.notes[row]}" for row in incomplete]
         first = reasons[0] if reasons else "none has one"
         raise InputError(
             f"{runs.path}: no row can be fitted; expected a step time, or a throughput, in rows that have every column "
             f"the model needs ({first})"
         )
     # Runs may have recomputed what their table leaves open: then their chip's memory says nothing of what they kept.
-    bound = np.where(states, np.asarray(described.batch.cluster.chip.hbm_bytes), np.inf)
-    return Measured(described.batch, times, memory, bound, parts, levels).take(kept), described.index[kept]
+    bound = np.where(described.states_recompute, np.asarray(described.batch.cluster.chip.hbm_bytes), np.inf)
+    memory = measured_memory(runs)[described.index]
+    levels = {kind: tuple(described.levels.column(kind).tolist()) for kind in described.levels.codes}
+    measured = Measured(described.batch, times, memory, bound, described.measured_parts, levels)
+    return measured.take(kept), described.index[kept]
 
 
 def groups_of(measured: Measured) -> np.ndarray:

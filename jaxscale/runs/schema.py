@@ -9,8 +9,8 @@ Value = float | bool | str
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
 MAX_GPUS = 1e8
 MAX_BATCH = 1e10
-# Rows are held in memory at about 3 kB each.
-MAX_ROWS = 200_000
+# A row of distinct cells takes about 1 kB of memory.
+MAX_ROWS = 4_000_000
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,14 @@
-r"""Runs of a table that contradict their siblings; the rule looks at measured times alone, at no model's prediction.
+r"""Runs of one table beside each other: how far repeats of equal settings scatter, and which runs contradict siblings.
+
+Repeats, runs of equal settings, differ: the error that no prediction from these settings can go below on further runs.
+
+Of the n logs of step time of runs whose model, plan, cluster and software are the same, each is $x_i - \bar x$ from
+their mean, the best that a prediction can do. These are a share $(n - 1) / n$ of the variance of one run, since the
+mean has followed them:
+
+$$ \varepsilon_i = \sqrt{\frac{n}{n - 1}} \, (x_i - \bar x) . $$
+
+Siblings may contradict each other; the rule looks at measured times alone, at no model's prediction.
 
 Siblings are runs of one model on one kind of chip and software whose plans differ in nothing but microbatch, pipeline
 stages and replicas, by a factor of at most `REACH` in all. The time of a pipeline slot, $T / (m + (p - 1) / v)$ with v
@@ -11,10 +21,12 @@ virtual stages on a chip, ties them:
 A run that breaks these bounds by `MARGIN` with more than half of its siblings is suspect.
 """
 
-import numpy as np
-from jaxtyping import ArrayLike
+from collections.abc import Mapping, Sequence
 
-from jaxscale.runs.arrays import Measured, classes
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from jaxscale.runs.arrays import Measured, RunBatch, classes
 
 REACH = 4.0
 """Largest product of the factors by which microbatch, stages and replicas of siblings differ [1]."""
@@ -33,6 +45,34 @@ LEVELS = ("source", "gpu", "release", "number_format", "attention_kernel")
 
 VARIED = ("micro_batch_size", "n_microbatches", "pp", "dp", "shard_group")
 """Fields of a plan in which siblings differ; the shard group is that of the replicas."""
+
+SOFTWARE = ("source", "framework", "precision", "number_format", "attention_kernel", "fused_norm", "release")
+"""Levels that runs of equal settings share, besides what the batch holds."""
+
+
+def deviations(
+    log_time: Float[np.ndarray, " row"],
+    batch: RunBatch,
+    levels: Mapping[str, Sequence[str]],
+    kinds: Sequence[str] = SOFTWARE,
+) -> np.ndarray:
+    """How far each run is from what runs of its settings take on average.
+
+    Args:
+        log_time: natural log of measured step times [ln s], [row].
+        batch: what ran [row].
+        levels: level names of each run, by kind.
+        kinds: levels that count as settings.
+
+    Returns:
+        Log of its step time over theirs, as wide as single runs scatter [1]; nan where no other run has its settings
+        [row].
+    """
+    group = classes(batch, [levels[kind] for kind in kinds])
+    count = np.bincount(group)[group]
+    mean = (np.bincount(group, log_time) / np.bincount(group))[group]
+    widened = np.sqrt(count / np.maximum(count - 1.0, 1.0)) * (log_time - mean)
+    return np.where(count > 1, widened, np.nan)
 
 
 def contradicted(measured: Measured) -> np.ndarray:

@@ -1,10 +1,17 @@
-"""A runs table in memory: plain Python on the host, cells as they were and their values."""
+"""A runs table in memory: columns on the host, cells as they were and their values; and how a table is written."""
 
-from collections.abc import Iterator, Mapping
+import csv
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxscale.files import whole_file
+from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.schema import Value
 
 
@@ -29,18 +36,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Runs:
-    """A runs table.
+    """A runs table, column by column.
 
     Attributes:
         path: file that it was read from.
         columns: header, in the order of the file, unknown columns included.
-        rows: the rows kept.
+        lines: line of the file on which each row kept starts [1], [row].
+        cells: cells of each column as the file has them [column][row].
+        values: values of the known columns, None where a cell is empty; numbers are floats [column][row].
         problems: one line for each bad row that was dropped.
     """
 
     path: Path
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    lines: Int[np.ndarray, " row"]
+    cells: Mapping[str, Categorical]
+    values: Mapping[str, Categorical]
     problems: tuple[str, ...] = ()
 
     @property
@@ -50,12 +61,86 @@ class Runs:
 
     def __len__(self) -> int:
         """Rows kept [1]."""
-        return len(self.rows)
+        return len(self.lines)
 
     def __iter__(self) -> Iterator[Row]:
-        """The rows kept, in the order of the file."""
-        return iter(self.rows)
+        """The rows kept, one by one, in the order of the file."""
+        return (self.row(index) for index in range(len(self)))
+
+    @property
+    def rows(self) -> "Rows":
+        """The rows kept as a sequence; each is put together when it is asked for."""
+        return Rows(self)
+
+    def row(self, index: int) -> Row:
+        """One row kept, by its position among them."""
+        cells = tuple(self.cells[name][index] for name in self.columns)
+        values = ((name, column[index]) for name, column in self.values.items())
+        return Row(int(self.lines[index]), cells, {name: value for name, value in values if value is not None})
+
+    def take(self, rows: np.ndarray) -> "Runs":
+        """The given rows, by index or mask."""
+        cells, values = (
+            {name: column.take(rows) for name, column in columns.items()} for columns in (self.cells, self.values)
+        )
+        return Runs(self.path, self.columns, self.lines[rows], cells, values, self.problems)
+
+    def categories(self, name: str) -> Categorical:
+        """Values of a known column as codes, None where a cell is empty or the column absent."""
+        return self.values.get(name) or Categorical.constant(None, len(self))
+
+    def numbers(self, name: str) -> Float[np.ndarray, " row"]:
+        """Values of a known column of numbers or flags, nan where a cell is empty or the column absent [row]."""
+        return self.categories(name).numbers()
 
     def column(self, name: str) -> list[Any]:
         """Values of a known column, one for each row, None where empty."""
-        return [row[name] for row in self.rows]
+        return self.categories(name).array().tolist()
+
+
+class Rows(Sequence[Row]):
+    """Rows of a table as a sequence, each put together when it is asked for.
+
+    Args:
+        runs: the table.
+    """
+
+    def __init__(self, runs: Runs):
+        """Look at the rows of a table."""
+        self._runs = runs
+
+    def __len__(self) -> int:
+        """Rows of the table [1]."""
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Row | list[Row]:
+        """One row, or the rows of a slice."""
+        if isinstance(index, slice):
+            return [self._runs.row(place) for place in range(*index.indices(len(self)))]
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"row {place} of a table of {len(self)}")
+        return self._runs.row(place)
+
+
+def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV table in one piece: readers see the old file or the whole new one.
+
+    Args:
+        path: file to write; an existing one is replaced.
+        columns: header.
+        rows: cells of each row, in the order of `columns`; None is an empty cell.
+
+    Raises:
+        InputError: the folder is missing or closed to writing.
+    """
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)

@@ -9,10 +9,11 @@ import jax
 import numpy as np
 
 from jaxscale._compile import filter_jit
-from jaxscale.runs import Row, Runs
 from jaxscale.runs.arrays import Measured, RunBatch
+from jaxscale.runs.categorical import together
 from jaxscale.runs.cells import first_of
 from jaxscale.runs.siblings import contradicted
+from jaxscale.runs.table import Runs
 from jaxscale.step import tokens_per_step
 from jaxscale.workload import model_flops
 
@@ -48,7 +49,7 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
     """
     left_out = len(runs) - len(index)
     if left_out:
-        others = sorted({str(row["status"]) for row in runs if row["status"] not in (None, "ok", "oom")})
+        others = sorted(set(runs.column("status")) - {None, "ok", "oom"})
         named = f" (here {first_of(others, LINES_TOLD)})" if others else ""
         say(
             f"{runs.path}: {left_out} of {len(runs)} rows have no step time to count: none is stated, the status is "
@@ -65,7 +66,7 @@ def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> 
             f"{runs.path}: half of the runs reach less than {np.median(found):.2%} of the peak of their chips: check "
             "that step_time_s is in seconds and global_batch_size_seqs in sequences"
         )
-    lines = np.asarray([runs.rows[position].line for position in index])
+    lines = runs.lines[index]
     for which, what in doubts(runs, measured, index, found):
         if which.any():
             named = first_of(lines[which].tolist(), LINES_TOLD)
@@ -85,7 +86,7 @@ def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarra
         Whether each run is concerned [row], and what to say of those that are.
     """
     held = np.nan_to_num(measured.peak_memory / np.asarray(measured.batch.cluster.chip.hbm_bytes))
-    apart = np.abs(np.log([stated_twice(runs.rows[position]) for position in index])) > TOLERANCE
+    apart = np.abs(np.log(stated_twice(runs)[index])) > TOLERANCE
     return [
         (
             reached > 1.0,
@@ -98,21 +99,19 @@ def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarra
             "seconds",
         ),
         (held > CAPACITY_SLACK, "hold more than their chips can: check that peak_mem_gb is in 1e9 byte"),
-        (is_copy(runs, index), "are copies of an earlier row, down to the measured time"),
+        (is_copy(runs.take(index)), "are copies of an earlier row, down to the measured time"),
         (apart, "state a throughput that contradicts their step time, which is the one used"),
         (contradicted(measured), "contradict most of their siblings, with more work in less time or the reverse"),
     ]
 
 
-def is_copy(runs: Runs, index: np.ndarray) -> np.ndarray:
+def is_copy(runs: Runs) -> np.ndarray:
     """Whether a run has the values of an earlier one in all columns but its place in the source [row]."""
-    seen: set[tuple] = set()
-    found = []
-    for position in index:
-        values = tuple(sorted((name, value) for name, value in runs.rows[position].values.items() if name != PLACE))
-        found.append(values in seen)
-        seen.add(values)
-    return np.asarray(found, dtype=bool)
+    columns = [column.map(lambda value: value) for name, column in runs.values.items() if name != PLACE]
+    group = together(*columns).codes
+    first = np.full(group.max() + 1, len(group))
+    np.minimum.at(first, group, np.arange(len(group)))
+    return first[group] < np.arange(len(group))
 
 
 def utilisation(measured: Measured) -> np.ndarray:
@@ -135,10 +134,8 @@ def _least_time(run: RunBatch) -> jax.Array:
     return flops * tokens_per_step(run.model, run.plan) * seconds_per_flop / run.cluster.n_chips
 
 
-def stated_twice(row: Row) -> float:
-    """Step time of a row over what its throughput comes to; 1 where it states only one of them [1]."""
-    stated = [row[name] for name in ("step_time_s", "tokens_per_s_per_gpu", "global_batch_size_seqs", "seq_len")]
-    if not all(stated):
-        return 1.0
-    time, throughput, batch, length = stated
-    return float(time * throughput * row["n_gpus"] / (batch * length))
+def stated_twice(runs: Runs) -> np.ndarray:
+    """Step time of each row over what its throughput comes to; 1 where it states only one of them [1], [row]."""
+    names = ("step_time_s", "tokens_per_s_per_gpu", "global_batch_size_seqs", "seq_len", "n_gpus")
+    time, throughput, batch, length, n_gpus = (runs.numbers(name) for name in names)
+    return np.nan_to_num(time * throughput * n_gpus / (batch * length), nan=1.0)

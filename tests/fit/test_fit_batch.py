@@ -6,6 +6,8 @@ import pytest
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.hardware.catalogue import load_hardware
+from jaxscale.models import model_fields
+from jaxscale.runs import describe_rows
 from jaxscale.runs.arrays import ROW_BUCKETS, assemble, bucket_of, padded
 from jaxscale.runs.measured import describe_runs
 
@@ -29,10 +31,13 @@ def test_padding_copies_the_first_row_and_keeps_the_others():
 
 def test_sharding_is_inferred_of_each_row_alone():
     """A table of mixed plans says the same of a row as one that has no other row."""
-    described = describe_runs(js.read_runs(data_path("runs") / "nvidia_nemo_perf_summary.csv"))
+    runs = js.read_runs(data_path("runs") / "nvidia_nemo_perf_summary.csv")
+    described = describe_runs(runs)
     inferred = described.is_inferred_fsdp
     assert described.batch is not None and inferred.any() and not inferred.all()
     rows = [*np.flatnonzero(inferred)[:4], *np.flatnonzero(~inferred)[:4]]
-    alone = [assemble([described.descriptions[row]], load_hardware()).plan.zero_stage[0] for row in rows]
+    models = model_fields()
+    stated = [describe_rows(runs.take(described.index[[row]]), lambda name: models.get(name.lower())) for row in rows]
+    alone = [assemble(row, load_hardware()).plan.zero_stage[0] for row in stated]
     np.testing.assert_array_equal(alone, np.asarray(described.batch.plan.zero_stage)[rows])
-    assert alone[0] != described.descriptions[rows[0]].plan["zero_stage"]
+    assert alone[0] != stated[0].numbers["zero_stage"][0]

@@ -7,7 +7,7 @@ import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.measured import measured_runs
-from jaxscale.runs.repeats import deviations
+from jaxscale.runs.siblings import deviations
 
 
 @pytest.fixture(scope="module")

@@ -90,4 +90,4 @@ def test_shipped_runs_stay_below_the_peak(table: str):
 def test_a_row_of_one_statement_contradicts_nothing(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(f"{COLUMNS}\n{RUN.format(time=4.0, throughput='', memory='')}\n", encoding="utf-8")
-    assert stated_twice(js.read_runs(path).rows[0]) == 1.0
+    assert stated_twice(js.read_runs(path))[0] == 1.0

@@ -5,10 +5,11 @@ here. Only public names of the package are used, so that its inside may be arran
 """
 
 import contextlib
-import dataclasses
+import csv
 import io
 import json
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -48,9 +49,13 @@ def predictions() -> dict[str, np.ndarray]:
         By `table/figure`, `table/terms/name` and `table/notes` (which of `table/note_texts`) [row].
     """
     tables = {path.stem: js.read_runs(path) for path in sorted((DATA / "runs").glob("*.csv"))}
-    first = next(iter(tables.values()))
-    everything = dataclasses.replace(first, rows=tuple(row for runs in tables.values() for row in runs))
-    found = js.predict(everything, "default")
+    with tempfile.TemporaryDirectory() as folder:
+        everything = Path(folder) / "runs.csv"
+        with everything.open("w", encoding="utf-8", newline="") as handle:
+            writer = csv.writer(handle)
+            writer.writerow(next(iter(tables.values())).columns)
+            writer.writerows(row.cells for runs in tables.values() for row in runs)
+        found = js.predict(js.read_runs(everything), "default")
     columns = {name: getattr(found, name) for name in NUMBERS}
     columns |= {f"terms/{name}": values for name, values in found.terms.items()}
     answers: dict[str, np.ndarray] = {}

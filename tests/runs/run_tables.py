@@ -2,10 +2,13 @@
 
 import csv
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxscale.runs import Runs, read_table
+import numpy as np
+
+from jaxscale.runs import Description, Runs, describe_rows, read_table
 
 MODELS = {
     "known-8b": {"n_layers": 32, "d_model": 4096, "n_heads": 32, "n_kv_heads": 8, "d_ff": 14336, "gated_mlp": True},
@@ -51,6 +54,49 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
     return path
 
 
-def read(path: Path, **options: Any) -> Runs:
+def read(path: Path, gpus: Mapping[str, str] = GPUS, **options: Any) -> Runs:
     """Read with the names of this file."""
-    return read_table(path, known_gpus=GPUS, lookup=MODELS.get, known_models=MODELS, **options)
+    return read_table(path, known_gpus=gpus, lookup=MODELS.get, known_models=MODELS, **options)
+
+
+@dataclass(frozen=True)
+class DescribedRow:
+    """What the model is told of one row, as plain values."""
+
+    shape: dict[str, float]
+    plan: dict[str, Any]
+    machine: tuple[Any, ...]
+    n_gpus: float
+    effects: dict[str, str | None]
+    measured_parts: float
+    remarks: list[str]
+
+
+def described_row(table: Description, row: int) -> DescribedRow:
+    """One row of a description; arguments that take their default are left out."""
+    place = int(np.flatnonzero(table.index == row)[0])
+    numbers = {name: float(column[place]) for name, column in table.numbers.items()}
+    shape = {name: float(table.shapes.column(name)[place]) for name in table.shapes.arguments}
+    return DescribedRow(
+        shape={name: value for name, value in shape.items() if not np.isnan(value)},
+        plan={**numbers, **{name: column[place] for name, column in table.words.items()}},
+        machine=table.machine[place],
+        n_gpus=float(table.n_chips[place]),
+        effects=table.levels.row(place),
+        measured_parts=float(table.measured_parts[place]),
+        remarks=[remark for remark in table.notes[row].split("; ") if remark],
+    )
+
+
+def described(path: Path, row: int = 0, gpus: Mapping[str, str] = GPUS) -> DescribedRow:
+    """What the model is told of a row, which must be complete."""
+    table = describe_rows(read(path, gpus), MODELS.get)
+    assert row in table.index, table.notes[row]
+    return described_row(table, row)
+
+
+def reason(path: Path) -> str:
+    """Why the first row is incomplete."""
+    table = describe_rows(read(path), MODELS.get)
+    assert 0 not in table.index
+    return table.notes[0]

@@ -3,26 +3,11 @@
 import math
 
 import pytest
-from run_tables import MODELS, read
+from run_tables import GPUS, MODELS, described, reason
 
 from jaxscale.plan.plan import Plan
-from jaxscale.runs import Incomplete, Row, RowDescription, describe
-from jaxscale.runs.defaults import fact_about
+from jaxscale.runs import Row
 from jaxscale.workload import Transformer
-
-
-def described(path, index=0) -> RowDescription:
-    """Description of a row that must be complete."""
-    description = describe(read(path).rows[index], MODELS.get)
-    assert isinstance(description, RowDescription), description
-    return description
-
-
-def reason(path) -> str:
-    """Why the first row is incomplete."""
-    description = describe(read(path).rows[0], MODELS.get)
-    assert isinstance(description, Incomplete)
-    return description.reason
 
 
 def test_complete_row(table):
@@ -35,7 +20,7 @@ def test_complete_row(table):
         "gradient_bytes": 4,
         "fused_glu": False,
     }
-    assert (row.gpu, row.n_gpus, row.gpus_per_node, row.remarks) == ("a100-80gb", 16, None, ())
+    assert (row.machine, row.n_gpus, row.remarks) == (("a100-80gb", None, None), 16, [])
     assert row.effects["framework"] is None and row.effects["precision"] == "bf16"
 
 
@@ -196,10 +181,19 @@ def test_facts_match_words_as_patterns(table):
     place = "v5.1@abc:NVIDIA/results/n64/llama31_405b"
     row = described(table({"source": "mlperf_llm_training", "source_row": place}))
     assert (row.effects["release"], row.effects["release_gpu"]) == ("v5.1", "v5.1/a100-80gb")
-    cells = {"source": "mlperf_llm_training", "source_row": place}
-    assert fact_about({**cells, "gpu": "gb200"}, "precision") == "fp4"
-    assert fact_about({**cells, "gpu": "h100-80gb"}, "precision") is None
-    assert fact_about({**cells, "gpu": "gb200", "source_row": "v5.0@abc:NVIDIA/x"}, "precision") is None
+
+
+@pytest.mark.parametrize(
+    ("place", "gpu", "precision"),
+    [
+        ("v5.1@abc:NVIDIA/results/n64/llama31_405b", "gb200", "fp4"),
+        ("v5.1@abc:NVIDIA/results/n64/llama31_405b", "h100-80gb", "fp8"),
+        ("v5.0@abc:NVIDIA/x", "gb200", "fp8"),
+    ],
+)
+def test_a_fact_depends_on_all_of_its_cells(table, place, gpu, precision):
+    path = table({"source": "mlperf_llm_training", "framework": "mlperf", "source_row": place, "gpu": gpu})
+    assert described(path, gpus={**GPUS, "gb200": "gb200"}).plan["precision"] == precision
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import functools
 from pathlib import Path
 
 import pytest
+from run_tables import described_row
 
-from jaxscale.runs import COLUMNS, Incomplete, RowDescription, describe, read_table
+from jaxscale.runs import COLUMNS, describe_rows, read_table
 from jaxscale.runs.defaults import load_defaults
 
 RUNS = Path(__file__).parents[2] / "data" / "runs"
@@ -29,11 +30,12 @@ def test_tables_are_there():
 def test_rows_are_described_or_say_why_not(path):
     runs = read_shipped(path)
     assert runs.columns == tuple(column.name for column in COLUMNS)
-    for row in runs:
-        description = describe(row, lambda name: None)
-        if isinstance(description, Incomplete):
-            assert description.reason.startswith("missing ")
+    table = describe_rows(runs, lambda name: None)
+    for position, row in enumerate(runs):
+        if position not in table.index:
+            assert table.notes[position].startswith("missing ")
             continue
+        description = described_row(table, position)
         plan = description.plan
         assert plan["dp"] * plan["tp"] * plan["pp"] * plan["cp"] == description.n_gpus
         batch = plan["micro_batch_size"] * plan["n_microbatches"] * plan["dp"]
@@ -46,9 +48,8 @@ def test_rows_are_described_or_say_why_not(path):
     [("ultrascale_playbook_h100", 3196), ("vtrain_a100_ground_truth", 1179), ("mosaic_llm_foundry", 239)],
 )
 def test_sources_that_state_everything_are_complete(name, count):
-    rows = read_shipped(RUNS / f"{name}.csv")
-    complete = [row for row in rows if isinstance(describe(row, lambda name: None), RowDescription)]
-    assert len(complete) == count
+    table = describe_rows(read_shipped(RUNS / f"{name}.csv"), lambda name: None)
+    assert len(table.index) == count
 
 
 def test_default_tables_name_their_source():

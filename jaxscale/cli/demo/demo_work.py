@@ -140,8 +140,7 @@ def split(hardware: Hardware) -> tuple[Runs, Runs]:
     runs = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
     measured, positions = measured_runs(runs, hardware)
     is_left_out = fold_of(groups_of(measured), N_FOLDS) == 0
-    kept, left_out = (tuple(runs.rows[i] for i in positions[rows]) for rows in (~is_left_out, is_left_out))
-    return dataclasses.replace(runs, rows=kept), dataclasses.replace(runs, rows=left_out)
+    return runs.take(positions[~is_left_out]), runs.take(positions[is_left_out])
 
 
 def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesign:

@@ -1,0 +1,139 @@
+"""Columns whose values repeat: each distinct value once, and the code of the value that each row has.
+
+Work on a column is done once for each distinct value, and spread over its rows by numpy.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+SLOTS = 1 << 20
+"""Slots of the hash table of `Categorical.of_numbers` [1]."""
+
+SPARSE = 16
+"""Possible codes over rows from which on sorting the codes is cheaper than a table of all possible ones [1]."""
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""Odd multiplier that spreads the bit patterns of numbers over the slots of a hash table (Knuth, vol. 3, 6.4) [1]."""
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Column of a table as codes into its distinct values.
+
+    Attributes:
+        codes: position of each row's value among the values [1], [row].
+        values: the distinct values, in no special order; some may belong to no row.
+    """
+
+    codes: Int[np.ndarray, " row"]
+    values: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        """Number of rows [1]."""
+        return len(self.codes)
+
+    def __getitem__(self, row: int) -> Any:
+        """Value of one row."""
+        return self.values[self.codes[row]]
+
+    @classmethod
+    def of(cls, values: Iterable[Hashable]) -> "Categorical":
+        """Column of values given row by row."""
+        places: dict[Hashable, int] = {}
+        codes = [places.setdefault(value, len(places)) for value in values]
+        return cls(np.asarray(codes, dtype=int), tuple(places))
+
+    @classmethod
+    def of_numbers(cls, numbers: Float[np.ndarray, " row"]) -> "Categorical":
+        """Column of floats given row by row; equal bits are equal values."""
+        bits = np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint64)
+        # A hash table without chains: one row of each slot stands for all rows there, unless two values share a slot.
+        slots = ((bits * _SPREAD) >> np.uint64(44)).astype(np.intp)
+        row_of_slot = np.zeros(SLOTS, dtype=np.intp)
+        row_of_slot[slots] = np.arange(len(bits))
+        if np.array_equal(bits[row_of_slot[slots]], bits):
+            codes, present = compacted(slots, SLOTS)
+            return cls(codes, tuple(numbers[row_of_slot[present]].tolist()))
+        first, codes = np.unique(bits, return_index=True, return_inverse=True)[1:]
+        return cls(codes, tuple(numbers[first].tolist()))
+
+    @classmethod
+    def constant(cls, value: Any, n_rows: int) -> "Categorical":
+        """Column that has one value in every row."""
+        return cls(np.zeros(n_rows, dtype=int), (value,))
+
+    def take(self, rows: np.ndarray) -> "Categorical":
+        """The given rows, by index or mask, without values that none of them has."""
+        codes, present = compacted(self.codes[rows], len(self.values))
+        return Categorical(codes, tuple(self.values[code] for code in present.tolist()))
+
+    def map(self, function: Callable[[Any], Hashable]) -> "Categorical":
+        """Function of each row's value, called once for each distinct value; equal results become one value."""
+        results = Categorical.of(function(value) for value in self.values)
+        return Categorical(results.codes[self.codes], results.values)
+
+    def where(self, mask: np.ndarray, value: Any) -> "Categorical":
+        """The same column with one value in the rows of a mask."""
+        return Categorical(np.where(mask, len(self.values), self.codes), (*self.values, value))
+
+    def spread(self, rows: np.ndarray, n_rows: int, otherwise: Any) -> "Categorical":
+        """A longer column that has these values in the given rows, and one value in all others."""
+        codes = np.full(n_rows, len(self.values), dtype=int)
+        codes[rows] = self.codes
+        return Categorical(codes, (*self.values, otherwise))
+
+    def numbers(self, function: Callable[[Any], Any] = lambda value: value) -> np.ndarray:
+        """Number of each row's value as floats, nan for None [row]."""
+        return np.asarray([function(value) for value in self.values], dtype=float)[self.codes]
+
+    def matches(self, condition: Callable[[Any], bool]) -> np.ndarray:
+        """Whether each row's value meets a condition [row]."""
+        return np.asarray([bool(condition(value)) for value in self.values], dtype=bool)[self.codes]
+
+    def array(self) -> np.ndarray:
+        """Value of each row, as objects [row]."""
+        values = np.empty(len(self.values), dtype=object)
+        values[:] = self.values
+        return values[self.codes]
+
+
+def compacted(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes without gaps, and the old code of each new one.
+
+    Args:
+        codes: whole numbers from 0 to below `size` [row].
+        size: how many codes are possible [1].
+
+    Returns:
+        New codes, in the order of the old ones [row]; the old ones that occur, ascending [code].
+    """
+    if size > SPARSE * len(codes):
+        present, new = np.unique(codes, return_inverse=True)
+        return new.ravel(), present
+    occurs = np.zeros(size, dtype=bool)
+    occurs[codes] = True
+    present = np.flatnonzero(occurs)
+    new_code = np.zeros(size, dtype=int)
+    new_code[present] = np.arange(len(present))
+    return new_code[codes], present
+
+
+def together(*columns: Categorical) -> Categorical:
+    """Several columns as one, whose values are the tuples of values that occur in a row."""
+    codes, present = compacted(columns[0].codes, len(columns[0].values))
+    places = [present]
+    for column in columns[1:]:
+        size = len(column.values)
+        codes, pairs = compacted(codes * size + column.codes, len(places[0]) * size)
+        places = [*(place[pairs // size] for place in places), pairs % size]
+    values = ([column.values[code] for code in place.tolist()] for column, place in zip(columns, places, strict=True))
+    return Categorical(codes, tuple(zip(*values, strict=True)))
+
+
+def joined(columns: Sequence[Categorical], separator: str = "; ") -> Categorical:
+    """Columns of text as one, texts that are not empty joined by a separator."""
+    return together(*columns).map(lambda texts: separator.join(text for text in texts if text))

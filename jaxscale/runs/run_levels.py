@@ -1,0 +1,119 @@
+"""Levels to which the rows of a table belong: the software, chip, model and setting that a fit tells apart."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxscale.calibration.levels import NO_LEVEL, Levels
+from jaxscale.runs.categorical import Categorical, together
+from jaxscale.runs.defaults import EmptyCells, translate
+from jaxscale.runs.shapes import Shapes
+from jaxscale.runs.table import Runs
+
+
+def run_levels(
+    runs: Runs,
+    empty: EmptyCells,
+    shapes: Shapes,
+    plan: Mapping[str, np.ndarray],
+    recompute: Categorical,
+) -> Levels:
+    """Levels of complete rows by kind.
+
+    Args:
+        runs: complete rows.
+        empty: what their empty cells mean.
+        shapes: arguments of their `Transformer`.
+        plan: numeric arguments of their `Plan` [argument][row].
+        recompute: what they recompute.
+
+    Returns:
+        The levels.
+    """
+    gpu, release, precision = runs.categories("gpu"), empty.filled("release"), empty.filled("precision")
+    sizes = _sizes(shapes)
+    columns = {
+        "source": together(runs.categories("source"), runs.categories("framework"), empty.default("apart")).map(_setup),
+        "framework": runs.categories("framework"),
+        "release": release,
+        "gpu": gpu,
+        "precision": precision.map(lambda word: translate("precisions", str(word))),
+        "attention_kernel": runs.categories("attention_kernel"),
+        "fused_norm": runs.categories("fused_norm").map(lambda flag: None if flag is None else str(flag).lower()),
+        "number_format": precision.map(_number_format),
+        # Kernels are tuned for one generation of chips at a time.
+        "release_gpu": together(release, gpu).map(lambda pair: f"{pair[0]}/{pair[1]}" if pair[0] else None),
+        "mixture": sizes.map(lambda row: _architecture(row) if row[2] > 1.0 else None),
+        "architecture": sizes.map(_architecture),
+        "local_shape": _local_shape(runs, shapes, plan, recompute),
+        "sequences": _argument(shapes, "seq_len").map(_length),
+        "recompute": recompute,
+        "parallelism": _parallelism(plan),
+    }
+    return _as_levels(columns, len(runs))
+
+
+def _as_levels(columns: Mapping[str, Categorical], n_rows: int) -> Levels:
+    codes, names = {}, {}
+    for kind, column in columns.items():
+        named = [value for value in column.values if value]
+        places = {name: code for code, name in enumerate(named)}
+        recode = np.asarray([places.get(value, NO_LEVEL) if value else NO_LEVEL for value in column.values], dtype=int)
+        codes[kind], names[kind] = recode[column.codes], tuple(named)
+    return Levels(codes, names, n_rows)
+
+
+def _setup(parts: tuple[str | None, ...]) -> str | None:
+    """One software stack on one system, named by source, framework and what sets runs apart."""
+    return "/".join(part for part in parts if part) if parts[0] else None
+
+
+def _number_format(word: Any) -> str:
+    """Format of the numbers that are multiplied, one name for each, in lower case."""
+    word = str(word).lower()
+    return translate("number_formats", word) or word
+
+
+def _argument(shapes: Shapes, name: str) -> Categorical:
+    """An argument of the shape of each row."""
+    return Categorical(shapes.codes, tuple(shapes.arguments[name].tolist())).map(lambda value: value)
+
+
+def _sizes(shapes: Shapes) -> Categorical:
+    """Width, heads, experts and state-space layers, which decide how well kernels suit the layers of a model."""
+    usual = {"d_model": math.nan, "n_heads": math.nan, "n_experts": 1.0, "n_ssm_layers": 0.0}
+    columns = [np.where(np.isnan(shapes.arguments[name]), size, shapes.arguments[name]) for name, size in usual.items()]
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return Categorical(shapes.codes, tuple(rows)).map(lambda row: row)
+
+
+def _architecture(sizes: tuple[float, ...]) -> str:
+    return "d{:g} h{:g} e{:g} s{:g}".format(*sizes)
+
+
+def _local_shape(runs: Runs, shapes: Shapes, plan: Mapping[str, np.ndarray], recompute: Categorical) -> Categorical:
+    """What decides which kernels a layer runs: chip, width, share of it, and tokens."""
+    columns = (
+        runs.categories("gpu"),
+        _argument(shapes, "d_model"),
+        Categorical.of_numbers(plan["tp"]),
+        Categorical.of_numbers(plan["micro_batch_size"]),
+        runs.categories("seq_len"),
+        recompute,
+    )
+    sizes = together(*columns)
+    return sizes.map(lambda row: "{} d{:g} tp{:g} b{:g} s{:g} {}".format(*row))
+
+
+def _length(seq_len: float) -> str:
+    """Sequence length to the nearest power of two."""
+    return f"s{2 ** round(math.log2(seq_len))}"
+
+
+def _parallelism(plan: Mapping[str, np.ndarray]) -> Categorical:
+    """The kinds of parallelism beside dp."""
+    kinds = ("tp", "pp", "cp", "ep")
+    split = together(*(Categorical((plan[kind] > 1.0).astype(int), ("", kind)) for kind in kinds))
+    return split.map(lambda row: " ".join(kind for kind in row if kind) or "dp")

@@ -1,0 +1,124 @@
+"""Shapes of the models of a table: catalogue entries of the models that rows name, and what the rows say themselves."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxscale.runs.categorical import Categorical, compacted, together
+from jaxscale.runs.defaults import EmptyCells
+from jaxscale.runs.schema import MODEL_FIELDS
+from jaxscale.runs.table import Runs
+
+ModelLookup = Callable[[str], Mapping[str, Any] | None]
+
+PATTERN = 0.25
+"""Share of the depth from which on dense layers are taken to alternate with mixtures, as in Llama 4 (1/2), and not to
+stand before them, as in DeepSeek-V3 (3 of 61) [1]."""
+
+# Layer counts of one kind, which follow the depth where a row has fewer layers than the catalogue model.
+_LAYER_COUNTS = ("n_attention_layers", "n_mlp_layers", "n_ssm_layers")
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Shapes of the models of a table as arguments of `Transformer`.
+
+    Attributes:
+        codes: shape of each row [1], [row].
+        arguments: arguments of the distinct shapes, nan where the default of `Transformer` counts [argument][shape].
+    """
+
+    codes: Int[np.ndarray, " row"]
+    arguments: Mapping[str, np.ndarray]
+
+    def column(self, name: str) -> np.ndarray:
+        """One argument of each row, nan where the default of `Transformer` counts [row]."""
+        return self.arguments[name][self.codes]
+
+    def take(self, rows: np.ndarray) -> "Shapes":
+        """Shapes of the given rows, by index or mask, without shapes that none of them has."""
+        codes, present = compacted(self.codes[rows], len(self.arguments["n_layers"]))
+        return Shapes(codes, {name: column[present] for name, column in self.arguments.items()})
+
+
+def catalogue_entries(runs: Runs, lookup: ModelLookup) -> Categorical:
+    """Fields of the catalogue model of each row, see `catalogue_entry`."""
+    stated = together(*(runs.categories(name) for name in ("model", "d_model", "n_heads")))
+    return Categorical(stated.codes, tuple(catalogue_entry(lookup, *values) for values in stated.values))
+
+
+def catalogue_entry(
+    lookup: ModelLookup, model: str | None, d_model: float | None, n_heads: float | None
+) -> Mapping[str, Any]:
+    """Fields of a row's catalogue model.
+
+    Args:
+        lookup: fields of a catalogue model by name, None for an unknown name.
+        model: name of the row's model.
+        d_model: the row's own width [1].
+        n_heads: the row's own query heads [1].
+
+    Returns:
+        The fields; none if the row's own width or heads show that it is another model.
+    """
+    entry = (lookup(model) if model else None) or {}
+    is_another = d_model not in (None, entry.get("d_model")) or n_heads not in (None, entry.get("n_heads"))
+    return {} if is_another else entry
+
+
+def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells) -> Shapes:
+    """Shapes of the rows of a table, each distinct one put together once.
+
+    Args:
+        runs: the table.
+        lookup: fields of a catalogue model by name, None for an unknown name.
+        empty: what its empty cells mean.
+
+    Returns:
+        The shapes; a sequence counts with its mean length, padding included, where its source states one.
+    """
+    columns = {
+        "model": runs.categories("model"),
+        "seq_len": runs.categories("seq_len"),
+        **{f"usual {name}": empty.default(name) for name in ("vocab_size", "trainable_share", "mean_seq_len")},
+        **{name: runs.categories(name) for name in MODEL_FIELDS},
+    }
+    distinct = together(*columns.values())
+    values = {name: [row[place] for row in distinct.values] for place, name in enumerate(columns)}
+    named = zip(values["model"], values["d_model"], values["n_heads"], strict=True)
+    entries = [catalogue_entry(lookup, *row) for row in named]
+    stated = {name: np.asarray(column, dtype=float) for name, column in values.items() if name != "model"}
+    arguments = _rescaled(entries, stated["n_layers"])
+    width, experts = arguments["d_ff"], arguments["n_experts"]
+    # A width other than that of the catalogue's dense layers is the width of one expert.
+    is_of_expert = ~np.isnan(stated["d_ff"]) & (experts > 1.0) & (stated["d_ff"] != width)
+    arguments |= {name: _first_stated(stated[name], arguments[name]) for name in MODEL_FIELDS}
+    arguments["d_ff"] = np.where(is_of_expert, width, arguments["d_ff"])
+    arguments["d_ff_expert"] = np.where(is_of_expert, stated["d_ff"], arguments["d_ff_expert"])
+    arguments["vocab_size"] = _first_stated(arguments["vocab_size"], stated["usual vocab_size"])
+    arguments["trainable_share"] = _first_stated(stated["usual trainable_share"], arguments["trainable_share"])
+    arguments["seq_len"] = _first_stated(stated["usual mean_seq_len"], stated["seq_len"])
+    return Shapes(distinct.codes, arguments)
+
+
+def _first_stated(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(first), second, first)
+
+
+def _rescaled(entries: list[Mapping[str, Any]], n_layers: np.ndarray) -> dict[str, np.ndarray]:
+    """Catalogue models at the depth of the rows: benchmarks run proxies with fewer layers on small clusters."""
+    names = dict.fromkeys((*MODEL_FIELDS, "d_ff_expert", "n_dense_layers", "n_ssm_layers", "trainable_share"))
+    names |= dict.fromkeys(name for entry in {id(entry): entry for entry in entries}.values() for name in entry)
+    fields = {name: np.asarray([entry.get(name) for entry in entries], dtype=float) for name in names}
+    depth = fields["n_layers"]
+    share = _first_stated(n_layers / depth, np.ones(len(depth)))
+    for name in _LAYER_COUNTS:
+        if name in fields:
+            fields[name] = fields[name] * share
+    dense = fields["n_dense_layers"]
+    first = np.where(np.isnan(n_layers), dense, np.minimum(dense, n_layers))
+    fields["n_dense_layers"] = np.where(dense >= PATTERN * depth, dense * share, first)
+    return fields
