@@ -101,8 +101,8 @@ def _batch_checks(runs: Runs) -> list[Check]:
 
     def short(row: int) -> str:
         return (
-            f"column 'global_batch_size_seqs' = '{batch[row]:.15g}': less than one microbatch for each of dp = "
-            f"{dp[row]:.15g} replicas; expected at least {least[row] * dp[row]:.15g}"
+            f"column 'global_batch_size_seqs' = '{batch[row]:.15g}': less than one microbatch of "
+            f"{least[row]:.15g} for each of dp = {dp[row]:.15g} replicas; expected at least {least[row] * dp[row]:.15g}"
         )
 
     def contradiction(row: int) -> str:
@@ -138,13 +138,21 @@ def _quotes(count: float, note: str | None) -> bool:
 
 
 def _shape_checks(runs: Runs, entries: Categorical) -> list[Check]:
-    """Key/value heads divide query heads; no token sees more experts than there are."""
-    heads, kv_heads, n_experts, top_k = (
+    """Heads divide the width unless theirs is stated; key/value heads divide heads; a token's experts exist."""
+    stated_width = entries.numbers(operator.methodcaller("get", "head_dim"))
+    heads, kv_heads, width, n_experts, top_k = (
         _filled(runs.numbers(name), entries.numbers(operator.methodcaller("get", name)))
-        for name in ("n_heads", "n_kv_heads", "n_experts", "moe_top_k")
+        for name in ("n_heads", "n_kv_heads", "d_model", "n_experts", "moe_top_k")
     )
     experts = _filled(n_experts, 1.0)
+    is_fractional = np.isnan(stated_width) & (np.nan_to_num(width % heads) > 0.0)
     is_uneven = np.nan_to_num(heads % kv_heads) > 0.0
+
+    def fractional(row: int) -> str:
+        return (
+            f"column 'n_heads' = '{heads[row]:.15g}': does not divide d_model = {width[row]:.15g}; "
+            "expected a divisor of it, or a catalogue model that states its head_dim"
+        )
 
     def uneven(row: int) -> str:
         return (
@@ -155,4 +163,6 @@ def _shape_checks(runs: Runs, entries: Categorical) -> list[Check]:
     def few_experts(row: int) -> str:
         return f"column 'moe_top_k' = '{top_k[row]:.15g}': more than n_experts; expected at most {experts[row]:.15g}"
 
-    return [Check(is_uneven, uneven), Check((top_k > experts) & ~is_uneven, few_experts)]
+    # One problem of a shape is told at a time.
+    is_few = (top_k > experts) & ~is_uneven & ~is_fractional
+    return [Check(is_fractional, fractional), Check(is_uneven & ~is_fractional, uneven), Check(is_few, few_experts)]

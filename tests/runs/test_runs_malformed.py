@@ -38,6 +38,8 @@ BAD_CELLS = [
     ({"dp": "", "pp": "", "tp": "3"}, "contradicts tp = 3; expected a product of degrees that divides n_gpus"),
     ({"n_microbatches": "9"}, "column 'n_microbatches' = '9': contradicts global_batch_size_seqs"),
     ({"micro_batch_size": "32", "n_microbatches": ""}, "column 'global_batch_size_seqs' = '64': less than one microb"),
+    ({"micro_batch_size": "32", "n_microbatches": "1"}, "microbatch of 32 for each of dp = 4 replicas; expected at"),
+    ({"n_heads": "24", "n_kv_heads": "8"}, "column 'n_heads' = '24': does not divide d_model = 2048; expected a div"),
     ({"n_kv_heads": "3"}, "column 'n_kv_heads' = '3': does not divide n_heads; expected a divisor of 16"),
     ({"n_experts": "4", "moe_top_k": "8"}, "column 'moe_top_k' = '8': more than n_experts; expected at most 4"),
     ({"moe_top_k": "8"}, "column 'moe_top_k' = '8': more than n_experts; expected at most 1"),
