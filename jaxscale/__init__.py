@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jaxscale.memory import memory as memory
     from jaxscale.models import model as model
     from jaxscale.plan.plan import Plan as Plan
-    from jaxscale.plan.plan import violations as violations
+    from jaxscale.plan.rules import violations as violations
     from jaxscale.plans.best_plan import best_plan as best_plan
     from jaxscale.plans.choice import PlanChoice as PlanChoice
     from jaxscale.plans.enumerate import PlanSpace as PlanSpace

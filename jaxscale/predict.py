@@ -17,7 +17,7 @@ from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.memory import memory
-from jaxscale.plan.plan import violations
+from jaxscale.plan.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch, padded
 from jaxscale.runs.measured import describe_runs, measured_memory, measured_times, run_status
@@ -182,9 +182,6 @@ def _answers(batch: RunBatch, fit: Fit, levels: Levels) -> tuple[dict[str, np.nd
 
 def _broken_rules(batch: RunBatch) -> list[str]:
     """What each plan breaks, as the model takes it, in words; empty for a valid one [row]."""
-    rows = (batch.take(np.asarray(index)) for index in range(len(batch)))
-    broken = [
-        violations(row.model, row.plan, float(row.cluster.n_chips), float(row.cluster.network.domain_size[0]))
-        for row in rows
-    ]
+    network = {"n_chips": batch.cluster.n_chips, "domain_size": np.asarray(batch.cluster.network.domain_size)[:, 0]}
+    broken = broken_rules({**model_columns(batch.model), **plan_columns(batch.plan), **network}, len(batch))
     return [f"predicted although {' and '.join(rules)}" if rules else "" for rules in broken]

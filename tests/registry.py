@@ -18,7 +18,8 @@ from jaxscale.calibration.coefficients import Coefficients, names, prior_medians
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import model
-from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan, shares_key_values, violations
+from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan
+from jaxscale.plan.rules import shares_key_values, violations
 from jaxscale.step import StepTime, step_time
 from jaxscale.workload import Transformer
 

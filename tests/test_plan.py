@@ -15,10 +15,9 @@ from jaxscale.plan.plan import (
     shard_ranks,
     sharding,
     sixteen_bit,
-    suits_domain,
     tokens_per_microbatch,
-    violations,
 )
+from jaxscale.plan.rules import suits_domain, violations
 from jaxscale.workload import attention_params
 
 LLAMA = model("llama3-8b")

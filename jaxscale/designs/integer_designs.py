@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxscale._arrays import number, with_fields
 from jaxscale.designs.shape_lattice import TILE, at_whole_sizes
-from jaxscale.plan.plan import Plan, suits_domain
+from jaxscale.plan.plan import Plan
+from jaxscale.plan.rules import obeys
 from jaxscale.plans.enumerate import divisors
 from jaxscale.plans.relaxation import INTERLEAVING
 from jaxscale.workload import Transformer
@@ -52,12 +53,11 @@ def possible(wishes: Sequence[Wish], template: Transformer, n_chips: int, domain
     if not wishes:
         return []
     w = _columns(wishes)
-    taken = w["tp"] * w["cp"] * w["pp"]
-    replicas = n_chips // taken * w["cp"] * w["tp"]
-    valid = (n_chips % taken == 0) & ((w["zero_stage"] == 1) | (w["pp"] == 1)) & ((w["vpp"] == 1) | (w["pp"] > 1))
-    valid &= (number(template.n_experts) % w["ep"] == 0) & (replicas % w["ep"] == 0)
-    valid &= suits_domain(w["tp"], domain_size)
-    valid &= (w["cp"] == 1) | (number(template.seq_len) % (2 * w["cp"]) == 0)
+    degrees = {name: w[name] for name in ("tp", "cp", "pp", "vpp", "ep", "zero_stage")}
+    degrees["dp"] = np.maximum(n_chips // (w["tp"] * w["cp"] * w["pp"]), 1)
+    # Heads, widths, layers and batch of the wishes are rounded to what their degrees divide.
+    kept = {"seq_len": number(template.seq_len), "n_experts": number(template.n_experts)}
+    valid = obeys({**degrees, **kept, "n_chips": n_chips, "domain_size": domain_size})
     return [wish for wish, is_valid in zip(wishes, valid, strict=True) if is_valid]
 
 

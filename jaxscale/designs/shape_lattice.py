@@ -15,7 +15,7 @@ from jaxscale.designs.relaxed_shape import LAYER_SHARES, WIDTH_FIELDS, depth_of
 from jaxscale.designs.shape_problem import ShapeProblem, log_objective
 from jaxscale.errors import InputError
 from jaxscale.memory import memory
-from jaxscale.plan.plan import shares_key_values
+from jaxscale.plan.rules import shares_key_values
 from jaxscale.plans.enumerate import divisors
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params

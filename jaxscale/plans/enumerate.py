@@ -1,6 +1,6 @@
 """Every valid integer plan of a model on a cluster, as columns of numbers.
 
-The columns grow one decision at a time, and each rule of `plan.violations` cuts as soon as its fields are there, so
+The columns grow one decision at a time, and each rule of `jaxscale.plan.rules` cuts as soon as its fields are there, so
 that the table never holds more than a few times the plans that survive. Plans that the cost model cannot tell apart
 appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and selective
 recomputation needs attention that stores its scores.
@@ -16,7 +16,8 @@ import numpy as np
 from jaxscale._arrays import PRECISIONS, number, with_fields
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan, shares_key_values, suits_domain
+from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan
+from jaxscale.plan.rules import divides, model_columns, obeys
 from jaxscale.workload import Transformer
 
 Columns = dict[str, np.ndarray]
@@ -161,9 +162,10 @@ def enumerate_plans(
         The plans; possibly none.
     """
     space = space or PlanSpace()
-    columns = _degrees(model, n_chips, global_batch_size_seqs, space)
-    columns = _sharding(model, columns, space)
-    columns = _schedules(model, columns, space)
+    facts = _facts(model, n_chips, global_batch_size_seqs, space)
+    columns = _degrees(facts, space)
+    columns = _sharding(facts, columns, space)
+    columns = _schedules(facts, columns, space)
     columns = _activations(columns, space)
     columns["shard_group"] = columns["dp"] // columns.pop("copies")
     return PlanTable({name: columns[name] for name in FIELDS}, space)
@@ -181,72 +183,79 @@ def admissible(model: Transformer, n_chips: float | int, batch: float | int, spa
     Returns:
         Values of tp, pp, cp, ep, micro_batch_size and vpp, ascending [1].
     """
-    chips = divisors(n_chips)
-    splits = (np.mod(model.n_heads, chips) == 0) & (np.mod(model.d_ff, chips) == 0)
-    splits &= shares_key_values(chips, number(model.n_kv_heads)) & suits_domain(chips, space.domain_size)
-    values = {
-        "tp": chips[splits],
-        "pp": chips[chips <= model.n_layers],
-        "cp": chips[(chips == 1) | (np.mod(model.seq_len, 2 * chips) == 0)],
-        "ep": divisors(number(model.n_experts)),
-        "micro_batch_size": divisors(batch),
+    return _admissible(_facts(model, n_chips, batch, space), space)
+
+
+def _facts(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> dict[str, float]:
+    """What the rules read besides a plan's own fields, by name."""
+    sizes = {"n_chips": n_chips, "global_batch_size_seqs": batch, "domain_size": space.domain_size}
+    return {**{name: float(column) for name, column in model_columns(model).items()}, **sizes}
+
+
+def _admissible(facts: Mapping[str, float], space: PlanSpace) -> Columns:
+    chips = divisors(facts["n_chips"])
+    candidates = {
+        "tp": chips,
+        "pp": chips,
+        "cp": chips,
+        "ep": divisors(facts["n_experts"]),
+        "micro_batch_size": divisors(facts["global_batch_size_seqs"]),
     }
-    admitted = {name: _admitted(valid, getattr(space, name)) for name, valid in values.items()}
-    return {**admitted, "vpp": _chunks(model, space)}
+    admitted: Columns = {}
+    for name, values in candidates.items():
+        valid = obeys({**facts, "vpp": 1, name: values}, about=name)
+        admitted[name] = _admitted(values[np.broadcast_to(valid, values.shape)], getattr(space, name))
+    return {**admitted, "vpp": _chunks(facts, space)}
 
 
-def _chunks(model: Transformer, space: PlanSpace) -> np.ndarray:
+def _chunks(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
     """Virtual stages per chip that the layers and the space admit [1]."""
-    layers = number(model.n_layers)
+    layers = facts["n_layers"]
     chunks = divisors(layers) if space.whole_chunks else np.arange(1, math.floor(layers / 2) + 1)
     return _admitted(chunks, space.vpp)
 
 
-def _degrees(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> Columns:
+def _degrees(facts: Mapping[str, float], space: PlanSpace) -> Columns:
     """Degrees tp, pp, cp, dp, ep and the batch split b, m."""
-    options = admissible(model, n_chips, batch, space)
+    options, n_chips, batch = _admissible(facts, space), facts["n_chips"], facts["global_batch_size_seqs"]
     columns: Columns = {"tp": options["tp"]}
     columns = _cross(columns, "pp", options["pp"])
-    columns = _keep(columns, np.mod(n_chips, columns["tp"] * columns["pp"]) == 0)
+    columns = _keep(columns, divides(columns["tp"] * columns["pp"], n_chips))
     columns = _cross(columns, "cp", options["cp"])
-    taken = columns["tp"] * columns["pp"] * columns["cp"]
-    columns["dp"] = np.maximum(round(n_chips) // taken, 1)
-    columns = _keep(columns, (columns["dp"] * taken == n_chips) & (np.mod(batch, columns["dp"]) == 0))
+    columns["dp"] = np.maximum(round(n_chips) // (columns["tp"] * columns["pp"] * columns["cp"]), 1)
+    columns = _keep(columns, obeys({**facts, **columns}, about="dp") & divides(columns["dp"], batch))
     columns = _cross(columns, "ep", options["ep"])
-    # Each stage holds whole copies of the experts: as many as dp * cp over ep, or one that takes chips of tp.
-    replicas = columns["dp"] * columns["cp"]
-    room = np.where(columns["ep"] > replicas, replicas * columns["tp"], replicas)
-    columns = _keep(columns, room % columns["ep"] == 0)
+    columns = _keep(columns, obeys({**facts, **columns}, about="ep"))
     columns = _cross(columns, "micro_batch_size", options["micro_batch_size"])
-    per_step = columns["dp"] * columns["micro_batch_size"]
-    columns = _keep(columns, np.mod(batch, per_step) == 0)
     columns["n_microbatches"] = round(batch) // (columns["dp"] * columns["micro_batch_size"])
-    return columns
+    return _keep(columns, obeys({**facts, **columns}, about="n_microbatches"))
 
 
 def count_degrees(
     model: Transformer, n_chips: float | int, global_batch_size_seqs: float | int, space: PlanSpace | None = None
 ) -> int:
     """Combinations of tp, pp, cp, dp, ep and micro-batch: a fiftieth or so of the valid plans [1]."""
-    return len(_degrees(model, n_chips, global_batch_size_seqs, space or PlanSpace())["dp"])
+    space = space or PlanSpace()
+    return len(_degrees(_facts(model, n_chips, global_batch_size_seqs, space), space)["dp"])
 
 
-def _sharding(model: Transformer, columns: Columns, space: PlanSpace) -> Columns:
+def _sharding(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
     """ZeRO stages, and at stage 3 the copies of the sharded weights that HSDP keeps."""
     columns = _cross(columns, "zero_stage", np.unique(space.zero_stage))
-    stage, replicas = columns["zero_stage"], columns["dp"] * columns["cp"]
-    columns = _keep(columns, ((stage < 2) | (columns["pp"] == 1)) & ((replicas > 1) | (stage == min(space.zero_stage))))
+    alone = columns["dp"] * columns["cp"] == 1
+    differs = ~alone | (columns["zero_stage"] == min(space.zero_stage))
+    columns = _keep(columns, obeys({**facts, **columns}, about="zero_stage") & differs)
     hybrid = (columns["zero_stage"] == 3) & space.hybrid_sharding
     single = {**_keep(columns, ~hybrid), "copies": np.ones(np.sum(~hybrid), np.int64)}
     several = _keep(columns, hybrid)
     copies = [divisors(float(dp)) for dp in np.unique(several["dp"])]
     several = _cross(several, "copies", np.unique(np.concatenate([np.ones(1, np.int64), *copies])))
-    return _joined(single, _keep(several, several["dp"] % several["copies"] == 0))
+    return _joined(single, _keep(several, divides(several["copies"], several["dp"])))
 
 
-def _schedules(model: Transformer, columns: Columns, space: PlanSpace) -> Columns:
+def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
     """Order of forward and backward passes, and interleaving."""
-    layers, piped = number(model.n_layers), columns["pp"] > 1
+    piped = columns["pp"] > 1
     flat, chunked = _keep(columns, ~piped), _keep(columns, piped)
     simple = [SCHEDULES.index(word) for word in SCHEDULES if word in space.schedule and word != "interleaved"]
     plain = _cross(chunked, "schedule", np.asarray(simple, np.int64))
@@ -254,11 +263,12 @@ def _schedules(model: Transformer, columns: Columns, space: PlanSpace) -> Column
     one_stage = np.ones_like(flat["pp"])
     tables = [{**flat, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
     if "interleaved" in space.schedule:
-        chunked = _keep(chunked, chunked["n_microbatches"] % chunked["pp"] == 0)
-        chunks = _chunks(model, space)
+        # The rule about microbatches is the same for every vpp above one: it cuts before the columns grow.
+        chunked = _keep(chunked, obeys({**facts, **chunked, "vpp": 2}, about="n_microbatches"))
+        chunks = _chunks(facts, space)
         chunked = _cross(chunked, "vpp", chunks[chunks > 1])
-        parts = chunked["pp"] * chunked["vpp"]
-        chunked = _keep(chunked, (parts <= layers) & ((np.mod(layers, parts) == 0) | (not space.whole_chunks)))
+        is_whole = divides(chunked["pp"] * chunked["vpp"], facts["n_layers"]) | (not space.whole_chunks)
+        chunked = _keep(chunked, obeys({**facts, **chunked}, about="vpp") & is_whole)
         tables.append({**chunked, "schedule": np.full_like(chunked["pp"], SCHEDULES.index("interleaved"))})
     columns = _joined(*tables)
     schedule = columns.pop("schedule")

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxscale.errors import InputError
+from jaxscale.plan.rules import CONTINUOUS_RULES, broken_rules
 from jaxscale.report.figures.panels import Panel, panels
 from jaxscale.report.terminal_tables import make_table
 from jaxscale.trends.batch_rule import Batch
@@ -86,15 +87,13 @@ def check_layout(layout: ParallelLayout, batch: Batch, n_chips: np.ndarray) -> N
     Raises:
         InputError: it has not; says what would be valid.
     """
-    shards = float(layout.tp * layout.pp * layout.cp)
-    if n_chips[0] < shards:
-        raise InputError(f"tp * pp * cp = {shards:g} exceeds the fewest chips, {n_chips[0]:g}; expected at most that")
-    least = float(np.min(np.asarray(batch.at(n_chips)) * shards / n_chips))
-    if least < float(layout.n_microbatches) * (1.0 - 1e-9):
-        raise InputError(
-            f"a replica gets {least:g} sequences for {layout.n_microbatches:g} microbatches on the most chips; "
-            "expected at least one each: raise the batch or tp, pp, cp, or lower --to"
-        )
+    degrees = {name: float(getattr(layout, name)) for name in ("tp", "pp", "cp", "n_microbatches")}
+    shards = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    replica_batch = float(np.min(np.asarray(batch.at(n_chips)) * shards / n_chips))
+    columns = {**degrees, "n_chips": n_chips[0], "replica_batch": replica_batch}
+    broken = broken_rules(columns, 1, CONTINUOUS_RULES)[0]
+    if broken:
+        raise InputError(broken[0])
 
 
 def trend(

@@ -7,7 +7,7 @@ from jaxscale.calibration.store import load_fit
 from jaxscale.cli.demo import demo_work
 from jaxscale.cli.demo.demo_report import add_plans, add_shape, plan_label
 from jaxscale.hardware.catalogue import load_hardware
-from jaxscale.plan.plan import violations
+from jaxscale.plan.rules import violations
 from jaxscale.plans.choice import plan_words
 from jaxscale.report import Report
 from jaxscale.runs.measured import measured_runs

@@ -3,7 +3,8 @@
 import pytest
 
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan, violations
+from jaxscale.plan.plan import Plan
+from jaxscale.plan.rules import violations
 from jaxscale.workload import Transformer, n_params
 
 SMALL = ("shape", "--gpu", "h100-80gb", "--n-gpus", 16, "--fit", "prior")

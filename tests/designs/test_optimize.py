@@ -28,7 +28,7 @@ from jaxscale.optimise.candidates import best_candidate, certify, promising
 from jaxscale.optimise.goals import goals
 from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import rough_search, start_points
-from jaxscale.plan.plan import violations
+from jaxscale.plan.rules import violations
 from jaxscale.plans.relaxation import FAMILIES
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, n_params

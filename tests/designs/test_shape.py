@@ -16,7 +16,8 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.loss import ShapeLaw
 from jaxscale.memory import memory
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan, violations
+from jaxscale.plan.plan import Plan
+from jaxscale.plan.rules import violations
 from jaxscale.step import step_time
 from jaxscale.workload import n_params
 

@@ -12,7 +12,8 @@ from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.memory import memory
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan, violations
+from jaxscale.plan.plan import Plan
+from jaxscale.plan.rules import violations
 from jaxscale.plans import score
 from jaxscale.plans.best_plan import best_plan, rank
 from jaxscale.plans.choice import plan_words

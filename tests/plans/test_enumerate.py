@@ -7,7 +7,8 @@ import pytest
 
 from jaxscale.errors import InputError
 from jaxscale.models import model
-from jaxscale.plan.plan import SCHEDULES, Plan, violations
+from jaxscale.plan.plan import SCHEDULES, Plan
+from jaxscale.plan.rules import violations
 from jaxscale.plans.choice import plan_words
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, divisors, enumerate_plans
 from jaxscale.workload import Transformer

@@ -15,7 +15,7 @@ from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.optimise.batches import Problems
-from jaxscale.plan.plan import violations
+from jaxscale.plan.rules import violations
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanSetting
 from jaxscale.plans.relaxation import FAMILIES

@@ -4,7 +4,8 @@ import pytest
 
 from jaxscale.errors import InputError
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan, violations
+from jaxscale.plan.plan import Plan
+from jaxscale.plan.rules import violations
 from jaxscale.plans.published_designs import compare_design, published_designs
 from jaxscale.workload import model_flops, n_params
 
