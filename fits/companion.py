@@ -21,9 +21,11 @@ from scipy.optimize import least_squares
 from jaxscale._arrays import as_arrays, with_fields
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import Coefficients, prior_medians, priors
-from jaxscale.costs.collectives import Collective, Link, effective_link, gather_time, reduce_time
-from jaxscale.costs.matmul import matmul_time
+from jaxscale.costs.collectives import Collective, gather_time, reduce_time
+from jaxscale.costs.machine import Link, effective_link, machine_of
+from jaxscale.costs.matmul import matmul_rates, matmul_time
 from jaxscale.hardware.catalogue import cluster
+from jaxscale.hardware.formats import mean_over_formats
 from jaxscale.plan.plan import Plan
 
 FOLDER = Path(__file__).parent
@@ -87,12 +89,15 @@ def fit_matmuls(gpu: str, catalogue_id: str) -> Fit:
     m, k, n = (column(rows, name) for name in ("m", "k", "n"))
     is_gradient = jnp.asarray([row["layout"] == "NT" for row in rows])
     tokens, width = jnp.where(is_gradient, k, m), jnp.where(is_gradient, m, k)
-    machine, plan = as_arrays((cluster(catalogue_id, 1), Plan()))
-    peak = machine.chip.peak("bf16")
+    chips, plan = as_arrays((cluster(catalogue_id, 1), Plan()))
+    peak = chips.chip.peak("bf16")
 
     def log_error(coefficients: Coefficients) -> Array:
+        element_bytes = mean_over_formats(plan.precision, lambda entry: entry.element_bytes)
+        rates = matmul_rates(plan.precision, element_bytes, machine_of(chips, coefficients), coefficients)
+
         def seconds(tokens: Array, inner: Array, outer: Array) -> Array:
-            return matmul_time(tokens, inner * outer, outer, inner, plan, machine, coefficients)
+            return matmul_time(tokens, inner * outer, outer, inner, rates)
 
         reached = 2.0 * m * n * k / (jax.vmap(seconds)(tokens, width, n) * peak)
         return jnp.log(reached / column(rows, "efficiency"))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from jaxscale.calibration.coefficients import prior_medians as prior_medians
     from jaxscale.calibration.record import Fit as Fit
     from jaxscale.calibration.store import load_fit as load_fit
-    from jaxscale.costs.matmul import dense_forward as dense_forward
     from jaxscale.designs.best_design import Budget as Budget
     from jaxscale.designs.best_design import optimize_shape as optimize_shape
     from jaxscale.designs.shape_search import search_shape as search_shape

@@ -19,14 +19,11 @@ else:
     """A float leaf of a module: one number, or one for each row of a batch."""
 
     PerPrecision = Float[ArrayLike, "*batch precision"]
-    """One number for each of `PRECISIONS`."""
+    """One number for each number format of the weight matmuls."""
 
     PerLevel = Float[ArrayLike, "*batch level"]
     """One number for each network level."""
 
-
-PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "fp4")
-"""Order of `Chip.peak_flops` and `Plan.precision`; `bf16` stands for every 16-bit format."""
 
 N_LEVELS = 3
 """Network levels: 0 scale-up domain (NVLink, ICI), 1 scale-out (InfiniBand, RoCE, DCN), 2 spine."""

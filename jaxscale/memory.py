@@ -12,23 +12,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxscale._arrays import as_arrays
 from jaxscale._smooth import Temperature, several, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients, checked
-from jaxscale.costs import overhead
-from jaxscale.costs.data import LocalParams, held_params, local_params
-from jaxscale.costs.pipeline import first_stage_layers, last_stage_layers
+from jaxscale.costs.machine import Machine, machine_of
+from jaxscale.costs.microbatch import host_lead, microbatch_times
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import (
-    Plan,
-    element_bytes,
-    expert_shard_ranks,
-    expert_tensor_degree,
-    key_value_heads,
-    mean_by_precision,
-    sequence_split,
-    shard_ranks,
-    sharding,
-    tokens_per_microbatch,
-)
-from jaxscale.step import microbatch_times
+from jaxscale.plan.local import LocalPlan, local_plan
+from jaxscale.plan.plan import Plan
 from jaxscale.workload import (
     Transformer,
     attended_keys,
@@ -46,10 +34,6 @@ MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
 
 MASK_BYTES = 1.0
 """Stored bytes per element of a dropout mask (Korthikanti et al., section 4.1) [byte]."""
-
-MATMUL_WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
-"""Stored bytes per element of what nothing but matmuls reads: frozen weights, and inputs kept for the gradients of
-weights (Micikevicius et al. 2022, arXiv 2209.05433, section 4) [byte]."""
 
 
 class Memory(eqx.Module):
@@ -91,9 +75,7 @@ class Memory(eqx.Module):
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "capacity"}
 
 
-def layer_activation_bytes(
-    model: Transformer, plan: Plan, coefficients: Coefficients, temperature: Temperature = 0.0
-) -> Array:
+def layer_activation_bytes(local: LocalPlan, coefficients: Coefficients) -> Array:
     r"""Stored activations of one layer and microbatch, nothing recomputed.
 
     $t [10 d / q + (2 (H + K) (h + h_v) + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes in 16 bits, q = tp with
@@ -103,59 +85,47 @@ def layer_activation_bytes(
     expert each keep whole the tokens that it takes in.
 
     Args:
-        model: the transformer.
-        plan: size of a microbatch, degrees.
+        local: size of a microbatch, degrees.
         coefficients: `activation_factor`.
-        temperature: smoothing [1].
 
     Returns:
         Bytes of the average layer [byte].
     """
-    element, read = element_bytes(plan), model.trainable_share * mean_by_precision(plan, MATMUL_WIDTHS)
+    model, plan = local.model, local.plan
+    element, read = local.element_bytes, model.trainable_share * local.matmul_bytes
     stored = 1.0 - plan.flash_attention * 1.0
     # Selective recomputation drops the scores as fused attention does.
     stored = stored * (1.0 - plan.recompute_selective)
-    n_heads = model.n_heads + plan.tp * key_value_heads(model, plan, temperature)
+    n_heads = model.n_heads + plan.tp * local.key_value_heads
     heads = element * n_heads * (model.head_dim + model.v_head_dim)
     scores = (2.0 * element + MASK_BYTES) * stored * model.n_heads * attended_keys(model)
     attention = (heads + scores) * model.n_attention_layers
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
     inner = mlp_width(model) + routed_width(model)
-    copies = expert_tensor_degree(plan, temperature) * copies_width(model)
+    copies = local.expert_tensor_degree * copies_width(model)
     mlp = element * (1.0 + model.gated_mlp * (2.0 - plan.fused_glu)) * inner + read * (inner + copies)
     ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
     split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers
-    residual = 2.0 * (element + read + MASK_BYTES) * model.d_model * blocks / sequence_split(plan)
-    return coefficients.activation_factor * tokens_per_microbatch(model, plan) * (residual + split)
+    residual = 2.0 * (element + read + MASK_BYTES) * model.d_model * blocks / local.sequence_split
+    return coefficients.activation_factor * local.tokens * (residual + split)
 
 
-def weight_bytes(model: Transformer, plan: Plan) -> Array:
+def weight_bytes(local: LocalPlan) -> Array:
     """Stored bytes per weight: an element while it is trained, the width of the matmuls where it is frozen [byte]."""
-    frozen = mean_by_precision(plan, MATMUL_WIDTHS)
-    return frozen + model.trainable_share * (element_bytes(plan) - frozen)
+    return local.matmul_bytes + local.model.trainable_share * (local.element_bytes - local.matmul_bytes)
 
 
-def optimizer_state_bytes(plan: Plan) -> Array:
+def optimizer_state_bytes(local: LocalPlan) -> Array:
     """Stored bytes of Adam per trained weight: two moments, and a 32-bit copy where the weight has 16 bits [byte]."""
-    return MOMENT_BYTES + MASTER_BYTES * (2.0 - 0.5 * element_bytes(plan))
-
-
-def queued_ahead(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
-) -> Array:
-    """How far hosts launch ahead of their chips, of as far as they can; see `launched_ahead` [1]."""
-    device = microbatch_times(model, plan, cluster, coefficients, temperature).total
-    host = overhead.host_time(model, plan, cluster, coefficients, temperature)
-    return overhead.launched_ahead(plan, coefficients, host, device, temperature)
+    return MOMENT_BYTES + MASTER_BYTES * (2.0 - 0.5 * local.element_bytes)
 
 
 def transient_activation_bytes(
-    model: Transformer,
-    plan: Plan,
+    local: LocalPlan,
     coefficients: Coefficients,
     in_flight: ArrayLike,
-    ahead: ArrayLike,
+    lead: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> Array:
     r"""Activations besides those stored for the backward pass, on every tensor-parallel rank whole.
@@ -168,20 +138,19 @@ def transient_activation_bytes(
     flight; with 1 or 2 and tp up to 8, 80 more from where chips take twice as long as hosts, whatever the layers.
 
     Args:
-        model: the transformer.
-        plan: size of a microbatch.
+        local: size of a microbatch, tp.
         coefficients: `working_bytes`, `queued_bytes`.
         in_flight: microbatches in flight, at least one [1].
-        ahead: how far hosts launch ahead, see `queued_ahead` [1].
+        lead: a, of hosts over their chips as a share of the longest possible one, see `host_lead` [1].
         temperature: smoothing [1].
 
     Returns:
         Bytes [byte].
     """
     waiting = smooth_max(1.0 - 2.0 / jnp.asarray(in_flight), 0.0, temperature)
-    queued = several(plan.tp, temperature) * (1.0 - (1.0 - waiting) * (1.0 - jnp.asarray(ahead)))
+    queued = several(local.plan.tp, temperature) * (1.0 - (1.0 - waiting) * (1.0 - jnp.asarray(lead)))
     per_element = coefficients.working_bytes + coefficients.queued_bytes * queued
-    return per_element * tokens_per_microbatch(model, plan) * model.d_model
+    return per_element * local.tokens * local.model.d_model
 
 
 def all_with_gpipe(one_f_one_b: ArrayLike, plan: Plan) -> Array:
@@ -211,9 +180,7 @@ def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array
     return all_with_gpipe(one_f_one_b, plan)
 
 
-def unsharded_bytes(
-    model: Transformer, plan: Plan, params: LocalParams, layers: ArrayLike, temperature: Temperature = 0.0
-) -> Array:
+def unsharded_bytes(local: LocalPlan) -> Array:
     """What FSDP holds whole beside its shards, 0 without it.
 
     Layers come two at a time: weights of the one that runs and of the next, as wide as an element; gradients of the one
@@ -222,21 +189,18 @@ def unsharded_bytes(
     2304.11277, section 3.3). A rank that shares its weights with no other has nothing to gather or to scatter.
 
     Args:
-        model: vocabulary, share of its weights that is trained.
-        plan: sharding, degrees, width of gradients.
-        params: weights of the fullest stage on a chip.
-        layers: layers of that stage [1].
-        temperature: smoothing of the maxima [1].
+        local: vocabulary, share of the weights that is trained, sharding, degrees, width of gradients.
 
     Returns:
         Bytes [byte].
     """
-    dense_shared, experts_shared = several(shard_ranks(plan)), several(expert_shard_ranks(plan, temperature))
-    layer = (dense_shared * params.layers + experts_shared * params.experts) / layers
-    element, head = element_bytes(plan), head_params(model) / plan.tp
+    model, plan, params = local.model, local.plan, local.params
+    dense_shared, experts_shared = several(local.shard_ranks), several(local.expert_shard_ranks)
+    layer = (dense_shared * params.layers + experts_shared * params.experts) / local.first_layers
+    element, head = local.element_bytes, head_params(model) / plan.tp
     weights = element * (2.0 * layer + dense_shared * params.embedding)
     gradients = (element + plan.gradient_bytes) * layer + element * dense_shared * head
-    return sharding(plan, 3) * (weights + model.trainable_share * gradients)
+    return local.weights_sharded * (weights + model.trainable_share * gradients)
 
 
 def memory(
@@ -247,45 +211,61 @@ def memory(
     Args:
         model: the transformer.
         plan: degrees, sharding, recomputation.
-        cluster: capacity of a chip.
-        coefficients: factors of activations, buffers, logits, gradients.
+        cluster: capacity of a chip; how fast it and its host are decides how far launches queue up.
+        coefficients: factors of activations, buffers, logits, gradients; rates of chip and host.
         temperature: smoothing of the maxima [1].
 
     Returns:
         The terms of the peak [byte].
     """
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
-    c = coefficients
-    params = local_params(model, plan, temperature)
-    optimizer, gradients, weights = (held_params(params, plan, stage, temperature) for stage in (1, 2, 3))
-    layers = first_stage_layers(model, plan, temperature)
-    whole = layer_activation_bytes(model, plan, c, temperature)
-    in_flight = microbatches_in_flight(plan, temperature)
-    checkpoint = element_bytes(plan) * tokens_per_microbatch(model, plan) * model.d_model / sequence_split(plan)
+    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
+    layers = microbatch_times(local, machine, coefficients, temperature)
+    lead = host_lead(local, coefficients, layers, temperature)
+    return memory_with_lead(local, machine, coefficients, lead, temperature)
+
+
+def memory_with_lead(
+    local: LocalPlan, machine: Machine, coefficients: Coefficients, lead: ArrayLike, temperature: Temperature = 0.0
+) -> Memory:
+    """Peak memory of the fullest chip, where the lead of its host is given.
+
+    Args:
+        local: a model under a plan.
+        machine: capacity of a chip.
+        coefficients: factors of activations, buffers, logits, gradients.
+        lead: of hosts over their chips, as a share of the longest possible one [1].
+        temperature: smoothing of the maxima [1].
+
+    Returns:
+        The terms of the peak [byte].
+    """
+    c, model, plan = coefficients, local.model, local.plan
+    whole = layer_activation_bytes(local, c)
+    checkpoint = local.element_bytes * local.tokens * model.d_model / local.sequence_split
     per_layer = whole + plan.recompute_full * (checkpoint - whole)
-    ahead = queued_ahead(model, plan, cluster, c, temperature)
-    stored = per_layer * layers * in_flight
-    stored = stored + transient_activation_bytes(model, plan, c, in_flight, ahead, temperature)
+    in_flight = microbatches_in_flight(plan, temperature)
+    stored = per_layer * local.first_layers * in_flight
+    stored = stored + transient_activation_bytes(local, c, in_flight, lead, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
-    logits_held = logits_per_token(model) * tokens_per_microbatch(model, plan) * model.vocab_size
+    logits_held = logits_per_token(model) * local.tokens * model.vocab_size
     logit_bytes = c.logit_memory_bytes * logits_held / plan.tp
-    last_layers = last_stage_layers(model, plan, temperature)
     # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
     turned = all_with_gpipe(1.0, plan)
     last_in_flight = microbatches_at_the_end(plan, temperature)
-    last_stored = per_layer * last_layers * last_in_flight
-    last_stored = last_stored + transient_activation_bytes(model, plan, c, last_in_flight, ahead, temperature)
+    last_stored = per_layer * local.last_layers * last_in_flight
+    last_stored = last_stored + transient_activation_bytes(local, c, last_in_flight, lead, temperature)
     # Logits are gone before the first layer is recomputed.
     last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
-    logits = smooth_max(last_stage, activations, temperature) - activations
     trainable = model.trainable_share
+    gradients = trainable * local.held_params(local.gradients_sharded)
     return Memory(
-        weights=weight_bytes(model, plan) * weights,
-        gradients=c.gradient_memory_factor * plan.gradient_bytes * trainable * gradients,
-        optimizer=optimizer_state_bytes(plan) * trainable * optimizer,
+        weights=weight_bytes(local) * local.held_params(local.weights_sharded),
+        gradients=c.gradient_memory_factor * plan.gradient_bytes * gradients,
+        optimizer=optimizer_state_bytes(local) * trainable * local.held_params(local.optimizer_sharded),
         activations=activations,
-        logits=logits,
-        buffers=unsharded_bytes(model, plan, params, layers, temperature),
+        logits=smooth_max(last_stage, activations, temperature) - activations,
+        buffers=unsharded_bytes(local),
         framework=jnp.asarray(c.framework_bytes),
-        capacity=jnp.asarray(cluster.chip.hbm_bytes),
+        capacity=jnp.asarray(machine.chip.hbm_bytes),
     )

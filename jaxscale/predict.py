@@ -16,12 +16,11 @@ from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
 from jaxscale.hardware.catalogue import Hardware
-from jaxscale.memory import memory
 from jaxscale.plan.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch, padded
 from jaxscale.runs.measured import describe_runs, measured_memory, measured_times, run_status
-from jaxscale.step import StepTime, step_time
+from jaxscale.step import StepTime, step_and_memory
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
@@ -109,8 +108,8 @@ class Prediction:
 @filter_jit
 def _evaluate(batch: RunBatch, coefficients: Coefficients) -> tuple[StepTime, jax.Array]:
     def one(run: RunBatch, row: Coefficients) -> tuple[StepTime, jax.Array]:
-        arguments = (run.model, run.plan, run.cluster, row)
-        return step_time(*arguments), memory(*arguments).total
+        times, peak = step_and_memory(run.model, run.plan, run.cluster, row)
+        return times, peak.total
 
     return jax.vmap(one)(batch, coefficients)
 

@@ -8,24 +8,14 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._arrays import as_arrays
 from jaxscale._smooth import Temperature, exposed
 from jaxscale.calibration.coefficients import Coefficients, checked
-from jaxscale.costs import (
-    accumulation,
-    attention,
-    context,
-    data,
-    elementwise,
-    expert,
-    matmul,
-    optimizer,
-    overhead,
-    pipeline,
-    state_space,
-    tensor,
-)
-from jaxscale.costs.collectives import effective_link
-from jaxscale.costs.overlap import not_hidden
+from jaxscale.costs import data, elementwise, host, matmul, pipeline, weight_streams
+from jaxscale.costs.machine import Machine, machine_of
+from jaxscale.costs.microbatch import MicrobatchTimes, host_lead, microbatch_times
 from jaxscale.costs.straggler import straggler_time
+from jaxscale.costs.terms import TERM_NAMES
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.memory import Memory, memory_with_lead
+from jaxscale.plan.local import LocalPlan, local_plan
 from jaxscale.plan.plan import Plan
 from jaxscale.workload import Transformer, model_flops
 
@@ -51,7 +41,7 @@ class StepTime(eqx.Module):
         pipeline_imbalance: waiting for the busiest stage [s].
         pipeline_transfer: exposed sends between stages [s].
         optimizer: parameter update [s].
-        bookkeeping: per handover between stages and per step [s].
+        bookkeeping: host time of sends and receives between stages, and once per step [s].
         straggler: waiting for the slowest node [s].
     """
 
@@ -84,71 +74,8 @@ class StepTime(eqx.Module):
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-class MicrobatchTimes(eqx.Module):
-    """Time of one microbatch through all layers, by cause, as if one stage held the whole model [s]."""
-
-    matmul: Seconds
-    attention: Seconds
-    memory_bound: Seconds
-    recompute: Seconds
-    kernel_gaps: Seconds
-    tensor_parallel: Seconds
-    context_parallel: Seconds
-    expert_parallel: Seconds
-    forward: Seconds
-
-    @property
-    def total(self) -> Array:
-        """Forward, recomputation and backward of all layers [s]."""
-        return (
-            self.matmul
-            + self.attention
-            + self.memory_bound
-            + self.recompute
-            + self.kernel_gaps
-            + self.tensor_parallel
-            + self.context_parallel
-            + self.expert_parallel
-        )
-
-
-def microbatch_times(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
-) -> MicrobatchTimes:
-    """Forward, backward and recomputation of one microbatch through all layers.
-
-    The backward pass costs two forward passes of matmuls (one without weight gradients) and of memory-bound work, and
-    2.5 of fused attention. Full recomputation repeats the forward pass with its collectives, selective recomputation
-    the attention core alone.
-    """
-    model, plan, cluster, coefficients = compute = as_arrays((model, plan, cluster, checked(coefficients)))
-    link = effective_link(cluster.network, coefficients)
-    dense = matmul.dense_forward(*compute, temperature)
-    weights = dense + matmul.expert_forward(*compute, temperature)
-    core = attention.attention_forward(*compute)
-    scan = state_space.scan_forward(*compute)
-    streams = elementwise.elementwise_forward(*compute, temperature)
-    gaps = overhead.kernel_gaps_forward(model, coefficients)
-    tensors = tensor.tensor_collectives(model, plan, link, temperature)
-    beside = tensor.matmuls_beside(model, plan, link, dense, temperature)
-    tp = not_hidden(tensors, beside, coefficients.tp_overlap, temperature)
-    tokens = expert.expert_exchange(model, plan, link, temperature)
-    ep = not_hidden(tokens, expert.matmuls_beside(model, weights), coefficients.ep_overlap, temperature)
-    ring = context.key_value_ring(model, plan, link, temperature)
-    cp = not_hidden(ring, context.attention_beside(plan, core), coefficients.cp_overlap, temperature)
-    again = plan.recompute_full
-    selective = plan.recompute_selective * (1.0 - plan.flash_attention)
-    return MicrobatchTimes(
-        matmul=weights * (2.0 + model.trainable_share),
-        attention=core * (1.0 + attention.attention_backward_factor(plan)) + scan * (1.0 + state_space.SCAN_BACKWARD),
-        memory_bound=streams * 3.0 + accumulation.accumulation_time(*compute, temperature),
-        recompute=again * (weights + core + scan + streams + gaps) + selective * core,
-        kernel_gaps=gaps * 3.0,
-        tensor_parallel=tp.forward * (1.0 + again) + tp.backward,
-        context_parallel=cp.forward * (1.0 + again) + cp.backward,
-        expert_parallel=ep.forward * (1.0 + again) + ep.backward,
-        forward=weights + core + scan + streams + gaps + tp.forward + cp.forward + ep.forward,
-    )
+if tuple(StepTime.__dataclass_fields__) != TERM_NAMES:
+    raise TypeError(f"fields of StepTime differ from the table of terms: expected {', '.join(TERM_NAMES)}")
 
 
 def step_time(
@@ -171,41 +98,86 @@ def step_time(
         The terms of the step [s].
     """
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
-    layers = microbatch_times(model, plan, cluster, coefficients, temperature)
-    link = effective_link(cluster.network, coefficients)
+    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
+    layers = microbatch_times(local, machine, coefficients, temperature)
+    return times_of_step(local, machine, coefficients, layers, temperature)
+
+
+def step_and_memory(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
+) -> tuple[StepTime, Memory]:
+    """Time of one optimizer step and peak memory of the fullest chip, sharing all that both need.
+
+    Args:
+        model: the transformer.
+        plan: degrees, batch, schedule.
+        cluster: chips and network.
+        coefficients: fitted parameters.
+        temperature: as in `step_time`.
+
+    Returns:
+        The terms of the step [s], and those of the peak [byte]: the values of `step_time` and of `memory`.
+    """
+    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
+    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
+    layers = microbatch_times(local, machine, coefficients, temperature)
+    lead = host_lead(local, coefficients, layers, temperature)
+    times = times_of_step(local, machine, coefficients, layers, temperature)
+    return times, memory_with_lead(local, machine, coefficients, lead, temperature)
+
+
+def times_of_step(
+    local: LocalPlan,
+    machine: Machine,
+    coefficients: Coefficients,
+    layers: MicrobatchTimes,
+    temperature: Temperature = 0.0,
+) -> StepTime:
+    """Terms of one step from the times of one microbatch.
+
+    Args:
+        local: a model under a plan.
+        machine: chips and network.
+        coefficients: fitted parameters.
+        layers: one microbatch through all layers.
+        temperature: smoothing [1].
+
+    Returns:
+        The terms [s].
+    """
+    compute, plan = (local, machine, coefficients), local.plan
     # A layer cannot run faster than the host launches its kernels.
-    host = exposed(overhead.host_time(model, plan, cluster, coefficients, temperature), layers.total, temperature)
-    layers, host = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, host))
-    logits = matmul.head_forward(model, plan, cluster, coefficients, temperature)
+    waiting = exposed(layers.host, layers.total, temperature)
+    layers, waiting = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, waiting))
     # A pass forward, one for the gradients of activations, and one for those of weights that are trained.
-    head = (2.0 + model.trainable_share) * logits
-    head = head + 3.0 * elementwise.logits_forward(model, plan, cluster, coefficients)
-    head = head + accumulation.head_accumulation_time(model, plan, cluster, coefficients)
-    stages = pipeline.stage_times(model, plan, layers.total + host, head, temperature)
+    head = (2.0 + local.model.trainable_share) * matmul.head_forward(*compute, temperature)
+    head = head + 3.0 * elementwise.logits_forward(*compute)
+    head = head + weight_streams.head_accumulation_time(*compute)
+    stages = pipeline.stage_times(local, layers.total + waiting, head, temperature)
     forward = layers.forward / plan.pp
-    backward = (layers.total + host) / plan.pp - forward
-    replicas = data.data_parallel(model, plan, link, coefficients, forward, backward, temperature)
+    backward = (layers.total + waiting) / plan.pp - forward
+    replicas = data.data_parallel(*compute, forward, backward, temperature)
     work = plan.n_microbatches / plan.pp  # a chip of mean load does this share of m whole-model microbatches
-    terms = StepTime(
-        matmul=layers.matmul * work,
-        attention=layers.attention * work,
-        memory_bound=layers.memory_bound * work,
-        head=head * work,
-        recompute=layers.recompute * work,
-        kernel_gaps=layers.kernel_gaps * work,
-        host=host * work,
-        tensor_parallel=layers.tensor_parallel * work,
-        context_parallel=layers.context_parallel * work,
-        expert_parallel=layers.expert_parallel * work,
-        data_parallel=replicas.step + replicas.microbatch * plan.n_microbatches,
-        pipeline_bubble=pipeline.bubble_time(plan, stages),
-        pipeline_imbalance=pipeline.imbalance_time(plan, stages),
-        pipeline_transfer=pipeline.transfer_time(model, plan, link, coefficients, temperature),
-        optimizer=optimizer.optimizer_time(model, plan, cluster, coefficients, temperature),
-        bookkeeping=overhead.bookkeeping_time(plan, coefficients, temperature),
-        straggler=layers.matmul * 0.0,
-    )
-    return eqx.tree_at(lambda t: t.straggler, terms, straggler_time(cluster, coefficients, terms.total, temperature))
+    terms = {
+        "matmul": layers.matmul * work,
+        "attention": layers.attention * work,
+        "memory_bound": layers.memory_bound * work,
+        "head": head * work,
+        "recompute": layers.recompute * work,
+        "kernel_gaps": layers.kernel_gaps * work,
+        "host": waiting * work,
+        "tensor_parallel": layers.tensor_parallel * work,
+        "context_parallel": layers.context_parallel * work,
+        "expert_parallel": layers.expert_parallel * work,
+        "data_parallel": replicas.step + replicas.microbatch * plan.n_microbatches,
+        "pipeline_bubble": pipeline.bubble_time(local, stages),
+        "pipeline_imbalance": pipeline.imbalance_time(local, stages),
+        "pipeline_transfer": pipeline.transfer_time(*compute, temperature),
+        "optimizer": weight_streams.optimizer_time(*compute),
+        "bookkeeping": host.per_step_host_time(local, coefficients, temperature),
+    }
+    undisturbed = sum(list(terms.values())[1:], start=terms["matmul"])
+    return StepTime(**terms, straggler=straggler_time(machine, coefficients, undisturbed, temperature))
 
 
 def tokens_per_step(model: Transformer, plan: Plan) -> Array:

@@ -65,13 +65,9 @@ flops_per_token = 2.0 * model.n_layers * (js.attention_params(model) + js.mlp_pa
 def share_of_peak(n_tokens, tp):
     """Useful flops per second of the forward matmuls, over the peak of the chips that share them."""
     plan = js.Plan(tp=tp, micro_batch_size=n_tokens / model.seq_len)
-    return (
-        flops_per_token
-        * n_tokens
-        / tp
-        / js.dense_forward(model, plan, cluster, coefficients)
-        / chips["h100-80gb"].peak("bf16")
-    )
+    # The pace of the framework applies to all work of a layer; a backward pass takes as long as two forward ones.
+    matmuls = js.step_time(model, plan, cluster, coefficients).matmul / coefficients.layer_time_factor
+    return flops_per_token * n_tokens / tp / (matmuls / 3.0) / chips["h100-80gb"].peak("bf16")
 
 
 # Microbatches below one sequence stand for shorter sequences: a traced plan is not checked for whole numbers.

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from hypothesis import strategies as st
 
-from jaxscale._arrays import PRECISIONS
 from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import model
 from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan
 from jaxscale.plan.rules import shares_key_values, violations

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from registry import Configuration, changed, draw_with, leaf_numbers, random_configurations, row, stack
 
-from jaxscale.costs.pipeline import head_in_layers
 from jaxscale.memory import memory
+from jaxscale.plan.stages import head_in_layers
 from jaxscale.step import step_time
 
 N = 1000

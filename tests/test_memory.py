@@ -7,7 +7,6 @@ from registry import Configuration, as_arrays, changed, ideal_coefficients, rand
 
 from jaxscale._arrays import as_arrays as arrays
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.costs.data import local_params
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.memory import (
     Memory,
@@ -17,6 +16,7 @@ from jaxscale.memory import (
     microbatches_in_flight,
 )
 from jaxscale.models import model
+from jaxscale.plan.local import local_plan
 from jaxscale.plan.plan import Plan
 from jaxscale.workload import Transformer, n_params
 
@@ -57,7 +57,7 @@ def korthikanti(tokens: float, d: float, heads: float, length: float, tp: float,
 def test_activations_follow_korthikanti(tp: int, parallel: bool, scores: bool):
     shape = Transformer(48, 6144, 64, 2048)
     plan = Plan(tp=tp, micro_batch_size=4, sequence_parallel=parallel, flash_attention=not scores)
-    got = float(layer_activation_bytes(*arrays((shape, plan, ideal_coefficients()))))
+    got = float(layer_activation_bytes(local_plan(*arrays((shape, plan))), ideal_coefficients()))
     expected = korthikanti(4.0 * 2048.0, 6144.0, 64.0, 2048.0, float(tp), parallel, scores)
     assert got == pytest.approx(expected, rel=1e-12)
     assert got != pytest.approx(korthikanti(4.0 * 2048.0, 6144.0, 64.0, 2048.0, tp + 1.0, parallel, scores), rel=1e-3)
@@ -71,7 +71,7 @@ def test_inputs_of_matmuls_are_kept_as_these_read_them(precision: str, width: fl
     Of weights that are frozen no gradient needs an input.
     """
     shape = Transformer(48, 6144, 64, 2048, d_ff=16384, gated_mlp=True, trainable_share=trained)
-    got = float(layer_activation_bytes(*arrays((shape, Plan(precision=precision), ideal_coefficients()))))
+    got = float(layer_activation_bytes(local_plan(*arrays((shape, Plan(precision=precision)))), ideal_coefficients()))
     read = trained * width
     per_token = 6144.0 * (4.0 + 2.0 + 2.0 * read + 4.0 * 2.0) + 16384.0 * (3.0 * 2.0 + read)
     assert got == pytest.approx(2048.0 * per_token, rel=1e-9)
@@ -83,7 +83,7 @@ def test_a_fused_gate_keeps_its_inputs_alone():
     plain = Transformer(48, 6144, 64, 2048, d_ff=16384)
     for shape, saved in ((gated, 2.0 * 2048 * 16384), (plain, 0.0)):
         held = [
-            float(layer_activation_bytes(*arrays((shape, Plan(fused_glu=fused), ideal_coefficients()))))
+            float(layer_activation_bytes(local_plan(*arrays((shape, Plan(fused_glu=fused)))), ideal_coefficients()))
             for fused in (False, True)
         ]
         assert held[0] - held[1] == pytest.approx(saved, rel=1e-9)
@@ -92,7 +92,10 @@ def test_a_fused_gate_keeps_its_inputs_alone():
 def test_a_mixture_keeps_a_copy_of_its_tokens_for_every_expert():
     dense = Transformer(48, 6144, 64, 2048, d_ff=8192)
     mixture = Transformer(48, 6144, 64, 2048, d_ff_expert=4096, n_experts=8, moe_top_k=2)
-    held = [float(layer_activation_bytes(*arrays((shape, Plan(), ideal_coefficients())))) for shape in (dense, mixture)]
+    held = [
+        float(layer_activation_bytes(local_plan(*arrays((shape, Plan()))), ideal_coefficients()))
+        for shape in (dense, mixture)
+    ]
     assert held[1] - held[0] == pytest.approx(2.0 * 2048.0 * 2.0 * 6144.0, rel=1e-9)
 
 
@@ -102,7 +105,8 @@ def test_ranks_that_split_an_expert_keep_its_tokens_whole(ep: int, split: float)
     shape, coefficients = model("mixtral-8x7b"), prior_medians()
     plan = Plan(tp=8, ep=ep, sequence_parallel=True)
     two, three = (
-        layer_activation_bytes(*arrays((changed(shape, moe_top_k=k), plan, coefficients))) for k in (2.0, 3.0)
+        layer_activation_bytes(local_plan(*arrays((changed(shape, moe_top_k=k), plan))), coefficients)
+        for k in (2.0, 3.0)
     )
     each = shape.seq_len * (2.0 * 2.0 * 2.0 * shape.d_ff_expert + 2.0 * split * shape.d_model) / 8.0
     np.testing.assert_allclose(three - two, coefficients.activation_factor * each, rtol=1e-4)
@@ -128,7 +132,7 @@ def test_values_and_output_are_kept_at_their_own_width():
     held = []
     for width in (192, 128):
         shape = Transformer(61, 7168, 128, 4096, head_dim=192, v_head_dim=width)
-        held.append(float(layer_activation_bytes(*arrays((shape, Plan(), ideal_coefficients())))))
+        held.append(float(layer_activation_bytes(local_plan(*arrays((shape, Plan()))), ideal_coefficients())))
     assert held[0] - held[1] == pytest.approx(2.0 * 4096.0 * 2.0 * 128.0 * (192.0 - 128.0), rel=1e-6)
 
 
@@ -136,7 +140,7 @@ def test_selective_recomputation_drops_the_scores():
     shape = Transformer(48, 6144, 64, 2048)
     plain = Plan(flash_attention=False, recompute="selective")
     fused = Plan(flash_attention=True)
-    held = [layer_activation_bytes(*arrays((shape, plan, ideal_coefficients()))) for plan in (plain, fused)]
+    held = [layer_activation_bytes(local_plan(*arrays((shape, plan))), ideal_coefficients()) for plan in (plain, fused)]
     assert held[0] == held[1]
 
 
@@ -255,7 +259,7 @@ def test_logits_are_gone_before_a_layer_is_recomputed():
     """The larger of the two counts, not their sum."""
     shape = model("llama3-8b")
     plan = Plan(recompute="full")
-    layer = float(layer_activation_bytes(*arrays((shape, plan, ideal_coefficients()))))
+    layer = float(layer_activation_bytes(local_plan(*arrays((shape, plan))), ideal_coefficients()))
     per_byte = shape.seq_len * shape.vocab_size
     for share in (0.5, 1.0, 2.0):
         logits = float(of(shape, plan, logit_memory_bytes=share * layer / per_byte).logits)
@@ -266,7 +270,7 @@ def test_full_recomputation_keeps_two_bytes_per_element():
     """Korthikanti et al. 2022, table 2: full recomputation stores `2 s b h` per layer."""
     shape = Transformer(100, 6144, 64, 2048, vocab_size=1)
     kept = of(shape, Plan(recompute="full")).activations
-    layer = float(layer_activation_bytes(*arrays((shape, Plan(), ideal_coefficients()))))
+    layer = float(layer_activation_bytes(local_plan(*arrays((shape, Plan()))), ideal_coefficients()))
     assert float(kept) == pytest.approx(100 * 2.0 * 2048 * 6144 + layer, rel=1e-9)
 
 
@@ -287,7 +291,7 @@ def test_fsdp_holds_two_layers_and_their_gradients_whole(width: float):
     """
     shape = model("llama3-8b")
     sharded = of(shape, Plan(dp=8, zero_stage=3, gradient_bytes=width))
-    layer = float(local_params(shape, Plan(dp=8)).layers) / shape.n_layers
+    layer = float(local_plan(shape, Plan(dp=8)).params.layers) / shape.n_layers
     vocabulary = float(shape.vocab_size * shape.d_model)
     weights, gradients = 2.0 * (2.0 * layer + 2.0 * vocabulary), (2.0 + width) * layer + 2.0 * vocabulary
     assert float(sharded.buffers) == pytest.approx(weights + gradients, rel=1e-6)
@@ -300,7 +304,9 @@ def test_fsdp_holds_two_layers_and_their_gradients_whole(width: float):
 def test_gradients_take_the_width_in_which_they_are_reduced(shared: int, zero_stage: int):
     shape = model("llama3-8b")
     wide, narrow = (of(shape, Plan(dp=8, zero_stage=zero_stage, gradient_bytes=width)) for width in (4, 2))
-    assert float(wide.gradients) == pytest.approx(4.0 * float(local_params(shape, Plan()).total) / shared, rel=1e-9)
+    assert float(wide.gradients) == pytest.approx(
+        4.0 * float(local_plan(shape, Plan()).params.total) / shared, rel=1e-9
+    )
     assert float(narrow.gradients) == pytest.approx(0.5 * float(wide.gradients), rel=1e-9)
 
 
@@ -308,7 +314,7 @@ def test_experts_that_no_rank_shares_need_no_buffer():
     """With ep = dp FSDP holds the dense weights of two layers and their gradients whole, and the outermost unit."""
     shape = model("mixtral-8x7b")
     apart = of(shape, Plan(dp=8, ep=8, zero_stage=3, gradient_bytes=2))
-    held = local_params(shape, Plan(dp=8, ep=8))
+    held = local_plan(shape, Plan(dp=8, ep=8)).params
     dense, head = float(held.layers) / shape.n_layers, shape.vocab_size * shape.d_model
     assert float(apart.buffers) == pytest.approx(2.0 * (4.0 * dense + float(held.embedding) + head), rel=1e-6)
     assert float(of(shape, Plan(dp=16, ep=8, zero_stage=3, gradient_bytes=2)).buffers) > 2.0 * float(apart.buffers)

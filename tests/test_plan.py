@@ -1,22 +1,16 @@
-"""Plans: words become switches, degrees are checked, rules have sentences."""
+"""Plans: words become switches and words again, degrees are checked, rules have sentences."""
+
+import inspect
 
 import jax
 import numpy as np
 import pytest
 from registry import changed, random_configurations, stack
 
+from jaxscale.hardware.formats import FORMATS, PRECISIONS, wide_shares
 from jaxscale.models import model
-from jaxscale.plan.plan import (
-    Plan,
-    attention_rank_params,
-    expert_shard,
-    expert_tensor_degree,
-    key_value_heads,
-    shard_ranks,
-    sharding,
-    sixteen_bit,
-    tokens_per_microbatch,
-)
+from jaxscale.plan.local import key_value_heads, local_plan, sharding
+from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
 from jaxscale.plan.rules import suits_domain, violations
 from jaxscale.workload import attention_params
 
@@ -26,11 +20,11 @@ GOOD = Plan(dp=4, tp=8, pp=4, cp=2, n_microbatches=8)
 
 @pytest.mark.parametrize(("word", "wider"), [("fp32", 0), ("tf32", 1), ("bf16", 2), ("fp8", 2), ("fp4", 2)])
 def test_what_stays_in_sixteen_bits_is_no_narrower(word: str, wider: int):
-    np.testing.assert_array_equal(sixteen_bit(Plan(precision=word)).precision, np.eye(5)[wider])
+    np.testing.assert_array_equal(wide_shares(Plan(precision=word).precision), np.eye(5)[wider])
 
 
 def test_context_parallel_ranks_share_a_sharded_copy():
-    assert shard_ranks(Plan(dp=8, cp=4, shard_group=2)) == 8.0
+    assert local_plan(LLAMA, Plan(dp=8, cp=4, shard_group=2)).shard_ranks == 8.0
 
 
 def test_words_become_switches():
@@ -74,10 +68,11 @@ def test_gradients_without_bytes_are_refused(value: float):
 def test_degrees_multiply_to_chips_and_batch():
     assert GOOD.n_chips == 256.0
     assert GOOD.global_batch_size_seqs == 32.0
-    assert tokens_per_microbatch(LLAMA, GOOD) == LLAMA.seq_len / 2.0
-    assert expert_shard(Plan(dp=4, tp=2, ep=4)) == 8.0
+    assert local_plan(LLAMA, GOOD).tokens == LLAMA.seq_len / 2.0
+    assert local_plan(LLAMA, Plan(dp=4, tp=2, ep=4)).expert_shard == 8.0
     # ep beyond dp * cp takes chips of the tensor-parallel groups, which then split experts less.
-    assert (expert_tensor_degree(Plan(dp=4, tp=2, ep=8)), expert_shard(Plan(dp=4, tp=2, ep=8))) == (1.0, 8.0)
+    folded = local_plan(LLAMA, Plan(dp=4, tp=2, ep=8))
+    assert (folded.expert_tensor_degree, folded.expert_shard) == (1.0, 8.0)
 
 
 def test_stages_switch_on_one_after_the_other():
@@ -130,7 +125,7 @@ def test_ranks_beyond_the_key_value_heads_hold_copies_of_one():
     d, h = 4096, 128
     assert [float(key_value_heads(LLAMA, Plan(tp=tp))) for tp in (1, 8, 32)] == [8.0, 1.0, 1.0]
     for tp, copies in ((8, 1.0), (32, 4.0)):
-        whole = tp * attention_rank_params(LLAMA, Plan(tp=tp))
+        whole = tp * local_plan(LLAMA, Plan(tp=tp)).attention_params
         assert whole == attention_params(LLAMA) + (copies - 1.0) * 8 * d * 2 * h
 
 
@@ -138,3 +133,68 @@ def test_plans_of_every_kind_stack():
     plans = stack([case.plan for case in random_configurations(50)])
     chips = jax.vmap(lambda plan: plan.n_chips)(plans)
     assert chips.shape == (50,) and len(np.unique(chips)) > 5
+
+
+def random_plan(random: np.random.Generator) -> Plan:
+    """A plan of any words, valid or not."""
+    degrees = {name: int(random.integers(1, 65)) for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "n_microbatches")}
+    flags = ("sequence_parallel", "flash_attention", "overlap_gradients", "fused_glu")
+    return Plan(
+        **degrees,
+        **{name: bool(random.integers(2)) for name in flags},
+        zero_stage=int(random.integers(4)),
+        shard_group=int(random.integers(1, 65)),
+        micro_batch_size=float(random.choice([1.0, 4.0, 2.5])),
+        recompute=str(random.choice(RECOMPUTE)),
+        schedule=str(random.choice(SCHEDULES)),
+        precision=str(random.choice(PRECISIONS)),
+        balanced_stages=float(random.choice([0.0, 0.5, 1.0])),
+        gradient_bytes=float(random.choice([2.0, 4.0])),
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_words_of_a_plan_make_the_same_plan(seed: int):
+    plan = random_plan(np.random.default_rng(seed))
+    rebuilt = Plan(**plan.words())
+    for name in Plan.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(rebuilt, name), getattr(plan, name), err_msg=name)
+    assert rebuilt.words() == plan.words()
+
+
+def test_every_argument_of_a_plan_is_among_its_words():
+    arguments = set(inspect.signature(Plan).parameters)
+    assert set(Plan().words()) == arguments
+    # A plan of another number format has other words.
+    assert Plan(precision="fp8").words() != Plan().words()
+
+
+def test_whole_degrees_are_integers_and_switches_words():
+    words = Plan(tp=4, vpp=2, pp=2, micro_batch_size=2.5, precision="fp8", balanced_stages=0.5).words()
+    assert (words["tp"], type(words["tp"]), words["micro_batch_size"]) == (4, int, 2.5)
+    assert (words["schedule"], words["recompute"], words["precision"]) == ("interleaved", "none", "fp8")
+    assert (words["flash_attention"], words["balanced_stages"]) == (True, 0.5)
+
+
+@pytest.mark.parametrize("field", ["recompute_full", "zero_bubble", "precision"])
+def test_a_plan_between_words_has_none(field: str):
+    half = changed(Plan(), **{field: np.full(5, 0.2) if field == "precision" else 0.5})
+    with pytest.raises(ValueError, match="expected"):
+        half.words()
+
+
+@pytest.mark.parametrize("choice", SWITCHES)
+def test_codes_and_switches_are_inverse_on_columns(choice: str):
+    words = list(SWITCHES[choice])
+    codes = np.arange(len(words))
+    expected = [words.index("1f1b") if word == "interleaved" else place for place, word in enumerate(words)]
+    np.testing.assert_array_equal(codes_of(choice, switches_of(choice, codes)), expected)
+
+
+def test_formats_are_named_once_and_widen_into_each_other():
+    assert len(set(PRECISIONS)) == len(FORMATS)
+    for entry in FORMATS:
+        (wide,) = [other for other in FORMATS if other.name == entry.wide]
+        assert wide.wide == wide.name and wide.matmul_bytes >= 2.0
+        assert entry.matmul_bytes <= entry.gathered_bytes <= entry.element_bytes == wide.element_bytes
+        assert not entry.without_units or PRECISIONS.index(entry.without_units) < PRECISIONS.index(entry.name)

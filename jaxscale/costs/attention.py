@@ -1,34 +1,44 @@
-r"""Attention core: scores and weighted values, fused or materialised.
+r"""Attention core, and scans of state-space layers.
+
+The core computes scores and weighted values, fused or materialised.
 
 Fused (flash): the flops that a causal mask leaves, at an efficiency of their own. Materialised: full flops and the
 traffic of the score matrix, $S$ scores per token and head.
+
+A scan of Mamba-2 runs over the sequence in chunks. Per token and channel of the inner width $d_i$ a scan with chunks as
+long as the state, N, takes 6 N flops: 2 N to update the state, 2 N to read it, and 2 N within the chunk (Dao & Gu 2024,
+arXiv 2405.21060, section 6).
 References: Dao et al. 2022, arXiv 2205.14135; Korthikanti et al. 2022, arXiv 2205.05198, section 4.
 """
 
 from jaxtyping import Array
 
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.hardware.cluster import Chip, Cluster
-from jaxscale.plan.plan import Plan, element_bytes, sixteen_bit, tokens_per_microbatch
-from jaxscale.workload import Transformer, attended_keys, attention_flops_per_token
+from jaxscale.costs.machine import Machine
+from jaxscale.plan.local import LocalPlan
+from jaxscale.plan.plan import Plan
+from jaxscale.workload import attended_keys, attention_flops_per_token
 
 FLASH_BACKWARD = 2.5
 """Backward flops of fused attention over its forward ones: five matmuls against two (Dao 2023, arXiv 2307.08691)."""
 
+SCAN_BACKWARD = 2.0
+"""Backward over forward time of a scan: gradients of both factors of every product [1]."""
 
-def core_seconds_per_flop(chip: Chip, plan: Plan) -> Array:
+
+def core_seconds_per_flop(local: LocalPlan, machine: Machine) -> Array:
     """Time of one flop of the attention core, or of a scan, at its peak [s/flop]."""
-    return chip.seconds_per_flop(sixteen_bit(plan).precision)
+    return machine.chip.seconds_per_flop(local.wide)
 
 
-def attention_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
+def attention_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Forward time of the attention core of all layers for one microbatch, as if on one stage [s]."""
-    c = coefficients
-    tokens = tokens_per_microbatch(model, plan) / plan.tp
-    seconds = core_seconds_per_flop(cluster.chip, plan) / c.attention_efficiency
+    model, plan = local.model, local.plan
+    tokens = local.tokens / plan.tp
+    seconds = core_seconds_per_flop(local, machine) / coefficients.attention_efficiency
     fused = tokens * attention_flops_per_token(model, model.causal) * seconds
     scores = tokens * model.n_heads * attended_keys(model)
-    traffic = scores * 0.5 * element_bytes(plan) * c.score_bytes / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    traffic = scores * 0.5 * local.element_bytes * coefficients.score_bytes / machine.hbm_bandwidth
     materialised = tokens * attention_flops_per_token(model) * seconds + traffic
     return model.n_attention_layers * (materialised + plan.flash_attention * (fused - materialised))
 
@@ -36,3 +46,11 @@ def attention_forward(model: Transformer, plan: Plan, cluster: Cluster, coeffici
 def attention_backward_factor(plan: Plan) -> Array:
     """Backward over forward time of the attention core: 2.5 fused, 2 materialised [1]."""
     return 2.0 + (FLASH_BACKWARD - 2.0) * plan.flash_attention
+
+
+def scan_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
+    """Forward time of the scans of all layers for one microbatch, as if on one stage [s]."""
+    model, tokens = local.model, local.tokens / local.plan.tp
+    flops = 6.0 * model.ssm_state / model.ssm_groups * model.ssm_d_inner
+    seconds = core_seconds_per_flop(local, machine) / coefficients.scan_efficiency
+    return model.n_ssm_layers * tokens * flops * seconds

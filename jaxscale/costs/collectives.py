@@ -15,7 +15,7 @@ References: Rabenseifner (2004); Sanders, Speck & Träff (2009), doi 10.1016/j.p
 ring latency = steps * hop latency, tree latency = 2 * log2(nodes) * hop latency.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -24,45 +24,10 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._arrays import N_LEVELS
 from jaxscale._smooth import Temperature, degree_within, larger, positive_part, several, smooth_max, smooth_min
-from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.hardware.cluster import Network
-
-
-class Link(NamedTuple):
-    """Effective network of one job, catalogue numbers times fitted efficiencies.
-
-    Attributes:
-        domain_size: chips per domain, for each level [1].
-        bandwidth: per chip and direction, for each level [byte/s].
-        latency: per hop, for each level [s].
-        launch: of one collective, whatever its size [s].
-        peers: chips of a scale-up domain among which the links of a chip are divided [1].
-    """
-
-    domain_size: tuple[Array, ...]
-    bandwidth: tuple[Array, ...]
-    latency: tuple[Array, ...]
-    launch: Array
-    peers: Array
-
+from jaxscale.costs.machine import Link
 
 Collective = Callable[..., Array]
 """Time of a collective, given volume, ranks, stride, link and temperature: `gather_time`, `reduce_time`."""
-
-
-def effective_link(network: Network, coefficients: Coefficients) -> Link:
-    """Apply the fitted efficiencies: `scale_up_*` to level 0, `scale_out_*` to the levels above it."""
-    c = coefficients
-    efficiency = (c.scale_up_efficiency, c.scale_out_efficiency, c.scale_out_efficiency)
-    scale = (c.link_latency_scale, c.network_latency_scale, c.network_latency_scale)
-    levels = [network.level(index) for index in range(N_LEVELS)]
-    return Link(
-        tuple(size for size, _, _ in levels),
-        tuple(bandwidth * e for (_, bandwidth, _), e in zip(levels, efficiency, strict=True)),
-        tuple(latency * s for (_, _, latency), s in zip(levels, scale, strict=True)),
-        jnp.asarray(c.collective_launch),
-        jnp.asarray(network.link_peers),
-    )
 
 
 NO_PEERS = 1e-9
@@ -220,23 +185,25 @@ class Transfer(NamedTuple):
 
 
 def times_of(
-    collective: Collective, transfers: Sequence[Transfer], link: Link, temperature: Temperature = 0.0
-) -> Array:
-    """Time of one kind of collective for each of some transfers.
-
-    They are mapped over one trace of it: a cost model that wrote each of them out takes half as long again to compile.
+    collective: Collective, transfers: Mapping[str, Transfer], link: Link, temperature: Temperature = 0.0
+) -> dict[str, Array]:
+    """Times of several transfers by one kind of collective.
 
     Args:
         collective: `gather_time` or `reduce_time`.
-        transfers: what is moved.
+        transfers: by name.
         link: the network.
         temperature: smoothing [1].
 
     Returns:
-        Times [transfer] [s].
+        Time of each transfer, by name [s].
     """
-    columns = [jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in zip(*transfers, strict=True)]
-    return jax.vmap(lambda volume, n, stride: collective(volume, n, stride, link, temperature))(*columns)
+    # One trace of the collective serves all transfers: a cost model that wrote each of them out would take half as long
+    # again to compile.
+    rows = list(transfers.values())
+    columns = [jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in zip(*rows, strict=True)]
+    times = jax.vmap(lambda volume, n, stride: collective(volume, n, stride, link, temperature))(*columns)
+    return dict(zip(transfers, times, strict=True))
 
 
 def dispatch_time(

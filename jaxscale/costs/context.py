@@ -7,31 +7,31 @@ from jaxtyping import Array
 
 from jaxscale._smooth import Temperature
 from jaxscale.costs.attention import attention_backward_factor
-from jaxscale.costs.collectives import Link, gather_time
+from jaxscale.costs.collectives import gather_time
+from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan.plan import Plan, element_bytes, key_value_heads
-from jaxscale.workload import Transformer
+from jaxscale.plan.local import LocalPlan
 
 
-def key_value_ring(model: Transformer, plan: Plan, link: Link, temperature: Temperature = 0.0) -> Passes:
+def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
     """Ring of keys and values of all layers, for one microbatch; on the way back their gradients travel along.
 
     Args:
-        model: the transformer.
-        plan: degrees.
-        link: the network.
+        local: degrees, heads.
+        machine: the network.
         temperature: smoothing [1].
 
     Returns:
         Times, hidden or not [s]; zero for cp = 1.
     """
-    width = key_value_heads(model, plan, temperature) * (model.head_dim + model.v_head_dim)
-    volume = element_bytes(plan) * plan.micro_batch_size * model.seq_len * width
-    ring = model.n_attention_layers * gather_time(volume, plan.cp, plan.tp, link, temperature)
+    model, plan = local.model, local.plan
+    width = local.key_value_heads * (model.head_dim + model.v_head_dim)
+    volume = local.element_bytes * plan.micro_batch_size * model.seq_len * width
+    ring = model.n_attention_layers * gather_time(volume, plan.cp, plan.tp, machine.link, temperature)
     return Passes(ring, 2.0 * ring)
 
 
-def attention_beside(plan: Plan, attention: Array) -> Passes:
+def attention_beside(local: LocalPlan, attention: Array) -> Passes:
     """Attention core that runs while keys and values travel: all but the first block, which is at hand [s]."""
-    later = attention * (1.0 - 1.0 / plan.cp)
-    return Passes(later, later * attention_backward_factor(plan))
+    later = attention * (1.0 - 1.0 / local.plan.cp)
+    return Passes(later, later * attention_backward_factor(local.plan))

@@ -6,24 +6,20 @@ stream over tp (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2); the r
 
 from jaxtyping import Array
 
-from jaxscale._smooth import Temperature
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import Plan, element_bytes, key_value_heads, sequence_split, tokens_per_microbatch
-from jaxscale.workload import Transformer, copies_width, logits_per_token, mlp_width, routed_width
+from jaxscale.costs.machine import Machine
+from jaxscale.plan.local import LocalPlan
+from jaxscale.workload import copies_width, logits_per_token, mlp_width, routed_width
 
 
-def elementwise_forward(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
-) -> Array:
+def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Forward memory-bound time of all layers for one microbatch, as if on one stage [s]."""
-    c = coefficients
-    tokens = tokens_per_microbatch(model, plan)
+    c, model, plan = coefficients, local.model, local.plan
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers)
-    residual = c.residual_passes * model.d_model * blocks / sequence_split(plan)
+    residual = c.residual_passes * model.d_model * blocks / local.sequence_split
     gate = 1.0 + model.gated_mlp
     mlp = gate * mlp_width(model)
-    keys_and_values = plan.tp * key_value_heads(model, plan, temperature) * (model.head_dim + model.v_head_dim)
+    keys_and_values = plan.tp * local.key_value_heads * (model.head_dim + model.v_head_dim)
     heads = model.n_attention_layers * (model.n_heads * model.head_dim + keys_and_values)
     state = model.n_ssm_layers * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
     hidden = c.hidden_passes * (mlp + heads + state)
@@ -31,11 +27,11 @@ def elementwise_forward(
     copies = copies_width(model)
     routed = c.routed_passes * (gate * routed_width(model) + copies) + c.bias_passes * model.expert_bias * copies
     passes = residual + (hidden + routed) / plan.tp
-    return tokens * element_bytes(plan) * passes / (cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    return local.tokens * local.element_bytes * passes / machine.hbm_bandwidth
 
 
-def logits_forward(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> Array:
+def logits_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Memory-bound time of logits, softmax and cross-entropy of one microbatch, its share of a forward pass [s]."""
-    c = coefficients
-    logits = logits_per_token(model) * tokens_per_microbatch(model, plan) * model.vocab_size / plan.tp
-    return logits * c.logit_bytes / (3.0 * cluster.chip.hbm_bandwidth * c.hbm_efficiency)
+    model = local.model
+    logits = logits_per_token(model) * local.tokens * model.vocab_size / local.plan.tp
+    return logits * coefficients.logit_bytes / (3.0 * machine.hbm_bandwidth)

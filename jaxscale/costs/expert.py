@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from jaxscale._smooth import Temperature
-from jaxscale.costs.collectives import Link, dispatch_time
+from jaxscale.costs.collectives import dispatch_time
+from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan.plan import Plan, element_bytes, expert_tensor_degree, tokens_per_microbatch
-from jaxscale.workload import Transformer, expert_input, moe_layers
+from jaxscale.plan.local import LocalPlan
+from jaxscale.workload import expert_input, moe_layers
 
 
-def expert_exchange(model: Transformer, plan: Plan, link: Link, temperature: Temperature = 0.0) -> Passes:
+def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
     """Dispatch and combine of all mixture layers, for one microbatch, hidden or not.
 
     Each rank sends its `t / tp` tokens each way, as wide as experts see them; ranks of a group are `etp` chips apart.
@@ -22,21 +23,21 @@ def expert_exchange(model: Transformer, plan: Plan, link: Link, temperature: Tem
     Returns:
         Times; zero for ep = 1 or a dense model [s].
     """
-    volume = element_bytes(plan) * tokens_per_microbatch(model, plan) / plan.tp * expert_input(model)
-    stride = expert_tensor_degree(plan, temperature)
-    among = (model.moe_top_k, model.n_experts, plan.ep, stride)
-    one = 2.0 * moe_layers(model) * dispatch_time(volume, *among, link, temperature)
+    model, plan = local.model, local.plan
+    volume = local.element_bytes * local.tokens / plan.tp * expert_input(model)
+    among = (model.moe_top_k, model.n_experts, plan.ep, local.expert_tensor_degree)
+    one = 2.0 * moe_layers(model) * dispatch_time(volume, *among, machine.link, temperature)
     return Passes(one, one)
 
 
-def matmuls_beside(model: Transformer, matmul: ArrayLike) -> Passes:
+def matmuls_beside(local: LocalPlan, matmul: ArrayLike) -> Passes:
     """Matmuls on other tokens, which can run beside the all-to-alls: a backward pass has those of two forward passes.
 
     Args:
-        model: whose weights may be frozen, which leaves the backward pass without their gradients.
+        local: a model whose weights may be frozen, which leaves the backward pass without their gradients.
         matmul: time of the matmuls of one forward pass, experts included [s].
 
     Returns:
         Times [s].
     """
-    return Passes(jnp.asarray(matmul), (1.0 + model.trainable_share) * matmul)
+    return Passes(jnp.asarray(matmul), (1.0 + local.model.trainable_share) * matmul)

@@ -12,24 +12,19 @@ A matmul reads d numbers of a token and writes w, $P (1/d + 1/w)$ over all its m
 emptied its processor does not multiply (same guide, math and memory bounds), which costs b bytes of traffic for each.
 """
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import PRECISIONS
+from jaxscale._arrays import Number, PerPrecision
 from jaxscale._smooth import Temperature, larger, smooth_max
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.hardware.cluster import Chip, Cluster
-from jaxscale.plan.plan import (
-    Plan,
-    attention_rank_params,
-    element_bytes,
-    expert_tensor_degree,
-    sequence_split,
-    sixteen_bit,
-    tokens_per_microbatch,
-)
+from jaxscale.costs.machine import Machine
+from jaxscale.hardware.cluster import Chip
+from jaxscale.hardware.formats import FORMATS
+from jaxscale.plan.local import LocalPlan
 from jaxscale.workload import (
-    Transformer,
     expert_input,
     expert_params,
     head_params,
@@ -43,17 +38,66 @@ from jaxscale.workload import (
 )
 
 
-def seconds_per_flop(chip: Chip, plan: Plan, coefficients: Coefficients) -> Array:
-    """Time of one weight-matmul flop of large matrices: shares of each precision over its peak [s/flop].
+class MatmulRates(NamedTuple):
+    """Rates of the matmuls of one plan on one machine.
 
-    No narrow format is slower than the next wider one: a chip without units for it multiplies in that.
+    Attributes:
+        seconds_per_flop: of large matrices [s/flop].
+        half_area: output area whose time a matmul loses to waves that are not full [1].
+        seconds_per_weight: streaming of one weight from the memory [s].
+        seconds_per_thin: exposed traffic of one number that is read or written for a token [s].
     """
-    c = coefficients
-    efficiency = {"fp8": c.matmul_efficiency * c.fp8_efficiency, "fp4": c.matmul_efficiency * c.fp4_efficiency}
-    rates = {name: chip.peak(name) * efficiency.get(name, c.matmul_efficiency) for name in PRECISIONS}
-    rates["fp8"] = larger(rates["fp8"], rates["bf16"])
-    rates["fp4"] = larger(rates["fp4"], rates["fp8"])
-    return jnp.sum(jnp.asarray(plan.precision) / jnp.stack([*rates.values()], axis=-1), axis=-1)
+
+    seconds_per_flop: Array
+    half_area: Number
+    seconds_per_weight: Array
+    seconds_per_thin: Array
+
+
+def seconds_per_flop(chip: Chip, shares: PerPrecision, coefficients: Coefficients) -> Array:
+    """Time of one weight-matmul flop of large matrices: shares of each precision over its peak.
+
+    Args:
+        chip: peaks.
+        shares: of the matmuls done in each number format [1].
+        coefficients: efficiencies.
+
+    Returns:
+        Time [s/flop]; no narrow format is slower than the next wider one.
+    """
+    rates: dict[str, Array] = {}
+    for entry in FORMATS:
+        efficiency = coefficients.matmul_efficiency
+        if entry.efficiency:
+            efficiency = efficiency * getattr(coefficients, entry.efficiency)
+        rate = chip.peak(entry.name) * efficiency
+        # A chip without units for a format multiplies in the next wider one.
+        rates[entry.name] = larger(rate, rates[entry.without_units]) if entry.without_units else rate
+    return jnp.sum(jnp.asarray(shares) / jnp.stack([*rates.values()], axis=-1), axis=-1)
+
+
+def matmul_rates(
+    shares: PerPrecision, element_bytes: Number, machine: Machine, coefficients: Coefficients
+) -> MatmulRates:
+    """Rates of matmuls done in given number formats.
+
+    Args:
+        shares: of the matmuls done in each number format [1].
+        element_bytes: stored bytes of a weight or activation [byte].
+        machine: peaks and memory bandwidth.
+        coefficients: efficiency, half-efficiency area, exposed traffic.
+
+    Returns:
+        The rates.
+    """
+    per_weight = element_bytes / machine.hbm_bandwidth
+    return MatmulRates(
+        seconds_per_flop=seconds_per_flop(machine.chip, shares, coefficients),
+        half_area=coefficients.matmul_half_area,
+        seconds_per_weight=per_weight,
+        # The exposed traffic is stated for elements of two bytes.
+        seconds_per_thin=0.5 * coefficients.matmul_exposed_bytes * per_weight,
+    )
 
 
 def matmul_time(
@@ -61,9 +105,7 @@ def matmul_time(
     params: ArrayLike,
     width: ArrayLike,
     d: ArrayLike,
-    plan: Plan,
-    cluster: Cluster,
-    coefficients: Coefficients,
+    rates: MatmulRates,
     temperature: Temperature = 0.0,
 ) -> Array:
     """Forward time of matmuls with `params` local weights for `tokens` tokens.
@@ -73,39 +115,34 @@ def matmul_time(
         params: local weights that multiply each row [1].
         width: local inner width, of what is written for a token [1].
         d: width of a token, of what is read [1].
-        plan: precision of the matmuls.
-        cluster: peak and memory bandwidth.
-        coefficients: efficiency, half-efficiency area, exposed traffic.
+        rates: of the chip.
         temperature: smoothing of the roofline [1].
 
     Returns:
         Time [s].
     """
-    c = coefficients
     thin = params * (1.0 / jnp.asarray(d) + 1.0 / width)
-    bandwidth = cluster.chip.hbm_bandwidth * c.hbm_efficiency
-    compute = (2.0 * params * tokens + thin * c.matmul_half_area) * seconds_per_flop(cluster.chip, plan, c)
-    exposed = tokens * thin * 0.5 * element_bytes(plan) * c.matmul_exposed_bytes / bandwidth
-    memory = element_bytes(plan) * params / bandwidth
-    return smooth_max(compute + exposed, memory, temperature)
+    compute = (2.0 * params * tokens + thin * rates.half_area) * rates.seconds_per_flop
+    exposed = tokens * thin * rates.seconds_per_thin
+    return smooth_max(compute + exposed, params * rates.seconds_per_weight, temperature)
 
 
 def dense_forward(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
+    local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Forward matmul time of all layers of a model for one microbatch, experts left out, as if on one stage [s]."""
-    tokens = tokens_per_microbatch(model, plan)
-    rest = (model.d_model, plan, cluster, coefficients, temperature)
-    heads = model.n_heads * model.head_dim / plan.tp
-    attention = matmul_time(tokens, attention_rank_params(model, plan, temperature), heads, *rest)
-    mlp = matmul_time(tokens, mlp_params(model, model.d_ff) / plan.tp, model.d_ff / plan.tp, *rest)
-    ssm = matmul_time(tokens, ssm_params(model) / plan.tp, (1.0 + model.ssm_d_inner) / plan.tp, *rest)
-    merge = matmul_time(tokens, merge_params(model) / plan.tp, model.d_model / plan.tp, *rest)
+    model, tp = local.model, local.plan.tp
+    rest = (model.d_model, matmul_rates(local.plan.precision, local.element_bytes, machine, coefficients), temperature)
+    heads = model.n_heads * model.head_dim / tp
+    attention = matmul_time(local.tokens, local.attention_params, heads, *rest)
+    mlp = matmul_time(local.tokens, mlp_params(model, model.d_ff) / tp, model.d_ff / tp, *rest)
+    ssm = matmul_time(local.tokens, ssm_params(model) / tp, (1.0 + model.ssm_d_inner) / tp, *rest)
+    merge = matmul_time(local.tokens, merge_params(model) / tp, model.d_model / tp, *rest)
     return model.n_attention_layers * attention + model.n_dense_layers * mlp + model.n_ssm_layers * ssm + merge
 
 
 def expert_forward(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
+    local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Forward matmul time of all mixture layers for one microbatch, as if on one stage: experts and routers.
 
@@ -115,24 +152,28 @@ def expert_forward(
     Returns:
         Time [s]; zero for a dense model.
     """
-    tokens = tokens_per_microbatch(model, plan)
-    width, split = model.d_ff_expert, expert_tensor_degree(plan, temperature)
-    expert_tokens = tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp)
-    local_experts = model.n_experts / plan.ep
-    rest = (plan, cluster, coefficients, temperature)
-    each = matmul_time(expert_tokens, expert_params(model) / split, width / split, expert_input(model), *rest)
-    routed = local_experts * each
-    shared = matmul_time(tokens, shared_expert_params(model) / plan.tp, width / plan.tp, model.d_model, *rest)
-    kept, wide = tokens / sequence_split(plan), sixteen_bit(plan)
-    router = matmul_time(kept, router_params(model), model.n_experts, model.d_model, wide, *rest[1:])
+    model, plan, split = local.model, local.plan, local.expert_tensor_degree
+    rates = matmul_rates(plan.precision, local.element_bytes, machine, coefficients)
+    wide_rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
+    width = model.d_ff_expert
+    expert_tokens = local.tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp)
+    each = matmul_time(
+        expert_tokens, expert_params(model) / split, width / split, expert_input(model), rates, temperature
+    )
+    routed = model.n_experts / plan.ep * each
+    shared = matmul_time(
+        local.tokens, shared_expert_params(model) / plan.tp, width / plan.tp, model.d_model, rates, temperature
+    )
+    kept = local.tokens / local.sequence_split
+    router = matmul_time(kept, router_params(model), model.n_experts, model.d_model, wide_rates, temperature)
     return moe_layers(model) * (routed + shared + router)
 
 
 def head_forward(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
+    local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Forward matmul time of the logits of one microbatch on the last stage, in no fewer than 16 bits [s]."""
-    tokens = tokens_per_microbatch(model, plan)
-    rest = (model.d_model, sixteen_bit(plan), cluster, coefficients, temperature)
-    one = matmul_time(tokens, head_params(model) / plan.tp, model.vocab_size / plan.tp, *rest)
+    model, tp = local.model, local.plan.tp
+    rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
+    one = matmul_time(local.tokens, head_params(model) / tp, model.vocab_size / tp, model.d_model, rates, temperature)
     return logits_per_token(model) * one

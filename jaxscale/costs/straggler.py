@@ -8,16 +8,16 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._smooth import Temperature, log2_above_one
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.hardware.cluster import Cluster
+from jaxscale.costs.machine import Machine
 
 
 def straggler_time(
-    cluster: Cluster, coefficients: Coefficients, step: ArrayLike, temperature: Temperature = 0.0
+    machine: Machine, coefficients: Coefficients, step: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
     """Time lost to the slowest node: `straggler * log2(nodes) * step`, nothing inside one node.
 
     Args:
-        cluster: how many chips, how many share a node.
+        machine: how many chips, how many share a node.
         coefficients: `straggler`, loss per doubling of the nodes [1].
         step: time of the step without stragglers [s].
         temperature: smoothing of the edge at one node [1].
@@ -25,5 +25,5 @@ def straggler_time(
     Returns:
         Time [s].
     """
-    nodes = cluster.n_chips / cluster.network.domain_size[..., 0]
+    nodes = machine.n_chips / machine.node_chips
     return coefficients.straggler * log2_above_one(nodes, temperature) * step

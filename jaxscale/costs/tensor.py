@@ -9,13 +9,14 @@ Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 from jaxtyping import ArrayLike
 
 from jaxscale._smooth import Temperature, smooth_max, smooth_min
-from jaxscale.costs.collectives import Link, Transfer, gather_time, times_of
+from jaxscale.costs.collectives import Transfer, gather_time, times_of
+from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan.plan import Plan, element_bytes, expert_tensor_degree, gathered_bytes, tokens_per_microbatch
-from jaxscale.workload import Transformer, expert_input, moe_layers
+from jaxscale.plan.local import LocalPlan
+from jaxscale.workload import expert_input, moe_layers
 
 
-def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: Temperature = 0.0) -> Passes:
+def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
     """Tensor-parallel collectives of one microbatch, hidden or not.
 
     An all-reduce is a gather and a scatter of `b S d / cp` activations; one follows each attention, dense MLP or
@@ -26,24 +27,28 @@ def tensor_collectives(model: Transformer, plan: Plan, link: Link, temperature: 
     Returns:
         Times; zero for tp = 1 [s].
     """
-    tokens = tokens_per_microbatch(model, plan)
+    model, plan, split = local.model, local.plan, local.expert_tensor_degree
     mixtures = moe_layers(model)
     shared = mixtures * smooth_min(model.n_shared_experts, 1.0, temperature)
     blocks = model.n_attention_layers + model.n_dense_layers + shared + model.n_ssm_layers
-    split = expert_tensor_degree(plan, temperature)
-    dense, sent = tokens * model.d_model, tokens * expert_input(model) * model.moe_top_k * split / plan.tp
-    stored = element_bytes(plan)
-    read = stored + plan.sequence_parallel * (gathered_bytes(plan) - stored)
-    transfers = [Transfer(e * v, n, 1.0) for e in (stored, read) for v, n in ((dense, plan.tp), (sent, split))]
-    times = times_of(gather_time, transfers, link, temperature)
-    scatter, gather = blocks * times[0] + mixtures * times[1], blocks * times[2] + mixtures * times[3]
+    dense = local.tokens * model.d_model
+    sent = local.tokens * expert_input(model) * model.moe_top_k * split / plan.tp
+    stored = local.element_bytes
+    read = stored + plan.sequence_parallel * (local.gathered_bytes - stored)
+    transfers = {
+        "scatter of a block": Transfer(stored * dense, plan.tp, 1.0),
+        "scatter of experts": Transfer(stored * sent, split, 1.0),
+        "gather of a block": Transfer(read * dense, plan.tp, 1.0),
+        "gather of experts": Transfer(read * sent, split, 1.0),
+    }
+    times = times_of(gather_time, transfers, machine.link, temperature)
+    scatter = blocks * times["scatter of a block"] + mixtures * times["scatter of experts"]
+    gather = blocks * times["gather of a block"] + mixtures * times["gather of experts"]
     again = plan.sequence_parallel * model.trainable_share * gather
     return Passes(gather + scatter, gather + scatter + again)
 
 
-def matmuls_beside(
-    model: Transformer, plan: Plan, link: Link, matmul: ArrayLike, temperature: Temperature = 0.0
-) -> Passes:
+def matmuls_beside(local: LocalPlan, machine: Machine, matmul: ArrayLike, temperature: Temperature = 0.0) -> Passes:
     """Matmuls that can run beside the tensor-parallel collectives of their pass.
 
     In the backward pass those of the gradients of weights, in bulk. In the forward pass, under sequence parallelism,
@@ -51,15 +56,14 @@ def matmuls_beside(
     beyond it, where most pieces come over the slower links.
 
     Args:
-        model: whose weights may be frozen.
-        plan: tp, sequence parallelism.
-        link: the network.
+        local: tp, sequence parallelism, a model whose weights may be frozen.
+        machine: chips of a node.
         matmul: time of the dense matmuls of one forward pass [s].
         temperature: smoothing [1].
 
     Returns:
         Times [s].
     """
-    nodes = smooth_max(plan.tp / link.domain_size[0], 1.0, temperature)
-    by_pieces = plan.sequence_parallel / nodes
-    return Passes(by_pieces * matmul, model.trainable_share * matmul)
+    nodes = smooth_max(local.plan.tp / machine.node_chips, 1.0, temperature)
+    by_pieces = local.plan.sequence_parallel / nodes
+    return Passes(by_pieces * matmul, local.model.trainable_share * matmul)

@@ -10,7 +10,6 @@ from jaxscale.designs.design_space import Design
 from jaxscale.designs.quantities import QUANTITIES, Setting
 from jaxscale.designs.rounding import Rounded
 from jaxscale.optimise.goals import Goals
-from jaxscale.plans.choice import plan_words
 from jaxscale.units import DAY, HOUR
 
 JOULE_PER_MWH = 3.6e9
@@ -100,7 +99,7 @@ class DesignChoice:
         objective = [name for name, weight in zip(QUANTITIES, self.goals.weights, strict=True) if weight]
         return {
             **sizes,
-            "plan": plan_words(self.rounded.plan),
+            "plan": self.rounded.plan.words(),
             **figures(self.rounded.values, self.relaxed.setting),
             "objective": objective,
             "gradient_norm": self.relaxed.residual,

@@ -11,10 +11,9 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.designs.design_space import Design, design_at
 from jaxscale.designs.time_to_loss import Laws, run_figures
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.memory import memory
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE, Family
-from jaxscale.step import step_time, tokens_per_step
+from jaxscale.step import step_and_memory, tokens_per_step
 from jaxscale.workload import Transformer, n_params
 
 QUANTITIES: tuple[str, ...] = (
@@ -80,10 +79,9 @@ class Costs(NamedTuple):
 
 def costs(model: Transformer, plan: Plan, setting: Setting, temperature: float) -> Costs:
     """Step time, power and memory of a model under a plan."""
-    arguments = (model, plan, setting.cluster, setting.coefficients, temperature)
-    times = step_time(*arguments)
+    times, peak = step_and_memory(model, plan, setting.cluster, setting.coefficients, temperature)
     power = setting.cluster.n_chips * setting.laws.power.chip_power(setting.cluster.chip, times)
-    return Costs(times.total, power, memory(*arguments).total)
+    return Costs(times.total, power, peak.total)
 
 
 def quantities(design: Design, spent: Costs, setting: Setting) -> Float[Array, " quantity"]:

@@ -14,10 +14,9 @@ from jaxscale._compile import filter_jit
 from jaxscale.designs.relaxed_shape import LAYER_SHARES, WIDTH_FIELDS, depth_of
 from jaxscale.designs.shape_problem import ShapeProblem, log_objective
 from jaxscale.errors import InputError
-from jaxscale.memory import memory
 from jaxscale.plan.rules import shares_key_values
 from jaxscale.plans.enumerate import divisors
-from jaxscale.step import step_time
+from jaxscale.step import step_and_memory
 from jaxscale.workload import Transformer, n_params
 
 TILE = 128
@@ -135,9 +134,9 @@ def _kv_heads(heads: float, tp: int, share: float) -> float:
 @filter_jit
 def _score(models: Transformer, problem: ShapeProblem) -> tuple[Array, ...]:
     def one(model: Transformer) -> tuple[Array, ...]:
-        arguments = (model, problem.plan, problem.cluster, problem.coefficients)
+        times, peak = step_and_memory(model, problem.plan, problem.cluster, problem.coefficients)
         objective = log_objective(model, problem, 0.0) - jnp.log(n_params(model) / problem.params)
-        return n_params(model), step_time(*arguments).total, objective, memory(*arguments).fits
+        return n_params(model), times.total, objective, peak.fits
 
     return jax.vmap(one)(models)
 

@@ -3,18 +3,21 @@
 An effect of a level whose runs a coefficient cannot move would be a parameter without data.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from jaxscale._arrays import PRECISIONS
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
-from jaxscale.plan.plan import sharding
+from jaxscale.hardware.formats import FORMATS
+from jaxscale.plan.local import sharding
 from jaxscale.runs.arrays import Measured, RunBatch
 
 
-def _computes_in(batch: RunBatch, precision: str) -> np.ndarray:
-    return np.asarray(batch.plan.precision)[:, PRECISIONS.index(precision)] > 0.0
+def _multiplies_with(batch: RunBatch, efficiency: str) -> np.ndarray:
+    """Whether weights are multiplied in a number format that has this coefficient."""
+    has_it = np.asarray([entry.efficiency == efficiency for entry in FORMATS])
+    return np.any(np.asarray(batch.plan.precision)[:, has_it] > 0.0, axis=1)
 
 
 def _spans_nodes(batch: RunBatch) -> np.ndarray:
@@ -50,8 +53,11 @@ def _splits_tensors_across_nodes(batch: RunBatch) -> np.ndarray:
 
 
 _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
-    "fp8_efficiency": lambda batch: _computes_in(batch, "fp8"),
-    "fp4_efficiency": lambda batch: _computes_in(batch, "fp4"),
+    **{
+        entry.efficiency: functools.partial(_multiplies_with, efficiency=entry.efficiency)
+        for entry in FORMATS
+        if entry.efficiency
+    },
     "scan_efficiency": lambda batch: np.asarray(batch.model.n_ssm_layers) > 0.0,
     "routed_passes": _has_experts,
     "bias_passes": lambda batch: _has_experts(batch) & (np.asarray(batch.model.expert_bias) > 0.0),

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import PRECISIONS
 from jaxscale._names import nearest
 from jaxscale._resources import data_path, read_toml
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Chip, Cluster, Network
+from jaxscale.hardware.formats import FORMATS, PRECISIONS
 from jaxscale.units import GB
 
 REQUIRED = ("memory_gb", "memory_gb_per_s")
@@ -25,7 +25,8 @@ PCIE_GB_PER_S = 16.0
 
 NUMBERS = (
     *REQUIRED,
-    *(f"peak_tflops_{precision}" for precision in ("bf16", "fp32", "tf32", "fp8", "fp4")),
+    # Peaks of 16 bits come first, as those of other formats may follow from them.
+    *(f"peak_tflops_{precision}" for precision in sorted(PRECISIONS, key=lambda name: name != "bf16")),
     "domain_size",
     "tray_size",
     "link_gb_per_s",
@@ -195,7 +196,7 @@ def _fill(stated: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]
     for key in NUMBERS:
         if key in numbers:
             continue
-        rule = _fallbacks()[key]
+        rule = _fallbacks().get(key) or _without_units(key)
         if "value" in rule:
             numbers[key], said[key] = float(rule["value"]), f"{rule['value']:g}"
         elif rule.get("from") in numbers:
@@ -205,6 +206,12 @@ def _fill(stated: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]
         else:
             numbers[key], said[key] = PCIE_GB_PER_S, f"{PCIE_GB_PER_S:g} (PCIe 3.0 x16)"
     return numbers, said
+
+
+def _without_units(key: str) -> dict[str, Any]:
+    """Peak of a number format that the table [fallbacks] does not name: that of the format used in its place."""
+    (entry,) = [entry for entry in FORMATS if key == f"peak_tflops_{entry.name}"]
+    return {"from": f"peak_tflops_{entry.without_units}", "ratio": 1.0}
 
 
 def chip(chip_id: str, hardware: Hardware | None = None) -> Chip:

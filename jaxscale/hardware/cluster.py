@@ -8,7 +8,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale._arrays import N_LEVELS, PRECISIONS, Number, PerLevel, PerPrecision, as_float
+from jaxscale._arrays import N_LEVELS, Number, PerLevel, PerPrecision, as_float
+from jaxscale.hardware.formats import PRECISIONS
 
 
 class Chip(eqx.Module):

@@ -8,17 +8,55 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from jaxscale._arrays import PRECISIONS, Number, PerPrecision, as_float
-from jaxscale._smooth import Temperature, degree_within, is_exact, larger, positive_part, several, smaller, smooth_max
-from jaxscale.workload import Transformer, attention_params
+from jaxscale._arrays import Number, PerPrecision, as_float, number
+from jaxscale.hardware.formats import PRECISIONS
 
-RECOMPUTE = ("none", "selective", "full")
+SWITCHES: Mapping[str, Mapping[str, str]] = {
+    "recompute": {"none": "", "selective": "recompute_selective", "full": "recompute_full"},
+    "schedule": {"gpipe": "gpipe", "1f1b": "", "interleaved": "", "zero-bubble": "zero_bubble"},
+}
+"""Words of each choice, in order, and the switch that each turns on; a word without a switch turns all off. A schedule
+with all switches off is interleaved where a chip holds several virtual stages, else 1F1B."""
+
+RECOMPUTE, SCHEDULES = tuple(SWITCHES["recompute"]), tuple(SWITCHES["schedule"])
 ZERO_STAGES = (1, 2, 3)
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
+"""Fields of a plan that count something."""
+
+
+def switches_of(choice: str, codes: Any) -> dict[str, Any]:
+    """Switches of a choice from its words.
+
+    Args:
+        choice: `recompute` or `schedule`.
+        codes: places of the words in `SWITCHES[choice]`, a number or an array of them.
+
+    Returns:
+        Every switch of the choice by name: 1 where its word is chosen, else 0.
+    """
+    words = SWITCHES[choice]
+    return {switch: np.equal(codes, place) * 1.0 for place, switch in enumerate(words.values()) if switch}
+
+
+def codes_of(choice: str, switches: Mapping[str, Any]) -> Any:
+    """Words of a choice from its switches, the inverse of `switches_of`.
+
+    Args:
+        choice: `recompute` or `schedule`.
+        switches: by name, concrete numbers or arrays of them; other names are not looked at.
+
+    Returns:
+        Places of the words in `SWITCHES[choice]`: that of the switch that is on, or of the first word without one.
+    """
+    names = list(SWITCHES[choice].values())
+    codes: Any = names.index("")
+    for place, switch in enumerate(names):
+        if switch:
+            codes = np.where(np.asarray(switches[switch]) > 0, place, codes)
+    return codes
 
 
 class Plan(eqx.Module):
@@ -102,20 +140,18 @@ class Plan(eqx.Module):
         self.cp, self.ep, self.zero_stage = as_float(cp), as_float(ep), as_float(zero_stage)
         self.shard_group = self.dp if shard_group is None else as_float(shard_group)
         self.micro_batch_size, self.n_microbatches = as_float(micro_batch_size), as_float(n_microbatches)
+        recomputed = switches_of("recompute", _place("recompute", recompute, RECOMPUTE))
+        self.recompute_selective = float(recomputed["recompute_selective"])
+        self.recompute_full = float(recomputed["recompute_full"])
+        scheduled = switches_of("schedule", _place("schedule", schedule, SCHEDULES))
+        self.gpipe, self.zero_bubble = float(scheduled["gpipe"]), float(scheduled["zero_bubble"])
         self.sequence_parallel = as_float(sequence_parallel)
-        _check_word("recompute", recompute, RECOMPUTE)
-        _check_word("schedule", schedule, SCHEDULES)
-        _check_word("precision", precision, PRECISIONS)
-        self.recompute_selective = float(recompute == "selective")
-        self.recompute_full = float(recompute == "full")
-        self.gpipe = float(schedule == "gpipe")
-        self.zero_bubble = float(schedule == "zero-bubble")
         self.flash_attention = as_float(flash_attention)
         self.overlap_gradients = as_float(overlap_gradients)
         self.balanced_stages = as_float(balanced_stages)
         self.gradient_bytes = as_float(gradient_bytes)
         self.fused_glu = as_float(fused_glu)
-        self.precision = np.asarray([float(name == precision) for name in PRECISIONS])
+        self.precision = np.eye(len(PRECISIONS))[_place("precision", precision, PRECISIONS)]
 
     def __check_init__(self):
         """Refuse degrees below one; traced values are not looked at."""
@@ -140,132 +176,51 @@ class Plan(eqx.Module):
         """B = b * m * dp [sequence]."""
         return self.micro_batch_size * self.n_microbatches * self.dp
 
+    def words(self) -> dict[str, Any]:
+        """Numbers and words of a concrete plan, by argument: `Plan(**plan.words())` is the same plan.
 
-def _check_word(field: str, word: str, valid: tuple[str, ...]) -> None:
+        Returns:
+            Whole degrees as integers, switches as words or flags; a switch between 0 and 1 stays a number.
+
+        Raises:
+            ValueError: a mixture of number formats, or of words of one choice, which has no name.
+        """
+        words: dict[str, Any] = {name: _plain(getattr(self, name)) for name in DEGREES}
+        words["sequence_parallel"] = _flag(self.sequence_parallel)
+        for choice, switches in SWITCHES.items():
+            words[choice] = self._word(choice, [switch for switch in switches.values() if switch])
+        words |= {
+            name: _flag(getattr(self, name)) for name in ("flash_attention", "overlap_gradients", "balanced_stages")
+        }
+        words["gradient_bytes"], words["fused_glu"] = number(self.gradient_bytes), _flag(self.fused_glu)
+        shares = np.asarray(self.precision)
+        if not np.any(shares == 1.0):
+            raise ValueError(f"Plan.precision = {shares.tolist()} mixes number formats; expected one of them alone")
+        words["precision"] = PRECISIONS[int(np.argmax(shares))]
+        return words
+
+    def _word(self, choice: str, switches: list[str]) -> str:
+        values = {switch: number(getattr(self, switch)) for switch in switches}
+        if sorted(values.values()) not in ([0.0] * len(values), [0.0] * (len(values) - 1) + [1.0]):
+            raise ValueError(f"Plan.{choice} is between words: {values}; expected at most one of them 1, the others 0")
+        word = list(SWITCHES[choice])[int(codes_of(choice, values))]
+        return "interleaved" if word == "1f1b" and number(self.vpp) > 1.0 else word
+
+
+def _place(field: str, word: str, valid: tuple[str, ...]) -> int:
+    """Place of a word among the valid ones."""
     if word not in valid:
         raise ValueError(f"Plan.{field} = {word!r} is unknown; expected one of {', '.join(valid)}")
+    return valid.index(word)
 
 
-def sharding(plan: Plan, stage: int) -> Array:
-    """Switch of one ZeRO stage: 1 from that stage on, 0 below, linear between whole stages [1].
-
-    Without bounds at the ends of the domain, stages 0 and 3, so that the slope there is that of the inside.
-    """
-    begun = jnp.subtract(plan.zero_stage, stage - 1.0)
-    begun = begun if stage == ZERO_STAGES[0] else larger(begun, 0.0)
-    return begun if stage == ZERO_STAGES[-1] else smaller(begun, 1.0)
+def _plain(leaf: Any) -> int | float:
+    """A concrete leaf as an integer where it is whole."""
+    value = number(leaf)
+    return round(value) if value == round(value) else value
 
 
-def pipelining(plan: Plan) -> Array:
-    """Switch of a pipeline: 1 from two stages on, 0 without, linear between one stage and two [1]."""
-    return several(plan.pp)
-
-
-def tokens_per_microbatch(model: Transformer, plan: Plan) -> Number:
-    """Tokens that one chip sees in one microbatch: b * S / cp [token]."""
-    return plan.micro_batch_size * model.seq_len / plan.cp
-
-
-def key_value_heads(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Key/value heads on a tensor-parallel rank: K / tp, or a copy of one where ranks outnumber them [1]."""
-    return smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
-
-
-def attention_rank_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Matmul parameters of one attention layer on a tensor-parallel rank, copied key/value heads included [1]."""
-    return attention_params(model) / plan.tp + copied_params(model, plan, temperature)
-
-
-def copied_params(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Of these what ranks beyond the key/value heads hold copies of: zero up to as many ranks as heads [1]."""
-    copied = key_value_heads(model, plan, temperature) - model.n_kv_heads / plan.tp
-    return copied * model.d_model * (model.head_dim + model.v_head_dim)
-
-
-def shard_ranks(plan: Plan) -> Number:
-    """Ranks that share one sharded copy of the weights: a context-parallel group holds the same ones [1]."""
-    return plan.shard_group * plan.cp
-
-
-def sequence_split(plan: Plan) -> Array:
-    """Ways in which the residual stream is split inside a tensor-parallel group: tp with sequence parallelism [1]."""
-    return 1.0 + plan.sequence_parallel * (plan.tp - 1.0)
-
-
-WIDER_FORMAT = {"fp8": "bf16", "fp4": "bf16"}
-"""Format of what stays in 16 bits where weight matmuls use fewer: the attention core, scans, the logits head
-(Micikevicius et al. 2022, arXiv 2209.05433, section 4)."""
-
-
-def sixteen_bit(plan: Plan) -> Plan:
-    """The same plan for work that is done in no fewer than 16 bits, see `WIDER_FORMAT`."""
-    formats = jnp.asarray([PRECISIONS.index(WIDER_FORMAT.get(name, name)) for name in PRECISIONS])
-    share = jnp.asarray(plan.precision)
-    wider = share @ jnp.eye(len(PRECISIONS), dtype=share.dtype)[formats]
-    return eqx.tree_at(lambda p: p.precision, plan, wider)
-
-
-ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
-"""Bytes of a weight or activation outside the matmuls, by what these read: 8- and 4-bit inputs are cast from 16 bits
-(Micikevicius et al. 2022, arXiv 2209.05433, section 4), tf32 ones are 32-bit numbers (NVIDIA A100 whitepaper, 2020)."""
-
-
-def element_bytes(plan: Plan) -> Array:
-    """Stored bytes of a weight or activation: 2, or 4 where matmuls read 32-bit numbers [byte]."""
-    return mean_by_precision(plan, ELEMENT_BYTES)
-
-
-GATHERED_BYTES = {**ELEMENT_BYTES, "fp8": 1.0, "fp4": 1.0}
-"""Bytes of an activation gathered as the input of matmuls, by what these read: 8-bit inputs are quantised before they
-are sent; blocks of 4-bit ones bring scales along (Transformer Engine, userbuffers, 2025) [byte]."""
-
-
-def gathered_bytes(plan: Plan) -> Array:
-    """Bytes of an activation that is gathered to be the input of matmuls [byte]."""
-    return mean_by_precision(plan, GATHERED_BYTES)
-
-
-def mean_by_precision(plan: Plan, numbers: Mapping[str, float]) -> Array:
-    """Mean of a number over the weight matmuls, by the format in which they are done."""
-    share = jnp.asarray(plan.precision)
-    return jnp.sum(share * jnp.asarray([numbers[name] for name in PRECISIONS], share.dtype), axis=-1)
-
-
-def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Ways that each expert's matrices are split: tp, or fewer where ep takes chips of the tensor-parallel groups.
-
-    The groups of ep * etp chips lie inside the dp * cp * tp chips of a stage (Megatron-Core's parallel folding,
-    arXiv 2504.14960, section 3).
-
-    Args:
-        plan: degrees.
-        temperature: smoothing of the minimum [1].
-
-    Returns:
-        Degree; 1 where ep takes all of dp * cp * tp [1].
-    """
-    room = plan.dp * plan.cp / plan.ep
-    if is_exact(temperature):
-        return plan.tp * smaller(room, 1.0)
-    # ep = dp * cp is a common choice: a sharper bend than elsewhere keeps one replica of each expert one.
-    return degree_within(room * plan.tp, plan.tp, 0.3 * temperature)
-
-
-def expert_shard(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Chips of a stage over which its routed experts are spread: ep * etp, see `expert_tensor_degree` [1]."""
-    return plan.ep * expert_tensor_degree(plan, temperature)
-
-
-def expert_replicas(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Copies of each routed expert in a stage: dp * cp * tp chips over those that share one copy [1]."""
-    return plan.dp * plan.cp * plan.tp / expert_shard(plan, temperature)
-
-
-def expert_shard_ranks(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    r"""Ranks that share one sharded copy of each routed expert: its replicas inside one shard group [1].
-
-    The shard group's $s c\,tp$ chips hold $s c\,tp / (ep\,etp)$ replicas, or one where they hold not even one whole
-    (Zhao et al. 2023, arXiv 2304.11277, section 3.2.2; torchtitan, 2025, shards experts over as many).
-    """
-    inside = shard_ranks(plan) * plan.tp / expert_shard(plan, temperature)
-    return jnp.exp(positive_part(jnp.log(inside), temperature))
+def _flag(leaf: Any) -> bool | float:
+    """A concrete switch as true or false, or its number where it is between."""
+    value = number(leaf)
+    return bool(value) if value in (0.0, 1.0) else value

@@ -4,33 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxscale._arrays import number
 from jaxscale.plan.plan import Plan
-
-DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
-
-
-def plan_words(plan: Plan) -> dict[str, Any]:
-    """A concrete plan as the integers and words that `Plan(...)` takes."""
-    words: dict[str, Any] = {name: round(number(getattr(plan, name))) for name in DEGREES}
-    words["sequence_parallel"] = bool(plan.sequence_parallel)
-    words["recompute"] = "full" if plan.recompute_full else "selective" if plan.recompute_selective else "none"
-    words["schedule"] = schedule_word(plan)
-    words["flash_attention"] = bool(plan.flash_attention)
-    words["overlap_gradients"] = bool(plan.overlap_gradients)
-    words["balanced_stages"] = bool(plan.balanced_stages)
-    words["gradient_bytes"] = number(plan.gradient_bytes)
-    words["fused_glu"] = bool(plan.fused_glu)
-    return words
-
-
-def schedule_word(plan: Plan) -> str:
-    """Name of the schedule of a concrete plan."""
-    if plan.gpipe:
-        return "gpipe"
-    if plan.zero_bubble:
-        return "zero-bubble"
-    return "interleaved" if number(plan.vpp) > 1 else "1f1b"
 
 
 @dataclass(frozen=True)
@@ -58,7 +32,7 @@ class ScoredPlan:
     def to_json(self) -> dict[str, Any]:
         """The plan's own fields, `step_time_s`, `mfu`, `memory_gb`, `oom_probability`."""
         figures = {"step_time_s": self.step_time, "mfu": self.mfu, "memory_gb": self.memory / 1e9}
-        return {**plan_words(self.plan), **figures, "oom_probability": self.oom_probability}
+        return {**self.plan.words(), **figures, "oom_probability": self.oom_probability}
 
 
 @dataclass(frozen=True)
@@ -144,7 +118,7 @@ class PlanChoice:
 
     def summary(self) -> str:
         """The choice in a few lines of text."""
-        words = plan_words(self.best.plan)
+        words = self.best.plan.words()
         head = ", ".join(f"{name} {value}" for name, value in words.items())
         figures = f"{self.best.step_time:.4g} s, MFU {self.best.mfu:.1%}, {self.best.memory / 1e9:.1f} GB"
         count = f"{self.searched} valid plans scored, {self.infeasible} of them beyond {self.memory_limit / 1e9:.1f} GB"

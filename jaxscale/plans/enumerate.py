@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._arrays import PRECISIONS, number, with_fields
+from jaxscale._arrays import number, with_fields
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan
+from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan, switches_of
 from jaxscale.plan.rules import divides, model_columns, obeys
 from jaxscale.workload import Transformer
 
@@ -272,9 +273,7 @@ def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
         tables.append({**chunked, "schedule": np.full_like(chunked["pp"], SCHEDULES.index("interleaved"))})
     columns = _joined(*tables)
     schedule = columns.pop("schedule")
-    columns["gpipe"] = (schedule == SCHEDULES.index("gpipe")).astype(np.int64)
-    columns["zero_bubble"] = (schedule == SCHEDULES.index("zero-bubble")).astype(np.int64)
-    return columns
+    return {**columns, **switches_of("schedule", schedule)}
 
 
 def _activations(columns: Columns, space: PlanSpace) -> Columns:
@@ -287,9 +286,7 @@ def _activations(columns: Columns, space: PlanSpace) -> Columns:
         words = [word for word in words if word != "selective"]
     columns = _cross(columns, "recompute", np.asarray([RECOMPUTE.index(word) for word in words]))
     recompute = columns.pop("recompute")
-    columns["recompute_selective"] = (recompute == RECOMPUTE.index("selective")).astype(np.int64)
-    columns["recompute_full"] = (recompute == RECOMPUTE.index("full")).astype(np.int64)
-    return columns
+    return {**columns, **switches_of("recompute", recompute)}
 
 
 def _admitted(valid: np.ndarray, wanted: Sequence[int] | None) -> np.ndarray:

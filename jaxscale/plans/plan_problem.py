@@ -12,11 +12,10 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._arrays import as_float
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.memory import memory
 from jaxscale.optimise.goals import UNBOUNDED, Goals
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE, Family, plan_with, splits
-from jaxscale.step import step_time
+from jaxscale.step import step_and_memory
 from jaxscale.workload import Transformer
 
 PLAN_COORDINATES = ("tp", "cp", "pp", "micro_batch_size", "vpp", "ep")
@@ -53,8 +52,8 @@ class PlanSetting(eqx.Module):
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
         """Logarithms of `PLAN_QUANTITIES` at a point of the unit cube, by the smooth model."""
         plan = self.plan_at(point)
-        arguments = (self.model, plan, self.cluster, self.coefficients, TEMPERATURE)
-        return jnp.log(jnp.stack([step_time(*arguments).total, memory(*arguments).total, plan.dp]))
+        times, peak = step_and_memory(self.model, plan, self.cluster, self.coefficients, TEMPERATURE)
+        return jnp.log(jnp.stack([times.total, peak.total, plan.dp]))
 
 
 def plan_goals(memory_limits: np.ndarray, most_replicas: np.ndarray) -> Goals:

@@ -15,7 +15,7 @@ from jaxscale.memory import memory
 from jaxscale.models import model
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.best_plan import best_plan
-from jaxscale.plans.choice import PlanChoice, plan_words
+from jaxscale.plans.choice import PlanChoice
 from jaxscale.plans.enumerate import FIXED, PlanSpace
 from jaxscale.step import step_time
 
@@ -59,7 +59,7 @@ class Comparison:
     @property
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """Published and chosen value of what differs."""
-        first, second = plan_words(self.published), plan_words(self.choice.best.plan)
+        first, second = self.published.words(), self.choice.best.plan.words()
         return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 
@@ -81,10 +81,11 @@ def compare_design(name: str, fit: Fit | str | Path = "default") -> Comparison:
         raise InputError(f"published design {name!r} is unknown; expected one of {', '.join(known)}")
     design = known[name]
     shape, machine = model(design["model"], seq_len=design["seq_len"]), cluster(design["gpu"], design["n_gpus"])
-    levels = {"gpu": design["gpu"], "precision": "bf16", "framework": design.get("framework")}
     record, plan = fit_of(fit), Plan(**design["plan"])
+    words = plan.words()
+    levels = {"gpu": design["gpu"], "precision": words["precision"], "framework": design.get("framework")}
     fitted = record.coefficients(levels)
-    space = PlanSpace(**{name: value for name, value in plan_words(plan).items() if name in FIXED})
+    space = PlanSpace(**{name: words[name] for name in FIXED})
     batch = design["global_batch_size_seqs"]
     choice = best_plan(shape, machine, batch, fit=record, levels=levels, space=space)
     seconds, peak = (number(part(shape, plan, machine, fitted).total) for part in (step_time, memory))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxscale._arrays import number
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import RECOMPUTE
+from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, SWITCHES, codes_of
 from jaxscale.plans.choice import Alternative
 from jaxscale.plans.enumerate import PlanTable
 from jaxscale.plans.score import Scores
@@ -17,8 +17,6 @@ from jaxscale.workload import Transformer
 
 STATIC_TERMS = ("weights", "gradients", "optimizer")
 """Memory that more chips always divide further."""
-
-SCHEDULE_WORDS = ("1f1b", "gpipe", "zero-bubble")
 
 
 def decisions(table: PlanTable) -> dict[str, np.ndarray]:
@@ -28,8 +26,8 @@ def decisions(table: PlanTable) -> dict[str, np.ndarray]:
     return {
         **{name: c[name] for name in free},
         "copies": c["dp"] // c["shard_group"],
-        "recompute": c["recompute_selective"] + 2 * c["recompute_full"],
-        "schedule": c["gpipe"] + 2 * c["zero_bubble"],
+        # Interleaving is the decision on vpp: a schedule without a switch counts as 1F1B.
+        **{choice: codes_of(choice, c) for choice in SWITCHES},
     }
 
 
@@ -78,7 +76,7 @@ def alternatives(table: PlanTable, scores: Scores, best: int, limit: float) -> t
 
 
 def _alternative(name: str, before: Any, after: Any, scores: Scores, best: int, row: int, limit: float) -> Alternative:
-    words = {"recompute": RECOMPUTE, "schedule": SCHEDULE_WORDS, "sequence_parallel": (False, True)}
+    words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "sequence_parallel": (False, True)}
     spoken = [words[name][value] if name in words else int(value) for value in (before, after)]
     return Alternative(
         decision=name.replace("copies", "copies of the shards"),
@@ -94,7 +92,7 @@ def short_plan(table: PlanTable, row: int) -> str:
     """The degrees of one plan in a few words."""
     c = table.columns
     degrees = " ".join(f"{name} {c[name][row]}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep") if c[name][row] > 1)
-    recompute = RECOMPUTE[int(c["recompute_selective"][row] + 2 * c["recompute_full"][row])]
+    recompute = RECOMPUTE[int(codes_of("recompute", {name: column[row] for name, column in c.items()}))]
     return f"{degrees or 'one chip'}, micro-batch {c['micro_batch_size'][row]}, recompute {recompute}"
 
 

@@ -14,10 +14,10 @@ from jaxtyping import Array, Float
 from jaxscale._compile import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.memory import Memory, memory
+from jaxscale.memory import Memory
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanTable
-from jaxscale.step import StepTime, model_flops_utilisation, step_time
+from jaxscale.step import StepTime, model_flops_utilisation, step_and_memory
 from jaxscale.workload import Transformer
 
 BLOCK = 32768
@@ -65,8 +65,8 @@ def as_arrays(tree: Any) -> Any:
 @filter_jit
 def _score_block(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> tuple[Array, Array]:
     def one(plan: Plan) -> tuple[Array, Array]:
-        arguments = (model, plan, cluster, coefficients)
-        return step_time(*arguments).total, memory(*arguments).total
+        times, peak = step_and_memory(model, plan, cluster, coefficients)
+        return times.total, peak.total
 
     return jax.vmap(one)(plans)
 
@@ -76,9 +76,8 @@ def _detail_block(
     model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients
 ) -> tuple[StepTime, Memory, Array]:
     def one(plan: Plan) -> tuple[StepTime, Memory, Array]:
-        times = step_time(model, plan, cluster, coefficients)
-        utilisation = model_flops_utilisation(model, plan, cluster, times.total)
-        return times, memory(model, plan, cluster, coefficients), utilisation
+        times, peak = step_and_memory(model, plan, cluster, coefficients)
+        return times, peak, model_flops_utilisation(model, plan, cluster, times.total)
 
     return jax.vmap(one)(plans)
 

@@ -13,10 +13,10 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxscale._arrays import stacked, with_fields
 from jaxscale._compile import filter_jit
-from jaxscale.costs.data import held_params, local_params
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import optimizer_state_bytes, weight_bytes
+from jaxscale.plan.local import local_plan
 from jaxscale.plan.plan import Plan
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.description import Description
@@ -157,10 +157,10 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
     """Weights, gradients and the optimizer's state over the memory of a chip [1], [row]."""
 
     def one(run: RunBatch) -> Array:
-        params, trained = local_params(run.model, run.plan), run.model.trainable_share
-        per_param = weight_bytes(run.model, run.plan) + run.plan.gradient_bytes * trained
-        optimizer = optimizer_state_bytes(run.plan) * trained * held_params(params, run.plan, 1)
-        return (per_param * params.total + optimizer) / run.cluster.chip.hbm_bytes
+        local, trained = local_plan(run.model, run.plan), run.model.trainable_share
+        per_param = weight_bytes(local) + run.plan.gradient_bytes * trained
+        optimizer = optimizer_state_bytes(local) * trained * local.held_params(local.optimizer_sharded)
+        return (per_param * local.params.total + optimizer) / run.cluster.chip.hbm_bytes
 
     return jax.vmap(one)(batch)
 

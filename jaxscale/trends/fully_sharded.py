@@ -16,11 +16,11 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._smooth import smooth_min
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.costs.collectives import effective_link, gather_time
-from jaxscale.costs.data import local_params
-from jaxscale.costs.pipeline import first_stage_layers
+from jaxscale.costs.collectives import gather_time
+from jaxscale.costs.machine import effective_link
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import Plan, element_bytes, shard_ranks
+from jaxscale.plan.local import local_plan
+from jaxscale.plan.plan import Plan
 from jaxscale.workload import Transformer
 
 
@@ -76,11 +76,11 @@ def layer_gather(
         Times of one layer [s].
     """
     link = effective_link(cluster.network, coefficients)
-    group, layers = shard_ranks(plan), first_stage_layers(model, plan, temperature)
-    volume = element_bytes(plan) * local_params(model, plan, temperature).layers / layers
-    latency = gather_time(0.0, group, plan.tp, link, temperature)
+    local = local_plan(model, plan, temperature)
+    volume = local.element_bytes * local.params.layers / local.first_layers
+    latency = gather_time(0.0, local.shard_ranks, plan.tp, link, temperature)
     compute = forward * plan.pp / model.n_layers
-    return LayerGather(latency, gather_time(volume, group, plan.tp, link, temperature) - latency, compute)
+    return LayerGather(latency, gather_time(volume, local.shard_ranks, plan.tp, link, temperature) - latency, compute)
 
 
 def sharding_group(chips: ArrayLike, replicas: ArrayLike, temperature: float = 0.0) -> Array:

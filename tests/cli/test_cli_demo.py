@@ -8,7 +8,6 @@ from jaxscale.cli.demo import demo_work
 from jaxscale.cli.demo.demo_report import add_plans, add_shape, plan_label
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.plan.rules import violations
-from jaxscale.plans.choice import plan_words
 from jaxscale.report import Report
 from jaxscale.runs.measured import measured_runs
 from jaxscale.step import StepTime
@@ -59,7 +58,7 @@ def test_the_best_plan_beats_the_one_that_was_used(design):
 def test_the_better_shape_obeys_its_plan(design):
     shape = design.shape.model
     assert violations(shape, design.shape_plan, demo_work.N_GPUS) == []
-    assert float(shape.n_layers) % plan_words(design.shape_plan)["pp"] == 0
+    assert float(shape.n_layers) % design.shape_plan.words()["pp"] == 0
     assert -1e-9 <= design.gain < 0.5
 
 

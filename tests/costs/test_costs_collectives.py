@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from registry import ideal_coefficients
 
 from jaxscale.costs.collectives import (
-    Link,
     dispatch_time,
-    effective_link,
     gather_time,
     ranks_per_level,
     reduce_time,
     send_time,
 )
+from jaxscale.costs.machine import Link, effective_link
 from jaxscale.hardware.cluster import Network
 
 VOLUME = 1e9

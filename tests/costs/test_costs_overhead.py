@@ -1,17 +1,20 @@
-"""The pace of the host: waits, launches ahead of the chip, bookkeeping."""
+"""The pace of the host: waits, launches ahead of the chip, sends and receives, work once per step."""
 
 import numpy as np
 import pytest
-from cost_cases import H100, IDEAL, LLAMA, ideal, plan
+from cost_cases import H100, LLAMA, ideal, on, plan
 
 from jaxscale._arrays import as_arrays
-from jaxscale.costs.overhead import bookkeeping_time, host_time, launched_ahead
+from jaxscale.costs.host import host_time, launch_lead, per_step_host_time
+from jaxscale.costs.machine import machine_of
+from jaxscale.costs.microbatch import microbatch_times
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.step import microbatch_times, step_time
+from jaxscale.plan.local import local_plan
+from jaxscale.step import step_time
 
 
 def test_the_host_is_waited_for_only_where_it_is_slower():
-    busy = float(microbatch_times(LLAMA, plan(), H100, IDEAL).total)
+    busy = float(microbatch_times(*on(LLAMA, plan())).total)
     for per_layer, waited in ((0.5 * busy / 32, 0.0), (busy / 32, 0.0), (3.0 * busy / 32, 2.0 * busy)):
         waits = step_time(LLAMA, plan(), H100, ideal(host_time_layer=per_layer)).host
         np.testing.assert_allclose(waits, waited, rtol=1e-6, atol=1e-9 * busy)
@@ -20,28 +23,30 @@ def test_the_host_is_waited_for_only_where_it_is_slower():
 def test_the_host_serves_the_network_only_where_the_job_leaves_its_node():
     coefficients = ideal(host_time_layer=1e-3, host_time_tp_network=1e-4)
     for n_chips, tp, per_layer in ((8, 4, 1e-3), (16, 4, 1.4e-3), (1024, 2, 1.2e-3), (1024, 1, 1e-3)):
-        time = host_time(LLAMA, plan(tp=tp), as_arrays(cluster("h100-80gb", n_chips)), coefficients)
+        machine = machine_of(as_arrays(cluster("h100-80gb", n_chips)), coefficients)
+        time = host_time(local_plan(LLAMA, plan(tp=tp)), machine, coefficients)
         np.testing.assert_allclose(time, 32 * per_layer, rtol=1e-9)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
 def test_hosts_launch_ahead_of_slower_chips_until_their_queue_is_full(stages: int):
     coefficients = ideal(pp_slot_time=0.4)
-    # With two stages, each side has half of the layers, and the host hands over once.
+    # With two stages, each side has half of the layers, and the host sends and receives once.
     pace = {1: 1.0, 2: 0.5 + 0.2}[stages]
     for slower, share in ((0.5, 0.0), (1.0, 0.0), (1.25, 0.4), (2.0, 1.0), (10.0, 1.0)):
         device = slower * pace * stages
-        ahead = launched_ahead(plan(pp=stages, n_microbatches=8), coefficients, 1.0, device)
-        np.testing.assert_allclose(ahead, share, atol=1e-12)
+        local, last = (local_plan(LLAMA, plan(pp=stages, n_microbatches=count)) for count in (8, stages))
+        np.testing.assert_allclose(launch_lead(local, coefficients, 1.0, device), share, atol=1e-12)
         # No microbatch follows those in flight.
-        assert launched_ahead(plan(pp=stages, n_microbatches=stages), coefficients, 1.0, device) == 0.0
+        assert launch_lead(last, coefficients, 1.0, device) == 0.0
 
 
-def test_bookkeeping_counts_handovers_and_steps():
-    time = bookkeeping_time(plan(n_microbatches=5), ideal(pp_slot_time=0.5, step_time=1.0))
+def test_per_step_host_time_counts_sends_and_receives_and_steps():
+    time = per_step_host_time(local_plan(LLAMA, plan(n_microbatches=5)), ideal(pp_slot_time=0.5, step_time=1.0))
     np.testing.assert_allclose(time, 1.0, rtol=1e-9)
     # A stage of two has one neighbour, the busiest of more has two.
     for stages, neighbours in ((2, 1), (3, 2), (16, 2)):
         for virtual in (1, 4):
-            time = bookkeeping_time(plan(n_microbatches=8, pp=stages, vpp=virtual), ideal(pp_slot_time=0.5))
+            local = local_plan(LLAMA, plan(n_microbatches=8, pp=stages, vpp=virtual))
+            time = per_step_host_time(local, ideal(pp_slot_time=0.5))
             np.testing.assert_allclose(time, 8 * virtual * neighbours / 2 * 0.5, rtol=1e-9)

@@ -5,37 +5,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cost_cases import H100, IDEAL, LINK, LLAMA, MIXTRAL, ideal, plan
+from cost_cases import H100, IDEAL, LINK, LLAMA, MIXTRAL, ideal, on, plan, rates
 
-from jaxscale._arrays import PRECISIONS, as_arrays
+from jaxscale._arrays import as_arrays
 from jaxscale.costs import expert, tensor
-from jaxscale.costs.accumulation import accumulation_time, head_accumulation_time
-from jaxscale.costs.attention import attention_forward
-from jaxscale.costs.collectives import effective_link, gather_time
+from jaxscale.costs.attention import attention_forward, scan_forward
+from jaxscale.costs.collectives import gather_time
 from jaxscale.costs.context import attention_beside, key_value_ring
-from jaxscale.costs.data import data_parallel, data_traffic, local_params
-from jaxscale.costs.elementwise import elementwise_forward, logits_forward, sequence_split
+from jaxscale.costs.data import data_parallel, data_traffic
+from jaxscale.costs.elementwise import elementwise_forward, logits_forward
+from jaxscale.costs.host import launch_gaps_forward
+from jaxscale.costs.machine import effective_link, machine_of
 from jaxscale.costs.matmul import dense_forward, expert_forward, head_forward, matmul_time, seconds_per_flop
-from jaxscale.costs.optimizer import optimizer_time
-from jaxscale.costs.overhead import kernel_gaps_forward
 from jaxscale.costs.overlap import Passes, not_hidden
-from jaxscale.costs.state_space import scan_forward
 from jaxscale.costs.straggler import straggler_time
+from jaxscale.costs.weight_streams import accumulation_time, head_accumulation_time, optimizer_time
 from jaxscale.hardware.catalogue import cluster
+from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import model
+from jaxscale.plan.local import local_plan
 from jaxscale.plan.plan import Plan
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer, model_flops, n_params
 
 
 def test_large_matmuls_run_at_the_peak_and_small_ones_below():
-    big = matmul_time(1e6, 1e8, 1e4, LLAMA.d_model, plan(), H100, IDEAL)
+    big = matmul_time(1e6, 1e8, 1e4, LLAMA.d_model, rates(plan(), IDEAL))
     np.testing.assert_allclose(big, 2.0 * 1e6 * 1e8 / H100.chip.peak("bf16"), rtol=1e-9)
     # As wide as deep: the area of its output, 1e3 rows by d columns, is where it reaches half its speed.
     width = float(LLAMA.d_model)
-    halved = matmul_time(1e3, 1e8, width, LLAMA.d_model, plan(), H100, ideal(matmul_half_area=1e3 * width))
+    halved = matmul_time(1e3, 1e8, width, LLAMA.d_model, rates(plan(), ideal(matmul_half_area=1e3 * width)))
     np.testing.assert_allclose(halved, 2.0 * 2.0 * 1e3 * 1e8 / H100.chip.peak("bf16"), rtol=1e-9)
-    starved = matmul_time(1.0, 1e8, 1e4, LLAMA.d_model, plan(), H100, IDEAL)
+    starved = matmul_time(1.0, 1e8, 1e4, LLAMA.d_model, rates(plan(), IDEAL))
     np.testing.assert_allclose(starved, 2.0 * 1e8 / 3.35e12, rtol=1e-9)
 
 
@@ -45,7 +46,7 @@ def test_thin_matmuls_expose_what_they_read_and_write():
     for width in (wide, thin):
         params = LLAMA.d_model * width
         full, exposed = (
-            matmul_time(tokens, params, width, LLAMA.d_model, plan(), H100, ideal(matmul_exposed_bytes=each))
+            matmul_time(tokens, params, width, LLAMA.d_model, rates(plan(), ideal(matmul_exposed_bytes=each)))
             for each in (0.0, 1.0)
         )
         seconds = tokens * (LLAMA.d_model + width) / H100.chip.hbm_bandwidth
@@ -55,7 +56,7 @@ def test_thin_matmuls_expose_what_they_read_and_write():
 
 
 def test_precision_chooses_the_peak():
-    bf16, fp8 = (seconds_per_flop(H100.chip, plan(precision=word), IDEAL) for word in ("bf16", "fp8"))
+    bf16, fp8 = (seconds_per_flop(H100.chip, plan(precision=word).precision, IDEAL) for word in ("bf16", "fp8"))
     np.testing.assert_allclose(bf16 / fp8, H100.chip.peak("fp8") / H100.chip.peak("bf16"), rtol=1e-9)
 
 
@@ -63,7 +64,7 @@ def test_a_format_without_units_is_multiplied_in_the_next_wider_one():
     """However poor the format's own efficiency; where a chip has units for it, that counts."""
     poor = ideal(fp8_efficiency=0.6, fp4_efficiency=0.4)
     of = {
-        chip: [seconds_per_flop(where.chip, plan(precision=word), poor) for word in ("bf16", "fp8", "fp4")]
+        chip: [seconds_per_flop(where.chip, plan(precision=word).precision, poor) for word in ("bf16", "fp8", "fp4")]
         for chip, where in (("a100", as_arrays(cluster("a100-80gb", 8))), ("h100", H100))
     }
     np.testing.assert_allclose(of["a100"], of["a100"][0], rtol=1e-6)
@@ -73,7 +74,7 @@ def test_a_format_without_units_is_multiplied_in_the_next_wider_one():
 
 
 def test_the_logits_head_stays_in_sixteen_bits():
-    heads = {word: head_forward(LLAMA, plan(precision=word), H100, IDEAL) for word in ("bf16", "fp8", "fp4", "fp32")}
+    heads = {word: head_forward(*on(LLAMA, plan(precision=word))) for word in ("bf16", "fp8", "fp4", "fp32")}
     assert heads["fp8"] == heads["fp4"] == heads["bf16"] < heads["fp32"]
 
 
@@ -82,11 +83,11 @@ def test_a_frozen_head_has_no_gradients_of_weights():
         share: step_time(as_arrays(model("llama3-8b", trainable_share=share)), plan(), H100, IDEAL).head
         for share in (0.0, 1.0)
     }
-    np.testing.assert_allclose(passes[1.0] - passes[0.0], head_forward(LLAMA, plan(), H100, IDEAL), rtol=1e-5)
+    np.testing.assert_allclose(passes[1.0] - passes[0.0], head_forward(*on(LLAMA, plan())), rtol=1e-5)
 
 
 def test_tensor_parallelism_divides_the_matmuls():
-    whole, split = (dense_forward(LLAMA, plan(tp=tp), H100, IDEAL) for tp in (1, 8))
+    whole, split = (dense_forward(*on(LLAMA, plan(tp=tp))) for tp in (1, 8))
     np.testing.assert_allclose(whole / split, 8.0, rtol=1e-9)
 
 
@@ -94,19 +95,19 @@ def test_experts_work_as_a_dense_model_of_their_active_width():
     """Beside them every token gets a score for each of the eight experts."""
     dense = as_arrays(Transformer(8, 4096, 32, 8192, d_ff=8192, gated_mlp=True))
     mixture = as_arrays(Transformer(8, 4096, 32, 8192, d_ff_expert=4096, gated_mlp=True, n_experts=8, moe_top_k=2))
-    mlp = dense_forward(dense, plan(), H100, IDEAL) - dense_forward(mixture, plan(), H100, IDEAL)
+    mlp = dense_forward(*on(dense, plan())) - dense_forward(*on(mixture, plan()))
     router = 8 * 2.0 * 8192 * 4096 * 8 / H100.chip.peak("bf16")
     for ep in (1, 8):
-        np.testing.assert_allclose(expert_forward(mixture, plan(ep=ep), H100, IDEAL), mlp + router, rtol=1e-9)
-    assert expert_forward(LLAMA, plan(), H100, IDEAL) == 0.0
+        np.testing.assert_allclose(expert_forward(*on(mixture, plan(ep=ep))), mlp + router, rtol=1e-9)
+    assert expert_forward(*on(LLAMA, plan())) == 0.0
 
 
 def test_an_encoder_attends_to_all_tokens():
     """Twice what a causal mask leaves of fused attention, and of the model's flops with it."""
     encoder = eqx.tree_at(lambda m: m.causal, LLAMA, 0.0)
-    fused = [attention_forward(shape, plan(), H100, IDEAL) for shape in (encoder, LLAMA)]
+    fused = [attention_forward(*on(shape, plan())) for shape in (encoder, LLAMA)]
     np.testing.assert_allclose(fused[0], 2.0 * fused[1], rtol=1e-6)
-    stored = [attention_forward(shape, plan(flash_attention=False), H100, IDEAL) for shape in (encoder, LLAMA)]
+    stored = [attention_forward(*on(shape, plan(flash_attention=False))) for shape in (encoder, LLAMA)]
     np.testing.assert_allclose(*stored, rtol=1e-9)
     assert model_flops(encoder, causal=True) == model_flops(encoder) == model_flops(LLAMA) > model_flops(LLAMA, True)
 
@@ -114,30 +115,30 @@ def test_an_encoder_attends_to_all_tokens():
 def test_copies_of_sharded_weights_are_reduced_layer_by_layer():
     """Between two copies of FSDP's shards each layer pays the latency of a collective of its own, whatever its size."""
     sized = plan(dp=64, zero_stage=3, shard_group=32, overlap_gradients=False)
-    parts = [data_parallel(LLAMA, sized, LINK, ideal(fsdp_overlap=overlap), 1.0, 2.0).step for overlap in (0.0, 1.0)]
-    traffic = data_traffic(LLAMA, sized, LINK, IDEAL)
-    whole = traffic.between_copies + (LLAMA.n_layers - 1.0) * traffic.copies_both_ways
+    parts = [data_parallel(*on(LLAMA, sized, ideal(fsdp_overlap=overlap)), 1.0, 2.0).step for overlap in (0.0, 1.0)]
+    traffic = data_traffic(*on(LLAMA, sized))
+    whole = traffic.between_copies + (LLAMA.n_layers - 1.0) * traffic.copies_latency
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
-    assert traffic.copies_both_ways > 0.0
-    one_copy = data_traffic(LLAMA, plan(dp=64, zero_stage=3), LINK, IDEAL)
-    assert one_copy.between_copies == one_copy.copies_both_ways == 0.0
+    assert traffic.copies_latency > 0.0
+    one_copy = data_traffic(*on(LLAMA, plan(dp=64, zero_stage=3)))
+    assert one_copy.between_copies == one_copy.copies_latency == 0.0
 
 
 def test_a_scan_takes_six_flops_per_channel_and_state():
     shape = as_arrays(model("nemotron-h-56b"))
     flops = 6.0 * 256 * 16384 * 54 * float(shape.seq_len)
-    whole = scan_forward(shape, plan(), H100, IDEAL)
+    whole = scan_forward(*on(shape, plan()))
     np.testing.assert_allclose(whole, flops / H100.chip.peak("bf16"), rtol=1e-9)
     slow, narrow = ideal(scan_efficiency=0.1), plan(precision="fp8")
-    np.testing.assert_allclose(scan_forward(shape, narrow, H100, slow), 10.0 * whole, rtol=1e-9)
-    np.testing.assert_allclose(scan_forward(shape, plan(tp=8), H100, IDEAL), whole / 8.0, rtol=1e-9)
-    assert scan_forward(LLAMA, plan(), H100, slow) == 0.0
+    np.testing.assert_allclose(scan_forward(*on(shape, narrow, slow)), 10.0 * whole, rtol=1e-9)
+    np.testing.assert_allclose(scan_forward(*on(shape, plan(tp=8))), whole / 8.0, rtol=1e-9)
+    assert scan_forward(*on(LLAMA, plan(), slow)) == 0.0
 
 
 def test_materialised_attention_pays_for_its_scores():
     coefficients = ideal(score_bytes=10.0)
-    fused = attention_forward(LLAMA, plan(), H100, coefficients)
-    plain = attention_forward(LLAMA, plan(flash_attention=False), H100, coefficients)
+    fused = attention_forward(*on(LLAMA, plan(), coefficients))
+    plain = attention_forward(*on(LLAMA, plan(flash_attention=False), coefficients))
     scores = 32.0 * 32.0 * 8192.0**2
     np.testing.assert_allclose(plain - 2.0 * fused, scores * 10.0 / 3.35e12, rtol=1e-9)
 
@@ -148,12 +149,14 @@ def test_materialised_attention_pays_for_its_scores():
 def test_only_32_bit_inputs_widen_what_is_outside_the_matmuls(precision, width, core):
     wide, usual = plan(tp=2, precision=precision), plan(tp=2)
     passes = ideal(residual_passes=10.0, hidden_passes=5.0)
-    traffic = [elementwise_forward(LLAMA, one, H100, passes) for one in (wide, usual)]
+    traffic = [elementwise_forward(*on(LLAMA, one, passes)) for one in (wide, usual)]
     np.testing.assert_allclose(traffic[0] / traffic[1], width, rtol=1e-9)
-    sent = [tensor.tensor_collectives(LLAMA, one, LINK).forward for one in (wide, plan(tp=2, micro_batch_size=width))]
+    sent = [
+        tensor.tensor_collectives(*on(LLAMA, one)[:2]).forward for one in (wide, plan(tp=2, micro_batch_size=width))
+    ]
     np.testing.assert_allclose(*sent, rtol=1e-9)
     peaks = np.asarray(H100.chip.peak_flops)
-    fused = [attention_forward(LLAMA, one, H100, IDEAL) for one in (wide, usual)]
+    fused = [attention_forward(*on(LLAMA, one)) for one in (wide, usual)]
     expected = peaks[PRECISIONS.index("bf16")] / peaks[PRECISIONS.index(core)]
     np.testing.assert_allclose(fused[0] / fused[1], expected, rtol=1e-9)
 
@@ -161,22 +164,25 @@ def test_only_32_bit_inputs_widen_what_is_outside_the_matmuls(precision, width, 
 def test_sequence_parallelism_splits_the_residual_stream_only():
     residual, hidden = ideal(residual_passes=10.0), ideal(hidden_passes=10.0)
     with_, without = plan(tp=8, sequence_parallel=True), plan(tp=8)
-    assert (float(sequence_split(with_)), float(sequence_split(without))) == (8.0, 1.0)
-    streams = [elementwise_forward(LLAMA, one, H100, residual) for one in (without, with_)]
+    assert (float(local_plan(LLAMA, with_).sequence_split), float(local_plan(LLAMA, without).sequence_split)) == (
+        8.0,
+        1.0,
+    )
+    streams = [elementwise_forward(*on(LLAMA, one, residual)) for one in (without, with_)]
     np.testing.assert_allclose(streams[0] / streams[1], 8.0, rtol=1e-9)
     np.testing.assert_allclose(streams[0], 32 * 10 * 2.0 * 8192 * 4096 / 3.35e12, rtol=1e-9)
-    inner = [elementwise_forward(LLAMA, one, H100, hidden) for one in (without, with_)]
+    inner = [elementwise_forward(*on(LLAMA, one, hidden)) for one in (without, with_)]
     np.testing.assert_allclose(inner[0], inner[1], rtol=1e-12)
 
 
 def test_each_expert_of_a_token_adds_traffic_of_its_own():
     passes = ideal(hidden_passes=3.0, routed_passes=8.0)
     shapes = [Transformer(8, 4096, 32, 8192, d_ff_expert=2048, n_experts=16, moe_top_k=top_k) for top_k in (1, 2)]
-    one, two = (elementwise_forward(as_arrays(shape), plan(tp=2), H100, passes) for shape in shapes)
+    one, two = (elementwise_forward(*on(as_arrays(shape), plan(tp=2), passes)) for shape in shapes)
     np.testing.assert_allclose(two - one, 8 * 8.0 * 8192 * (2048 + 4096) / 2 * 2.0 / 3.35e12, rtol=1e-6)
     # Shared experts see every token where it lies, as dense layers do.
     shared = as_arrays(Transformer(8, 4096, 32, 8192, d_ff_expert=2048, n_experts=16, moe_top_k=1, n_shared_experts=1))
-    added = elementwise_forward(shared, plan(tp=2), H100, passes) - one
+    added = elementwise_forward(*on(shared, plan(tp=2), passes)) - one
     np.testing.assert_allclose(added, 8 * 3.0 * 8192 * 2048 / 2 * 2.0 / 3.35e12, rtol=1e-6)
 
 
@@ -184,7 +190,7 @@ def test_biases_are_added_to_the_outputs_of_routed_experts_alone():
     mixture = {"d_ff_expert": 2048, "n_experts": 16, "moe_top_k": 2}
     plain, biased, dense = (
         elementwise_forward(
-            as_arrays(Transformer(8, 4096, 32, 8192, **shape)), plan(tp=2), H100, ideal(bias_passes=10.0)
+            *on(as_arrays(Transformer(8, 4096, 32, 8192, **shape)), plan(tp=2), ideal(bias_passes=10.0))
         )
         for shape in (mixture, {**mixture, "expert_bias": True}, {"expert_bias": True})
     )
@@ -194,27 +200,27 @@ def test_biases_are_added_to_the_outputs_of_routed_experts_alone():
 
 def test_a_mixture_layer_pays_for_each_of_its_experts():
     coefficients = ideal(moe_expert_time=1e-5)
-    np.testing.assert_allclose(kernel_gaps_forward(MIXTRAL, coefficients), 32 * 8 * 1e-5, rtol=1e-9)
-    assert kernel_gaps_forward(LLAMA, coefficients) == 0.0
+    np.testing.assert_allclose(launch_gaps_forward(local_plan(MIXTRAL, plan()), coefficients), 32 * 8 * 1e-5, rtol=1e-9)
+    assert launch_gaps_forward(local_plan(LLAMA, plan()), coefficients) == 0.0
 
 
 def test_logits_are_a_tensor_of_tokens_by_vocabulary():
-    once = logits_forward(LLAMA, plan(tp=2), H100, ideal(logit_bytes=12.0))
+    once = logits_forward(*on(LLAMA, plan(tp=2), ideal(logit_bytes=12.0)))
     np.testing.assert_allclose(3.0 * once, 8192 * 128256 / 2 * 12.0 / 3.35e12, rtol=1e-9)
 
 
 def test_tensor_parallelism_pays_two_all_reduces_per_layer():
     expected = 32 * 2 * 2 * gather_time(2.0 * 8192 * 4096, 8.0, 1.0, LINK)
-    np.testing.assert_allclose(tensor.tensor_collectives(LLAMA, plan(tp=8), LINK), (expected, expected), rtol=1e-9)
-    across = tensor.tensor_collectives(LLAMA, plan(tp=16), LINK)
+    np.testing.assert_allclose(tensor.tensor_collectives(*on(LLAMA, plan(tp=8))[:2]), (expected, expected), rtol=1e-9)
+    across = tensor.tensor_collectives(*on(LLAMA, plan(tp=16))[:2])
     assert across.forward > 1.1 * expected
 
 
 def test_sequence_parallelism_gathers_inputs_again_for_gradients_of_weights():
     sharded, frozen = plan(tp=8, sequence_parallel=True), as_arrays(model("llama3-8b", trainable_share=0.0))
-    once, more = tensor.tensor_collectives(LLAMA, sharded, LINK)
+    once, more = tensor.tensor_collectives(*on(LLAMA, sharded)[:2])
     np.testing.assert_allclose(more, 1.5 * once, rtol=1e-9)
-    np.testing.assert_allclose(tensor.tensor_collectives(frozen, sharded, LINK), (once, once), rtol=1e-9)
+    np.testing.assert_allclose(tensor.tensor_collectives(*on(frozen, sharded)[:2]), (once, once), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +229,7 @@ def test_sequence_parallelism_gathers_inputs_again_for_gradients_of_weights():
 def test_eight_bit_matmuls_gather_half_as_many_bytes_and_scatter_as_many(sequence_parallel, forward, backward):
     link = effective_link(H100.network, ideal(link_latency_scale=0.0))
     narrow, usual = (plan(tp=8, sequence_parallel=sequence_parallel, precision=word) for word in ("fp8", "bf16"))
-    times = [np.asarray(tensor.tensor_collectives(LLAMA, one, link)) for one in (narrow, usual)]
+    times = [np.asarray(tensor.tensor_collectives(*on(LLAMA, one, link=link)[:2])) for one in (narrow, usual)]
     np.testing.assert_allclose(times[0] / times[1], (forward, backward), rtol=1e-6)
 
 
@@ -247,22 +253,22 @@ def test_tensor_parallel_collectives_run_beside_gradients_of_weights_and_matmuls
         (frozen, within, (10, 0)),
         (LLAMA, across, (5, 10)),
     ):
-        np.testing.assert_allclose(tensor.matmuls_beside(shape, layout, LINK, 10.0), expected, rtol=1e-9)
+        np.testing.assert_allclose(tensor.matmuls_beside(*on(shape, layout)[:2], 10.0), expected, rtol=1e-9)
 
 
 def test_all_to_alls_run_beside_the_matmuls_of_other_tokens():
     frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
-    np.testing.assert_allclose(expert.matmuls_beside(LLAMA, 10.0), (10, 20))
-    np.testing.assert_allclose(expert.matmuls_beside(frozen, 10.0), (10, 10))
+    np.testing.assert_allclose(expert.matmuls_beside(local_plan(LLAMA, plan()), 10.0), (10, 20))
+    np.testing.assert_allclose(expert.matmuls_beside(local_plan(frozen, plan()), 10.0), (10, 10))
 
 
 def test_the_key_value_ring_hides_behind_attention():
     eight = plan(cp=8)
-    ring, back = key_value_ring(LLAMA, eight, LINK)
+    ring, back = key_value_ring(*on(LLAMA, eight)[:2])
     np.testing.assert_allclose(ring, 32 * gather_time(2.0 * 8192 * 8 * 256, 8.0, 1.0, LINK), rtol=1e-9)
     # Gradients travel back with keys and values; the fused backward pass takes 2.5 times as long as the forward one.
     np.testing.assert_allclose(back, 2.0 * ring, rtol=1e-9)
-    beside = attention_beside(eight, ring)
+    beside = attention_beside(local_plan(LLAMA, eight), ring)
     np.testing.assert_allclose(beside, (7.0 / 8.0 * ring, 2.5 * 7.0 / 8.0 * ring), rtol=1e-9)
     shown = not_hidden(Passes(ring, back), beside, 0.5)
     np.testing.assert_allclose(shown, (ring * (1.0 - 0.5 * 7.0 / 8.0), ring * (2.0 - 1.25 * 7.0 / 8.0)), rtol=1e-9)
@@ -271,7 +277,7 @@ def test_the_key_value_ring_hides_behind_attention():
 @pytest.mark.parametrize(("tp", "heads"), [(1, 8.0), (4, 2.0), (8, 1.0), (32, 1.0)])
 def test_a_rank_of_the_ring_passes_on_whole_key_value_heads(tp: int, heads: float):
     """Llama 3 8B has 8 of them: more ranks hold copies."""
-    ring = key_value_ring(LLAMA, plan(cp=8, tp=tp), LINK).forward
+    ring = key_value_ring(*on(LLAMA, plan(cp=8, tp=tp))[:2]).forward
     np.testing.assert_allclose(ring, 32 * gather_time(2.0 * 8192 * heads * 256, 8.0, tp, LINK), rtol=1e-9)
 
 
@@ -279,32 +285,34 @@ def test_experts_exchange_tokens_twice_per_layer():
     ranks_reached = 2.0  # one expert on each rank, two for each token
     volume = 2.0 * MIXTRAL.seq_len * ranks_reached * 4096
     expected = 2 * 32 * 7.0 / 8.0 * volume / 450e9
-    np.testing.assert_allclose(expert.expert_exchange(MIXTRAL, plan(ep=8), LINK), (expected, expected), rtol=0.02)
-    assert tuple(expert.expert_exchange(LLAMA, plan(ep=8), LINK)) == (0.0, 0.0)
+    np.testing.assert_allclose(expert.expert_exchange(*on(MIXTRAL, plan(ep=8))[:2]), (expected, expected), rtol=0.02)
+    assert tuple(expert.expert_exchange(*on(LLAMA, plan(ep=8))[:2])) == (0.0, 0.0)
 
 
 def test_only_split_experts_gather_the_tokens_sent_to_them():
     """With ep over all ranks no expert is split and attention alone gathers; split in eight, k times the tokens do."""
     shape = as_arrays(Transformer(32, 4096, 32, 131072, d_ff_expert=14336, n_experts=8, moe_top_k=2))
     one = 2.0 * 32 * gather_time(2.0 * 131072 * 4096, 8.0, 1.0, LINK)
-    folded, split = (tensor.tensor_collectives(shape, plan(tp=8, ep=ep), LINK).forward for ep in (8, 1))
+    folded, split = (tensor.tensor_collectives(*on(shape, plan(tp=8, ep=ep))[:2]).forward for ep in (8, 1))
     np.testing.assert_allclose((folded, split), (one, 3.0 * one), rtol=0.02)
     shared = eqx.tree_at(lambda m: m.n_shared_experts, shape, 2.0)
-    np.testing.assert_allclose(tensor.tensor_collectives(shared, plan(tp=8, ep=8), LINK).forward, 2.0 * one, rtol=1e-6)
+    np.testing.assert_allclose(
+        tensor.tensor_collectives(*on(shared, plan(tp=8, ep=8))[:2]).forward, 2.0 * one, rtol=1e-6
+    )
 
 
 def test_experts_on_a_projection_send_less_and_hold_less():
     """A quarter of the width: a quarter of the traffic and of an expert's weights; projections see every token."""
     fields = {"d_ff_expert": 14336, "n_experts": 8, "moe_top_k": 2, "gated_mlp": True}
     full, latent = (as_arrays(Transformer(32, 4096, 32, 131072, **fields, moe_latent_size=size)) for size in (0, 1024))
-    sent = [expert.expert_exchange(shape, plan(ep=8), LINK).forward for shape in (full, latent)]
+    sent = [expert.expert_exchange(*on(shape, plan(ep=8))[:2]).forward for shape in (full, latent)]
     np.testing.assert_allclose(sent[0] / sent[1], 4.0, rtol=0.02)
     gone = n_params(full) - n_params(latent)
     np.testing.assert_allclose(gone, 32 * (8 * 3 * 3072 * 14336 - 2 * 4096 * 1024), rtol=1e-9)
-    held = [local_params(shape, plan(ep=8)) for shape in (full, latent)]
+    held = [local_plan(shape, plan(ep=8)).params for shape in (full, latent)]
     np.testing.assert_allclose(held[0].experts / held[1].experts, 4.0, rtol=1e-9)
     np.testing.assert_allclose(held[1].layers - held[0].layers, 32 * 2 * 4096 * 1024, rtol=1e-9)
-    times = [expert_forward(shape, plan(), H100, IDEAL) for shape in (full, latent)]
+    times = [expert_forward(*on(shape, plan())) for shape in (full, latent)]
     every_token = (4096 * 8, 4096 * 8 + 2 * 4096 * 1024)  # the router, and projections
     flops = [2 * 3 * width * 14336 + shared for width, shared in zip((4096, 1024), every_token, strict=True)]
     np.testing.assert_allclose(times[0] / times[1], flops[0] / flops[1], rtol=1e-6)
@@ -313,9 +321,9 @@ def test_experts_on_a_projection_send_less_and_hold_less():
 def test_local_weights_add_up_to_the_model():
     shape = as_arrays(model("mixtral-8x7b"))
     norms, router = 4096.0 * 65.0, 32 * 8 * 4096.0
-    whole = local_params(shape, plan())
+    whole = local_plan(shape, plan()).params
     np.testing.assert_allclose(whole.total, n_params(shape) - norms - router, rtol=1e-9)
-    split = local_params(shape, plan(dp=8, tp=2, ep=8, pp=4))
+    split = local_plan(shape, plan(dp=8, tp=2, ep=8, pp=4)).params
     np.testing.assert_allclose(split.layers, whole.layers / 8.0, rtol=1e-9)
     np.testing.assert_allclose(split.experts, whole.experts / 64.0, rtol=1e-9)
 
@@ -323,19 +331,21 @@ def test_local_weights_add_up_to_the_model():
 def test_plain_data_parallelism_reduces_gradients_and_hides_behind_the_backward_pass():
     eight = plan(dp=8)
     link = effective_link(H100.network, ideal(link_latency_scale=0.0))
-    bare = data_parallel(LLAMA, eight, link, IDEAL, jnp.asarray(0.0), jnp.asarray(0.0))
-    gathered = local_params(LLAMA, eight).total * 7.0 / 8.0 / 450e9
+    bare = data_parallel(*on(LLAMA, eight, link=link), jnp.asarray(0.0), jnp.asarray(0.0))
+    gathered = local_plan(LLAMA, eight).params.total * 7.0 / 8.0 / 450e9
     np.testing.assert_allclose(bare.step, 8.0 * gathered, rtol=1e-6)
     assert bare.microbatch == 0.0
-    hidden = data_parallel(LLAMA, eight, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
+    hidden = data_parallel(
+        *on(LLAMA, eight, ideal(dp_overlap=1.0), link=link), jnp.asarray(0.0), bare.step / (7.0 / 8.0)
+    )
     assert abs(hidden.step) < 1e-9
-    halved = data_parallel(LLAMA, plan(dp=8, gradient_bytes=2), link, IDEAL, jnp.asarray(0.0), jnp.asarray(0.0))
+    halved = data_parallel(*on(LLAMA, plan(dp=8, gradient_bytes=2), link=link), jnp.asarray(0.0), jnp.asarray(0.0))
     np.testing.assert_allclose(halved.step, 4.0 * gathered, rtol=1e-6)
     # Shards are reduced in 32 bits and gathered as the weights that they update.
-    sharded = data_parallel(LLAMA, plan(dp=8, zero_stage=1), link, IDEAL, jnp.asarray(0.0), jnp.asarray(0.0))
+    sharded = data_parallel(*on(LLAMA, plan(dp=8, zero_stage=1), link=link), jnp.asarray(0.0), jnp.asarray(0.0))
     np.testing.assert_allclose(sharded.step, 6.0 * gathered, rtol=1e-6)
     late = plan(dp=8, overlap_gradients=False)
-    after = data_parallel(LLAMA, late, link, ideal(dp_overlap=1.0), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
+    after = data_parallel(*on(LLAMA, late, ideal(dp_overlap=1.0), link=link), jnp.asarray(0.0), bare.step / (7.0 / 8.0))
     np.testing.assert_allclose(after.step, bare.step, rtol=1e-9)
 
 
@@ -345,7 +355,7 @@ def test_gradients_reduced_one_by_one_pay_the_latency_of_a_ring_each():
 
     def added(zero_stage: int, dp: int = 64, **counts: float) -> float:
         layout, nothing = plan(dp=dp, zero_stage=zero_stage), jnp.asarray(0.0)
-        found = (data_parallel(LLAMA, layout, link, c, nothing, nothing) for c in (ideal(**counts), IDEAL))
+        found = (data_parallel(*on(LLAMA, layout, c, link=link), nothing, nothing) for c in (ideal(**counts), IDEAL))
         with_counts, without = (time.step for time in found)
         return float(with_counts - without)
 
@@ -361,11 +371,13 @@ def test_fsdp_gathers_every_microbatch_and_hides_behind_compute():
     sharded = plan(dp=8, zero_stage=3)
     link = effective_link(H100.network, ideal(link_latency_scale=0.0))
     nothing = jnp.asarray(0.0)
-    bare = data_parallel(LLAMA, sharded, link, IDEAL, nothing, nothing)
+    bare = data_parallel(*on(LLAMA, sharded, link=link), nothing, nothing)
     # Parameters twice in 16 bits, gradients once in 32.
-    expected = 8.0 * local_params(LLAMA, sharded).total * 7.0 / 8.0 / 450e9
+    expected = 8.0 * local_plan(LLAMA, sharded).params.total * 7.0 / 8.0 / 450e9
     np.testing.assert_allclose(bare.microbatch, expected, rtol=1e-6)
-    covered = data_parallel(LLAMA, sharded, link, ideal(fsdp_overlap=1.0), jnp.asarray(10.0), jnp.asarray(20.0))
+    covered = data_parallel(
+        *on(LLAMA, sharded, ideal(fsdp_overlap=1.0), link=link), jnp.asarray(10.0), jnp.asarray(20.0)
+    )
     assert covered.microbatch == 0.0
 
 
@@ -375,10 +387,12 @@ def test_zero_two_scatters_the_gradients_of_every_microbatch():
 
     def exposed(stage: int, count: int, overlap: float = 0.0) -> list[float]:
         accumulating = plan(dp=8, zero_stage=stage, n_microbatches=count)
-        found = data_parallel(LLAMA, accumulating, link, ideal(dp_overlap=overlap), nothing, jnp.asarray(10.0))
+        found = data_parallel(
+            *on(LLAMA, accumulating, ideal(dp_overlap=overlap), link=link), nothing, jnp.asarray(10.0)
+        )
         return [float(found.step), float(found.microbatch * count)]
 
-    scatter = 4.0 * float(local_params(LLAMA, plan(dp=8)).total) * 7.0 / 8.0 / 450e9
+    scatter = 4.0 * float(local_plan(LLAMA, plan(dp=8)).params.total) * 7.0 / 8.0 / 450e9
     assert exposed(2, 4) == pytest.approx([exposed(1, 4)[0], 3.0 * scatter], rel=1e-6)
     assert exposed(1, 4)[1] == exposed(2, 1)[1] == exposed(2, 4, overlap=1.0)[1] == 0.0
 
@@ -388,7 +402,7 @@ def test_congestion_counts_the_nodes_that_a_collective_spans():
     nothing, link = jnp.asarray(0.0), effective_link(H100.network, IDEAL)._replace(latency=(0.0, 0.0, 0.0))
 
     def times(congestion: float, **fields: int) -> tuple[float, float]:
-        found = data_parallel(LLAMA, plan(**fields), link, ideal(dp_congestion=congestion), nothing, nothing)
+        found = data_parallel(*on(LLAMA, plan(**fields), ideal(dp_congestion=congestion), link=link), nothing, nothing)
         return float(found.step), float(found.microbatch)
 
     inside, jammed = (times(c, dp=64, zero_stage=3, shard_group=8) for c in (0.0, 0.1))
@@ -403,8 +417,8 @@ def test_hybrid_sharding_keeps_the_gathers_inside_the_group():
     inside, *outside = link.bandwidth
     link = link._replace(bandwidth=(inside, *(bandwidth / 4.0 for bandwidth in outside)))
     nothing = jnp.asarray(0.0)
-    full = data_parallel(LLAMA, plan(dp=64, zero_stage=3), link, IDEAL, nothing, nothing)
-    hybrid = data_parallel(LLAMA, plan(dp=64, zero_stage=3, shard_group=8), link, IDEAL, nothing, nothing)
+    full = data_parallel(*on(LLAMA, plan(dp=64, zero_stage=3), link=link), nothing, nothing)
+    hybrid = data_parallel(*on(LLAMA, plan(dp=64, zero_stage=3, shard_group=8), link=link), nothing, nothing)
     assert hybrid.microbatch < 0.7 * full.microbatch
     assert hybrid.step > full.step
 
@@ -416,7 +430,7 @@ def test_prefetch_takes_only_the_compute_that_it_needs(group: int):
     passes = jnp.asarray(0.1), jnp.asarray(0.2)
 
     def seconds(layout: Plan, overlap: float) -> float:
-        found = data_parallel(LLAMA, layout, link, ideal(fsdp_overlap=overlap, dp_overlap=0.9), *passes)
+        found = data_parallel(*on(LLAMA, layout, ideal(fsdp_overlap=overlap, dp_overlap=0.9), link=link), *passes)
         return float(found.step + found.microbatch)
 
     times = [seconds(plan(dp=64, zero_stage=3, shard_group=group), overlap) for overlap in np.linspace(0.0, 1.0, 11)]
@@ -428,38 +442,38 @@ def test_prefetch_takes_only_the_compute_that_it_needs(group: int):
 
 def test_every_microbatch_streams_all_local_weights_whatever_its_size():
     """20 bytes per weight at the memory's bandwidth; sharding of the state over replicas changes nothing."""
-    c, weights = ideal(accumulation_bytes=20.0), local_params(LLAMA, plan())
-    time = accumulation_time(LLAMA, plan(), H100, c)
+    c, weights = ideal(accumulation_bytes=20.0), local_plan(LLAMA, plan()).params
+    time = accumulation_time(*on(LLAMA, plan(), c))
     np.testing.assert_allclose(time, 20.0 * weights.layers / H100.chip.hbm_bandwidth, rtol=1e-6)
     head = LLAMA.vocab_size * LLAMA.d_model
-    np.testing.assert_allclose(head_accumulation_time(LLAMA, plan(), H100, c), time * head / weights.layers, rtol=1e-6)
-    np.testing.assert_allclose(accumulation_time(LLAMA, plan(micro_batch_size=8), H100, c), time, rtol=1e-9)
-    np.testing.assert_allclose(accumulation_time(LLAMA, plan(dp=8, zero_stage=3), H100, c), time, rtol=1e-9)
-    np.testing.assert_allclose(accumulation_time(LLAMA, plan(tp=4), H100, c), time / 4.0, rtol=1e-9)
+    np.testing.assert_allclose(head_accumulation_time(*on(LLAMA, plan(), c)), time * head / weights.layers, rtol=1e-6)
+    np.testing.assert_allclose(accumulation_time(*on(LLAMA, plan(micro_batch_size=8), c)), time, rtol=1e-9)
+    np.testing.assert_allclose(accumulation_time(*on(LLAMA, plan(dp=8, zero_stage=3), c)), time, rtol=1e-9)
+    np.testing.assert_allclose(accumulation_time(*on(LLAMA, plan(tp=4), c)), time / 4.0, rtol=1e-9)
     frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
-    assert accumulation_time(frozen, plan(), H100, c) == 0.0
-    assert accumulation_time(LLAMA, plan(), H100, IDEAL) == 0.0
+    assert accumulation_time(*on(frozen, plan(), c)) == 0.0
+    assert accumulation_time(*on(LLAMA, plan())) == 0.0
 
 
 def test_fsdp_copies_what_it_gathers_and_scatters():
     """22 further bytes per weight where a group of replicas shares them; nothing where each holds its own."""
-    c, weights = ideal(fsdp_bytes=22.0), local_params(LLAMA, plan()).layers
-    assert accumulation_time(LLAMA, plan(dp=8), H100, c) == 0.0
-    assert accumulation_time(LLAMA, plan(zero_stage=3), H100, c) == 0.0
+    c, weights = ideal(fsdp_bytes=22.0), local_plan(LLAMA, plan()).params.layers
+    assert accumulation_time(*on(LLAMA, plan(dp=8), c)) == 0.0
+    assert accumulation_time(*on(LLAMA, plan(zero_stage=3), c)) == 0.0
     for sharers in ({"dp": 8}, {"cp": 8}, {"dp": 2, "cp": 4}):
-        shared = accumulation_time(LLAMA, plan(zero_stage=3, **sharers), H100, c)
+        shared = accumulation_time(*on(LLAMA, plan(zero_stage=3, **sharers), c))
         np.testing.assert_allclose(shared, 22.0 * 7.0 / 8.0 * weights / H100.chip.hbm_bandwidth, rtol=1e-6)
-    frozen = accumulation_time(as_arrays(model("llama3-8b", trainable_share=0.0)), plan(dp=8, zero_stage=3), H100, c)
+    frozen = accumulation_time(*on(as_arrays(model("llama3-8b", trainable_share=0.0)), plan(dp=8, zero_stage=3), c))
     np.testing.assert_allclose(frozen, 12.0 * weights / H100.chip.hbm_bandwidth * 7.0 / 8.0, rtol=1e-6)
 
 
 def test_experts_that_no_rank_shares_are_not_copied():
     """With ep = dp FSDP gathers dense weights alone; in two shard groups of experts both."""
     c, machine = ideal(fsdp_bytes=22.0), H100.chip.hbm_bandwidth
-    weights = local_params(MIXTRAL, plan(dp=8, ep=8))
-    apart = accumulation_time(MIXTRAL, plan(dp=8, ep=8, zero_stage=3), H100, c)
+    weights = local_plan(MIXTRAL, plan(dp=8, ep=8)).params
+    apart = accumulation_time(*on(MIXTRAL, plan(dp=8, ep=8, zero_stage=3), c))
     np.testing.assert_allclose(apart, 22.0 * 7.0 / 8.0 * weights.layers / machine, rtol=1e-6)
-    shared = accumulation_time(MIXTRAL, plan(dp=16, ep=8, zero_stage=3), H100, c)
+    shared = accumulation_time(*on(MIXTRAL, plan(dp=16, ep=8, zero_stage=3), c))
     expected = 22.0 * (15.0 / 16.0 * weights.layers + 0.5 * weights.experts) / machine
     np.testing.assert_allclose(shared, expected, rtol=1e-6)
 
@@ -474,13 +488,15 @@ def test_more_and_smaller_microbatches_accumulate_more_often():
 
 def test_zero_splits_the_optimizer_step():
     coefficients = ideal(optimizer_bytes=40.0)
-    whole = optimizer_time(LLAMA, plan(dp=8), H100, coefficients)
-    np.testing.assert_allclose(whole, 40.0 * local_params(LLAMA, plan()).total / 3.35e12, rtol=1e-9)
-    np.testing.assert_allclose(optimizer_time(LLAMA, plan(dp=8, zero_stage=1), H100, coefficients), whole / 8.0)
+    whole = optimizer_time(*on(LLAMA, plan(dp=8), coefficients))
+    np.testing.assert_allclose(whole, 40.0 * local_plan(LLAMA, plan()).params.total / 3.35e12, rtol=1e-9)
+    np.testing.assert_allclose(optimizer_time(*on(LLAMA, plan(dp=8, zero_stage=1), coefficients)), whole / 8.0)
 
 
 def test_stragglers_grow_with_the_doublings_of_the_nodes():
-    times = [straggler_time(cluster("h100-80gb", n), ideal(straggler=0.01), 2.0) for n in (4, 8, 64, 1024)]
+    times = [
+        straggler_time(machine_of(cluster("h100-80gb", n), IDEAL), ideal(straggler=0.01), 2.0) for n in (4, 8, 64, 1024)
+    ]
     np.testing.assert_allclose(times, [0.0, 0.0, 0.06, 0.14], atol=1e-12)
 
 

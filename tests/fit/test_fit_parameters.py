@@ -14,7 +14,8 @@ from jaxscale.calibration.coordinates import constrain, unconstrain
 from jaxscale.calibration.effects import OTHER_SOURCES, LevelEffect
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
-from jaxscale.costs.matmul import matmul_time
+from jaxscale.costs.machine import machine_of
+from jaxscale.costs.matmul import matmul_rates, matmul_time
 from jaxscale.fit.fitting import kept_effects, other_sources_effects
 from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
 from jaxscale.hardware.catalogue import cluster
@@ -52,7 +53,8 @@ def test_constrain_inverts_unconstrain():
 @given(st.lists(st.floats(-30.0, 30.0), min_size=len(names()), max_size=len(names())))
 def test_no_coordinates_make_a_matmul_faster_than_the_datasheet(coordinates: list[float]):
     coefficients = constrain(jnp.asarray(coordinates))
-    time = matmul_time(4096.0, 1e8, 4096.0, LLAMA.d_model, PLAN, H100, coefficients)
+    rates = matmul_rates(PLAN.precision, 2.0, machine_of(H100, coefficients), coefficients)
+    time = matmul_time(4096.0, 1e8, 4096.0, LLAMA.d_model, rates)
     assert float(time) >= (1.0 - 1e-6) * 2.0 * 4096.0 * 1e8 / float(H100.chip.peak("bf16"))
 
 

@@ -26,7 +26,7 @@ from physics_cases import (
 from registry import Configuration, changed, random_configurations, stack
 
 import jaxscale as js
-from jaxscale._arrays import PRECISIONS
+from jaxscale.hardware.formats import PRECISIONS
 
 
 @pytest.fixture(scope="module")

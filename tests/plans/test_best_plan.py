@@ -16,7 +16,6 @@ from jaxscale.plan.plan import Plan
 from jaxscale.plan.rules import violations
 from jaxscale.plans import score
 from jaxscale.plans.best_plan import best_plan, rank
-from jaxscale.plans.choice import plan_words
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains
 from jaxscale.plans.reasons import alternatives
 from jaxscale.plans.score import Scores, score_plans
@@ -131,9 +130,9 @@ def test_json_document(choice):
     assert set(document) >= {"best", "top", "searched", "exhaustive_optimum"}
     assert set(document["best"]) >= {"dp", "tp", "pp", "recompute", "step_time_s", "mfu", "memory_gb"}
     assert document["exhaustive_optimum"] is True
-    words = plan_words(choice.best.plan)
+    words = choice.best.plan.words()
     rebuilt = Plan(**words)
-    assert plan_words(rebuilt) == words
+    assert rebuilt.words() == words
     assert choice.summary().startswith("best plan: dp")
 
 

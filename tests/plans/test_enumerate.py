@@ -9,7 +9,6 @@ from jaxscale.errors import InputError
 from jaxscale.models import model
 from jaxscale.plan.plan import SCHEDULES, Plan
 from jaxscale.plan.rules import violations
-from jaxscale.plans.choice import plan_words
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, divisors, enumerate_plans
 from jaxscale.workload import Transformer
 
@@ -61,7 +60,7 @@ def test_every_valid_plan_is_listed(case):
             dp, tp, pp, vpp, cp, ep, stage, size, microbatches, split, recompute, schedule=schedule, shard_group=group
         )
         valid = violations(transformer, plan, n_chips) == []
-        assert (key(plan) in listed) == valid, plan_words(plan)
+        assert (key(plan) in listed) == valid, plan.words()
         found, refused = found + valid, refused + (not valid)
     assert found > 20
     assert refused > 10

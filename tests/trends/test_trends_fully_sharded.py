@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxscale.costs.collectives import effective_link
+from jaxscale.costs.machine import effective_link
 from jaxscale.trends.fully_sharded import layer_gather, with_hop_latency
 from jaxscale.trends.layout import ParallelLayout, memory_at, plan_at
 from jaxscale.trends.outcome import scaling_outcomes

@@ -17,7 +17,6 @@ from jaxscale.cli.demo.demo_work import (
     distinct,
 )
 from jaxscale.plan.plan import Plan
-from jaxscale.plans.choice import plan_words
 from jaxscale.report.document import Report
 from jaxscale.report.figures import (
     intervals,
@@ -58,7 +57,7 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
     errors, best = calibration.held_out.errors(), design.plans.best
     found, template = design.shape.model, design.model
     then, trained = design.plans_then, sum(design.as_trained.values())
-    is_the_same = plan_words(then.best.plan) == plan_words(AS_TRAINED)
+    is_the_same = then.best.plan.words() == AS_TRAINED.words()
     return [
         f"fit: {calibration.result.n} runs of {SOURCE}; error {calibration.result.mape_train:.1f} % in sample, "
         f"{calibration.result.mape_cv:.1f} % in cross-validation by group",
@@ -79,7 +78,7 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
 
 def plan_label(plan: Plan) -> str:
     """A plan on one line: degrees above one, microbatch, sharding and recomputation."""
-    words = plan_words(plan)
+    words = plan.words()
     short = {"tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "dp": "dp", "micro_batch_size": "b"}
     parts = [f"{name} {words[key]}" for key, name in short.items() if words[key] > 1 or name == "b"]
     if words["zero_stage"]:

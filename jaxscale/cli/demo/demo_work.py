@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import PRECISIONS
 from jaxscale._arrays import number as concrete
 from jaxscale._compile import filter_jit
 from jaxscale._resources import data_path
@@ -22,6 +21,7 @@ from jaxscale.fit.fitting import fit
 from jaxscale.fit.result import FitResult
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import model
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.best_plan import best_plan

@@ -1,0 +1,75 @@
+"""The machine as cost terms see it: chips and network at the rates that measurements leave of the datasheet's."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxscale._arrays import N_LEVELS, Number
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Chip, Cluster, Network
+
+
+class Link(NamedTuple):
+    """Effective network of one job, catalogue numbers times fitted efficiencies.
+
+    Attributes:
+        domain_size: chips per domain, for each level [1].
+        bandwidth: per chip and direction, for each level [byte/s].
+        latency: per hop, for each level [s].
+        launch: of one collective, whatever its size [s].
+        peers: chips of a scale-up domain among which the links of a chip are divided [1].
+    """
+
+    domain_size: tuple[Array, ...]
+    bandwidth: tuple[Array, ...]
+    latency: tuple[Array, ...]
+    launch: Array
+    peers: Array
+
+
+def effective_link(network: Network, coefficients: Coefficients) -> Link:
+    """Apply the fitted efficiencies: `scale_up_*` to level 0, `scale_out_*` to the levels above it."""
+    c = coefficients
+    efficiency = (c.scale_up_efficiency, c.scale_out_efficiency, c.scale_out_efficiency)
+    scale = (c.link_latency_scale, c.network_latency_scale, c.network_latency_scale)
+    levels = [network.level(index) for index in range(N_LEVELS)]
+    return Link(
+        tuple(size for size, _, _ in levels),
+        tuple(bandwidth * e for (_, bandwidth, _), e in zip(levels, efficiency, strict=True)),
+        tuple(latency * s for (_, _, latency), s in zip(levels, scale, strict=True)),
+        jnp.asarray(c.collective_launch),
+        jnp.asarray(network.link_peers),
+    )
+
+
+class Machine(eqx.Module):
+    """Chips and network of one job, at effective rates.
+
+    Attributes:
+        chip: datasheet peaks and capacity.
+        link: effective network.
+        n_chips: chips of the job [1].
+        hbm_bandwidth: effective memory bandwidth of a chip [byte/s].
+    """
+
+    chip: Chip
+    link: Link
+    n_chips: Number
+    hbm_bandwidth: Number
+
+    @property
+    def node_chips(self) -> Array:
+        """Chips of a scale-up domain [1]."""
+        return self.link.domain_size[0]
+
+
+def machine_of(cluster: Cluster, coefficients: Coefficients) -> Machine:
+    """A cluster at the rates that fitted efficiencies leave: `hbm_efficiency` of the memory's, see `effective_link`."""
+    return Machine(
+        chip=cluster.chip,
+        link=effective_link(cluster.network, coefficients),
+        n_chips=cluster.n_chips,
+        hbm_bandwidth=cluster.chip.hbm_bandwidth * coefficients.hbm_efficiency,
+    )

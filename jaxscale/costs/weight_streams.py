@@ -1,0 +1,53 @@
+r"""Streams of weights through the memory: casts and gradient accumulation per microbatch, the optimizer per step.
+
+A chip that holds P weights takes $b P / (e W)$ for each microbatch, b bytes per weight. A 32-bit weight is read and
+written as a 16-bit one for each pass, and a gradient accumulated in 32 bits is read and written; copies into and out of
+buckets come on top. Kernels that accumulate while they multiply need less. FSDP needs more: it gathers a layer into a
+buffer and copies it out for each pass, and copies its gradients into another buffer. Frozen weights have no gradients
+and no 32-bit copy; under FSDP they are gathered all the same.
+Microbatches of few tokens feel it most. The update of a step reads and writes parameters, gradients and moments once;
+ZeRO splits them over replicas.
+References: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1; Zhao et al. 2023, arXiv 2304.11277, section 3.2.1;
+Rajbhandari et al. 2020, arXiv 1910.02054, section 3.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.costs.machine import Machine
+from jaxscale.plan.local import LocalPlan
+from jaxscale.workload import head_params, logits_per_token
+
+COPIED_WEIGHTS = 12.0 / 22.0
+"""Share of FSDP's copies that are of weights, those of gradients being the rest: 16-bit weights written to a buffer,
+read and written for each of two passes, against 16-bit gradients read, written in 32 bits and read again (Zhao et al.
+2023, section 3.2.1) [1]."""
+
+
+def seconds_per_weight(local: LocalPlan, machine: Machine, coefficients: Coefficients, sharers: ArrayLike) -> Array:
+    """Time per weight and microbatch [s]; of frozen weights only that of gathering them from their sharers."""
+    c, trainable = coefficients, local.model.trainable_share
+    gathered = local.weights_sharded * (1.0 - 1.0 / jnp.asarray(sharers))
+    copied = COPIED_WEIGHTS + (1.0 - COPIED_WEIGHTS) * trainable
+    traffic = c.accumulation_bytes * trainable + gathered * c.fsdp_bytes * copied
+    return traffic / machine.hbm_bandwidth
+
+
+def accumulation_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
+    """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
+    per_weight = seconds_per_weight(local, machine, coefficients, local.shard_ranks)
+    per_expert_weight = seconds_per_weight(local, machine, coefficients, local.expert_shard_ranks)
+    return local.dense_params * per_weight + local.routed_params * per_expert_weight
+
+
+def head_accumulation_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
+    """Time for the weights of the logits head on the last stage, for one microbatch [s]."""
+    weights = logits_per_token(local.model) * head_params(local.model) / local.plan.tp
+    return weights * seconds_per_weight(local, machine, coefficients, local.shard_ranks)
+
+
+def optimizer_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
+    """Time of the optimizer update of one step [s]."""
+    trained = local.model.trainable_share * local.held_params(local.optimizer_sharded)
+    return coefficients.optimizer_bytes * trained / machine.hbm_bandwidth

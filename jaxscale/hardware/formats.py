@@ -1,0 +1,77 @@
+"""Number formats in which weights are multiplied: one table of what each means for bytes, peaks and efficiencies.
+
+The order of the table is that of `Chip.peak_flops` and `Plan.precision`. A further format is a further row; a chip that
+states no peak for it (`peak_tflops_<name>` in the catalogue) multiplies in the format named by `without_units`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxscale._arrays import PerPrecision
+
+
+class NumberFormat(NamedTuple):
+    """One number format of the weight matmuls.
+
+    Attributes:
+        name: of the format; `bf16` stands for every 16-bit one.
+        element_bytes: stored bytes of a weight or activation outside the matmuls [byte].
+        gathered_bytes: bytes of an activation that is gathered to be the input of matmuls [byte].
+        matmul_bytes: stored bytes of what nothing but matmuls reads: frozen weights, and inputs kept for the gradients
+            of weights [byte].
+        wide: format of work that is done in no fewer than 16 bits: the attention core, scans, the logits head.
+        without_units: format in which a chip without units for this one multiplies; empty where every chip has some.
+        efficiency: coefficient by which the matmul efficiency is lower than in 16 bits; empty for none.
+    """
+
+    name: str
+    element_bytes: float
+    gathered_bytes: float
+    matmul_bytes: float
+    wide: str
+    without_units: str = ""
+    efficiency: str = ""
+
+
+# Micikevicius et al. 2022, arXiv 2209.05433, section 4: 8-bit inputs of matmuls are cast from 16 bits, in which weights
+# and activations are stored. NVIDIA A100 whitepaper, 2020: tf32 inputs are 32-bit numbers. Transformer Engine,
+# userbuffers, 2025: 8-bit inputs are quantised before they are sent; blocks of 4-bit ones bring scales along.
+FORMATS = (
+    NumberFormat("fp32", 4.0, 4.0, 4.0, wide="fp32"),
+    NumberFormat("tf32", 4.0, 4.0, 4.0, wide="tf32"),
+    NumberFormat("bf16", 2.0, 2.0, 2.0, wide="bf16"),
+    NumberFormat("fp8", 2.0, 1.0, 1.0, wide="bf16", without_units="bf16", efficiency="fp8_efficiency"),
+    NumberFormat("fp4", 2.0, 1.0, 0.5, wide="bf16", without_units="fp8", efficiency="fp4_efficiency"),
+)
+
+PRECISIONS = tuple(entry.name for entry in FORMATS)
+"""Names of the formats, in the order of `Chip.peak_flops` and `Plan.precision`."""
+
+
+def mean_over_formats(shares: PerPrecision, number_of: Callable[[NumberFormat], float]) -> Array:
+    """Mean of a number over the weight matmuls, by the share that each format does of them.
+
+    Args:
+        shares: of the weight matmuls done in each format [1], [..., format].
+        number_of: the number of one format, in any unit.
+
+    Returns:
+        The mean, in the unit of the number.
+    """
+    share = jnp.asarray(shares)
+    return jnp.sum(share * jnp.asarray([number_of(entry) for entry in FORMATS], share.dtype), axis=-1)
+
+
+def wide_shares(shares: PerPrecision) -> Array:
+    """Shares of each format in work that is done in no fewer than 16 bits [1], [..., format].
+
+    Args:
+        shares: of the weight matmuls done in each format [1], [..., format].
+    """
+    share = jnp.asarray(shares)
+    wide = np.asarray([PRECISIONS.index(entry.wide) for entry in FORMATS])
+    return share @ jnp.eye(len(FORMATS), dtype=share.dtype)[wide]
