@@ -23,6 +23,7 @@ LAYERS = (
     ("calibration",),
     ("costs",),
     ("memory", "step"),
+    ("power",),
     ("runs",),
     ("fit",),
     ("predict",),
@@ -150,7 +151,6 @@ SHARED_NAMES_TO_RENAME = {
     "matmuls_beside": "costs",
     "number": "runs",
     "padded": "fit, runs",
-    "power_law": "designs, laws",
     "search": "designs, fit",
     "utilisation": "limits, runs",
 }

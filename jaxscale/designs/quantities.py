@@ -13,6 +13,7 @@ from jaxscale.designs.time_to_loss import Laws, run_figures
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE, Family
+from jaxscale.power import mean_chip_power
 from jaxscale.step import step_and_memory, tokens_per_step
 from jaxscale.workload import Transformer, n_params
 
@@ -80,7 +81,7 @@ class Costs(NamedTuple):
 def costs(model: Transformer, plan: Plan, setting: Setting, temperature: float) -> Costs:
     """Step time, power and memory of a model under a plan."""
     times, peak = step_and_memory(model, plan, setting.cluster, setting.coefficients, temperature)
-    power = setting.cluster.n_chips * setting.laws.power.chip_power(setting.cluster.chip, times)
+    power = setting.cluster.n_chips * mean_chip_power(times, setting.cluster.chip, setting.laws.power)
     return Costs(times.total, power, peak.total)
 
 

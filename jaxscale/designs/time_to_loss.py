@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_float
-from jaxscale.designs.energy import PowerLaw, power_law
 from jaxscale.laws.goodput import FailureLaw, failure_law
 from jaxscale.laws.loss import (
     FLOP_PER_PARAM_TOKEN,
@@ -28,6 +27,7 @@ from jaxscale.laws.loss import (
     loss_law,
     shape_law,
 )
+from jaxscale.power import ChipPower
 from jaxscale.workload import Transformer, is_dense, n_active_params, n_params
 
 
@@ -40,7 +40,7 @@ class Laws(eqx.Module):
         shape: rise of the loss with the aspect ratio.
         mlp_kappa: rise of the loss with the squared log of the MLP ratio over the template's [1].
         failure: failures and checkpoints.
-        power: of waiting chips.
+        power: of chips by what they do.
     """
 
     loss: LossLaw
@@ -48,13 +48,14 @@ class Laws(eqx.Module):
     shape: ShapeLaw
     mlp_kappa: Float[ArrayLike, ""] = eqx.field(converter=as_float)
     failure: FailureLaw
-    power: PowerLaw
+    power: ChipPower
 
 
 def default_laws() -> Laws:
-    """Besiroglu's loss, Bergsma's critical batch, Kaplan's shape penalty, Llama 3's failures."""
+    """Besiroglu's loss, Bergsma's critical batch, Kaplan's shape penalty, Llama 3's failures, Fernandez' power."""
     mlp_kappa = law_table("mlp", "kaplan")["kappa"]
-    return Laws(loss_law(), batch_law(), shape_law(), mlp_kappa, failure_law(), power_law())
+    power = ChipPower(**law_table("power", "fernandez"))
+    return Laws(loss_law(), batch_law(), shape_law(), mlp_kappa, failure_law(), power)
 
 
 class RunFigures(NamedTuple):

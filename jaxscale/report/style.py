@@ -18,6 +18,12 @@ FAINT = "#B8B8B8"
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#7F7F7F"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, YELLOW, INK)
+COLOUR_NAMES = {
+    **{"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED, "purple": PURPLE, "sky": SKY, "yellow": YELLOW},
+    **{"grey": GREY, "ink": INK},
+}
+"""Colours by the names that the table of cost terms uses."""
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DOTS_PER_INCH = 130
 N_COLOURS = 192

@@ -15,8 +15,8 @@ from jaxscale.calibration.store import fit_of, load_fit
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.models import model
+from jaxscale.power import ChipPower
 from jaxscale.trends.layout import UNLIMITED, Deployment
-from jaxscale.trends.power import ChipPower
 from jaxscale.trends.tariffs import Price
 from jaxscale.units import KILOWATT_HOUR, YEAR
 from jaxscale.workload import Transformer

@@ -11,9 +11,9 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import memory
 from jaxscale.plan.plan import Plan
+from jaxscale.power import ChipPower, throttle
 from jaxscale.step import StepTime, step_time
 from jaxscale.trends.fully_sharded import sharding_group, with_hop_latency
-from jaxscale.trends.power import ChipPower, throttle
 from jaxscale.trends.tariffs import Price
 from jaxscale.workload import Transformer
 

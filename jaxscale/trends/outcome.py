@@ -8,9 +8,10 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_arrays, filled_rows, in_default_precision
 from jaxscale._compile import filter_jit
+from jaxscale.costs.terms import names_of_kind
+from jaxscale.power import mean_chip_power
 from jaxscale.step import StepTime, tokens_per_step
 from jaxscale.trends.layout import Deployment, ParallelLayout, memory_at, plan_at, step_at
-from jaxscale.trends.power import ACTIVITY, chip_power
 from jaxscale.units import HOUR
 from jaxscale.workload import model_flops
 
@@ -67,7 +68,7 @@ class Outcome(eqx.Module):
     def exposed_share(self) -> Array:
         """Share of the step in which a chip communicates or waits for others [1]."""
         terms = self.times.terms()
-        exposed = [terms[name] for name, activity in ACTIVITY.items() if activity == "network"]
+        exposed = [terms[name] for name in names_of_kind("network")]
         return sum(exposed[1:], start=exposed[0]) / self.times.total
 
 
@@ -96,7 +97,7 @@ def outcome_at(
     plan = plan_at(layout, n, batch, temperature)
     tokens = tokens_per_step(deployment.model, plan) / times.total
     chip = deployment.cluster.chip
-    watts = chip_power(times, chip, deployment.power, deployment.power_cap)
+    watts = mean_chip_power(times, chip, deployment.power, deployment.power_cap)
     with_server = watts + deployment.power.host_power
     return Outcome(
         n_chips=n,

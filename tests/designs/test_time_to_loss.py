@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.designs.energy import power_law
 from jaxscale.designs.time_to_loss import (
     compute_optimal_flop,
     compute_optimal_loss,
@@ -20,6 +19,7 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.goodput import FailureLaw, failure_law
 from jaxscale.models import model
 from jaxscale.plan.plan import Plan
+from jaxscale.power import mean_chip_power
 from jaxscale.step import step_time
 
 LAWS, LLAMA = default_laws(), model("llama3-8b")
@@ -78,7 +78,7 @@ def test_llama3_goodput_is_above_ninety_per_cent():
 def test_power_lies_between_idle_and_maximum():
     machine = cluster("h100-80gb", 64)
     arguments = (LLAMA, Plan(dp=64, zero_stage=3), machine, prior_medians())
-    power = float(power_law().chip_power(machine.chip, step_time(*arguments)))
+    power = float(mean_chip_power(step_time(*arguments), machine.chip, default_laws().power))
     assert machine.chip.idle_power < power < machine.chip.max_power
 
 

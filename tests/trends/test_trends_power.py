@@ -4,12 +4,13 @@ import equinox as eqx
 import numpy as np
 import pytest
 
+from jaxscale.costs.terms import KINDS, TERM_NAMES, TERMS, names_of_kind
 from jaxscale.errors import InputError
+from jaxscale.power import CLOCK_EXPONENT, ChipPower, energy_terms, mean_chip_power, throttle
 from jaxscale.step import StepTime
 from jaxscale.trends.deployment_library import YEAR, deployment, price_of, table
 from jaxscale.trends.layout import ParallelLayout, step_at
 from jaxscale.trends.outcome import outcome_at
-from jaxscale.trends.power import ACTIVITY, CLOCK_EXPONENT, chip_power, energy_terms, throttle
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +19,30 @@ def step(paper):
 
 
 def test_every_term_has_an_activity():
-    assert set(ACTIVITY) == set(StepTime.__dataclass_fields__)
+    assert TERM_NAMES == tuple(StepTime.__dataclass_fields__)
+    assert {term.kind for term in TERMS} == set(KINDS)
+    assert sum(len(names_of_kind(kind)) for kind in KINDS) == len(TERM_NAMES)
+
+
+def test_chips_that_draw_the_same_whatever_they_do_draw_it_all_the_time(paper, step):
+    """Half of the range at all times; with two powers, waiting weighs as much as it takes of the step."""
+    chip = paper.cluster.chip
+    idle, room = float(chip.idle_power), float(chip.max_power) - float(chip.idle_power)
+    assert float(mean_chip_power(step, chip, ChipPower(0.5, 0.5, 0.5, 0.5))) == pytest.approx(idle + 0.5 * room)
+    terms = step.terms()
+    working = sum(float(terms[name]) for name in names_of_kind("compute", "memory")) / float(step.total)
+    assert 0.1 < working < 0.95
+    two = mean_chip_power(step, chip, ChipPower(1.0, 1.0, 0.3, 0.3))
+    assert float(two) == pytest.approx(idle + room * (working + 0.3 * (1.0 - working)))
 
 
 @pytest.mark.parametrize("cap", [1e9, 400.0])
 def test_energy_adds_up_term_by_term(paper, step, cap):
     chip = paper.cluster.chip
     energy = {name: float(value) for name, value in energy_terms(step, chip, paper.power, cap).items()}
-    assert set(energy) == {"idle", *ACTIVITY}
+    assert set(energy) == {"idle", *TERM_NAMES}
     assert sum(energy.values()) == pytest.approx(
-        float(chip_power(step, chip, paper.power, cap) * step.total), rel=1e-12
+        float(mean_chip_power(step, chip, paper.power, cap) * step.total), rel=1e-12
     )
     assert energy["idle"] == pytest.approx(float(chip.idle_power * step.total))
     compute = (float(chip.max_power) - float(chip.idle_power)) * float(step.matmul)
@@ -37,7 +52,7 @@ def test_energy_adds_up_term_by_term(paper, step, cap):
 
 def test_power_lies_between_idle_and_the_limit(paper, step):
     chip = paper.cluster.chip
-    assert float(chip.idle_power) < float(chip_power(step, chip, paper.power, 1e9)) < float(chip.max_power)
+    assert float(chip.idle_power) < float(mean_chip_power(step, chip, paper.power, 1e9)) < float(chip.max_power)
 
 
 def test_a_cap_slows_arithmetic_by_the_cube_root(paper):

@@ -3,31 +3,14 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxscale.report.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, SKY, YELLOW, new_figure, seconds, style
+from jaxscale.costs.terms import TERMS
+from jaxscale.report.style import BLUE, COLOUR_NAMES, GREEN, GREY, INK, RED, new_figure, seconds, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS: Mapping[str, tuple[str, str]] = {
-    "matmul": (BLUE, ""),
-    "attention": (SKY, ""),
-    "head": (SKY, "///"),
-    "memory_bound": (GREEN, ""),
-    "optimizer": (GREEN, "///"),
-    "recompute": (PURPLE, ""),
-    "tensor_parallel": (ORANGE, ""),
-    "context_parallel": (ORANGE, "///"),
-    "expert_parallel": (ORANGE, "..."),
-    "data_parallel": (RED, ""),
-    "pipeline_bubble": (YELLOW, ""),
-    "pipeline_imbalance": (YELLOW, "///"),
-    "pipeline_transfer": (YELLOW, "..."),
-    "kernel_gaps": (GREY, ""),
-    "host": (GREY, "///"),
-    "bookkeeping": (GREY, "..."),
-    "straggler": (INK, ""),
-}
+COLOURS: Mapping[str, tuple[str, str]] = {term.name: (COLOUR_NAMES[term.colour], term.hatch) for term in TERMS}
 """One colour per family (compute, memory, communication, pipeline, overhead), hatched to tell its members apart."""
 
 SMALLEST = 0.01
