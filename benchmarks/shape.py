@@ -1,4 +1,4 @@
-"""How long `optimize_shape` takes: the first call, which compiles, and later ones.
+"""How long `best_design` takes: the first call, which compiles, and later ones.
 
 Prints one line for each budget: seconds, of the processor too, KKT residual, integer gap and its parts, designs scored.
 The first budget comes again at the end, compiled. No cache of compiled code is used.
@@ -8,7 +8,8 @@ import time
 
 import jax
 
-from jaxscale.designs.best_design import Budget, optimize_shape
+from jaxscale.designs.best_design import best_design
+from jaxscale.designs.budgets import Budget
 from jaxscale.hardware.catalogue import cluster
 
 PROBLEMS = (
@@ -23,7 +24,7 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     for gpu, n_chips, budget in (*PROBLEMS, PROBLEMS[0]):
         start, busy = time.perf_counter(), time.process_time()
-        choice = optimize_shape(cluster(gpu, n_chips), budget)
+        choice = best_design(cluster(gpu, n_chips), budget)
         seconds, work = time.perf_counter() - start, time.process_time() - busy
         parts = ", ".join(f"{name} {part:+.2%}" for name, part in choice.gap_parts.items())
         print(

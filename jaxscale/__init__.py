@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from jaxscale.calibration.coefficients import prior_medians as prior_medians
     from jaxscale.calibration.record import Fit as Fit
     from jaxscale.calibration.store import load_fit as load_fit
-    from jaxscale.designs.best_design import Budget as Budget
-    from jaxscale.designs.best_design import optimize_shape as optimize_shape
-    from jaxscale.designs.shape_search import search_shape as search_shape
+    from jaxscale.designs.best_design import best_design as best_design
+    from jaxscale.designs.budgets import Budget as Budget
     from jaxscale.errors import InputError as InputError
     from jaxscale.fit.fitting import fit as fit
     from jaxscale.fit.result import FitResult as FitResult

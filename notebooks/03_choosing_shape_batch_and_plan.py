@@ -15,7 +15,7 @@
 # # Choosing shape, batch and plan
 #
 # 16,384 H100 for 90 days: which model should they train, on how many tokens, in which batches, laid out how? Loss laws
-# say what parameters and tokens buy, the step-time model what they cost; `js.optimize_shape` puts them together and
+# say what parameters and tokens buy, the step-time model what they cost; `js.best_design` puts them together and
 # finds width, depth, batch and plan at once, by gradient, then in whole numbers.
 
 # %%
@@ -45,7 +45,7 @@ DAY = 86400.0
 # %%
 levels = {"gpu": "h100-80gb", "precision": "bf16"}
 cluster = js.cluster("h100-80gb", 16384)
-choice = js.optimize_shape(cluster, js.Budget(days=90), levels=levels)
+choice = js.best_design(cluster, js.Budget(days=90), levels=levels)
 print(choice.summary())
 
 # %% [markdown]

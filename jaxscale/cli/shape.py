@@ -41,7 +41,7 @@ class ShapeCommand:
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
         """
         from jaxscale.cli.plan import load_model
-        from jaxscale.designs.best_design import Budget
+        from jaxscale.designs.budgets import Budget
         from jaxscale.designs.shape_report import shape_report
         from jaxscale.report.terminal_tables import price_list, shape_choice
 

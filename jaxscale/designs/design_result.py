@@ -1,4 +1,4 @@
-"""What `optimize_shape` returns: the integer design, the relaxed optimum, prices, and JSON made from them."""
+"""Results of `best_design`: the integer design, the relaxed optimum, prices, and JSON made from them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,13 +7,10 @@ import numpy as np
 
 from jaxscale._arrays import number
 from jaxscale.designs.design_space import Design
-from jaxscale.designs.quantities import QUANTITIES, Setting
+from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.rounding import Rounded
+from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.optimise.goals import Goals
-from jaxscale.units import DAY, HOUR
-
-JOULE_PER_MWH = 3.6e9
-"""Joules of a megawatt hour [J]."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class RelaxedDesign:
         converged: whether the residual certifies an optimum.
         point: in the unit cube [coordinate].
         multipliers: of the bounds [constraint].
-        setting: what it was judged in.
+        problem: of which it is the optimum.
     """
 
     design: Design
@@ -38,7 +35,7 @@ class RelaxedDesign:
     converged: bool
     point: np.ndarray = field(repr=False)
     multipliers: np.ndarray = field(repr=False)
-    setting: Setting = field(repr=False)
+    problem: DesignProblem | ShapeProblem = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Sizes, degrees and figures of the continuous optimum."""
@@ -46,7 +43,7 @@ class RelaxedDesign:
         sizes = {name: number(getattr(shape, name)) for name in ("n_layers", "d_model", "d_ff", "n_heads")}
         degrees = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_size", "n_microbatches")
         words = {name: number(getattr(plan, name)) for name in (*degrees, "recompute_full")}
-        return {**sizes, "plan": words, **figures(self.values, self.setting), "converged": self.converged}
+        return {**sizes, "plan": words, **self.problem.figures(self.values), "converged": self.converged}
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class DesignChoice:
         prices: d ln objective / d ln of every bound and resource, at the continuous optimum [1].
         goals: objective and bounds.
         trajectory: objective of every start of the rough search [step, start].
+        path: points of every start along the rough search [step, start, coordinate].
     """
 
     rounded: Rounded
@@ -66,6 +64,7 @@ class DesignChoice:
     prices: dict[str, float]
     goals: Goals = field(repr=False)
     trajectory: np.ndarray = field(repr=False)
+    path: np.ndarray = field(repr=False)
 
     @property
     def gap(self) -> float:
@@ -96,11 +95,11 @@ class DesignChoice:
         sizes = {name: round(number(getattr(shape, name))) for name in ("n_layers", "d_model", "d_ff", "n_heads")}
         more = ("n_kv_heads", "head_dim", "seq_len", "vocab_size", "n_experts", "moe_top_k", "d_ff_expert")
         sizes |= {name: round(number(getattr(shape, name))) for name in more}
-        objective = [name for name, weight in zip(QUANTITIES, self.goals.weights, strict=True) if weight]
+        objective = [name for name, weight in zip(self.goals.names, self.goals.weights, strict=True) if weight]
         return {
             **sizes,
             "plan": self.rounded.plan.words(),
-            **figures(self.rounded.values, self.relaxed.setting),
+            **self.relaxed.problem.figures(self.rounded.values),
             "objective": objective,
             "gradient_norm": self.relaxed.residual,
             "relaxed_optimum": self.relaxed.to_json(),
@@ -120,24 +119,7 @@ class DesignChoice:
             [
                 f"{document['params']:.4g} parameters: {sizes}",
                 f"plan: {plan}",
-                f"loss {document['loss']:.4f} in {document['training_days']:.1f} days, {document['tokens']:.3g} tokens",
+                self.relaxed.problem.outcome(self.rounded.values),
                 self.certificate,
             ]
         )
-
-
-def figures(values: np.ndarray, setting: Setting) -> dict[str, float]:
-    """Quantities of a design in the units of the outside."""
-    plain = dict(zip(QUANTITIES, np.exp(values).tolist(), strict=True))
-    return {
-        "params": plain["params"],
-        "tokens": plain["tokens"],
-        "loss": plain["excess_loss"] + number(setting.laws.loss.irreducible),
-        "global_batch_tokens": plain["batch"],
-        "critical_batch_tokens": plain["batch"] / plain["batch_over_critical"],
-        "step_time_s": plain["step_time"],
-        "training_days": plain["time"] / DAY,
-        "chip_hours": plain["time"] * number(setting.cluster.n_chips) / HOUR,
-        "energy_mwh": plain["energy"] / JOULE_PER_MWH,
-        "memory_gb": plain["memory"] / 1e9,
-    }

@@ -5,6 +5,7 @@ cube then obeys all linear bounds, `dp * tp * pp * cp = n_chips`, `pp * vpp <= L
 the only constraints left are those on time, loss and memory.
 """
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -35,12 +36,12 @@ class Design(NamedTuple):
     Attributes:
         model: the transformer.
         plan: degrees and batch.
-        small_batch_tokens: tokens that the run would need with small batches [token].
+        small_batch_tokens: tokens that the run would need with small batches; nan where its length is open [token].
     """
 
     model: Transformer
     plan: Plan
-    small_batch_tokens: Array
+    small_batch_tokens: ArrayLike = math.nan
 
 
 def _between(share: Array, name: str) -> Array:

@@ -1,4 +1,4 @@
-"""Integer designs: models and plans that a framework can run, near any continuous wish."""
+"""Integer designs: models and plans that a framework can run, near any continuous one."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxscale._arrays import number, with_fields
-from jaxscale.designs.shape_lattice import TILE, at_whole_sizes
+from jaxscale.designs.whole_sizes import TILE, at_whole_sizes
 from jaxscale.plan.plan import Plan
 from jaxscale.plan.rules import obeys
 from jaxscale.plans.enumerate import divisors
@@ -16,8 +16,8 @@ from jaxscale.plans.relaxation import INTERLEAVING
 from jaxscale.workload import Transformer
 
 
-class Wish(NamedTuple):
-    """What a design should be like; `realise` turns it into the nearest valid one.
+class Candidate(NamedTuple):
+    """Sizes and degrees of a design, sizes before rounding; `round_candidates` gives the nearest valid design.
 
     Attributes:
         d_model: width [1].
@@ -48,56 +48,60 @@ class Wish(NamedTuple):
     recompute: bool
 
 
-def possible(wishes: Sequence[Wish], template: Transformer, n_chips: int, domain_size: float) -> list[Wish]:
-    """The wishes whose degrees can be had on chips in domains of a size; their own sizes are rounded later."""
-    if not wishes:
+def possible(
+    candidates: Sequence[Candidate], template: Transformer, n_chips: int, domain_size: float
+) -> list[Candidate]:
+    """Candidates whose degrees obey the rules on chips in scale-up domains of a size."""
+    if not candidates:
         return []
-    w = _columns(wishes)
-    degrees = {name: w[name] for name in ("tp", "cp", "pp", "vpp", "ep", "zero_stage")}
-    degrees["dp"] = np.maximum(n_chips // (w["tp"] * w["cp"] * w["pp"]), 1)
-    # Heads, widths, layers and batch of the wishes are rounded to what their degrees divide.
+    c = _columns(candidates)
+    degrees = {name: c[name] for name in ("tp", "cp", "pp", "vpp", "ep", "zero_stage")}
+    degrees["dp"] = np.maximum(n_chips // (c["tp"] * c["cp"] * c["pp"]), 1)
+    # Heads, widths, layers and batch are rounded later, to what the degrees divide.
     kept = {"seq_len": number(template.seq_len), "n_experts": number(template.n_experts)}
     valid = obeys({**degrees, **kept, "n_chips": n_chips, "domain_size": domain_size})
-    return [wish for wish, is_valid in zip(wishes, valid, strict=True) if is_valid]
+    return [candidate for candidate, is_valid in zip(candidates, valid, strict=True) if is_valid]
 
 
-def realise(wishes: Sequence[Wish], template: Transformer, n_chips: int, head_dim: int) -> tuple[Transformer, Plan]:
-    """The designs nearest to possible wishes.
+def round_candidates(
+    candidates: Sequence[Candidate], template: Transformer, n_chips: int, head_dim: int
+) -> tuple[Transformer, Plan]:
+    """Whole models and plans nearest to possible candidates.
 
     Args:
-        wishes: degrees are taken as they are, sizes are rounded to what the degrees divide.
+        candidates: degrees are taken as they are, sizes are rounded to what the degrees divide.
         template: proportions that are kept.
         n_chips: all of which the plans use [1].
         head_dim: width of a head [1].
 
     Returns:
-        Models and plans of whole numbers, stacked [wish].
+        Models and plans of whole numbers, stacked [candidate].
     """
-    w = _columns(wishes)
-    dp = n_chips // (w["tp"] * w["cp"] * w["pp"])
-    d_model = _multiple(w["d_model"], np.lcm(TILE, head_dim * w["tp"]))
-    n_layers = _multiple(w["n_layers"], w["pp"] * w["vpp"])
-    micro_batch = np.maximum(np.round(w["micro_batch_size"]), 1.0)
-    n_microbatches = _multiple(w["batch"] / (micro_batch * dp), np.where(w["vpp"] > 1, w["pp"], 1))
-    models = _shapes(template, d_model, n_layers, w["mlp_ratio"], head_dim, w["tp"])
-    degrees: dict[str, Any] = {name: w[name] for name in ("tp", "pp", "vpp", "cp", "ep", "zero_stage")}
+    c = _columns(candidates)
+    dp = n_chips // (c["tp"] * c["cp"] * c["pp"])
+    d_model = _multiple(c["d_model"], np.lcm(TILE, head_dim * c["tp"]))
+    n_layers = _multiple(c["n_layers"], c["pp"] * c["vpp"])
+    micro_batch = np.maximum(np.round(c["micro_batch_size"]), 1.0)
+    n_microbatches = _multiple(c["batch"] / (micro_batch * dp), np.where(c["vpp"] > 1, c["pp"], 1))
+    models = _shapes(template, d_model, n_layers, c["mlp_ratio"], head_dim, c["tp"])
+    degrees: dict[str, Any] = {name: c[name] for name in ("tp", "pp", "vpp", "cp", "ep", "zero_stage")}
     degrees |= {"dp": dp, "shard_group": dp, "micro_batch_size": micro_batch, "n_microbatches": n_microbatches}
-    degrees |= {"sequence_parallel": w["tp"] > 1, "recompute_full": w["recompute"]}
-    plans = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], len(wishes), axis=0), Plan())
+    degrees |= {"sequence_parallel": c["tp"] > 1, "recompute_full": c["recompute"]}
+    plans = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], len(candidates), axis=0), Plan())
     return models, with_fields(plans, {name: np.asarray(value, float) for name, value in degrees.items()})
 
 
-def pick(stacked: Any, row: int) -> Any:
+def row_of(stacked: Any, row: int) -> Any:
     """One module of plain numbers out of stacked ones."""
     return jax.tree.map(lambda leaf: float(leaf[row]) if leaf.ndim == 1 else leaf[row], stacked)
 
 
-def _columns(wishes: Sequence[Wish]) -> dict[str, np.ndarray]:
-    floats = np.asarray(wishes, float).T
+def _columns(candidates: Sequence[Candidate]) -> dict[str, np.ndarray]:
+    floats = np.asarray(candidates, float).T
     whole = ("tp", "cp", "pp", "vpp", "ep", "zero_stage", "recompute")
     return {
         name: column.astype(np.int64) if name in whole else column
-        for name, column in zip(Wish._fields, floats, strict=True)
+        for name, column in zip(Candidate._fields, floats, strict=True)
     }
 
 
@@ -115,36 +119,36 @@ def _shapes(
     return with_fields(at_whole_sizes(template, d_model, n_layers, head_dim, tp), changes)
 
 
-def neighbours(wish: Wish, n_chips: int, template: Transformer) -> list[Wish]:
-    """Wishes one or two moves away, every degree to its next divisors and every size up and down.
+def neighbouring(candidate: Candidate, n_chips: int, template: Transformer) -> list[Candidate]:
+    """Candidates one or two moves away, every degree to its next divisors and every size up and down.
 
     Args:
-        wish: where to look around.
+        candidate: where to look around.
         n_chips: its divisors are the degrees.
         template: for the number of experts.
 
     Returns:
         Singles and pairs of moves.
     """
-    singles = _moves(wish, n_chips, round(number(template.n_experts)))
-    pairs = [wish._replace(**{**first, **second}) for i, first in enumerate(singles) for second in singles[:i]]
-    return [*(wish._replace(**move) for move in singles), *pairs]
+    singles = _moves(candidate, n_chips, round(number(template.n_experts)))
+    pairs = [candidate._replace(**{**first, **second}) for i, first in enumerate(singles) for second in singles[:i]]
+    return [*(candidate._replace(**move) for move in singles), *pairs]
 
 
-def _moves(wish: Wish, n_chips: int, experts: int) -> list[dict[str, Any]]:
+def _moves(candidate: Candidate, n_chips: int, experts: int) -> list[dict[str, Any]]:
     degrees = divisors(n_chips)
     around = {"tp": degrees, "cp": degrees, "pp": degrees, "ep": divisors(experts), "vpp": np.asarray(INTERLEAVING)}
     moves: list[dict[str, Any]] = []
     for name, options in around.items():
-        current = getattr(wish, name)
+        current = getattr(candidate, name)
         moves += [{name: int(value)} for value in (*options[options < current][-1:], *options[options > current][:1])]
-    width = TILE * max(round(wish.d_model / TILE / 16.0), 1)
-    moves += [{"d_model": wish.d_model + width}, {"d_model": max(wish.d_model - width, float(TILE))}]
-    deeper = max(wish.pp * wish.vpp, 1)
-    moves += [{"n_layers": wish.n_layers + deeper}, {"n_layers": max(wish.n_layers - deeper, float(deeper))}]
+    width = TILE * max(round(candidate.d_model / TILE / 16.0), 1)
+    moves += [{"d_model": candidate.d_model + width}, {"d_model": max(candidate.d_model - width, float(TILE))}]
+    deeper = max(candidate.pp * candidate.vpp, 1)
+    moves += [{"n_layers": candidate.n_layers + deeper}, {"n_layers": max(candidate.n_layers - deeper, float(deeper))}]
     for name, factor in (("mlp_ratio", 1.06), ("batch", 1.06), ("batch", 1.5), ("micro_batch_size", 2.0)):
-        moves += [{name: getattr(wish, name) * factor}, {name: getattr(wish, name) / factor}]
-    return [*moves, {"zero_stage": 4 - wish.zero_stage}, {"recompute": not wish.recompute}]
+        moves += [{name: getattr(candidate, name) * factor}, {name: getattr(candidate, name) / factor}]
+    return [*moves, {"zero_stage": 4 - candidate.zero_stage}, {"recompute": not candidate.recompute}]
 
 
 def nearest_degrees(wanted: float, whole: int, count: int) -> list[int]:

@@ -8,7 +8,6 @@ from jaxtyping import Float
 
 from jaxscale.designs.design_result import RelaxedDesign
 from jaxscale.designs.design_space import Design
-from jaxscale.designs.quantities import QUANTITIES
 from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.interior_point import polish
@@ -19,7 +18,7 @@ class Front(NamedTuple):
 
     Attributes:
         bounds: value of the bound [front].
-        quantities: in SI units, by name of `QUANTITIES`, each [front].
+        quantities: in SI units, by name of the goals, each [front].
         prices: d ln objective / d ln bound [front].
         residuals: KKT residuals; a large one marks a point not to be trusted [front].
         designs: the continuous designs.
@@ -38,20 +37,20 @@ def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Seque
     Args:
         relaxed: an optimum to start from.
         wanted: its goals.
-        name: the bound that varies, of `QUANTITIES`.
+        name: the bound that varies, of the goals.
         bounds: its values, SI units, in order.
 
     Returns:
         The front as arrays.
     """
-    point, setting, index = relaxed.point, Problems.of([relaxed.setting]), QUANTITIES.index(name)
+    point, problem, index = relaxed.point, Problems.of([relaxed.problem]), wanted.names.index(name)
     values, prices, residuals, designs = [], [], [], []
     for bound in bounds:
-        optimum = polish(point[None], setting, wanted.with_bound(name, float(np.log(bound))))
+        optimum = polish(point[None], problem, wanted.with_bound(name, float(np.log(bound))))
         point = optimum.point[0]
         values.append(np.exp(optimum.values[0]))
         prices.append(-optimum.multipliers[0, index])
         residuals.append(optimum.residual[0])
-        designs.append(relaxed.setting.design_at(point))
-    columns = dict(zip(QUANTITIES, np.asarray(values).T, strict=True))
+        designs.append(relaxed.problem.design_at(point))
+    columns = dict(zip(wanted.names, np.asarray(values).T, strict=True))
     return Front(np.asarray(bounds, float), columns, np.asarray(prices), np.asarray(residuals), designs)

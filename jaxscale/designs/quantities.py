@@ -1,12 +1,13 @@
-"""What a design is judged by: logarithms of time, loss, energy, memory and sizes."""
+"""Quantities of a design: logarithms of time, loss, energy, memory and sizes of a training run."""
 
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
+from jaxscale._arrays import as_float, number
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.designs.design_space import Design, design_at
 from jaxscale.designs.time_to_loss import Laws, run_figures
@@ -15,6 +16,7 @@ from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE, Family
 from jaxscale.power import mean_chip_power
 from jaxscale.step import step_and_memory, tokens_per_step
+from jaxscale.units import DAY, HOUR
 from jaxscale.workload import Transformer, n_params
 
 QUANTITIES: tuple[str, ...] = (
@@ -32,11 +34,12 @@ QUANTITIES: tuple[str, ...] = (
 """Natural logarithms, SI units; `excess_loss` is above the irreducible one, `memory` that of the fullest chip, and an
 upper bound on `inverse_params` is a lower one on the parameters."""
 
-N_QUANTITIES = len(QUANTITIES)
+JOULE_PER_MWH = 3.6e9
+"""Joules of a megawatt hour [J]."""
 
 
-class Setting(eqx.Module):
-    """What a design is judged in; every leaf an array.
+class DesignProblem(eqx.Module):
+    """A search over models, batches and plans; every leaf an array.
 
     Attributes:
         template: proportions of the model.
@@ -63,9 +66,30 @@ class Setting(eqx.Module):
         design = self.design_at(point)
         return quantities(design, costs(design.model, design.plan, self, TEMPERATURE), self)
 
+    def figures(self, values: Float[ArrayLike, " quantity"]) -> dict[str, float]:
+        """Quantities of a design in the units of documents."""
+        plain = dict(zip(QUANTITIES, np.exp(values).tolist(), strict=True))
+        return {
+            "params": plain["params"],
+            "tokens": plain["tokens"],
+            "loss": plain["excess_loss"] + number(self.laws.loss.irreducible),
+            "global_batch_tokens": plain["batch"],
+            "critical_batch_tokens": plain["batch"] / plain["batch_over_critical"],
+            "step_time_s": plain["step_time"],
+            "training_days": plain["time"] / DAY,
+            "chip_hours": plain["time"] * number(self.cluster.n_chips) / HOUR,
+            "energy_mwh": plain["energy"] / JOULE_PER_MWH,
+            "memory_gb": plain["memory"] / 1e9,
+        }
+
+    def outcome(self, values: Float[ArrayLike, " quantity"]) -> str:
+        """Loss, time and tokens of a design in a few words."""
+        run = self.figures(values)
+        return f"loss {run['loss']:.4f} in {run['training_days']:.1f} days, {run['tokens']:.3g} tokens"
+
 
 class Costs(NamedTuple):
-    """What a design costs, whatever the number of its tokens.
+    """Costs of a design that do not depend on the number of its tokens.
 
     Attributes:
         step_seconds: of one step [s].
@@ -78,24 +102,24 @@ class Costs(NamedTuple):
     peak: Array
 
 
-def costs(model: Transformer, plan: Plan, setting: Setting, temperature: float) -> Costs:
+def costs(model: Transformer, plan: Plan, problem: DesignProblem, temperature: float) -> Costs:
     """Step time, power and memory of a model under a plan."""
-    times, peak = step_and_memory(model, plan, setting.cluster, setting.coefficients, temperature)
-    power = setting.cluster.n_chips * mean_chip_power(times, setting.cluster.chip, setting.laws.power)
+    times, peak = step_and_memory(model, plan, problem.cluster, problem.coefficients, temperature)
+    power = problem.cluster.n_chips * mean_chip_power(times, problem.cluster.chip, problem.laws.power)
     return Costs(times.total, power, peak.total)
 
 
-def quantities(design: Design, spent: Costs, setting: Setting) -> Float[Array, " quantity"]:
+def quantities(design: Design, spent: Costs, problem: DesignProblem) -> Float[Array, " quantity"]:
     """Logarithms of all `QUANTITIES` of one design."""
     batch = tokens_per_step(design.model, design.plan)
     run = run_figures(
         design.model,
-        setting.template,
-        setting.laws,
+        problem.template,
+        problem.laws,
         small_batch_tokens=design.small_batch_tokens,
         batch_tokens=batch,
         step_seconds=spent.step_seconds,
-        n_chips=setting.cluster.n_chips,
+        n_chips=problem.cluster.n_chips,
     )
     values = {
         "time": run.seconds,

@@ -11,8 +11,15 @@ from jaxtyping import Array, ArrayLike
 from jaxscale._arrays import number
 from jaxscale._compile import filter_jit
 from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
-from jaxscale.designs.integer_designs import Wish, nearest_degrees, neighbours, pick, possible, realise
-from jaxscale.designs.quantities import QUANTITIES, Setting, costs, quantities
+from jaxscale.designs.integer_designs import (
+    Candidate,
+    nearest_degrees,
+    neighbouring,
+    possible,
+    round_candidates,
+    row_of,
+)
+from jaxscale.designs.quantities import QUANTITIES, DesignProblem, costs, quantities
 from jaxscale.errors import InputError
 from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
 from jaxscale.optimise.goals import Goals
@@ -56,7 +63,7 @@ class Rounded(NamedTuple):
 @filter_jit
 def _block(
     rows: ArrayLike,
-    setting: Setting,
+    problem: DesignProblem,
     upper: ArrayLike,
     is_least_loss: ArrayLike,
     layout: LeafLayout,
@@ -67,10 +74,10 @@ def _block(
 
     def one(row: Array) -> Array:
         model, plan = layout.module(row)
-        spent = costs(model, plan, setting, temperature)
+        spent = costs(model, plan, problem, temperature)
 
         def at(log_tokens: Array) -> Array:
-            return quantities(Design(model, plan, jnp.exp(log_tokens)), spent, setting)
+            return quantities(Design(model, plan, jnp.exp(log_tokens)), spent, problem)
 
         def halve(_: Any, interval: tuple[Array, Array]) -> tuple[Array, Array]:
             middle = 0.5 * (interval[0] + interval[1])
@@ -90,25 +97,25 @@ def _block(
 
 
 def design_quantities(
-    designs: tuple[Transformer, Plan], setting: Setting, wanted: Goals, temperature: float = 0.0
+    designs: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goals, temperature: float = 0.0
 ) -> np.ndarray:
     """Log quantities of integer designs [design, quantity].
 
     Args:
         designs: models and plans, stacked [design].
-        setting: cluster, coefficients and laws.
+        problem: cluster, coefficients and laws.
         wanted: the bounds decide how long each is trained.
         temperature: 0 for the exact model, else its smoothing.
     """
     is_least_loss = np.asarray(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0, float)
     rows, layout = leaf_matrix(designs, len(designs[0].d_model))
-    fixed = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), setting)
+    fixed = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), problem)
     (values,) = in_blocks(_block, BLOCK, (rows,), fixed, wanted.upper, is_least_loss, layout, temperature)
     return values
 
 
-def wishes_near(design: Design, n_chips: int, template: Transformer) -> list[Wish]:
-    """Wishes on the lattice around a relaxed design, with every kind of sharding and recomputation."""
+def candidates_near(design: Design, n_chips: int, template: Transformer) -> list[Candidate]:
+    """Candidates on the lattice around a relaxed design, with every kind of sharding and recomputation."""
     model, plan = design.model, design.plan
     experts = round(number(template.n_experts))
     degrees = (
@@ -121,25 +128,21 @@ def wishes_near(design: Design, n_chips: int, template: Transformer) -> list[Wis
     batch, micro_batch = number(plan.global_batch_size_seqs), max(number(plan.micro_batch_size), 1.0)
     micro_batches = sorted({1.0, 2.0 ** np.floor(np.log2(micro_batch)), 2.0 ** np.ceil(np.log2(micro_batch))})
     ratio = number(model.d_ff / model.d_model) / number(template.d_ff / template.d_model)
-    wishes = []
+    candidates = []
     for tp, cp, pp, vpp, ep in itertools.product(*degrees):
         for stage, recompute, size in itertools.product((1, 3), (False, True), micro_batches):
             sizes = (number(model.d_model), number(model.n_layers), ratio, batch, size)
-            wishes.append(Wish(*sizes, tp, cp, pp, vpp, ep, stage, recompute))
-    return wishes
+            candidates.append(Candidate(*sizes, tp, cp, pp, vpp, ep, stage, recompute))
+    return candidates
 
 
-def round_design(
-    relaxed: list[Design], setting: Setting, wanted: Goals, *, n_chips: int, head_dim: int, n_steps: int = 40
-) -> Rounded:
+def round_design(relaxed: list[Design], problem: DesignProblem, wanted: Goals, n_steps: int = 40) -> Rounded:
     """The best integer design near relaxed ones.
 
     Args:
         relaxed: continuous designs, the best first.
-        setting: cluster, coefficients, laws and template.
+        problem: cluster, coefficients, laws and template.
         wanted: objective and bounds, kept by the exact model.
-        n_chips: chips [1].
-        head_dim: width of a head [1].
         n_steps: moves of the local search at most.
 
     Returns:
@@ -148,40 +151,41 @@ def round_design(
     Raises:
         InputError: no design looked at keeps them.
     """
-    seen: dict[Wish, float] = {}
-    template, domain_size = setting.template, number(setting.cluster.network.level(0)[0])
+    seen: dict[Candidate, float] = {}
+    n_chips, head_dim = round(number(problem.cluster.n_chips)), round(number(problem.head_dim))
+    template, domain_size = problem.template, number(problem.cluster.network.level(0)[0])
 
-    def score(wishes: list[Wish]) -> list[Wish]:
-        can_be = possible(list(dict.fromkeys(wishes)), template, n_chips, domain_size)
-        new = [wish for wish in can_be if wish not in seen]
+    def score(candidates: list[Candidate]) -> list[Candidate]:
+        can_be = possible(list(dict.fromkeys(candidates)), template, n_chips, domain_size)
+        new = [candidate for candidate in can_be if candidate not in seen]
         if new:
-            values = design_quantities(realise(new, template, n_chips, head_dim), setting, wanted)
+            values = design_quantities(round_candidates(new, template, n_chips, head_dim), problem, wanted)
             seen.update(zip(new, _merits(values, wanted).tolist(), strict=True))
         return can_be
 
-    score([wish for design in relaxed for wish in wishes_near(design, n_chips, template)])
+    score([candidate for design in relaxed for candidate in candidates_near(design, n_chips, template)])
     for start in _one_of_each_kind(seen):
         here = start
         for _ in range(n_steps):
-            around = score(neighbours(here, n_chips, template))
-            lowest = min(around, key=lambda wish: seen[wish], default=here)
+            around = score(neighbouring(here, n_chips, template))
+            lowest = min(around, key=lambda candidate: seen[candidate], default=here)
             if not seen[lowest] < seen[here] - 1e-9:
                 break
             here = lowest
-    best = realise([min(seen, key=lambda wish: seen[wish])], template, n_chips, head_dim)
-    (values,) = design_quantities(best, setting, wanted)
+    best = round_candidates([min(seen, key=lambda candidate: seen[candidate])], template, n_chips, head_dim)
+    (values,) = design_quantities(best, problem, wanted)
     if wanted.residuals(values).max() > SLACK:
         raise InputError(_impossible(values, wanted))
-    (smooth,) = design_quantities(best, setting, wanted, TEMPERATURE)
+    (smooth,) = design_quantities(best, problem, wanted, TEMPERATURE)
     objectives = float(wanted.objective(values)), float(wanted.objective(smooth))
-    return Rounded(pick(best[0], 0), pick(best[1], 0), values, *objectives, len(seen))
+    return Rounded(row_of(best[0], 0), row_of(best[1], 0), values, *objectives, len(seen))
 
 
-def _one_of_each_kind(seen: dict[Wish, float]) -> list[Wish]:
+def _one_of_each_kind(seen: dict[Candidate, float]) -> list[Candidate]:
     """The best design of each kind of sharding, recomputation and pipelining; the best kinds first."""
-    best: dict[tuple[int, bool, bool], Wish] = {}
-    for wish in sorted(seen, key=lambda wish: seen[wish]):
-        best.setdefault((wish.zero_stage, wish.recompute, wish.pp > 1), wish)
+    best: dict[tuple[int, bool, bool], Candidate] = {}
+    for candidate in sorted(seen, key=lambda candidate: seen[candidate]):
+        best.setdefault((candidate.zero_stage, candidate.recompute, candidate.pp > 1), candidate)
     return list(best.values())[:KINDS]
 
 

@@ -5,20 +5,23 @@ point and multipliers held: $dF^*/dp = \partial f/\partial p + \sum_j \lambda_j\
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import numpy as np
 
-from jaxscale.designs.quantities import QUANTITIES, Setting
+from jaxscale.designs.quantities import DesignProblem
+from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.problems import Optimum
 
+AnyProblem = TypeVar("AnyProblem", bound=eqx.Module)
+
 STEP = 1e-4
 """Log change of a resource in the central difference [1]."""
 
-Path = Callable[[Setting], Any]
+Path = Callable[[Any], Any]
 
 RESOURCES: dict[str, tuple[Path, int | None]] = {
     "n_chips": (lambda s: s.cluster.n_chips, None),
@@ -28,34 +31,37 @@ RESOURCES: dict[str, tuple[Path, int | None]] = {
     "scale_out_bandwidth": (lambda s: s.cluster.network.bandwidth, 1),
     "scale_up_latency": (lambda s: s.cluster.network.latency, 0),
     "scale_out_latency": (lambda s: s.cluster.network.latency, 1),
-    "failure_rate": (lambda s: s.laws.failure.failures_per_chip_second, None),
 }
-"""Numbers of the setting whose price is asked for, by name; an index picks one network level."""
+"""Numbers of a problem whose price is asked for, by name; an index picks one network level."""
+
+RUN_RESOURCES = {**RESOURCES, "failure_rate": (lambda s: s.laws.failure.failures_per_chip_second, None)}
+"""The same of a problem that knows the length of the run."""
 
 
-def with_more(setting: Setting, resource: str, log_change: float) -> Setting:
-    """The setting with more (or less) of one resource."""
-    path, index = RESOURCES[resource]
-    values = np.array(path(setting), float)
+def with_more(problem: AnyProblem, resource: str, log_change: float) -> AnyProblem:
+    """The problem with more (or less) of one resource."""
+    path, index = RUN_RESOURCES[resource]
+    values = np.array(path(problem), float)
     values[... if index is None else (..., index)] *= np.exp(log_change)
-    return eqx.tree_at(path, setting, values)
+    return eqx.tree_at(path, problem, values)
 
 
-def shadow_prices(optimum: Optimum, row: int, setting: Setting, wanted: Goals) -> dict[str, float]:
+def shadow_prices(optimum: Optimum, row: int, problem: DesignProblem | ShapeProblem, wanted: Goals) -> dict[str, float]:
     """Elasticity of the best objective in every bound and resource.
 
     Args:
         optimum: where the Lagrangian is stationary.
         row: which candidate.
-        setting: its setting.
+        problem: of which it is the optimum.
         wanted: objective and bounds.
 
     Returns:
-        d ln objective / d ln bound for each bound, and d ln objective / d ln resource for each of `RESOURCES` [1].
+        d ln objective / d ln bound for each bound, then d ln objective / d ln resource for each resource [1].
     """
     multipliers = optimum.multipliers[row]
-    prices = {f"bound_on_{QUANTITIES[index]}": -float(multipliers[index]) for index in wanted.bounded()}
-    changed = [with_more(setting, name, sign * STEP) for name in RESOURCES for sign in (1.0, -1.0)]
+    prices = {f"bound_on_{wanted.names[index]}": -float(multipliers[index]) for index in wanted.bounded()}
+    resources = RUN_RESOURCES if isinstance(problem, DesignProblem) else RESOURCES
+    changed = [with_more(problem, name, sign * STEP) for name in resources for sign in (1.0, -1.0)]
     values = Problems.of(changed).values(np.repeat(optimum.point[row][None], len(changed), axis=0))
     slopes = (values[0::2] - values[1::2]) @ (wanted.weights + multipliers) / (2.0 * STEP)
-    return {**prices, **{name: float(slope) for name, slope in zip(RESOURCES, slopes, strict=True)}}
+    return {**prices, **{name: float(slope) for name, slope in zip(resources, slopes, strict=True)}}

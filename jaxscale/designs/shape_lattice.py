@@ -1,73 +1,109 @@
-"""Every integer shape near a number of parameters, scored by the exact model in one `vmap`."""
+"""Integer shapes near a number of parameters under a fixed plan, all judged by the exact model in one `vmap`."""
 
-import functools
 import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import number, with_fields
 from jaxscale._compile import filter_jit
-from jaxscale.designs.relaxed_shape import LAYER_SHARES, WIDTH_FIELDS, depth_of
-from jaxscale.designs.shape_problem import ShapeProblem, log_objective
+from jaxscale.designs.budgets import PARAMS_TOLERANCE
+from jaxscale.designs.design_space import Design
+from jaxscale.designs.integer_designs import row_of
+from jaxscale.designs.relaxed_shape import WIDTH_FIELDS, depth_of
+from jaxscale.designs.rounding import Rounded
+from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
+from jaxscale.designs.whole_sizes import TILE, at_whole_sizes
 from jaxscale.errors import InputError
-from jaxscale.plan.rules import shares_key_values
-from jaxscale.plans.enumerate import divisors
-from jaxscale.step import step_and_memory
-from jaxscale.workload import Transformer, n_params
-
-TILE = 128
-"""Widths are multiples of this: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""
+from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
+from jaxscale.optimise.goals import Goals
+from jaxscale.plans.relaxation import TEMPERATURE
+from jaxscale.workload import Transformer
 
 WIDEST = 4.0
 """The lattice reaches this many times the relaxed optimum's width [1]."""
 
+BLOCK = 128
+"""Shapes per call of the exact model [shape]."""
 
-class Lattice(NamedTuple):
-    """Integer shapes and the best of them.
+
+class ShapeLattice(NamedTuple):
+    """Integer shapes, judged.
 
     Attributes:
-        d_model: widths [shape].
-        n_layers: depths [shape].
-        params: parameters [shape].
-        step_time: exact model [s], [shape].
-        objective: log time to the same loss, per parameter asked for, exact model [shape].
+        models: stacked [shape].
+        values: log quantities by the exact model [shape, quantity].
         admitted: close enough in parameters, and within memory [shape].
-        model: the best shape.
-        best: its row.
     """
 
-    d_model: Float[np.ndarray, " shape"]
-    n_layers: Float[np.ndarray, " shape"]
-    params: Float[np.ndarray, " shape"]
-    step_time: Float[np.ndarray, " shape"]
-    objective: Float[np.ndarray, " shape"]
+    models: Transformer
+    values: Float[np.ndarray, "shape quantity"]
     admitted: np.ndarray
-    model: Transformer
-    best: int
 
     @property
-    def figures(self) -> dict[str, float]:
-        """Numbers of the best shape."""
-        names = {"d_model": self.d_model, "n_layers": self.n_layers, "params": self.params}
-        names |= {"step_time_s": self.step_time, "objective": self.objective}
-        return {name: float(column[self.best]) for name, column in names.items()}
+    def best(self) -> int:
+        """Row of the admitted shape that reaches a loss soonest."""
+        times = self.values[:, SHAPE_QUANTITIES.index("time_to_loss")]
+        return int(np.argmin(np.where(self.admitted, times, np.inf)))
+
+
+def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals, tolerance: float) -> ShapeLattice:
+    """Integer shapes on either side of the curve of constant parameters.
+
+    A shape with a few more parameters than asked for takes longer but learns more: times are compared per parameter.
+
+    Args:
+        problem: the search.
+        width: of the relaxed optimum [1].
+        wanted: bounds that shapes keep.
+        tolerance: how far the parameters may be off, relative; the nearest shapes count where none is that near [1].
+
+    Returns:
+        The lattice; without shapes where the plan has more chunks than there are layers.
+    """
+    models = integer_shapes(problem, width)
+    values = shape_quantities(models, problem)
+    fits = (wanted.residuals(values) <= 0.0).all(axis=-1)
+    off = np.abs(values[:, SHAPE_QUANTITIES.index("params")] - math.log(number(problem.params)))
+    nearest = np.min(off[fits], initial=np.inf)
+    return ShapeLattice(models, values, fits & (off <= max(tolerance, 1.001 * nearest)))
+
+
+def round_shape(relaxed: list[Design], problem: ShapeProblem, wanted: Goals) -> Rounded:
+    """The best integer shape near the best of relaxed ones.
+
+    Args:
+        relaxed: continuous designs, the best first.
+        problem: the search.
+        wanted: objective and bounds, kept by the exact model.
+
+    Returns:
+        The design, which keeps every bound.
+
+    Raises:
+        InputError: no shape obeys the plan, or none keeps the bounds.
+    """
+    lattice = shape_lattice(problem, number(relaxed[0].model.d_model), wanted, PARAMS_TOLERANCE)
+    if not len(lattice.values):
+        chunks = number(problem.plan.pp * problem.plan.vpp)
+        raise InputError(f"no integer shape: pp * vpp = {chunks:g} exceeds the layers")
+    if not lattice.admitted.any():
+        limit = math.exp(wanted.bound("memory")) / 1e9
+        raise InputError(f"no shape of {number(problem.params):.3g} parameters fits in {limit:.1f} GB with this plan")
+    best = lattice.best
+    model, values = row_of(lattice.models, best), lattice.values[best]
+    (smooth,) = shape_quantities(jax.tree.map(lambda leaf: leaf[best, None], lattice.models), problem, TEMPERATURE)
+    objectives = float(wanted.objective(values)), float(wanted.objective(smooth))
+    return Rounded(model, problem.plan, values, *objectives, len(lattice.values))
 
 
 def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
-    """Integer shapes on either side of the curve of constant parameters, as one batched model.
+    """Integer shapes next to the curve of constant parameters, up to a few times a width, stacked [shape].
 
     Heads divide over tp, layers over pp * vpp, widths of MLPs over tiles and tp; key/value heads divide the heads.
-
-    Args:
-        problem: template and plan.
-        width: relaxed optimum [1].
-
-    Returns:
-        Models [shape].
     """
     template, plan = problem.template, problem.plan
     head_dim, tp = round(number(problem.head_dim)), round(number(plan.tp))
@@ -83,95 +119,30 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     return _batched(template, d_model[possible], n_layers[possible], head_dim, tp)
 
 
+def shape_quantities(models: Transformer, problem: ShapeProblem, temperature: float = 0.0) -> np.ndarray:
+    """Log quantities of models under the plan of a problem [shape, quantity].
+
+    Args:
+        models: stacked [shape].
+        problem: plan, cluster, coefficients and law.
+        temperature: 0 for the exact model, else its smoothing.
+    """
+    rows, layout = leaf_matrix(models, len(models.d_model))
+    if not len(rows):
+        return np.zeros((0, len(SHAPE_QUANTITIES)))
+    fixed = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), problem)
+    (values,) = in_blocks(_block, BLOCK, (rows,), fixed, layout, temperature)
+    return values
+
+
+@filter_jit
+def _block(rows: ArrayLike, problem: ShapeProblem, layout: LeafLayout, temperature: float) -> tuple[Array]:
+    return (jax.vmap(lambda row: problem.quantities(layout.module(row), temperature))(jnp.asarray(rows)),)
+
+
 def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tp: int) -> Transformer:
     tile = math.lcm(TILE, tp)
     wider = d_model / number(template.d_model)
     widths = {name: tile * np.round(number(getattr(template, name)) * wider / tile) for name in WIDTH_FIELDS}
     model = with_fields(at_whole_sizes(template, d_model, n_layers, head_dim, np.full(len(d_model), tp)), widths)
-    dtype = jnp.result_type(float)
-    return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), model)
-
-
-def at_whole_sizes(
-    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tp: np.ndarray
-) -> Transformer:
-    """The template at whole widths and depths: heads that divide each other and suit tp, whole layers of each kind.
-
-    Args:
-        template: proportions that are kept; widths of MLPs and the like stay as they are.
-        d_model: d, whole multiples of `head_dim` [shape].
-        n_layers: L, whole [shape].
-        head_dim: width of a head [1].
-        tp: tensor-parallel degrees, which divide the heads [shape].
-
-    Returns:
-        Models, stacked [shape].
-    """
-    n_heads, scale = d_model / head_dim, head_dim / number(template.head_dim)
-    share = number(template.n_kv_heads / template.n_heads)
-    changes = {
-        "d_model": d_model,
-        "n_layers": n_layers,
-        "n_heads": n_heads,
-        "n_kv_heads": np.asarray([_kv_heads(h, t, share) for h, t in zip(n_heads.tolist(), tp.tolist(), strict=True)]),
-        "head_dim": np.full_like(d_model, head_dim),
-        "v_head_dim": np.full_like(d_model, number(template.v_head_dim) * scale),
-        "rope_head_dim": np.full_like(d_model, number(template.rope_head_dim) * scale),
-    }
-    for name in LAYER_SHARES:
-        changes[name] = np.round(number(getattr(template, name)) * n_layers) / n_layers
-    return with_fields(jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template), changes)
-
-
-@functools.lru_cache(maxsize=4096)
-def _kv_heads(heads: float, tp: int, share: float) -> float:
-    """Divisor of the heads, nearest to a share of them, that tensor-parallel ranks hold in whole heads or copies."""
-    options = divisors(heads)
-    options = options[shares_key_values(tp, options)]
-    return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])
-
-
-@filter_jit
-def _score(models: Transformer, problem: ShapeProblem) -> tuple[Array, ...]:
-    def one(model: Transformer) -> tuple[Array, ...]:
-        times, peak = step_and_memory(model, problem.plan, problem.cluster, problem.coefficients)
-        objective = log_objective(model, problem, 0.0) - jnp.log(n_params(model) / problem.params)
-        return n_params(model), times.total, objective, peak.fits
-
-    return jax.vmap(one)(models)
-
-
-def best_integer(problem: ShapeProblem, width: float, tolerance: float) -> Lattice:
-    """The best integer shape of the lattice.
-
-    A shape with a few more parameters than asked for takes longer but learns more: times are compared per parameter.
-
-    Args:
-        problem: what is searched.
-        width: relaxed optimum [1].
-        tolerance: how far the parameters may be off, relative; the nearest shapes count where none is that near [1].
-
-    Returns:
-        The lattice with its best shape.
-
-    Raises:
-        InputError: no shape obeys the plan and fits in memory.
-    """
-    models = integer_shapes(problem, width)
-    count = np.size(models.d_model)
-    if not count:
-        raise InputError(
-            f"no integer shape: pp * vpp = {number(problem.plan.pp * problem.plan.vpp):g} exceeds the layers"
-        )
-    size = 1 << (count - 1).bit_length()
-    padded = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[:1], size - count)]), models)
-    params, seconds, objective, fits = (np.asarray(c)[:count] for c in _score(padded, problem))
-    if not fits.any():
-        capacity = number(problem.cluster.chip.hbm_bytes) / 1e9
-        raise InputError(f"no shape of {number(problem.params):.3g} parameters fits in {capacity:g} GB with this plan")
-    off = np.abs(np.log(params / number(problem.params)))
-    near = off <= max(tolerance, 1.001 * float(np.min(off[fits])))
-    best = int(np.argmin(np.where(near & fits, objective, np.inf)))
-    model = jax.tree.map(lambda leaf: number(leaf[best]), models)
-    widths, depths = np.asarray(models.d_model), np.asarray(models.n_layers)
-    return Lattice(widths, depths, params, seconds, objective, near & fits, model, best)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, float), model)

@@ -1,24 +1,40 @@
-"""Width against depth at a fixed number of parameters, cluster and plan: problem and objective."""
+r"""Width against depth at a fixed number of parameters, on a fixed cluster and plan.
+
+The objective is the time to a given loss: a shape that raises the loss by a share $p$ needs $(1 + p)^{1/\gamma}$ times
+the training compute to make up for it ($L \sim T^{-\gamma}$), so that
+
+$$ \min_d \; \ln \frac{t_\mathrm{step}(d, L(d))}{B S} + \frac1\gamma \ln(1 + p(d / L)), \qquad N(d, L(d)) = N . $$
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._arrays import as_float
 from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.designs.design_space import Design
 from jaxscale.designs.relaxed_shape import depth_of, stretched
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import ShapeLaw
 from jaxscale.plan.plan import Plan
-from jaxscale.step import step_time, tokens_per_step
-from jaxscale.workload import Transformer
+from jaxscale.plans.relaxation import TEMPERATURE
+from jaxscale.step import step_and_memory, tokens_per_step
+from jaxscale.workload import Transformer, n_params
+
+SHAPE_QUANTITIES = ("time_to_loss", "memory", "step_time", "params")
+"""Natural logarithms; `time_to_loss` of a shape is relative to those of other shapes [1], the others in SI units."""
+
+REACH = 2.5
+"""Widths are searched within this log distance of the template's at the wanted number of parameters [1]."""
 
 
 class ShapeProblem(eqx.Module):
-    """A search over shapes; every leaf an array, so that other values do not compile anew.
+    """A search over shapes; every leaf an array.
 
     Attributes:
         template: proportions of the model.
-        plan: fixed plan and batch.
+        plan: degrees and batch, which are kept.
         cluster: chips and network.
         coefficients: fitted parameters.
         law: rise of the loss with the aspect ratio.
@@ -32,20 +48,38 @@ class ShapeProblem(eqx.Module):
     cluster: Cluster
     coefficients: Coefficients
     law: ShapeLaw
-    params: Float[Array, ""]
-    exponent: Float[Array, ""]
-    head_dim: Float[Array, ""]
+    params: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    exponent: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    head_dim: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
 
+    def design_at(self, point: Float[ArrayLike, " 1"]) -> Design:
+        """The model at a point of the unit interval of log widths, its depth making up the number of parameters."""
+        # The width of a model grows as the cube root of its parameters at a constant aspect ratio.
+        scale = jnp.log(self.params / n_params(self.template)) / 3.0
+        centre = jnp.log(self.template.d_model) + scale
+        width = jnp.exp(centre + REACH * (2.0 * jnp.asarray(point)[0] - 1.0))
+        depth = depth_of(self.template, width, self.params, self.head_dim)
+        return Design(stretched(self.template, width, depth, self.head_dim), self.plan)
 
-def log_objective(model: Transformer, problem: ShapeProblem, temperature: float) -> Array:
-    """Log of step time per token, plus the log of the extra compute that the shape's loss costs."""
-    seconds = step_time(model, problem.plan, problem.cluster, problem.coefficients, temperature).total
-    penalty = jnp.log1p(problem.law.penalty(model.d_model, model.n_layers)) / problem.exponent
-    return jnp.log(seconds / tokens_per_step(model, problem.plan)) + penalty
+    def log_quantities(self, point: Float[Array, " 1"]) -> Float[Array, " quantity"]:
+        """Logarithms of `SHAPE_QUANTITIES` at a point of the unit interval, by the smooth model."""
+        return self.quantities(self.design_at(point).model, TEMPERATURE)
 
+    def quantities(self, model: Transformer, temperature: float) -> Float[Array, " quantity"]:
+        """Logarithms of `SHAPE_QUANTITIES` of one model; its time per parameter asked for, so that sizes compare."""
+        times, peak = step_and_memory(model, self.plan, self.cluster, self.coefficients, temperature)
+        seconds, params = times.total, n_params(model)
+        penalty = jnp.log1p(self.law.penalty(model.d_model, model.n_layers)) / self.exponent
+        per_token = jnp.log(seconds / tokens_per_step(model, self.plan)) + penalty
+        others = jnp.log(jnp.stack([peak.total, seconds, params]))
+        return jnp.concatenate([(per_token - jnp.log(params / self.params))[None], others])
 
-def shape_at(log_width: Array, problem: ShapeProblem) -> Transformer:
-    """The model of one width whose depth makes up the number of parameters."""
-    width = jnp.exp(log_width)
-    depth = depth_of(problem.template, width, problem.params, problem.head_dim)
-    return stretched(problem.template, width, depth, problem.head_dim)
+    def figures(self, values: Float[ArrayLike, " quantity"]) -> dict[str, float]:
+        """Quantities of a shape in the units of documents."""
+        _, peak, seconds, params = np.exp(np.asarray(values)).tolist()
+        return {"params": params, "step_time_s": seconds, "memory_gb": peak / 1e9}
+
+    def outcome(self, values: Float[ArrayLike, " quantity"]) -> str:
+        """Step time and memory of a shape in a few words."""
+        shape = self.figures(values)
+        return f"step {shape['step_time_s']:.4g} s, {shape['memory_gb']:.1f} GB"

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from jaxscale.designs.best_design import Budget, optimize_shape
+from jaxscale.designs.best_design import best_design
+from jaxscale.designs.budgets import Budget
 from jaxscale.hardware.catalogue import cluster, load_hardware
 from jaxscale.workload import Transformer
 
@@ -38,7 +39,7 @@ def shape_report(
     chips = load_hardware(hardware)
     levels = {"gpu": chips[gpu].id, "precision": "bf16"}
     machine = cluster(gpu, n_gpus, hardware=chips)
-    choice = optimize_shape(machine, budget, template=template, fit=fit, levels=levels)
+    choice = best_design(machine, budget, template=template, fit=fit, levels=levels)
     document = choice.to_json()
     if price_per_chip_hour is not None:
         document["money"] = price_per_chip_hour * document["chip_hours"]

@@ -32,11 +32,13 @@ class Rough(NamedTuple):
     Attributes:
         points: best point of each start [start, coordinate].
         merits: objective there plus ten times the violations [start].
+        path: points along the way [step, start, coordinate].
         trajectory: objective along the way, not a number where a bound is broken by more than 1 % [step, start].
     """
 
     points: np.ndarray
     merits: np.ndarray
+    path: np.ndarray
     trajectory: np.ndarray
 
 
@@ -64,7 +66,8 @@ def rough_search(starts: np.ndarray, problems: Problems, wanted: Goals, n_steps:
     with jax.enable_x64(True):
         state = optimiser.init(jnp.asarray(starts))
     points, best, merits = starts, starts, np.full(len(starts), np.inf)
-    multipliers, penalty, trajectory = np.zeros_like(wanted.upper), FIRST_PENALTY, []
+    multipliers, penalty = np.zeros_like(wanted.upper), FIRST_PENALTY
+    path, trajectory = [], []
     for step in range(n_steps):
         values, slope = problems.pulled(points, wanted.weights, multipliers, penalty, wanted.upper)
         broken, objective = wanted.residuals(values), wanted.objective(values)
@@ -72,6 +75,7 @@ def rough_search(starts: np.ndarray, problems: Problems, wanted: Goals, n_steps:
         merit = objective + 10.0 * violation.sum(axis=-1)
         better = merit < merits
         best, merits = np.where(better[:, None], points, best), np.where(better, merit, merits)
+        path.append(points)
         trajectory.append(np.where(violation.max(axis=-1) < 0.01, objective, np.nan))
         if step and step % max(n_steps // ROUNDS, 1) == 0:
             multipliers = np.maximum(multipliers + penalty * broken, 0.0)
@@ -79,4 +83,4 @@ def rough_search(starts: np.ndarray, problems: Problems, wanted: Goals, n_steps:
         with jax.enable_x64(True):
             change, state = update(jnp.asarray(slope), state)
         points = np.clip(points + np.asarray(change), EDGE, 1.0 - EDGE)
-    return Rough(best, merits, np.asarray(trajectory))
+    return Rough(best, merits, np.asarray(path), np.asarray(trajectory))

@@ -1,16 +1,22 @@
 """Width against depth: the relaxed optimum is stationary, the integer one is the best of its lattice and valid."""
 
+import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.designs.integer_designs import Wish, possible
+from jaxscale.designs.best_design import best_design
+from jaxscale.designs.budgets import PARAMS_TOLERANCE, Budget
+from jaxscale.designs.integer_designs import Candidate, possible
 from jaxscale.designs.relaxed_shape import depth_of, stretched
-from jaxscale.designs.shape_lattice import at_whole_sizes
-from jaxscale.designs.shape_search import search_shape
+from jaxscale.designs.shape_lattice import shape_lattice, shape_quantities
+from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
+from jaxscale.designs.time_to_loss import default_laws
+from jaxscale.designs.whole_sizes import at_whole_sizes
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.loss import ShapeLaw
@@ -26,9 +32,28 @@ LLAMA, H100S = model("llama3-8b"), cluster("h100-80gb", 32)
 PLAN = Plan(dp=8, tp=2, pp=2, zero_stage=1, micro_batch_size=1, n_microbatches=16, sequence_parallel=True)
 
 
+def best_shape(params=None, law=None, **options):
+    """The best width and depth under the plan, with as many parameters as Llama 3 8B unless told."""
+    laws = default_laws() if law is None else dataclasses.replace(default_laws(), shape=law)
+    budget = Budget(params=float(n_params(LLAMA)) if params is None else params)
+    return best_design(H100S, budget, plan=PLAN, template=LLAMA, fit="prior", laws=laws, **options)
+
+
+def quantity(values, name):
+    """One quantity out of the logarithms of all."""
+    return math.exp(values[SHAPE_QUANTITIES.index(name)])
+
+
+def widths_along(choice):
+    """Widths of every start along the rough search [step, start]."""
+    return np.asarray(
+        jax.vmap(jax.vmap(lambda point: choice.relaxed.problem.design_at(point).model.d_model))(choice.path)
+    )
+
+
 @pytest.fixture(scope="module")
-def search():
-    return search_shape(LLAMA, PLAN, H100S, COEFFICIENTS)
+def choice():
+    return best_shape()
 
 
 def test_stretching_by_one_changes_nothing():
@@ -45,26 +70,25 @@ def test_depth_keeps_the_parameters(name):
         assert float(n_params(stretched(template, width, depth))) == pytest.approx(float(n_params(template)), rel=1e-9)
 
 
-def test_relaxed_optimum_is_stationary_and_beats_a_grid(search):
-    assert search.gradient_norm < 1e-6
-    lowest = search.objective.min()
-    assert search.relaxed["objective"] <= lowest + 1e-12
-    widths = search.trajectory[..., 0]
-    assert widths.min() < 0.5 * search.relaxed["d_model"] < 2.0 * search.relaxed["d_model"] < widths.max()
+def test_relaxed_optimum_is_stationary_and_beats_a_grid(choice):
+    assert choice.relaxed.residual < 1e-6
+    assert choice.relaxed.objective <= np.nanmin(choice.trajectory) + 1e-12
+    widths, best = widths_along(choice), float(choice.relaxed.design.model.d_model)
+    assert widths.min() < 0.5 * best < 2.0 * best < widths.max()
 
 
-def test_all_starts_agree(search):
-    np.testing.assert_allclose(search.trajectory[:, -1, 0], search.relaxed["d_model"], rtol=0.02)
+def test_all_starts_agree(choice):
+    np.testing.assert_allclose(widths_along(choice)[-1], float(choice.relaxed.design.model.d_model), rtol=0.02)
 
 
-def test_more_steps_do_not_worsen(search):
-    longer = search_shape(LLAMA, PLAN, H100S, COEFFICIENTS, n_steps=200)
-    assert longer.relaxed["objective"] <= search.relaxed["objective"] + 1e-9
-    assert longer.integer["objective"] == pytest.approx(search.integer["objective"], abs=1e-9)
+def test_more_steps_do_not_worsen(choice):
+    longer = best_shape(n_steps=110)
+    assert longer.relaxed.objective <= choice.relaxed.objective + 1e-9
+    assert longer.rounded.objective == pytest.approx(choice.rounded.objective, abs=1e-9)
 
 
-def test_integer_design_is_valid_and_exact(search):
-    shape = search.model
+def test_integer_design_is_valid_and_exact(choice):
+    shape = choice.rounded.model
     assert violations(shape, PLAN, 32) == []
     assert shape.d_model % 128 == 0
     assert shape.n_layers % PLAN.pp == 0
@@ -72,7 +96,17 @@ def test_integer_design_is_valid_and_exact(search):
     assert shape.n_heads % shape.n_kv_heads == 0
     assert bool(memory(shape, PLAN, H100S, COEFFICIENTS).fits)
     assert float(n_params(shape)) == pytest.approx(float(n_params(LLAMA)), rel=0.03)
-    assert search.step_time == pytest.approx(float(step_time(shape, PLAN, H100S, COEFFICIENTS).total), rel=1e-9)
+    seconds = float(step_time(shape, PLAN, H100S, COEFFICIENTS).total)
+    assert quantity(choice.rounded.values, "step_time") == pytest.approx(seconds, rel=1e-9)
+
+
+def test_the_document_of_a_shape_tells_its_plan_and_its_figures(choice):
+    document = choice.to_json()
+    assert document["objective"] == ["time_to_loss"]
+    assert document["plan"]["tp"] == 2 and document["d_model"] == choice.rounded.model.d_model
+    assert document["step_time_s"] == pytest.approx(quantity(choice.rounded.values, "step_time"))
+    assert document["shadow_prices"]["peak_flops"] < 0.0 and "failure_rate" not in document["shadow_prices"]
+    assert "KKT residual" in choice.summary() and f"d_model {document['d_model']}" in choice.summary()
 
 
 def test_key_value_heads_of_a_design_suit_its_ranks():
@@ -85,37 +119,56 @@ def test_key_value_heads_of_a_design_suit_its_ranks():
 
 
 def test_designs_leave_no_group_astride_two_domains():
-    wish = Wish(4096.0, 32.0, 1.0, 256.0, 1.0, tp=6, cp=1, pp=1, vpp=1, ep=1, zero_stage=1, recompute=False)
-    assert possible([wish], LLAMA, 96, domain_size=8.0) == []
-    assert possible([wish], LLAMA, 96, domain_size=72.0) == [wish]
+    candidate = Candidate(4096.0, 32.0, 1.0, 256.0, 1.0, tp=6, cp=1, pp=1, vpp=1, ep=1, zero_stage=1, recompute=False)
+    assert possible([candidate], LLAMA, 96, domain_size=8.0) == []
+    assert possible([candidate], LLAMA, 96, domain_size=72.0) == [candidate]
 
 
-def test_integer_design_is_the_best_of_its_lattice(search):
-    lattice = search.lattice
+def test_integer_design_is_the_best_of_its_lattice(choice):
+    problem = choice.relaxed.problem
+    lattice = shape_lattice(problem, float(choice.relaxed.design.model.d_model), choice.goals, PARAMS_TOLERANCE)
     assert lattice.admitted.sum() > 10
-    assert lattice.objective[lattice.best] == lattice.objective[lattice.admitted].min()
-    assert abs(search.gap) < 0.02
-    assert search.gain >= -0.01
+    times = lattice.values[:, SHAPE_QUANTITIES.index("time_to_loss")]
+    assert times[lattice.best] == times[lattice.admitted].min()
+    assert choice.rounded.objective == times[lattice.best]
+    assert abs(np.expm1(choice.rounded.smooth_objective - choice.relaxed.objective)) < 0.02
+    (template,) = shape_quantities(jax.tree.map(lambda leaf: np.asarray([leaf], float), LLAMA), problem)
+    assert 1.0 - math.exp(choice.rounded.objective - template[0]) >= -0.01
 
 
 def test_without_penalty_the_model_gets_wide():
     """The aspect penalty is what keeps the depth: without it shallow and wide is fastest."""
-    free = search_shape(LLAMA, PLAN, H100S, COEFFICIENTS, law=ShapeLaw(kappa=0.0, ratio=64.0))
-    strict = search_shape(LLAMA, PLAN, H100S, COEFFICIENTS, law=ShapeLaw(kappa=1.0, ratio=64.0))
-    assert free.integer["d_model"] > 1.5 * strict.integer["d_model"]
-    assert strict.relaxed["d_model"] / strict.relaxed["n_layers"] == pytest.approx(64.0, rel=0.05)
-    assert free.step_time / free.integer["params"] < strict.step_time / strict.integer["params"]
+    free = best_shape(law=ShapeLaw(kappa=0.0, ratio=64.0))
+    strict = best_shape(law=ShapeLaw(kappa=1.0, ratio=64.0))
+    assert free.rounded.model.d_model > 1.5 * strict.rounded.model.d_model
+    relaxed = strict.relaxed.design.model
+    assert float(relaxed.d_model / relaxed.n_layers) == pytest.approx(64.0, rel=0.05)
+    per_param = [quantity(c.rounded.values, "step_time") / quantity(c.rounded.values, "params") for c in (free, strict)]
+    assert per_param[0] < per_param[1]
 
 
 def test_another_size():
-    small = search_shape(LLAMA, PLAN, H100S, COEFFICIENTS, params=1e9)
-    assert float(n_params(small.model)) == pytest.approx(1e9, rel=0.05)
-    assert small.step_time > 0.0
+    small = best_shape(params=1e9)
+    assert float(n_params(small.rounded.model)) == pytest.approx(1e9, rel=0.05)
+    assert quantity(small.rounded.values, "step_time") > 0.0
     assert math.isfinite(small.gap)
 
 
 def test_too_large_for_the_chips():
-    with pytest.raises(InputError, match="no shape of 2e\\+12 parameters fits in 84.9 GB"):
-        search_shape(LLAMA, PLAN, H100S, COEFFICIENTS, params=2e12)
+    with pytest.raises(InputError, match="no shape of 2e\\+12 parameters fits in \\d\\d.\\d GB with this plan"):
+        best_shape(params=2e12)
     with pytest.raises(InputError, match="params"):
-        search_shape(LLAMA, PLAN, H100S, COEFFICIENTS, params=-1.0)
+        best_shape(params=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "options", "message"),
+    [
+        ({"days": 1.0}, {}, "a budget of days does not go with a plan; expected a budget of params"),
+        ({"params": 1e9}, {"objective": "energy"}, "objective 'energy' does not go with a plan"),
+        ({"params": 1e9}, {"bounds": {"tokens": 1e9}}, "expected one of time_to_loss, memory"),
+    ],
+)
+def test_goals_that_a_plan_does_not_leave_open_are_refused(budget, options, message):
+    with pytest.raises(InputError, match=message):
+        best_design(H100S, Budget(**budget), plan=PLAN, fit="prior", **options)

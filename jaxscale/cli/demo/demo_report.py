@@ -15,6 +15,8 @@ from jaxscale.cli.demo.demo_work import (
     DemoCalibration,
     DemoDesign,
     distinct,
+    shape_figures,
+    shapes_along,
 )
 from jaxscale.plan.plan import Plan
 from jaxscale.report.document import Report
@@ -48,14 +50,14 @@ def demo_document(calibration: DemoCalibration, design: DemoDesign) -> dict[str,
         "plans_searched": design.plans.searched,
         "plan_of_the_time": {**design.plans_then.to_json()["best"], "searched": design.plans_then.searched},
         "as_trained_measured_s": design.measured,
-        "shape": {**design.shape.integer, "plan": plan_label(design.shape_plan), "time_saved": design.gain},
+        "shape": {**shape_figures(design.shape), "plan": plan_label(design.shape_plan), "time_saved": design.gain},
     }
 
 
 def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]:
     """The results in a few lines of text."""
     errors, best = calibration.held_out.errors(), design.plans.best
-    found, template = design.shape.model, design.model
+    found, template = design.shape.rounded.model, design.model
     then, trained = design.plans_then, sum(design.as_trained.values())
     is_the_same = then.best.plan.words() == AS_TRAINED.words()
     return [
@@ -170,13 +172,12 @@ def add_shape(report: Report, design: DemoDesign) -> None:
         "depth need more training for the same loss."
     )
     published = (concrete(template.d_model), concrete(template.n_layers))
-    found = (concrete(shape.model.d_model), concrete(shape.model.n_layers))
-    start = int(np.argmin(np.abs(shape.trajectory[:, 0, 0] - 0.7 * grid.widths[-1])))
+    found = (concrete(shape.rounded.model.d_model), concrete(shape.rounded.model.n_layers))
+    visited = shapes_along(shape)
+    start = int(np.argmin(np.abs(visited[0, :, 0] - 0.7 * grid.widths[-1])))
     marks = {"published shape": published, "best shape": found}
     curve = np.stack([grid.curve_widths, grid.curve_depths], axis=1)
-    figure = shape_map(
-        grid.widths, grid.depths, grid.step_times, curve=curve, path=shape.trajectory[start][::6], marks=marks
-    )
+    figure = shape_map(grid.widths, grid.depths, grid.step_times, curve=curve, path=visited[::3, start], marks=marks)
     caption = "Step time over width and depth, with shapes of equal parameters and the path of one gradient search."
     report.figure("shape_map", figure, caption)
     figure = shape_profile(
@@ -189,9 +190,9 @@ def add_shape(report: Report, design: DemoDesign) -> None:
 
 def shape_objective(design: DemoDesign) -> np.ndarray:
     """Log time to the same loss at the widths of the grid's curve, from every point that the search visited."""
-    widths = design.shape.trajectory[..., 0].ravel()
-    order = np.argsort(widths)
-    values = design.shape.objective.ravel()[order]
-    widths = widths[order]
+    widths, values = shapes_along(design.shape)[..., 0].ravel(), design.shape.trajectory.ravel()
+    kept = np.isfinite(values)
+    order = np.argsort(widths[kept])
+    widths, values = widths[kept][order], values[kept][order]
     inside = (design.grid.curve_widths >= widths[0]) & (design.grid.curve_widths <= widths[-1])
     return np.where(inside, np.interp(design.grid.curve_widths, widths, values), np.nan)

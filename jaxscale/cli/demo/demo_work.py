@@ -15,8 +15,12 @@ from jaxscale._compile import filter_jit
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.record import Fit
+from jaxscale.designs.best_design import best_design
+from jaxscale.designs.budgets import Budget
+from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.relaxed_shape import depth_of, stretched
-from jaxscale.designs.shape_search import ShapeSearch, search_shape
+from jaxscale.designs.shape_lattice import shape_quantities
+from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
 from jaxscale.fit.fitting import fit
 from jaxscale.fit.result import FitResult
 from jaxscale.hardware.catalogue import Hardware, cluster
@@ -119,7 +123,7 @@ class DemoDesign(NamedTuple):
     plans_then: PlanChoice
     as_trained: dict[str, float]
     measured: float
-    shape: ShapeSearch
+    shape: DesignChoice
     shape_plan: Plan
     gain: float
     grid: ShapeGrid
@@ -153,10 +157,14 @@ def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesig
     )
     fitted = calibrated.coefficients(LEVELS)
     progress("searching for a better width and depth")
-    searches = [(scored, search_shape(template, scored.plan, machine, fitted)) for scored in distinct(plans, N_SHAPED)]
-    chosen, shape = min(searches, key=lambda pair: pair[1].integer["objective"])
+    budget = Budget(params=concrete(n_params(template)))
+    shapes = [
+        best_design(machine, budget, plan=scored.plan, template=template, fit=calibrated, levels=LEVELS)
+        for scored in distinct(plans, N_SHAPED)
+    ]
+    shape = min(shapes, key=lambda choice: choice.rounded.objective)
     # Against the published shape under its own best plan, not under the one that suits the new shape.
-    gain = -math.expm1(shape.integer["objective"] - searches[0][1].template_objective)
+    gain = -math.expm1(shape.rounded.objective - log_time_to_loss(template, shapes[0]))
     trained = step_time(template, AS_TRAINED, machine, fitted).terms()
     return DemoDesign(
         model=template,
@@ -165,11 +173,37 @@ def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesig
         as_trained={name: float(term) for name, term in trained.items()},
         measured=measured_as_trained(template, hardware),
         shape=shape,
-        shape_plan=chosen.plan,
+        shape_plan=shape.rounded.plan,
         gain=gain,
-        grid=shape_grid(template, chosen.plan, machine, fitted),
+        grid=shape_grid(template, shape.rounded.plan, machine, fitted),
         elasticities=elasticities(template, plans.best.plan, machine, fitted),
     )
+
+
+def shape_figures(choice: DesignChoice) -> dict[str, float]:
+    """Sizes, step time [s] and log time to the same loss of the shape that was chosen."""
+    shape, values = choice.rounded.model, choice.relaxed.problem.figures(choice.rounded.values)
+    sizes = {"d_model": concrete(shape.d_model), "n_layers": concrete(shape.n_layers), "params": values["params"]}
+    return {**sizes, "step_time_s": values["step_time_s"], "objective": choice.rounded.objective}
+
+
+def log_time_to_loss(shape: Transformer, choice: DesignChoice) -> float:
+    """Log time to the same loss of any shape under the plan of a choice [1]."""
+    problem = choice.relaxed.problem
+    if not isinstance(problem, ShapeProblem):
+        raise TypeError("expected the choice of a shape under a given plan")
+    values = shape_quantities(jax.tree.map(lambda leaf: np.asarray([leaf]), shape), problem)
+    return float(values[0, SHAPE_QUANTITIES.index("time_to_loss")])
+
+
+def shapes_along(choice: DesignChoice) -> np.ndarray:
+    """Width and depth of every start along the rough search [step, start, 2]."""
+
+    def sizes(point: Array) -> Array:
+        shape = choice.relaxed.problem.design_at(point).model
+        return jnp.stack([shape.d_model, shape.n_layers])
+
+    return np.asarray(jax.vmap(jax.vmap(sizes))(jnp.asarray(choice.path)))
 
 
 def measured_as_trained(template: Transformer, hardware: Hardware) -> float:

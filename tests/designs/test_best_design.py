@@ -11,10 +11,11 @@ import pytest
 from scipy.optimize import minimize
 
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.designs.best_design import Budget, optimize_shape
+from jaxscale.designs.best_design import best_design
+from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_space import N_COORDINATES, design_at
 from jaxscale.designs.pareto import pareto_front
-from jaxscale.designs.quantities import QUANTITIES, Setting
+from jaxscale.designs.quantities import QUANTITIES, DesignProblem
 from jaxscale.designs.shadow_prices import with_more
 from jaxscale.designs.shape_report import shape_report
 from jaxscale.designs.time_to_loss import default_laws
@@ -39,13 +40,13 @@ EXCESS = QUANTITIES.index("excess_loss")
 
 @pytest.fixture(scope="module")
 def choice():
-    return optimize_shape(H100S, Budget(days=60), fit="prior")
+    return best_design(H100S, Budget(days=60), fit="prior")
 
 
-def again(choice, setting=None, wanted=None):
+def again(choice, problem=None, wanted=None):
     """The optimum of a slightly different problem, from the old one."""
     wanted = wanted or choice.goals
-    problems = Problems.of([setting or choice.relaxed.setting])
+    problems = Problems.of([problem or choice.relaxed.problem])
     optimum = certify(polish(choice.relaxed.point[None], problems, wanted), np.arange(1), problems, wanted)
     assert optimum.residual[0] < 1e-6
     return float(wanted.objective(optimum.values)[0]), optimum
@@ -58,7 +59,9 @@ def test_relaxed_optimum_satisfies_kkt(choice):
 
 
 def test_slopes_equal_differences():
-    problems = Problems.of([Setting(model("mixtral-8x7b"), H100S, COEFFICIENTS, default_laws(), FAMILIES[0], 128.0)])
+    problems = Problems.of(
+        [DesignProblem(model("mixtral-8x7b"), H100S, COEFFICIENTS, default_laws(), FAMILIES[0], 128.0)]
+    )
     point, step, all_of_them = start_points(3, N_COORDINATES)[2:], 1e-6, range(len(QUANTITIES))
     _, slopes = problems.jacobian(point, all_of_them)
     many = problems.rows(np.zeros(N_COORDINATES, int))
@@ -77,7 +80,7 @@ def test_prices_of_bounds_equal_reoptimised_differences(choice):
 @pytest.mark.parametrize("name", ["n_chips", "peak_flops", "scale_out_bandwidth"])
 def test_prices_of_resources_equal_reoptimised_differences(choice, name):
     step = 2e-3
-    ahead, behind = (again(choice, setting=with_more(choice.relaxed.setting, name, s * step))[0] for s in (1, -1))
+    ahead, behind = (again(choice, problem=with_more(choice.relaxed.problem, name, s * step))[0] for s in (1, -1))
     assert choice.prices[name] == pytest.approx((ahead - behind) / (2.0 * step), abs=1e-3)
 
 
@@ -91,17 +94,17 @@ def test_dual_problem_returns_the_same_design(choice):
 
 def test_batch_is_the_best_of_a_grid(choice):
     """Along the batch alone, the Lagrangian is least at the optimum."""
-    index, setting = 7, choice.relaxed.setting
+    index, problem = 7, choice.relaxed.problem
     points = np.repeat(choice.relaxed.point[None], 41, axis=0)
     points[:, index] += np.linspace(-0.01, 0.01, 41)
-    values = Problems.of([setting] * 41).values(points)
+    values = Problems.of([problem] * 41).values(points)
     lagrangian = choice.goals.objective(values) + choice.goals.residuals(values) @ choice.relaxed.multipliers
     batch = values[:, QUANTITIES.index("batch")]
     assert abs(batch[lagrangian.argmin()] - batch[20]) < 5e-3
 
 
 def test_more_steps_and_starts_do_not_worsen(choice):
-    problems = Problems.of([dataclasses.replace(choice.relaxed.setting, family=family) for family in FAMILIES])
+    problems = Problems.of([dataclasses.replace(choice.relaxed.problem, family=family) for family in FAMILIES])
     starts = start_points(120, N_COORDINATES)
     for n_starts, n_steps in ((60, 160), (120, 80)):
         rows = np.arange(n_starts) % len(FAMILIES)
@@ -113,7 +116,7 @@ def test_more_steps_and_starts_do_not_worsen(choice):
 
 
 def test_slsqp_finds_nothing_better(choice):
-    problem, wanted = Problems.of([choice.relaxed.setting]), choice.goals
+    problem, wanted = Problems.of([choice.relaxed.problem]), choice.goals
     kept = wanted.bounded()
 
     def both(point):
@@ -178,7 +181,7 @@ def test_compute_alone_gives_the_closed_form():
     laws = eqx.tree_at(lambda r: r.failure.failures_per_chip_second, laws, 1e-30)
     template = Transformer(32, 4096, 32, 2, vocab_size=1)
     wanted = goals(QUANTITIES, {"excess_loss": 1.0}, {"time": 1e9})
-    problems = Problems.of([Setting(template, single, ideal, laws, FAMILIES[0], 128.0)] * 24)
+    problems = Problems.of([DesignProblem(template, single, ideal, laws, FAMILIES[0], 128.0)] * 24)
     rough = rough_search(start_points(24, N_COORDINATES), problems, wanted, 120)
     optimum = polish(rough.points[np.argsort(rough.merits)[:2]], problems.rows(np.arange(2)), wanted)
     best = best_candidate(optimum, wanted)
@@ -219,7 +222,7 @@ def test_each_objective_is_best_at_what_it_minimises():
     """To the same loss: least time and least energy."""
     days, energy = {}, {}
     for objective in ("time", "energy"):
-        document = optimize_shape(H100S, Budget(loss=2.1), fit="prior", objective=objective).to_json()
+        document = best_design(H100S, Budget(loss=2.1), fit="prior", objective=objective).to_json()
         assert document["loss"] <= 2.1 + 1e-6
         days[objective], energy[objective] = document["training_days"], document["energy_mwh"]
     # Whole numbers cost up to a few per cent, so that a tie may go either way.
@@ -237,7 +240,7 @@ def test_each_objective_is_best_at_what_it_minimises():
 )
 def test_objectives_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
-        optimize_shape(H100S, arguments[0], fit="prior", objective=arguments[1])
+        best_design(H100S, arguments[0], fit="prior", objective=arguments[1])
 
 
 @pytest.mark.parametrize(
@@ -253,5 +256,5 @@ def test_objectives_that_do_not_fit_are_refused(arguments, message):
 def test_bad_budgets_get_one_line(budget, message):
     chips = budget.pop("n_gpus", 8)
     with pytest.raises(InputError, match=message) as error:
-        optimize_shape(cluster("h100-80gb", chips), Budget(**budget), fit="prior")
+        best_design(cluster("h100-80gb", chips), Budget(**budget), fit="prior")
     assert "\n" not in str(error.value)

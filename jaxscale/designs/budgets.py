@@ -1,0 +1,130 @@
+"""Budgets of a training run, and the goals of a search that they stand for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from jaxscale._arrays import number
+from jaxscale.designs.quantities import QUANTITIES
+from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
+from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss
+from jaxscale.errors import InputError
+from jaxscale.optimise.goals import Goals, goals
+from jaxscale.units import DAY
+
+PARAMS_TOLERANCE = 0.03
+"""How far an integer design may be from the number of parameters of a budget, relative [1]."""
+
+BUDGETS = {"days": 1e6, "loss": 1e3, "flop": 1e40, "params": 1e20}
+"""Kinds of budget and the largest value of each."""
+
+OBJECTIVES = {
+    "time": {"time": 1.0},
+    "energy": {"energy": 1.0},
+    "tokens_per_second": {"time": 1.0, "tokens": -1.0},
+}
+"""What a run to a loss, of a compute or of a size may minimise: weights of logarithms. Money goes with time: all chips
+are paid for. Tokens per second keep to the critical batch, else the batch has no end."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may use, or what it must reach; exactly one of them.
+
+    Attributes:
+        days: least loss within this time [day].
+        loss: least time to this loss [nat per token].
+        flop: least time to the loss that this much compute buys with the best model and small batches [flop].
+        params: least time to the loss for which this many parameters are the compute-optimal number [1].
+    """
+
+    days: float | int | None = None
+    loss: float | int | None = None
+    flop: float | int | None = None
+    params: float | int | None = None
+
+    def __post_init__(self):
+        """Refuse none or several, and values out of range."""
+        given = self.given()
+        if len(given) != 1:
+            told = ", ".join(given) or "none"
+            raise InputError(f"budget: {told} given; expected exactly one of {', '.join(BUDGETS)}")
+        ((name, value),) = given.items()
+        if not 0.0 < value <= BUDGETS[name]:
+            raise InputError(f"{name} = {value:g} is out of range; expected above 0, at most {BUDGETS[name]:g}")
+
+    def given(self) -> dict[str, float | int]:
+        """The budget by name."""
+        return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
+
+
+def budget_goals(
+    budget: Budget,
+    laws: Laws,
+    memory_bytes: float,
+    bounds: Mapping[str, float | int] | None = None,
+    objective: str = "time",
+) -> Goals:
+    """Objective and bounds of a budget.
+
+    Args:
+        budget: what may be used or must be reached.
+        laws: of the loss.
+        memory_bytes: largest predicted peak of a chip [byte].
+        bounds: further bounds on `QUANTITIES`, SI units.
+        objective: of `OBJECTIVES`; a budget of days always asks for the least loss.
+
+    Raises:
+        InputError: a loss that no run reaches, an unknown objective, or one that does not go with the budget.
+    """
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective {objective!r} is unknown; expected one of {', '.join(OBJECTIVES)}")
+    if budget.days is not None and objective != "time":
+        raise InputError(f"objective {objective!r} does not go with days; expected a budget of loss, flop or params")
+    if budget.params is None and objective == "tokens_per_second":
+        raise InputError("objective 'tokens_per_second' needs a size, else models shrink; expected a budget of params")
+    limits = {"memory": memory_bytes, **(bounds or {})}
+    if budget.days is not None:
+        return goals(QUANTITIES, {"excess_loss": 1.0}, {**limits, "time": budget.days * DAY})
+    if budget.params is not None:
+        limits["params"] = budget.params * (1.0 + PARAMS_TOLERANCE)
+        limits["inverse_params"] = 1.0 / (budget.params * (1.0 - PARAMS_TOLERANCE))
+    loss, floor = target_loss(budget, laws), number(laws.loss.irreducible)
+    if not loss > floor:
+        raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
+    if objective == "tokens_per_second":
+        limits.setdefault("batch_over_critical", 1.0)
+    return goals(QUANTITIES, OBJECTIVES[objective], {**limits, "excess_loss": loss - floor})
+
+
+def shape_goals(
+    budget: Budget, memory_bytes: float, bounds: Mapping[str, float | int] | None = None, objective: str = "time"
+) -> Goals:
+    """Goals of a search for a shape under a given plan: least time to the same loss.
+
+    Args:
+        budget: of params.
+        memory_bytes: largest predicted peak of a chip [byte].
+        bounds: further bounds on `SHAPE_QUANTITIES`, SI units.
+        objective: time.
+
+    Raises:
+        InputError: another budget or objective, which a plan does not leave open.
+    """
+    if budget.params is None:
+        (kind,) = budget.given()
+        raise InputError(f"a budget of {kind} does not go with a plan; expected a budget of params")
+    if objective != "time":
+        raise InputError(f"objective {objective!r} does not go with a plan; expected time")
+    return goals(SHAPE_QUANTITIES, {"time_to_loss": 1.0}, {"memory": memory_bytes, **(bounds or {})})
+
+
+def target_loss(budget: Budget, laws: Laws) -> float:
+    """Loss that a budget of loss, compute or size stands for [nat per token]."""
+    if budget.loss is not None:
+        return float(budget.loss)
+    with jax.enable_x64(True):
+        flop = compute_optimal_flop(laws, budget.params) if budget.params is not None else jnp.asarray(budget.flop)
+        return number(compute_optimal_loss(laws, flop))
