@@ -30,6 +30,7 @@ from jaxscale.fit.held_out_scatter import scatter_by, typical
 from jaxscale.fit.memory_limits import with_memory_limits
 from jaxscale.fit.result import FitResult
 from jaxscale.runs.arrays import Measured, classes, concatenate
+from jaxscale.runs.defaults import table_facts
 from jaxscale.runs.measured import fold_of, measured_runs
 from jaxscale.runs.reader import read_runs
 
@@ -39,14 +40,6 @@ N_STARTS = 4
 [1]."""
 
 N_MODEL_FOLDS = 12
-
-LARGE = {
-    "vtrain_a100_ground_truth": 8,
-    "mosaic_llm_foundry": 32,
-    "nvidia_dgxc_benchmarking": 128,
-    "ultrascale_playbook_h100": 64,
-}
-"""Extrapolation scheme: runs of these sources on more chips than this are left out, all at once."""
 
 
 @cache
@@ -78,9 +71,14 @@ def schemes(everything: Measured) -> dict[str, np.ndarray]:
     }
 
 
+def largest_kept() -> dict[str, float]:
+    """Chips above which runs of a table are left out to test extrapolation, by table [1]."""
+    return {name: facts["larger_than"] for name, facts in table_facts().items() if "larger_than" in facts}
+
+
 def larger_fold(measured: Measured) -> np.ndarray:
-    """Fold 0 for the larger clusters of each source, -1 for the runs that stay [row]."""
-    most = [LARGE.get(table_of(setup), np.inf) for setup in measured.levels["source"]]
+    """Fold 0 for the larger clusters of each source, all left out at once, -1 for the runs that stay [row]."""
+    most = [largest_kept().get(table_of(setup), np.inf) for setup in measured.levels["source"]]
     return np.where(np.asarray(measured.batch.cluster.n_chips) > np.asarray(most), 0, -1)
 
 

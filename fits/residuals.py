@@ -9,11 +9,11 @@ from calibrate import FOLDER, load_tables
 from markdown import markdown_table
 from scoreboard import read_residuals
 
-from jaxscale._resources import read_toml
 from jaxscale.report.figures import residuals_by_column
 from jaxscale.report.fit_report import varied_columns
 from jaxscale.report.style import png
 from jaxscale.runs.arrays import Measured, classes
+from jaxscale.runs.defaults import table_facts
 
 WORST = 6
 """Groups of settings named for each table [1]."""
@@ -48,14 +48,14 @@ def carriers(measured: Measured, residual: np.ndarray) -> list[tuple[str, ...]]:
 
 def main() -> None:
     """Write the page and its figures."""
-    data, patterns = read_residuals(), read_toml(FOLDER / "patterns.toml")
+    data = read_residuals()
     (FOLDER / "residuals").mkdir(exist_ok=True)
     parts = []
     for name, (measured, _) in load_tables().items():
         residual = data["five_fold"][data["table"] == name]
         figure = residuals_by_column(residual, varied_columns(measured.batch, measured.levels))
         (FOLDER / "residuals" / f"{name}.png").write_bytes(png(figure))
-        known = [(entry["pattern"], entry["cause"], entry["term"]) for entry in patterns[name]]
+        known = [(entry["pattern"], entry["cause"], entry["term"]) for entry in table_facts()[name]["patterns"]]
         parts += [
             f"## {name}",
             markdown_table(("pattern", "cause", "what became of it"), known),

@@ -5,10 +5,12 @@ question never saw, unless the column says otherwise.
 """
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from calibrate import load_tables
+from calibrate import largest_kept, load_tables
 from markdown import markdown_table, with_contents
 from paces import paces
 from reliability import ended_table, oom_table, reliability_figure, ultrascale_oom
@@ -19,16 +21,19 @@ from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.held_out_scatter import half_width
 from jaxscale.runs.arrays import concatenate
+from jaxscale.runs.defaults import meets, table_facts
 from jaxscale.runs.siblings import SOFTWARE, contradicted, deviations
 
 FOLDER = Path(__file__).parent
 
 BEGIN, END = "<!-- scoreboard:begin -->", "<!-- scoreboard:end -->"
 
+LARGEST_KEPT = ", ".join(f"{most:g} of {table}" for table, most in largest_kept().items())
+
 SCHEMES = {
     "five_fold": "5-fold, groups of (shape, chips, tp, pp) left out",
     "left_out_model": "whole models left out",
-    "left_out_larger": "larger clusters left out (vtrain > 8, mosaic > 32, dgxc > 128, Ultra-Scale > 64 chips)",
+    "left_out_larger": f"larger clusters left out (above this many chips: {LARGEST_KEPT})",
     "left_out_setup": "the whole setup (source and framework) left out: zero-shot",
 }
 
@@ -69,20 +74,22 @@ def subsets(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     parts: dict[str, np.ndarray] = {}
     for table in sorted(set(data["table"])):
         is_table = data["table"] == table
-        if table.startswith("nvidia_nemo"):
-            parts[f"{table}, dense"] = is_table & (data["model_is_moe"] == 0)
-            parts[f"{table}, mixture of experts"] = is_table & (data["model_is_moe"] == 1)
-        elif table.startswith("ultrascale"):
-            is_before = np.char.find(data["setup"].astype(str), "before-pp-fix") >= 0
-            parts[f"{table}, after-pp-fix"] = is_table & ~is_before
-            parts[f"{table}, before-pp-fix"] = is_table & is_before
-        elif table.startswith("vtrain"):
-            parts[f"{table}, single node"] = is_table & (data["n_chips"] <= 8)
-            parts[f"{table}, multi-node"] = is_table & (data["n_chips"] > 8)
-            parts[table] = is_table
-        else:
-            parts[table] = is_table
+        for part in table_facts()[table].get("parts", [{"name": ""}]):
+            label = f"{table}, {part['name']}" if part["name"] else table
+            parts[label] = is_table & in_part(data, part)
     return {**parts, "every run": np.ones(len(data["table"]), dtype=bool)}
+
+
+def in_part(data: dict[str, np.ndarray], part: Mapping[str, Any]) -> np.ndarray:
+    """Whether runs meet the conditions of a part of their table [row]."""
+    inside = np.ones(len(data["table"]), dtype=bool)
+    for column, wanted in part.get("when", {}).items():
+        inside &= np.asarray([meets(value, wanted) for value in data[column].tolist()])
+    for column, most in part.get("at_most", {}).items():
+        inside &= data[column] <= most
+    for column, least in part.get("above", {}).items():
+        inside &= data[column] > least
+    return inside
 
 
 def error(residual: np.ndarray) -> str:

@@ -18,7 +18,9 @@ SHIPPED = (
     "jaxscale/_data/coefficients.toml",
     "jaxscale/_data/licences.toml",
     "jaxscale/_data/README.md",
+    "jaxscale/_data/frameworks.toml",
     "jaxscale/_data/runs/vtrain_a100_ground_truth.csv",
+    "jaxscale/_data/runs/vtrain_a100_ground_truth.toml",
     "jaxscale/_data/companion/collectives.csv",
 )
 ABSENT = ("tests", "notebooks", "benchmarks", "restricted", "chinchilla_svg_loss", "mamf_matmul_peak", "ml_engineering")

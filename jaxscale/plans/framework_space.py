@@ -8,7 +8,7 @@ def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace
     """Every plan of a framework: its kernels, stages, and width and overlap of gradients, all degrees free.
 
     Args:
-        framework: a framework of `runs/defaults.toml`, such as `nemo`; any other counts as one that it does not name.
+        framework: a framework of `data/frameworks.toml`, such as `nemo`; any other counts as one that it does not name.
         precision: of the weight matmuls.
 
     Returns:

@@ -2,21 +2,43 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from jaxscale._resources import data_path, read_toml
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.table import Runs
 
 
 @cache
-def load_defaults() -> Mapping[str, Any]:
-    """The tables of `defaults.toml`."""
-    return tomllib.loads(files("jaxscale.runs").joinpath("defaults.toml").read_text(encoding="utf-8"))
+def vocabularies() -> Mapping[str, Any]:
+    """The tables of `vocabularies.toml`: words of a runs table and what they mean to the model."""
+    return tomllib.loads(files("jaxscale.runs").joinpath("vocabularies.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
+    """Meaning of empty cells by framework, from `data/frameworks.toml`; `default` for a framework not named there."""
+    tables = read_toml(data_path("frameworks.toml"))["frameworks"]
+    return {
+        name: {key: entry["value"] if isinstance(entry, dict) else entry for key, entry in table.items()}
+        for name, table in tables.items()
+    }
+
+
+@cache
+def table_facts() -> Mapping[str, Mapping[str, Any]]:
+    """Facts about single tables by the name of their source, from the TOML file beside each.
+
+    A file may have `defaults` of empty cells, `facts` that fill empty cells of some rows, `larger_than` and `scaling`
+    for studies of the table, `parts` in which its errors are told, and `patterns` that its residuals showed.
+    """
+    paths = [path for folder in ("runs", "restricted") for path in sorted(data_path(folder).glob("*.toml"))]
+    return {path.stem: read_toml(path) for path in paths}
 
 
 def translate(vocabulary: str, word: str) -> str | None:
@@ -29,7 +51,7 @@ def translate(vocabulary: str, word: str) -> str | None:
     Returns:
         One of `PRECISIONS`, a number format, none/selective/full or ok/oom; None for a word of no vocabulary.
     """
-    known: Mapping[str, str] = load_defaults()[vocabulary]
+    known: Mapping[str, str] = vocabularies()[vocabulary]
     word = word.lower()
     if vocabulary == "precisions":
         return next((meaning for token, meaning in known.items() if token in word), None)
@@ -38,42 +60,42 @@ def translate(vocabulary: str, word: str) -> str | None:
 
 def words(vocabulary: str) -> str:
     """The valid words of a vocabulary, for messages."""
-    return ", ".join(load_defaults()[vocabulary])
+    return ", ".join(vocabularies()[vocabulary])
 
 
 def default_for(name: str, framework: str | None, source: str | None) -> Any:
     """What an empty cell means: by source, else by framework, else for an unnamed framework.
 
     Args:
-        name: a column, or one of the further keys that `defaults.toml` explains.
+        name: a column, or one of the further keys that `data/frameworks.toml` explains.
         framework: the row's framework.
         source: the row's source.
 
     Returns:
         The default, None where no table has one.
     """
-    tables = load_defaults()
+    frameworks = framework_defaults()
     candidates = (
-        tables["sources"].get(source or "", {}),
-        tables["frameworks"].get((framework or "").lower(), {}),
-        tables["frameworks"]["default"],
+        table_facts().get(source or "", {}).get("defaults", {}),
+        frameworks.get((framework or "").lower(), {}),
+        frameworks["default"],
     )
     return next((table[name] for table in candidates if name in table), None)
 
 
 def is_fused(attention_kernel: str) -> bool:
     """Whether an attention kernel keeps its scores on the chip; all do but those that the table names."""
-    return attention_kernel.lower() not in load_defaults()["kernels"]["materialised"]
+    return attention_kernel.lower() not in vocabularies()["kernels"]["materialised"]
 
 
 def known_frameworks() -> tuple[str, ...]:
     """Frameworks with defaults of their own, in alphabetical order."""
-    return tuple(sorted(name for name in load_defaults()["frameworks"] if name != "default"))
+    return tuple(sorted(name for name in framework_defaults() if name != "default"))
 
 
-def facts_about(source: str | None) -> list[Mapping[str, Any]]:
-    """Facts about the rows of a source: the cells on which each depends (`when`), and what it says (`set`)."""
-    return load_defaults()["sources"].get(source or "", {}).get("facts", [])
+def meets(value: Any, wanted: str | float) -> bool:
+    """Whether a cell equals a number, or matches a word, which is a regular expression; an empty one is no word."""
+    return re.fullmatch(wanted, value or "") is not None if isinstance(wanted, str) else value == wanted
 
 
 class EmptyCells:
@@ -91,13 +113,13 @@ class EmptyCells:
         self._facts: list[tuple[np.ndarray, Mapping[str, Any]]] = []
         for code, source in enumerate(sources.values):
             own = np.flatnonzero(sources.codes == code)
-            self._facts += [(_meets(runs, fact["when"], own), fact["set"]) for fact in facts_about(source)]
+            self._facts += [(_meets(runs, fact["when"], own), fact["set"]) for fact in _facts_about(source)]
 
     def default(self, name: str) -> Categorical:
         """What an empty cell of a column means in each row, None where nothing says so.
 
         Args:
-            name: a column, or one of the further keys that `defaults.toml` explains.
+            name: a column, or one of the further keys that `data/frameworks.toml` explains.
 
         Returns:
             The first fact that holds for the row, else the default of its source, its framework or an unnamed one.
@@ -124,14 +146,12 @@ class EmptyCells:
 def _meets(runs: Runs, conditions: Mapping[str, Any], rows: np.ndarray) -> np.ndarray:
     """Whether a row is among the given ones and meets the conditions of a fact [row]."""
     is_met = np.zeros(len(runs), dtype=bool)
-    is_met[rows] = np.all(
-        [runs.categories(name).take(rows).matches(_condition(wanted)) for name, wanted in conditions.items()], axis=0
-    )
+    columns = {name: runs.categories(name).take(rows) for name in conditions}
+    answers = [columns[name].matches(partial(meets, wanted=wanted)) for name, wanted in conditions.items()]
+    is_met[rows] = np.all(answers, axis=0)
     return is_met
 
 
-def _condition(wanted: str | float) -> Callable[[Any], bool]:
-    """Whether a cell equals a number, or matches a word, which is a regular expression."""
-    if isinstance(wanted, str):
-        return lambda cell: re.fullmatch(wanted, cell or "") is not None
-    return lambda cell: cell == wanted
+def _facts_about(source: str | None) -> list[Mapping[str, Any]]:
+    """Facts about rows of a source: the cells on which each depends (`when`), and what it says (`set`)."""
+    return table_facts().get(source or "", {}).get("facts", [])

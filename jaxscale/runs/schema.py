@@ -27,7 +27,7 @@ class Column:
         required: a row needs it for a prediction.
         minimum: least valid value of an integer.
         maximum: greatest valid value of an integer or a number.
-        vocabulary: table of `defaults.toml` that lists the valid words, or other words for some names.
+        vocabulary: table of `vocabularies.toml` that lists the valid words, or other words for some names.
     """
 
     name: str

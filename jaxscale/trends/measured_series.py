@@ -17,6 +17,7 @@ from jaxscale._resources import data_path
 from jaxscale.calibration.record import Fit
 from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Row, Runs, read_runs
+from jaxscale.runs.defaults import table_facts
 
 FREE = {
     "source_row",
@@ -35,19 +36,13 @@ FREE = {
 }
 """Columns in which the runs of a series may differ: size, what follows from it, what was measured."""
 
-SCALING_TABLES = (
-    "nvidia_dgxc_benchmarking",
-    "mosaic_llm_foundry",
-    "mlperf_llm_training",
-    "dp_scaling_misc",
-    "maxtext_tpu",
-)
+SCALING_TABLES = tuple(name for name, facts in table_facts().items() if "scaling" in facts)
 """Tables made to show how training scales; in a sweep of plans, sizes are incidental and repeats differ by a fifth."""
 
 SUBMISSION = ("model", "gpu", "precision", "seq_len")
 """Columns in which submissions to a benchmark agree."""
 
-SUBMISSION_TABLES = ("mlperf_llm_training",)
+SUBMISSION_TABLES = tuple(name for name in SCALING_TABLES if table_facts()[name]["scaling"] == "submissions")
 """Tables whose plans are chosen anew at each size."""
 
 MIN_CHIPS = 3

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 from run_tables import described_row
 
+from jaxscale._resources import data_path, read_toml
 from jaxscale.runs import COLUMNS, describe_rows, read_table
-from jaxscale.runs.defaults import load_defaults
+from jaxscale.runs.defaults import framework_defaults, meets, table_facts
 
 RUNS = Path(__file__).parents[2] / "data" / "runs"
 TABLES = sorted(RUNS.glob("*.csv"))
+SECTIONS = {"source", "date", "defaults", "facts", "larger_than", "scaling", "parts", "patterns"}
+FURTHER = {"apart", "apart_spread", "mean_seq_len", "trainable_share"}
+"""What facts may say beyond columns and defaults of frameworks."""
 
 
 @functools.cache
@@ -53,6 +57,30 @@ def test_sources_that_state_everything_are_complete(name, count):
 
 
 def test_default_tables_name_their_source():
-    tables = load_defaults()
-    for name, table in {**tables["frameworks"], **tables["sources"]}.items():
-        assert name == "default" or {"source", "date"} <= set(table), name
+    frameworks = read_toml(data_path("frameworks.toml"))["frameworks"]
+    stated = {name: facts for name, facts in table_facts().items() if {"defaults", "facts"} & set(facts)}
+    for name, table in {**frameworks, **stated}.items():
+        assert {"source", "date"} <= set(table), name
+
+
+def test_facts_stand_beside_tables_and_speak_of_their_columns():
+    """Negative control: a name that is no column and no further key is found."""
+    allowed = {column.name for column in COLUMNS} | set(framework_defaults()["default"]) | FURTHER
+    assert set(table_facts()) == {path.stem for path in TABLES}
+    for table, facts in table_facts().items():
+        assert set(facts) <= {"source", "date", "defaults", "facts", "larger_than", "scaling", "parts", "patterns"}, (
+            table
+        )
+        assert set(facts.get("defaults", {})) <= allowed, table
+        for fact in facts.get("facts", []):
+            assert set(fact) == {"when", "set"} and set(fact["set"]) <= allowed, table
+            assert set(fact["when"]) <= set(read_shipped(RUNS / f"{table}.csv").columns), table
+    assert not {"n_layer"} <= allowed
+
+
+def test_every_fact_holds_for_some_row():
+    for table, facts in table_facts().items():
+        runs = read_shipped(RUNS / f"{table}.csv")
+        for fact in facts.get("facts", []):
+            rows = [all(meets(row[name], wanted) for name, wanted in fact["when"].items()) for row in runs]
+            assert any(rows), (table, fact)
