@@ -6,7 +6,7 @@ these, a share of what its power limit leaves above that:
 
 $$ E = P_\mathrm{idle}\,T + (P_\mathrm{max} - P_\mathrm{idle}) \sum_i s_{k(i)}\,t_i, \qquad P = E / T , $$
 
-with $k(i)$ the kind of term i in `costs.terms`. Under a cap no kind of work draws more than the cap; clocks fall until
+with $k(i)$ the kind of term i in `step.TERMS`. Under a cap no kind of work draws more than the cap; clocks fall until
 computing meets it. Dynamic power goes as the cube of the clock (f V^2 with V in proportion to f), so that the speed of
 arithmetic falls by only the cube root of the power that is left:
 $\phi = [(P_\mathrm{cap} - P_\mathrm{idle}) / (P_\mathrm{compute} - P_\mathrm{idle})]^{1/3}$.
@@ -20,9 +20,9 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._arrays import Number, as_float
 from jaxscale._smooth import smaller
-from jaxscale.costs.terms import TERMS, Kind
+from jaxscale.costs.terms import Kind
 from jaxscale.hardware.cluster import Chip
-from jaxscale.step import StepTime
+from jaxscale.step import TERMS, StepTime
 
 CLOCK_EXPONENT = 3.0
 """Dynamic power against clock: f V^2 with V proportional to f [1]."""

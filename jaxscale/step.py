@@ -12,7 +12,7 @@ from jaxscale.costs import data, elementwise, host, matmul, pipeline, weight_str
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import MicrobatchTimes, host_lead, microbatch_times
 from jaxscale.costs.straggler import straggler_time
-from jaxscale.costs.terms import TERM_NAMES
+from jaxscale.costs.terms import Kind, cost_term, declared_terms
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import Memory, memory_with_lead
 from jaxscale.plan.local import LocalPlan, local_plan
@@ -24,6 +24,8 @@ Seconds = Float[Array, "*batch"]
 
 class StepTime(eqx.Module):
     """Time of one training step, by cause; the terms add up to `total` exactly.
+
+    Each field declares its cost term: kind of work, colour and hatch in figures.
 
     Attributes:
         matmul: weight matmuls of layers, forward and backward [s].
@@ -45,23 +47,23 @@ class StepTime(eqx.Module):
         straggler: waiting for the slowest node [s].
     """
 
-    matmul: Seconds
-    attention: Seconds
-    memory_bound: Seconds
-    head: Seconds
-    recompute: Seconds
-    kernel_gaps: Seconds
-    host: Seconds
-    tensor_parallel: Seconds
-    context_parallel: Seconds
-    expert_parallel: Seconds
-    data_parallel: Seconds
-    pipeline_bubble: Seconds
-    pipeline_imbalance: Seconds
-    pipeline_transfer: Seconds
-    optimizer: Seconds
-    bookkeeping: Seconds
-    straggler: Seconds
+    matmul: Seconds = cost_term("compute", "blue")
+    attention: Seconds = cost_term("compute", "sky")
+    memory_bound: Seconds = cost_term("memory", "green")
+    head: Seconds = cost_term("compute", "sky", "///")
+    recompute: Seconds = cost_term("compute", "purple")
+    kernel_gaps: Seconds = cost_term("host", "grey")
+    host: Seconds = cost_term("host", "grey", "///")
+    tensor_parallel: Seconds = cost_term("network", "orange")
+    context_parallel: Seconds = cost_term("network", "orange", "///")
+    expert_parallel: Seconds = cost_term("network", "orange", "...")
+    data_parallel: Seconds = cost_term("network", "red")
+    pipeline_bubble: Seconds = cost_term("network", "yellow")
+    pipeline_imbalance: Seconds = cost_term("network", "yellow", "///")
+    pipeline_transfer: Seconds = cost_term("network", "yellow", "...")
+    optimizer: Seconds = cost_term("memory", "green", "///")
+    bookkeeping: Seconds = cost_term("host", "grey", "...")
+    straggler: Seconds = cost_term("network", "ink")
 
     @property
     def total(self) -> Array:
@@ -74,8 +76,15 @@ class StepTime(eqx.Module):
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-if tuple(StepTime.__dataclass_fields__) != TERM_NAMES:
-    raise TypeError(f"fields of StepTime differ from the table of terms: expected {', '.join(TERM_NAMES)}")
+TERMS = declared_terms(StepTime)
+"""Table of the cost terms. Bubbles and stragglers are waited for inside a collective."""
+
+TERM_NAMES = tuple(term.name for term in TERMS)
+
+
+def names_of_kind(*kinds: Kind) -> tuple[str, ...]:
+    """Names of the cost terms of some kinds, in order."""
+    return tuple(term.name for term in TERMS if term.kind in kinds)
 
 
 def step_time(

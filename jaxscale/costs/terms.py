@@ -1,6 +1,11 @@
-"""Terms of a step, one row each: kind, colour and meaning, from which power, reports and the order of a step follow."""
+"""Declarations of cost terms: what a chip does during each, and how figures draw it.
 
-from typing import Literal, NamedTuple
+`StepTime` declares its fields by `cost_term`; power, reports and figures read the table made of them, `step.TERMS`.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
 
 Kind = Literal["compute", "memory", "network", "host"]
 
@@ -14,43 +19,31 @@ class Term(NamedTuple):
 
     Attributes:
         name: field of `StepTime`; `term_<name>_s` in tables.
-        kind: what a chip does meanwhile, one of `KINDS`.
+        kind: activity of a chip during the term, one of `KINDS`.
         colour: of its bar in figures, by the names of `report.style`.
-        hatch: tells terms of one colour apart.
-        meaning: in a few words.
+        hatch: pattern that tells terms of one colour apart.
     """
 
     name: str
     kind: Kind
     colour: str
     hatch: str
-    meaning: str
 
 
-TERMS = (
-    Term("matmul", "compute", "blue", "", "weight matmuls of layers, forward and backward"),
-    Term("attention", "compute", "sky", "", "attention core, and scans of state-space layers"),
-    Term("memory_bound", "memory", "green", "", "norms, activations, residuals, casts, gradient accumulation"),
-    Term("head", "compute", "sky", "///", "logits and cross-entropy, matmul and traffic"),
-    Term("recompute", "compute", "purple", "", "forward work done again"),
-    Term("kernel_gaps", "host", "grey", "", "gaps between the small kernels of mixture layers"),
-    Term("host", "host", "grey", "///", "waiting for the host to launch"),
-    Term("tensor_parallel", "network", "orange", "", "exposed collectives of tp"),
-    Term("context_parallel", "network", "orange", "///", "exposed key/value ring"),
-    Term("expert_parallel", "network", "orange", "...", "exposed all-to-alls"),
-    Term("data_parallel", "network", "red", "", "exposed gradient reduction and parameter gathers"),
-    Term("pipeline_bubble", "network", "yellow", "", "fill and drain of the pipeline"),
-    Term("pipeline_imbalance", "network", "yellow", "///", "waiting for the busiest stage"),
-    Term("pipeline_transfer", "network", "yellow", "...", "exposed sends between stages"),
-    Term("optimizer", "memory", "green", "///", "parameter update"),
-    Term("bookkeeping", "host", "grey", "...", "host time of sends and receives, and once per step"),
-    Term("straggler", "network", "ink", "", "waiting for the slowest node"),
-)
-"""Terms in the order of `StepTime`. Bubbles and stragglers are waited for inside a collective."""
-
-TERM_NAMES = tuple(term.name for term in TERMS)
+def cost_term(kind: Kind, colour: str, hatch: str = "") -> Any:
+    """Field of `StepTime` for one cost term; the arguments are attributes of `Term`."""
+    return eqx.field(metadata={"kind": kind, "colour": colour, "hatch": hatch})
 
 
-def names_of_kind(*kinds: Kind) -> tuple[str, ...]:
-    """Names of the terms of some kinds, in order."""
-    return tuple(term.name for term in TERMS if term.kind in kinds)
+def declared_terms(step: type[eqx.Module]) -> tuple[Term, ...]:
+    """Table of the cost terms that a class declares, in the order of its fields.
+
+    Raises:
+        TypeError: a field that is not declared by `cost_term`.
+    """
+    terms = []
+    for name, field in step.__dataclass_fields__.items():
+        if field.metadata.get("kind") not in KINDS:
+            raise TypeError(f"{step.__name__}.{name} is no cost term; expected a field made by cost_term")
+        terms.append(Term(name, field.metadata["kind"], field.metadata["colour"], field.metadata["hatch"]))
+    return tuple(terms)

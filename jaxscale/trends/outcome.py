@@ -8,9 +8,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_arrays, filled_rows, in_default_precision
 from jaxscale._compile import filter_jit
-from jaxscale.costs.terms import names_of_kind
 from jaxscale.power import mean_chip_power
-from jaxscale.step import StepTime, tokens_per_step
+from jaxscale.step import StepTime, names_of_kind, tokens_per_step
 from jaxscale.trends.layout import Deployment, ParallelLayout, memory_at, plan_at, step_at
 from jaxscale.units import HOUR
 from jaxscale.workload import model_flops

@@ -4,10 +4,10 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from jaxscale.costs.terms import KINDS, TERM_NAMES, TERMS, names_of_kind
+from jaxscale.costs.terms import KINDS, cost_term, declared_terms
 from jaxscale.errors import InputError
 from jaxscale.power import CLOCK_EXPONENT, ChipPower, energy_terms, mean_chip_power, throttle
-from jaxscale.step import StepTime
+from jaxscale.step import TERM_NAMES, TERMS, StepTime, names_of_kind
 from jaxscale.trends.deployment_library import YEAR, deployment, price_of, table
 from jaxscale.trends.layout import ParallelLayout, step_at
 from jaxscale.trends.outcome import outcome_at
@@ -22,6 +22,19 @@ def test_every_term_has_an_activity():
     assert TERM_NAMES == tuple(StepTime.__dataclass_fields__)
     assert {term.kind for term in TERMS} == set(KINDS)
     assert sum(len(names_of_kind(kind)) for kind in KINDS) == len(TERM_NAMES)
+
+
+def test_a_field_that_is_no_cost_term_is_told():
+    class Declared(eqx.Module):
+        work: float = cost_term("compute", "blue")
+
+    class Bare(Declared):
+        pause: float
+
+    (term,) = declared_terms(Declared)
+    assert (term.name, term.kind, term.colour, term.hatch) == ("work", "compute", "blue", "")
+    with pytest.raises(TypeError, match="Bare.pause"):
+        declared_terms(Bare)
 
 
 def test_chips_that_draw_the_same_whatever_they_do_draw_it_all_the_time(paper, step):

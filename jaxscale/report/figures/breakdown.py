@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxscale.costs.terms import TERMS
 from jaxscale.report.style import BLUE, COLOUR_NAMES, GREEN, GREY, INK, RED, new_figure, seconds, style
+from jaxscale.step import TERMS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
