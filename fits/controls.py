@@ -39,7 +39,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
         "ultrascale_playbook_h100",
         {"host_time_layer": GONE, "host_time_tp_network": GONE, "host_time_tp_node": GONE},
     ),
-    "handover between stages": ("ultrascale_playbook_h100", {"pp_slot_time": GONE}),
+    "sends and receives between stages": ("ultrascale_playbook_h100", {"pp_slot_time": GONE}),
     "collectives within a node": (
         "vtrain_a100_ground_truth",
         {"scale_up_efficiency": FREE, "link_latency_scale": GONE, "collective_launch": GONE},

@@ -33,7 +33,7 @@ class StepTime(eqx.Module):
         memory_bound: norms, activations, residuals, casts and gradient accumulation [s].
         head: logits and cross-entropy, matmul and traffic [s].
         recompute: forward work done again [s].
-        kernel_gaps: gaps between the small kernels of mixture layers [s].
+        launch_gaps: gaps between the small kernels of mixture layers [s].
         host: waiting for the host to launch [s].
         tensor_parallel: exposed collectives of tp [s].
         context_parallel: exposed key/value ring [s].
@@ -43,7 +43,7 @@ class StepTime(eqx.Module):
         pipeline_imbalance: waiting for the busiest stage [s].
         pipeline_transfer: exposed sends between stages [s].
         optimizer: parameter update [s].
-        bookkeeping: host time of sends and receives between stages, and once per step [s].
+        host_per_step: host time of sends and receives between stages, and once per step [s].
         straggler: waiting for the slowest node [s].
     """
 
@@ -52,7 +52,7 @@ class StepTime(eqx.Module):
     memory_bound: Seconds = cost_term("memory", "green")
     head: Seconds = cost_term("compute", "sky", "///")
     recompute: Seconds = cost_term("compute", "purple")
-    kernel_gaps: Seconds = cost_term("host", "grey")
+    launch_gaps: Seconds = cost_term("host", "grey")
     host: Seconds = cost_term("host", "grey", "///")
     tensor_parallel: Seconds = cost_term("network", "orange")
     context_parallel: Seconds = cost_term("network", "orange", "///")
@@ -62,7 +62,7 @@ class StepTime(eqx.Module):
     pipeline_imbalance: Seconds = cost_term("network", "yellow", "///")
     pipeline_transfer: Seconds = cost_term("network", "yellow", "...")
     optimizer: Seconds = cost_term("memory", "green", "///")
-    bookkeeping: Seconds = cost_term("host", "grey", "...")
+    host_per_step: Seconds = cost_term("host", "grey", "...")
     straggler: Seconds = cost_term("network", "ink")
 
     @property
@@ -173,7 +173,7 @@ def times_of_step(
         "memory_bound": layers.memory_bound * work,
         "head": head * work,
         "recompute": layers.recompute * work,
-        "kernel_gaps": layers.kernel_gaps * work,
+        "launch_gaps": layers.launch_gaps * work,
         "host": waiting * work,
         "tensor_parallel": layers.tensor_parallel * work,
         "context_parallel": layers.context_parallel * work,
@@ -183,7 +183,7 @@ def times_of_step(
         "pipeline_imbalance": pipeline.imbalance_time(local, stages),
         "pipeline_transfer": pipeline.transfer_time(*compute, temperature),
         "optimizer": weight_streams.optimizer_time(*compute),
-        "bookkeeping": host.per_step_host_time(local, coefficients, temperature),
+        "host_per_step": host.per_step_host_time(local, coefficients, temperature),
     }
     undisturbed = sum(list(terms.values())[1:], start=terms["matmul"])
     return StepTime(**terms, straggler=straggler_time(machine, coefficients, undisturbed, temperature))

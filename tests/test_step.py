@@ -62,7 +62,7 @@ def test_terms_add_up_to_the_total(batch: Configuration, dtype: type):
     assert steps.total.dtype == dtype
     np.testing.assert_allclose(added, steps.total, rtol=1e-6)
     with pytest.raises(AssertionError):
-        np.testing.assert_allclose(added - np.asarray(steps.kernel_gaps), steps.total, rtol=1e-6)
+        np.testing.assert_allclose(added - np.asarray(steps.launch_gaps), steps.total, rtol=1e-6)
 
 
 def test_every_term_is_positive_somewhere_and_negative_nowhere(steps: StepTime):

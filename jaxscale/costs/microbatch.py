@@ -21,7 +21,7 @@ class MicrobatchTimes(eqx.Module):
         attention: attention core and scans [s].
         memory_bound: passes over the memory, and accumulation of gradients [s].
         recompute: forward work done again, collectives left out [s].
-        kernel_gaps: gaps between small kernels of mixture layers [s].
+        launch_gaps: gaps between small kernels of mixture layers [s].
         tensor_parallel: exposed collectives of tp [s].
         context_parallel: exposed key/value ring [s].
         expert_parallel: exposed all-to-alls [s].
@@ -33,7 +33,7 @@ class MicrobatchTimes(eqx.Module):
     attention: Seconds
     memory_bound: Seconds
     recompute: Seconds
-    kernel_gaps: Seconds
+    launch_gaps: Seconds
     tensor_parallel: Seconds
     context_parallel: Seconds
     expert_parallel: Seconds
@@ -48,7 +48,7 @@ class MicrobatchTimes(eqx.Module):
             + self.attention
             + self.memory_bound
             + self.recompute
-            + self.kernel_gaps
+            + self.launch_gaps
             + self.tensor_parallel
             + self.context_parallel
             + self.expert_parallel
@@ -95,7 +95,7 @@ def microbatch_times(
         attention=core * (1.0 + attention.attention_backward_factor(plan)) + scan * (1.0 + attention.SCAN_BACKWARD),
         memory_bound=streams * 3.0 + weight_streams.accumulation_time(*compute),
         recompute=again * (weights + core + scan + streams + gaps) + selective * core,
-        kernel_gaps=gaps * 3.0,
+        launch_gaps=gaps * 3.0,
         tensor_parallel=tp.forward * (1.0 + again) + tp.backward,
         context_parallel=cp.forward * (1.0 + again) + cp.backward,
         expert_parallel=ep.forward * (1.0 + again) + ep.backward,

@@ -81,7 +81,7 @@ def batch_time(degrees: Degrees, work: Workload, scenario: FrontierScenario, ove
     )
     per_matrix = overlap.longest(busy) + latency.matmul_latency(tree, scenario)
     compute = jnp.exp(local.matrices) * per_matrix
-    hop = latency.handover_latency(degrees, placement, scenario)
+    hop = latency.stage_send_latency(degrees, placement, scenario)
     stage = overlap.longest(jnp.stack([compute, link[PP], network[PP]])) + hop
     slots = pipeline_slots(degrees, scenario.pipeline_wait, overlap)
     total = overlap.longest(jnp.stack([slots * stage, link[DP], network[DP]])) + latency.gradient_latency(tree)

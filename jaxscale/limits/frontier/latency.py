@@ -24,8 +24,8 @@ def matmul_latency(tree: Float[Array, " 5"], scenario: FrontierScenario) -> Arra
     return 2.0 * (scenario.kernel_latency + tree[TP_FF] + tree[TP_WIDTH] + tree[EP])
 
 
-def handover_latency(degrees: Degrees, placement: Placement, scenario: FrontierScenario) -> Array:
-    """Latency of the handovers of one microbatch on one rank, 2 i hops [s]."""
+def stage_send_latency(degrees: Degrees, placement: Placement, scenario: FrontierScenario) -> Array:
+    """Latency of the sends and receives of one microbatch between stages on one rank, 2 i hops [s]."""
     inside, outside = placement.inside_share[PP], placement.outside_share[PP]
     hop = inside * scenario.link_latency + outside * scenario.network_latency
     return 2.0 * jnp.exp(degrees.interleave) * hop
