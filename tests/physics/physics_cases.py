@@ -17,7 +17,7 @@ ROWS = 64
 """Rows of every compiled program, so that there is one of each kind."""
 
 GRADIENTS, SENDS, RING = "data_parallel", "pipeline_transfer", "context_parallel"
-MATMULS, CORE, STREAMS, GAPS, AGAIN = "matmul", "attention", "memory_bound", "launch_gaps", "recompute"
+MATMULS, CORE, STREAMS, GAPS, AGAIN = "matmul", "attention", "memory_bound", "kernel_gaps", "recompute"
 TENSORS, TOKENS, UPDATE = "tensor_parallel", "expert_parallel", "optimizer"
 """Terms of a step, by what they are the time of."""
 
@@ -41,7 +41,7 @@ def case(
     shape: js.Transformer, plan: js.Plan, coefficients: js.Coefficients, domain: int = 8, chip: str = "h100-80gb"
 ) -> Configuration:
     """A model on chips in domains of some size."""
-    return Configuration(shape, plan, js.cluster(chip, plan.n_chips, gpus_per_node=domain), coefficients)
+    return Configuration(shape, plan, js.cluster(chip, plan.n_chips, domain_size=domain), coefficients)
 
 
 def _mapped(function: Any, batch: Configuration) -> Any:
