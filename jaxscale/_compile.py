@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 import equinox as eqx
 import jax
 
+from jaxscale._programs import call_of, program_store
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OPTIONS = {"xla_cpu_use_fusion_emitters": False}
@@ -27,7 +29,10 @@ def compiler_options() -> dict[str, Any]:
 
 
 def filter_jit(function: Function) -> Function:
-    """`eqx.filter_jit` with the compiler options above; nothing is started before the first call."""
+    """`eqx.filter_jit` with the compiler options above; nothing is started before the first call.
+
+    Where the application keeps programs (`_programs.keep_programs`), calls outside any transformation use them.
+    """
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
@@ -35,6 +40,10 @@ def filter_jit(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        store = program_store()
+        asked = None if store is None else call_of(function, args, kwargs)
+        if store is not None and asked is not None:
+            return store.result(asked, compiler_options())
         return compiled()(*args, **kwargs)
 
     return cast(Function, call)

@@ -7,7 +7,6 @@ there; at run time `public_face` reads them as text and runs each import on firs
 import ast
 import importlib
 import sys
-from importlib.abc import InspectLoader
 from types import ModuleType
 from typing import Any
 
@@ -49,9 +48,8 @@ def public_face(package: str) -> None:
         package: name of the package that is being imported, `__name__` in its `__init__`.
     """
     module = sys.modules[package]
-    loader = module.__spec__.loader if module.__spec__ else None
-    source = loader.get_source(package) if isinstance(loader, InspectLoader) else None
-    homes = public_homes(source or "")
+    loader: Any = module.__spec__.loader if module.__spec__ else None
+    homes = public_homes(loader.get_source(package))
     module.__dict__.update(_homes=homes, __all__=sorted(homes))
     module.__class__ = PublicFace
 

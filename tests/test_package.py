@@ -16,7 +16,19 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxscale"
 
 LAYERS = (
-    ("errors", "units", "_arrays", "_lazy", "_smooth", "_names", "_resources", "_compile", "_markup", "files"),
+    (
+        "errors",
+        "units",
+        "_arrays",
+        "_lazy",
+        "_smooth",
+        "_names",
+        "_resources",
+        "_programs",
+        "_compile",
+        "_markup",
+        "files",
+    ),
     ("hardware",),
     ("workload",),
     ("models", "plan"),

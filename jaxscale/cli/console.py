@@ -3,16 +3,19 @@
 import json
 import math
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH = 140
 """Columns of a table that goes to a file or a pipe [1]."""
 
 
-def messages() -> Console:
+def messages() -> "Console":
     """Console on the present stderr."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -26,6 +29,8 @@ def print_result(renderable: Any) -> None:
     if isinstance(renderable, str):
         sys.stdout.write(renderable + "\n")
         return
+    from rich.console import Console
+
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)

@@ -8,10 +8,11 @@ def configure_jax() -> None:
     """Compute in double precision; keep compiled programs in the user's cache folder, where it can be made."""
     import jax
 
+    from jaxscale._programs import keep_programs
+
     jax.config.update("jax_enable_x64", True)
     if (folder := cache_folder()) is not None:
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        keep_programs(folder)
 
 
 def cache_folder() -> Path | None:

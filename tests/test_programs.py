@@ -1,0 +1,145 @@
+"""Compiled programs in a folder: a later process neither traces nor compiles, and nothing else changes."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscale import _programs
+from jaxscale._compile import filter_jit
+from jaxscale._programs import ProgramStore, call_of, drop_folders
+
+TRACED: list[str] = []
+"""One entry for each time that the function below is traced."""
+
+
+class Scaled(eqx.Module):
+    """A number with a unit that is no number."""
+
+    value: jax.Array
+    unit: str = eqx.field(static=True)
+
+
+@filter_jit
+def scaled(number: Scaled, power: float, extra: object = None) -> tuple[Scaled, str]:
+    """A number to a power, and what else was given."""
+    TRACED.append(number.unit)
+    return Scaled(number.value**power, number.unit + "^p"), type(extra).__name__
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder in which programs are kept; JAX's own cache, which the other tests use, is off."""
+    cache = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.setattr(_programs, "_STORES", [ProgramStore(tmp_path)])
+    TRACED.clear()
+    yield tmp_path
+    jax.config.update("jax_compilation_cache_dir", cache)
+
+
+def in_a_new_process(folder: Path) -> None:
+    """Forget what this process has loaded."""
+    _programs._STORES[:] = [ProgramStore(folder)]
+
+
+def files(folder: Path) -> list[Path]:
+    """Programs of a folder."""
+    return sorted(folder.rglob("*.xla"))
+
+
+def test_a_kept_program_answers_without_being_traced(folder):
+    first = scaled(Scaled(jnp.asarray([2.0, 3.0]), "m"), 2.0)
+    in_a_new_process(folder)
+    second = scaled(Scaled(np.asarray([2.0, 3.0]), "m"), 2.0)
+    assert TRACED == ["m"]
+    assert len(files(folder)) == 1
+    for answer, name in (first, second):
+        assert (answer.value.tolist(), answer.unit, name) == ([4.0, 9.0], "m^p", "NoneType")
+
+
+@pytest.mark.parametrize(
+    ("number", "power"),
+    [
+        (Scaled(jnp.asarray([2.0]), "m"), 2.0),
+        (Scaled(jnp.asarray([2.0, 3.0], jnp.float32), "m"), 2.0),
+        (Scaled(jnp.asarray([2.0, 3.0]), "s"), 2.0),
+        (Scaled(jnp.asarray([2.0, 3.0]), "m"), 3.0),
+    ],
+    ids=("shape", "precision", "static field", "static argument"),
+)
+def test_another_call_has_another_program(folder, number: Scaled, power: float):
+    scaled(Scaled(jnp.asarray([2.0, 3.0]), "m"), 2.0)
+    in_a_new_process(folder)
+    answer, _ = scaled(number, power)
+    assert len(TRACED) == len(files(folder)) == 2
+    np.testing.assert_allclose(answer.value, number.value**power, rtol=1e-6)
+
+
+def test_another_precision_of_the_settings_has_another_program(folder):
+    number = Scaled(np.asarray([2.0, 3.0]), "m")
+    assert scaled(number, 2.0)[0].value.dtype == jnp.float64
+    in_a_new_process(folder)
+    with jax.enable_x64(False):
+        assert scaled(number, 2.0)[0].value.dtype == jnp.float32
+    assert len(TRACED) == len(files(folder)) == 2
+
+
+def test_a_damaged_file_is_written_again(folder):
+    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
+    (program,) = files(folder)
+    program.write_bytes(b"nothing")
+    in_a_new_process(folder)
+    assert scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)[0].value.tolist() == [4.0]
+    in_a_new_process(folder)
+    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
+    assert TRACED == ["m", "m"]
+
+
+def test_another_state_of_the_package_has_other_programs(folder, monkeypatch):
+    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
+    in_a_new_process(folder)
+    monkeypatch.setattr(_programs, "state_of_package", lambda: "another")
+    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
+    assert TRACED == ["m", "m"]
+
+
+def test_what_has_no_lasting_text_is_compiled_and_not_kept(folder):
+    thing = object()
+    assert scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0, thing)[1] == "object"
+    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0, thing)
+    assert TRACED == ["m"]
+    assert not files(folder)
+
+
+def test_programs_from_the_cache_of_jax_are_not_kept(folder, tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "of_jax"))
+    assert scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)[0].value.tolist() == [4.0]
+    assert not files(folder)
+
+
+def test_nothing_is_kept_unless_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(_programs, "_STORES", [])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_call_inside_a_transformation_is_none_to_keep():
+    assert call_of(scaled, (1.0,), {}) is not None
+    jax.make_jaxpr(lambda x: [jnp.sin(x)] if call_of(scaled, (x,), {}) is None else 1 / 0)(1.0)
+
+
+def test_old_states_are_dropped(tmp_path):
+    for age in range(6):
+        state = tmp_path / f"state-{age}"
+        state.mkdir()
+        (state / "program.xla").touch()
+        os.utime(state, (1e9 - age, 1e9 - age))
+    drop_folders(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state-0", "state-1", "state-2", "state-3"]
