@@ -1,11 +1,13 @@
 """Seconds of `jaxscale` commands, each in a fresh process: with an empty cache of compiled programs, and again.
 
 Run `python benchmarks/commands.py` on an otherwise idle machine; `--repeats 3` takes the best of three warm runs, and
-`--only predict plan` a choice of commands. The process is counted whole, from the interpreter's start to its end.
+`--only predict plan` a choice of commands. The process is counted whole, from the start of the interpreter to its end;
+seconds of all processors, beside, hardly depend on what else the machine does.
 """
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -39,19 +41,20 @@ def ten_rows(folder: Path) -> Path:
     return table
 
 
-def seconds(arguments: list[str], cache: Path) -> float:
-    """Time of one command in a process of its own [s].
+def seconds(arguments: list[str], cache: Path) -> tuple[float, float]:
+    """Time of one command in a process of its own, and of all processors together [s].
 
     Raises:
         SystemExit: the command failed.
     """
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    start = time.perf_counter()
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-m", "jaxscale", *arguments], capture_output=True, env=environment)
     taken = time.perf_counter() - start
     if done.returncode:
         raise SystemExit(f"jaxscale {' '.join(arguments)}: {done.stderr.decode()}")
-    return taken
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return taken, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -59,17 +62,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2, help="warm runs, of which the best counts")
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS), help="commands to time")
     options = parser.parse_args()
-    print(f"{'command':18s}{'cold [s]':>10s}{'warm [s]':>10s}{'target [s]':>12s}")
+    print(f"{'command':18s}{'cold [s]':>10s}{'warm [s]':>10s}{'of all processors':>19s}{'target [s]':>12s}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         words = {"table": ten_rows(folder), "out": folder / "predicted.csv"}
         for command in options.only:
             arguments = [word.format(**words) for word in COMMANDS[command]]
             cache = folder / command
-            cold = seconds(arguments, cache)
-            warm = min(seconds(arguments, cache) for _ in range(options.repeats))
+            cold, _ = seconds(arguments, cache)
+            warm, processors = min(seconds(arguments, cache) for _ in range(options.repeats))
             target = f"{TARGETS[command]:12.1f}" if command in TARGETS else ""
-            print(f"{command:18s}{cold:10.2f}{warm:10.2f}{target}", flush=True)
+            print(f"{command:18s}{cold:10.2f}{warm:10.2f}{processors:19.2f}{target}", flush=True)
 
 
 if __name__ == "__main__":
