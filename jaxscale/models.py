@@ -3,9 +3,8 @@
 import functools
 from typing import Any
 
-from jaxscale._names import nearest
 from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError
+from jaxscale.errors import InputError, nearest
 from jaxscale.workload import ARGUMENTS, Transformer
 
 

@@ -136,8 +136,8 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
     Raises:
         InputError: unknown name, or a file with a mistake.
     """
-    from jaxscale._names import nearest
     from jaxscale._resources import read_toml
+    from jaxscale.errors import nearest
     from jaxscale.models import model
     from jaxscale.workload import ARGUMENTS, Transformer
 

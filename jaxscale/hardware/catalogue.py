@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._names import nearest
 from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError
+from jaxscale.errors import InputError, nearest
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.hardware.formats import FORMATS, PRECISIONS
 from jaxscale.units import GB

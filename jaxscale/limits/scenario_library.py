@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscale._names import nearest
 from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError
+from jaxscale.errors import InputError, nearest
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.units import GB

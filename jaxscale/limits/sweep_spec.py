@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._names import nearest
 from jaxscale._resources import read_toml
-from jaxscale.errors import InputError
+from jaxscale.errors import InputError, nearest
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.scenario_library import (
