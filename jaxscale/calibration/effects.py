@@ -1,10 +1,10 @@
 """Effects of levels on the coefficients: source or framework, chip, precision, kernel, release and so on, added up."""
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.levels import Levels
@@ -44,49 +44,68 @@ class LevelEffect:
     shifts: tuple[tuple[str, float], ...]
 
 
-def total_shifts(effects: Sequence[LevelEffect], seen: Seen, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
-    """Sum of the effects of the levels of each run, on the unconstrained coefficients [row, coefficient].
+@dataclass(frozen=True)
+class Effects:
+    """Effects of levels that a fit knows.
 
-    Args:
-        effects: of the fit.
-        seen: levels that the fit knows.
-        levels: of the runs, with the fit's own source and framework filled in. A source that is not known has the
-            effect `OTHER_SOURCES` of its framework. A run without a number format has that of its precision's name.
-
-    Returns:
-        The shifts [1].
+    Attributes:
+        entries: the effects.
+        seen: levels of the fit's runs.
     """
-    shifts = _by_kind(effects)
-    is_known = levels.has(lambda name: seen.knows("source", name), "source")
-    of_source = _gather(shifts, "source", levels, "source")
-    of_others = _gather(shifts, OTHER_SOURCES, levels, "framework")
-    total = np.where(is_known[:, None], of_source, of_others)
-    has_no_format = levels.missing("number_format")[:, None]
-    for kind in KINDS:
-        own = _gather(shifts, kind, levels, kind)
-        if kind == "number_format":
-            own = np.where(has_no_format, _gather(shifts, kind, levels, "precision"), own)
-        total = total + own
-    return total
 
+    entries: tuple[LevelEffect, ...]
+    seen: Seen
 
-def _by_kind(effects: Sequence[LevelEffect]) -> dict[str, dict[str, np.ndarray]]:
-    """Shifts of every level by kind and name [coefficient]."""
-    column = {name: index for index, name in enumerate(names())}
-    shifts: dict[str, dict[str, np.ndarray]] = {}
-    for effect in effects:
-        row = shifts.setdefault(effect.kind, {}).setdefault(effect.level, np.zeros(len(column)))
-        for name, shift in effect.shifts:
-            row[column[name]] += shift
-    return shifts
+    def combinations(self, levels: Levels) -> tuple[Levels, Int[np.ndarray, " row"]]:
+        """Each combination of levels that move coefficients once, and the combination that each run has.
 
+        Args:
+            levels: of the runs, with the fit's own source and framework filled in.
 
-def _gather(
-    shifts: dict[str, dict[str, np.ndarray]], kind: str, levels: Levels, kind_of_levels: str
-) -> Float[np.ndarray, "row coefficient"]:
-    """Shifts that one kind of effect gives each run, by the run's level of a kind [row, coefficient]."""
-    of_kind, nothing = shifts.get(kind, {}), np.zeros(len(names()))
-    if not of_kind or kind_of_levels not in levels.codes:
-        return np.zeros((len(levels), len(names())))
-    table = np.asarray([*(of_kind.get(name, nothing) for name in levels.names[kind_of_levels]), nothing])
-    return table[levels.codes[kind_of_levels]]
+        Returns:
+            The combinations, and their positions [row].
+        """
+        # A run without a number format has that of its precision's name, as fp8 where it is not mxfp8.
+        levels = levels.filled("number_format", "precision")
+        moving = {kind: (lambda name, kind=kind: name in self._by_kind.get(kind, {})) for kind in KINDS}
+        of_others = self._by_kind.get(OTHER_SOURCES, {})
+        moving["source"] = lambda name: self.seen.knows("source", name)
+        moving["framework"] = lambda name: name in of_others or name in self._by_kind.get("framework", {})
+        return levels.only(moving).distinct()
+
+    def shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
+        """Sum of the effects of the levels of each run, on the unconstrained coefficients.
+
+        A source that is not known has the effect `OTHER_SOURCES` of its framework.
+
+        Args:
+            combinations: of levels, as `combinations` returns them.
+
+        Returns:
+            The shifts [1], [row, coefficient].
+        """
+        is_other = combinations.missing("source")[:, None]
+        of_others = self._gather(OTHER_SOURCES, "framework", combinations)
+        total = np.where(is_other, of_others, self._gather("source", "source", combinations))
+        for kind in KINDS:
+            total = total + self._gather(kind, kind, combinations)
+        return total
+
+    @functools.cached_property
+    def _by_kind(self) -> dict[str, dict[str, np.ndarray]]:
+        """Shifts of every level by kind and name [coefficient]."""
+        column = {name: index for index, name in enumerate(names())}
+        shifts: dict[str, dict[str, np.ndarray]] = {}
+        for effect in self.entries:
+            row = shifts.setdefault(effect.kind, {}).setdefault(effect.level, np.zeros(len(column)))
+            for name, shift in effect.shifts:
+                row[column[name]] += shift
+        return shifts
+
+    def _gather(self, kind: str, kind_of_levels: str, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
+        """Shifts that one kind of effect gives each run, by the run's level of a kind [row, coefficient]."""
+        of_kind, nothing = self._by_kind.get(kind, {}), np.zeros(len(names()))
+        if not of_kind or kind_of_levels not in levels.codes:
+            return np.zeros((len(levels), len(nothing)))
+        table = np.asarray([*(of_kind.get(name, nothing) for name in levels.names[kind_of_levels]), nothing])
+        return table[levels.codes[kind_of_levels]]

@@ -9,6 +9,9 @@ from jaxtyping import Bool, Int
 NO_LEVEL = -1
 """Code of a run that names no level of a kind."""
 
+MOST_KEYS = 2**62
+"""Combinations of levels that a whole number of 64 bits tells apart [1]."""
+
 
 @dataclass(frozen=True)
 class Levels:
@@ -62,14 +65,15 @@ class Levels:
 
     def distinct(self) -> tuple["Levels", Int[np.ndarray, " row"]]:
         """Each combination of levels once, and the combination that each run has [row]."""
-        if not self.codes:
-            return self.take(np.arange(min(self.n_rows, 1))), np.zeros(self.n_rows, dtype=int)
-        key = np.zeros(self.n_rows, dtype=np.int64)
+        key, n_keys = np.zeros(self.n_rows, dtype=np.int64), 1
         for kind, codes in self.codes.items():
-            # Recoded after each kind, so that the products of many kinds stay small.
-            key = np.unique(key * (len(self.names[kind]) + 1) + codes + 1, return_inverse=True)[1]
-        first = np.unique(key, return_index=True)[1]
-        return self.take(first), key
+            n_codes = len(self.names[kind]) + 1
+            if n_keys * n_codes > MOST_KEYS:
+                distinct_keys, key = np.unique(key, return_inverse=True)
+                n_keys = len(distinct_keys)
+            key, n_keys = key * n_codes + codes + 1, n_keys * n_codes
+        _, first, index = np.unique(key, return_index=True, return_inverse=True)
+        return self.take(first), index
 
     def missing(self, kind: str) -> Bool[np.ndarray, " row"]:
         """Whether a run has no level of a kind [row]."""
@@ -100,10 +104,23 @@ class Levels:
 
     def only(self, keep: Mapping[str, Callable[[str], bool]]) -> "Levels":
         """Levels of the given kinds whose names are to be kept; runs of other names have no level of the kind."""
-        codes = {}
+        codes, names = {}, {}
         for kind in (kind for kind in keep if kind in self.codes):
-            codes[kind] = np.where(self.has(keep[kind], kind), self.codes[kind], NO_LEVEL)
-        return Levels(codes, {kind: self.names[kind] for kind in codes}, self.n_rows)
+            is_kept = np.asarray([bool(keep[kind](name)) for name in self.names[kind]], dtype=bool)
+            new_codes = np.append(np.where(is_kept, np.cumsum(is_kept) - 1, NO_LEVEL), NO_LEVEL)
+            codes[kind] = new_codes[self.codes[kind]]
+            names[kind] = tuple(name for name, kept in zip(self.names[kind], is_kept, strict=True) if kept)
+        return Levels(codes, names, self.n_rows)
+
+    def filled(self, kind: str, other: str) -> "Levels":
+        """The levels, with those of another kind for the runs that have none of a kind."""
+        if other not in self.codes:
+            return self
+        names = dict.fromkeys([*self.names.get(kind, ()), *self.names[other]])
+        place = {name: code for code, name in enumerate(names)}
+        of_other = np.asarray([*(place[name] for name in self.names[other]), NO_LEVEL])[self.codes[other]]
+        codes = np.where(self.missing(kind), of_other, self.codes.get(kind, of_other))
+        return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
     def replace(self, rows: Bool[np.ndarray, " row"], levels: Mapping[str, str]) -> "Levels":
         """The levels with others for some runs.

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, values_of
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
-from jaxscale.calibration.effects import LevelEffect, total_shifts
+from jaxscale.calibration.effects import Effects, LevelEffect
 from jaxscale.calibration.intervals import Interval, Scatter, Scatters
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
@@ -71,14 +72,35 @@ class Fit:
 
     def coefficients_of(self, levels: Levels) -> Coefficients:
         """Coefficients of many runs, stacked: each an array [row]."""
-        return from_values(list(constrain_values(self.unconstrained(levels)).T))
+        table, index = self.coefficient_table(levels)
+        return jax.tree.map(lambda column: column[index], table)
+
+    def coefficient_table(self, levels: Levels) -> tuple[Coefficients, Int[np.ndarray, " row"]]:
+        """Coefficients of each combination of levels that move them, and the combination that each run has.
+
+        Args:
+            levels: of the runs.
+
+        Returns:
+            Coefficients, each an array [combination]; positions in it [row].
+        """
+        table, index = self._unconstrained_table(levels)
+        return from_values(list(constrain_values(table).T)), index
 
     def unconstrained(self, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
         """Unconstrained coefficients of runs, effects of their levels included [row, coefficient]."""
-        rows = unconstrain(self.pooled) + total_shifts(self.effects, self.seen, self.seen.named(levels))
+        table, index = self._unconstrained_table(levels)
+        return table[index]
+
+    def _unconstrained_table(self, levels: Levels) -> tuple[np.ndarray, np.ndarray]:
+        """Unconstrained coefficients [combination, coefficient], and the combination of each run [row]."""
+        combinations, index = self._effects.combinations(self.seen.named(levels))
+        table = unconstrain(self.pooled) + self._effects.shifts(combinations)
         if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
-            rows[others] = self.parent.unconstrained(levels.take(others))
-        return rows
+            of_parent, index_of_parent = self.parent._unconstrained_table(levels.take(others))
+            index[others] = len(table) + index_of_parent
+            table = np.concatenate([table, of_parent])
+        return table, index
 
     def interval(self, levels: AnyLevels, n_chips: Any = 0.0) -> Interval:
         """Half-width of the 90 % interval of log step time, and standard deviation of log peak memory.
@@ -153,9 +175,11 @@ class Fit:
         if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
             texts[others] = self.parent.seen.notes(levels.take(others))
         most = self.most_chips(levels)
-        for row in np.flatnonzero(chips > most):
-            more = f"on more chips than the fit saw: {chips[row]:g}, not {most[row]:g}"
-            texts[row] = f"{texts[row]}; {more}" if texts[row] else more
+        larger = np.flatnonzero(chips > most)
+        counts, index = np.unique(np.stack([chips[larger], most[larger]]), axis=1, return_inverse=True)
+        more = [f"on more chips than the fit saw: {count:g}, not {limit:g}" for count, limit in counts.T]
+        for row, which in zip(larger.tolist(), index.ravel().tolist(), strict=True):
+            texts[row] = f"{texts[row]}; {more[which]}" if texts[row] else more[which]
         return texts
 
     @functools.cached_property
@@ -163,6 +187,10 @@ class Fit:
         """Levels of the runs of the fit and of its parent."""
         parent = self.parent.seen if self.parent is not None else None
         return Seen(frozenset(self.known), frozenset(self.fitted), self.own, parent)
+
+    @functools.cached_property
+    def _effects(self) -> Effects:
+        return Effects(self.effects, self.seen)
 
     @functools.cached_property
     def _scatters(self) -> Scatters:

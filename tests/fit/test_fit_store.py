@@ -192,6 +192,38 @@ def test_the_start_answers_for_clusters_that_it_alone_has_seen():
     assert fit.seen.only_parent_knows(Levels.of_rows([{"framework": "g"}])).all()
 
 
+LEVELS = {
+    "source": ("mine/f", "yours/g", "ultrascale_playbook_h100/nanotron", "new/f", None),
+    "framework": ("f", "g", "llm-foundry", "nobody's", None),
+    "gpu": ("h100-80gb", "gtx580", None, None),
+    "precision": ("fp8", None, None),
+    "number_format": ("mxfp8", "another", None),
+    "architecture": ("d4096 h32 e1 s0", "d1 h1 e1 s0", None),
+    "sequences": ("s2048", "s1"),
+}
+
+
+@pytest.mark.parametrize(
+    "fit", [_of_one_cluster(), _from_a_start(), js.load_fit()], ids=["own", "of a start", "shipped"]
+)
+def test_many_runs_at_once_are_answered_as_one_by_one(fit: js.Fit):
+    """Columns of levels give what each run's own levels give, and runs differ."""
+    rng = np.random.default_rng(0)
+    rows = [{kind: names[rng.integers(len(names))] for kind, names in LEVELS.items()} for _ in range(60)]
+    levels, n_chips = Levels.of_rows(rows), 10.0 ** rng.integers(0, 6, len(rows))
+    values = np.stack(jax.tree.leaves(fit.coefficients_of(levels)), axis=1)
+    widths, limits, notes = (of(levels, n_chips) for of in (fit.interval, fit.memory_limit, fit.notes))
+    for index, (row, count) in enumerate(zip(rows, n_chips, strict=True)):
+        np.testing.assert_array_equal(values[index], values_of(fit.coefficients(row)))
+        assert fit.interval(row, count) == (widths.time[index], widths.memory[index])
+        limit = fit.memory_limit(row, count)
+        assert (limit.usable, limit.scatter) == (limits.usable[index], limits.scatter[index])
+        assert fit.notes(row, count) == notes[index]
+        assert fit.most_chips(row) == fit.most_chips(levels)[index]
+    for answers in (values.sum(axis=1), widths.time, limits.scatter, notes):
+        assert len(set(answers)) > 1
+
+
 @pytest.mark.parametrize("record", [_of_one_cluster(), _from_a_start()], ids=["alone", "from a start"])
 def test_a_record_is_the_same_on_disk(tmp_path, record: js.Fit):
     path = tmp_path / "mine.toml"
