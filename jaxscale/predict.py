@@ -6,24 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.coefficients import Coefficients, from_values
 from jaxscale.calibration.intervals import Z90, interval_ends
-from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.plan.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
-from jaxscale.runs.arrays import RunBatch, padded
-from jaxscale.runs.measured import describe_runs, measured_memory, measured_times, run_status
+from jaxscale.runs.arrays import RunBatch, bucket_of, padded
+from jaxscale.runs.categorical import Categorical, joined
+from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.step import StepTime, step_and_memory
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
+
+BLOCK_ROWS = 16384
+"""Rows of a table that are evaluated together: they bound the memory, and one compiled program serves them all [1]."""
 
 NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability")
 """What is predicted of every row, besides the terms of its step."""
@@ -57,11 +62,11 @@ class Prediction:
     memory_hi: np.ndarray
     oom_probability: np.ndarray
     terms: Mapping[str, np.ndarray]
-    notes: tuple[str, ...]
+    notes: np.ndarray
     measured: np.ndarray
     measured_memory: np.ndarray
-    status: tuple[str, ...]
-    levels: Mapping[str, tuple[str | None, ...]]
+    status: np.ndarray
+    levels: Mapping[str, Categorical]
 
     @property
     def fits(self) -> np.ndarray:
@@ -75,43 +80,43 @@ class Prediction:
             `n`, `mape`, `median_ape`, `p90_ape` [%], `coverage_90` and `oom_accuracy` [1], of peak memory `n_memory`
             and `memory_mape` [%], and the same `by` each grouping column; None where nothing was measured.
         """
-        everything = np.ones(len(self.measured), dtype=bool)
         by: dict[str, dict[str, Any]] = {}
-        for column, values in self.levels.items():
-            labels = np.asarray([value or "" for value in values], dtype=object)
-            by[column] = {str(level): self._errors(labels == level) for level in sorted(set(labels)) if level}
-        return {**self._errors(everything), "by": by}
+        for column, levels in self.levels.items():
+            present = {levels.values[code] for code in np.unique(levels.codes)} - {None, ""}
+            groups = {level: np.flatnonzero(levels.codes == levels.values.index(level)) for level in sorted(present)}
+            by[column] = {str(level): self._errors_of(rows) for level, rows in groups.items()}
+        return {**self._errors_of(np.arange(len(self.measured))), "by": by}
 
-    def _errors(self, rows: np.ndarray) -> dict[str, Any]:
-        scored = rows & np.isfinite(self.measured) & np.isfinite(self.step_time)
+    def _errors_of(self, rows: np.ndarray) -> dict[str, Any]:
+        """Errors of some rows."""
+        scored = rows[np.isfinite(self.measured[rows]) & np.isfinite(self.step_time[rows])]
         ape = 100.0 * np.abs(self.step_time[scored] / self.measured[scored] - 1.0)
         inside = (self.lo[scored] <= self.measured[scored]) & (self.measured[scored] <= self.hi[scored])
-        ran = np.asarray([status in ("ok", "oom") for status in self.status])
-        known = rows & ran & np.isfinite(self.memory)
-        is_oom = np.asarray([status == "oom" for status in self.status])
+        rows = rows[np.isfinite(self.memory[rows])]
+        is_oom, is_ok = self.status[rows] == "oom", self.status[rows] == "ok"
         # What a run had taken when it ran out says little of its peak.
-        held = rows & ~is_oom & np.isfinite(self.measured_memory) & np.isfinite(self.memory)
+        held = rows[~is_oom & np.isfinite(self.measured_memory[rows])]
         memory_ape = 100.0 * np.abs(self.memory[held] / self.measured_memory[held] - 1.0)
-        has_oom = bool((known & is_oom).any())
+        is_right = (self.fits[rows] != is_oom)[is_oom | is_ok]
         return {
-            "n": int(scored.sum()),
-            "mape": float(ape.mean()) if scored.any() else None,
-            "median_ape": float(np.median(ape)) if scored.any() else None,
-            "p90_ape": float(np.quantile(ape, 0.9)) if scored.any() else None,
-            "coverage_90": float(inside.mean()) if scored.any() else None,
-            "n_memory": int(held.sum()),
-            "memory_mape": float(memory_ape.mean()) if held.any() else None,
-            "oom_accuracy": float(np.mean(self.fits[known] != is_oom[known])) if has_oom else None,
+            "n": len(scored),
+            "mape": float(ape.mean()) if len(scored) else None,
+            "median_ape": float(np.median(ape)) if len(scored) else None,
+            "p90_ape": float(np.quantile(ape, 0.9)) if len(scored) else None,
+            "coverage_90": float(inside.mean()) if len(scored) else None,
+            "n_memory": len(held),
+            "memory_mape": float(memory_ape.mean()) if len(held) else None,
+            "oom_accuracy": float(is_right.mean()) if is_oom.any() else None,
         }
 
 
 @filter_jit
-def _evaluate(batch: RunBatch, coefficients: Coefficients) -> tuple[StepTime, jax.Array]:
-    def one(run: RunBatch, row: Coefficients) -> tuple[StepTime, jax.Array]:
-        times, peak = step_and_memory(run.model, run.plan, run.cluster, row)
+def _evaluate(batch: RunBatch, coefficients: Float[Array, "coefficient row"]) -> tuple[StepTime, Array]:
+    def one(run: RunBatch, values: Array) -> tuple[StepTime, Array]:
+        times, peak = step_and_memory(run.model, run.plan, run.cluster, from_values(list(values)))
         return times, peak.total
 
-    return jax.vmap(one)(batch, coefficients)
+    return jax.vmap(one, in_axes=(0, 1))(batch, coefficients)
 
 
 def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | None = None) -> Prediction:
@@ -130,57 +135,74 @@ def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | 
     Raises:
         InputError: no such fit.
     """
-    fit = fit_of(fit)
-    described = describe_runs(runs, hardware)
-    numbers, terms = (
-        {name: np.full(len(runs), np.nan) for name in names} for names in (NUMBERS, StepTime.__dataclass_fields__)
-    )
-    notes = described.notes.array().tolist()
+    return predict_described(runs, describe_runs(runs, hardware), fit_of(fit))
+
+
+def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
+    """Predict every row of a table that has been described for the model."""
+    numbers = {name: np.full(len(runs), np.nan) for name in NUMBERS}
+    terms = {name: np.full(len(runs), np.nan) for name in StepTime.__dataclass_fields__}
+    notes = described.notes
     if described.batch is not None:
-        levels = described.levels
-        answers, parts = _answers(described.batch, fit, levels)
-        numbers, terms = (
-            {name: _at(described.index, column, len(runs)) for name, column in found.items()}
-            for found in (answers, parts)
-        )
-        new = fit.notes(levels, np.asarray(described.batch.cluster.n_chips))
-        for position, broken, unseen in zip(described.index, _broken_rules(described.batch), new, strict=True):
-            notes[position] = "; ".join(text for text in (notes[position], broken, unseen) if text)
+        index, chips = described.index, np.asarray(described.batch.cluster.n_chips)
+        step, peak = _model_answers(described.batch, *fit.coefficient_table(described.levels))
+        for name, values in step.terms().items():
+            terms[name][index] = values
+        for name, values in _with_intervals(step.total, peak, described, fit).items():
+            numbers[name][index] = values
+        unseen = Categorical.of(fit.notes(described.levels, chips).tolist())
+        remarks = (column.spread(index, len(runs), "") for column in (_broken_rules(described.batch), unseen))
+        notes = joined([notes, *remarks])
     times = measured_times(runs, described)
     return Prediction(
         **numbers,
         terms=terms,
-        notes=tuple(notes),
+        notes=notes.array(),
         measured=times,
         measured_memory=measured_memory(runs),
-        status=tuple(run_status(runs, times).array().tolist()),
-        levels={name: tuple(runs.column(name)) for name in GROUPINGS},
+        status=run_status(runs, times).array(),
+        levels={name: runs.categories(name) for name in GROUPINGS},
     )
 
 
-def _at(index: np.ndarray, column: np.ndarray, n: int) -> np.ndarray:
-    """A column of n rows that has the given values at `index`, and nan elsewhere."""
-    rows = np.full(n, np.nan)
-    rows[index] = column
-    return rows
+def _model_answers(batch: RunBatch, table: Coefficients, combination: np.ndarray) -> tuple[StepTime, np.ndarray]:
+    """Step time and peak memory [byte] of each run, on the host [row].
+
+    Args:
+        batch: the runs [row].
+        table: coefficients of each combination of levels [combination].
+        combination: of each run [row].
+
+    Returns:
+        The terms of the step, and the peaks.
+    """
+    size = min(bucket_of(len(batch)), BLOCK_ROWS)
+    # One matrix instead of a column for each coefficient: a transfer to the device costs more than its bytes.
+    matrix = np.stack(jax.tree.leaves(table))
+    blocks = []
+    for start in range(0, len(batch), size):
+        rows = slice(start, start + size)
+        block, count = jax.tree.map(lambda leaf, rows=rows: leaf[rows], batch), len(combination[rows])
+        index = np.pad(combination[rows], (0, size - count))
+        blocks.append(_evaluate(padded(block, count, size), jnp.asarray(matrix[:, index])))
+    # Read only now, so that the host lays out a block while the device works on the one before.
+    return jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts])[: len(batch)], *blocks)
 
 
-def _answers(batch: RunBatch, fit: Fit, levels: Levels) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """`NUMBERS` of each run by name, and the terms of its step by name [answered row]."""
-    count = len(batch)
-    step, peak = _evaluate(*padded((batch, fit.coefficients_of(levels)), count))
-    total, peak = (np.asarray(values)[:count] for values in (step.total, peak))
-    terms = {name: np.asarray(values)[:count] for name, values in step.terms().items()}
-    chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
+def _with_intervals(step_time: np.ndarray, peak: np.ndarray, described: Described, fit: Fit) -> dict[str, np.ndarray]:
+    """`NUMBERS` of each run by name [answered row]."""
+    assert described.batch is not None
+    cluster = described.batch.cluster
+    levels, chips = described.levels, np.asarray(cluster.n_chips)
     interval = fit.interval(levels, chips)
-    lo, hi = interval_ends(total, interval.time)
+    lo, hi = interval_ends(step_time, interval.time)
     memory_lo, memory_hi = interval_ends(peak, Z90 * interval.memory)
-    oom = probability_of_oom(peak, capacity, fit.memory_limit(levels, chips))
-    return dict(zip(NUMBERS, (total, lo, hi, peak, memory_lo, memory_hi, oom), strict=True)), terms
+    oom = probability_of_oom(peak, np.asarray(cluster.chip.hbm_bytes), fit.memory_limit(levels, chips))
+    return dict(zip(NUMBERS, (step_time, lo, hi, peak, memory_lo, memory_hi, oom), strict=True))
 
 
-def _broken_rules(batch: RunBatch) -> list[str]:
-    """What each plan breaks, as the model takes it, in words; empty for a valid one [row]."""
+def _broken_rules(batch: RunBatch) -> Categorical:
+    """Rules that each plan breaks, as the model takes it, in words; empty for a valid one [row]."""
     network = {"n_chips": batch.cluster.n_chips, "domain_size": np.asarray(batch.cluster.network.domain_size)[:, 0]}
     broken = broken_rules({**model_columns(batch.model), **plan_columns(batch.plan), **network}, len(batch))
-    return [f"predicted although {' and '.join(rules)}" if rules else "" for rules in broken]
+    return Categorical.of(broken).map(lambda rules: f"predicted although {' and '.join(rules)}" if rules else "")

@@ -57,9 +57,12 @@ def bucket_of(n: int) -> int:
     return next((bucket for bucket in ROW_BUCKETS if bucket >= n), -(-n // largest) * largest)
 
 
-def padded(tree: PyTree, n: int) -> Any:
-    """Leaves of n rows as arrays of a bucket's, filled up with copies of the first."""
-    rows = np.pad(np.arange(n), (0, bucket_of(n) - n))
+def padded(tree: PyTree, n: int, size: int | None = None) -> Any:
+    """Leaves of n rows as arrays of a size, or of a bucket's, filled up with copies of the first row."""
+    size = size or bucket_of(n)
+    if n == size:
+        return jax.tree.map(jnp.asarray, tree)
+    rows = np.pad(np.arange(n), (0, size - n))
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), tree)
 
 
