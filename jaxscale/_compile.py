@@ -47,3 +47,20 @@ def filter_jit(function: Function) -> Function:
         return compiled()(*args, **kwargs)
 
     return cast(Function, call)
+
+
+def array_jit(function: Function) -> Function:
+    """`jax.jit` with the compiler options above, of arguments that are arrays alone; calls return before work is done.
+
+    `eqx.filter_jit` waits for its results, so that errors on the device surface at the call.
+    """
+
+    @functools.cache
+    def compiled() -> Callable[..., Any]:
+        return jax.jit(function, compiler_options=compiler_options())
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return compiled()(*args, **kwargs)
+
+    return cast(Function, call)

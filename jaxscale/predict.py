@@ -10,19 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._compile import filter_jit
+from jaxscale._compile import array_jit
 from jaxscale.calibration.coefficients import Coefficients, from_values
 from jaxscale.calibration.intervals import Z90, interval_ends
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
+from jaxscale.costs.terms import TERM_NAMES
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.plan.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch, bucket_of, padded
 from jaxscale.runs.categorical import Categorical, joined
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
-from jaxscale.step import StepTime, step_and_memory
+from jaxscale.step import step_and_memory
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
@@ -31,7 +33,7 @@ BLOCK_ROWS = 16384
 """Rows of a table that are evaluated together: they bound the memory, and one compiled program serves them all [1]."""
 
 NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability")
-"""What is predicted of every row, besides the terms of its step."""
+"""Predicted figures of every row, besides the terms of its step."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,11 @@ class Prediction:
         }
 
 
-@filter_jit
-def _evaluate(batch: RunBatch, coefficients: Float[Array, "coefficient row"]) -> tuple[StepTime, Array]:
-    def one(run: RunBatch, values: Array) -> tuple[StepTime, Array]:
+@array_jit
+def _evaluate(batch: RunBatch, coefficients: Float[Array, "coefficient row"]) -> dict[str, Array]:
+    def one(run: RunBatch, values: Array) -> dict[str, Array]:
         times, peak = step_and_memory(run.model, run.plan, run.cluster, from_values(list(values)))
-        return times, peak.total
+        return {**times.terms(), "step_time": times.total, "memory": peak.total}
 
     return jax.vmap(one, in_axes=(0, 1))(batch, coefficients)
 
@@ -140,23 +142,17 @@ def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | 
 
 def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
     """Predict every row of a table that has been described for the model."""
-    numbers = {name: np.full(len(runs), np.nan) for name in NUMBERS}
-    terms = {name: np.full(len(runs), np.nan) for name in StepTime.__dataclass_fields__}
-    notes = described.notes
+    answers, notes = dict.fromkeys((*NUMBERS, *TERM_NAMES), np.zeros(0)), described.notes
     if described.batch is not None:
-        index, chips = described.index, np.asarray(described.batch.cluster.n_chips)
-        step, peak = _model_answers(described.batch, *fit.coefficient_table(described.levels))
-        for name, values in step.terms().items():
-            terms[name][index] = values
-        for name, values in _with_intervals(step.total, peak, described, fit).items():
-            numbers[name][index] = values
-        unseen = Categorical.of(fit.notes(described.levels, chips).tolist())
-        remarks = (column.spread(index, len(runs), "") for column in (_broken_rules(described.batch), unseen))
-        notes = joined([notes, *remarks])
+        # The host writes notes and measured columns while the device works.
+        blocks = _started(described.batch, *fit.coefficient_table(described.levels))
+        notes = _all_notes(described, described.batch, fit)
+        answers = _finished(blocks, described.batch, described.levels, fit)
     times = measured_times(runs, described)
+    columns = {name: _spread(values, described.index, len(runs)) for name, values in answers.items()}
     return Prediction(
-        **numbers,
-        terms=terms,
+        **{name: columns[name] for name in NUMBERS},
+        terms={name: columns[name] for name in TERM_NAMES},
         notes=notes.array(),
         measured=times,
         measured_memory=measured_memory(runs),
@@ -165,8 +161,8 @@ def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
     )
 
 
-def _model_answers(batch: RunBatch, table: Coefficients, combination: np.ndarray) -> tuple[StepTime, np.ndarray]:
-    """Step time and peak memory [byte] of each run, on the host [row].
+def _started(batch: RunBatch, table: Coefficients, combination: np.ndarray) -> list[dict[str, Array]]:
+    """Step time and its terms [s] and peak memory [byte] by name, block by block, on their way.
 
     Args:
         batch: the runs [row].
@@ -174,7 +170,7 @@ def _model_answers(batch: RunBatch, table: Coefficients, combination: np.ndarray
         combination: of each run [row].
 
     Returns:
-        The terms of the step, and the peaks.
+        Answers of each block [row of the block], with padding in the last.
     """
     size = min(bucket_of(len(batch)), BLOCK_ROWS)
     # One matrix instead of a column for each coefficient: a transfer to the device costs more than its bytes.
@@ -182,23 +178,38 @@ def _model_answers(batch: RunBatch, table: Coefficients, combination: np.ndarray
     blocks = []
     for start in range(0, len(batch), size):
         rows = slice(start, start + size)
-        block, count = jax.tree.map(lambda leaf, rows=rows: leaf[rows], batch), len(combination[rows])
+        part, count = jax.tree.map(lambda leaf, rows=rows: leaf[rows], batch), len(combination[rows])
         index = np.pad(combination[rows], (0, size - count))
-        blocks.append(_evaluate(padded(block, count, size), jnp.asarray(matrix[:, index])))
-    # Read only now, so that the host lays out a block while the device works on the one before.
-    return jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts])[: len(batch)], *blocks)
+        blocks.append(_evaluate(padded(part, count, size), jnp.asarray(matrix[:, index])))
+    return blocks
 
 
-def _with_intervals(step_time: np.ndarray, peak: np.ndarray, described: Described, fit: Fit) -> dict[str, np.ndarray]:
-    """`NUMBERS` of each run by name [answered row]."""
-    assert described.batch is not None
-    cluster = described.batch.cluster
-    levels, chips = described.levels, np.asarray(cluster.n_chips)
-    interval = fit.interval(levels, chips)
-    lo, hi = interval_ends(step_time, interval.time)
-    memory_lo, memory_hi = interval_ends(peak, Z90 * interval.memory)
-    oom = probability_of_oom(peak, np.asarray(cluster.chip.hbm_bytes), fit.memory_limit(levels, chips))
-    return dict(zip(NUMBERS, (step_time, lo, hi, peak, memory_lo, memory_hi, oom), strict=True))
+def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, fit: Fit) -> dict[str, np.ndarray]:
+    """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
+    chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
+    interval, limit = fit.interval(levels, chips), fit.memory_limit(levels, chips)
+    answers = {name: np.concatenate([np.asarray(block[name]) for block in blocks])[: len(batch)] for name in blocks[0]}
+    step, peak = answers["step_time"], answers["memory"]
+    answers["lo"], answers["hi"] = interval_ends(step, interval.time)
+    answers["memory_lo"], answers["memory_hi"] = interval_ends(peak, Z90 * interval.memory)
+    return {**answers, "oom_probability": probability_of_oom(peak, capacity, limit)}
+
+
+def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:
+    """A column of the table that has the given values in the answered rows, nan in the others [row]."""
+    if len(index) == n_rows:
+        return values
+    column = np.full(n_rows, np.nan)
+    column[index] = values
+    return column
+
+
+def _all_notes(described: Described, batch: RunBatch, fit: Fit) -> Categorical:
+    """Notes on every row of the table: of its description, its plan and what the fit never saw [row]."""
+    unseen = Categorical.of(fit.notes(described.levels, np.asarray(batch.cluster.n_chips)).tolist())
+    n_rows = len(described.notes)
+    remarks = (column.spread(described.index, n_rows, "") for column in (_broken_rules(batch), unseen))
+    return joined([described.notes, *remarks])
 
 
 def _broken_rules(batch: RunBatch) -> Categorical:

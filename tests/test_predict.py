@@ -146,6 +146,6 @@ def test_a_measured_run_without_a_status_ended(tmp_path, default: js.Fit, status
     rows = [{"step_time_s": "1", "status": status}, {**large, "step_time_s": "9", "status": status}]
     rows += [{**large, "status": "oom", "peak_mem_gb": "79"}, large]
     prediction = js.predict(_table(tmp_path, *rows), default)
-    assert prediction.status == ("ok", "ok", "oom", "")
+    assert prediction.status.tolist() == ["ok", "ok", "oom", ""]
     assert prediction.errors()["oom_accuracy"] == pytest.approx(2.0 / 3.0)
     assert prediction.errors()["n_memory"] == 0

@@ -37,15 +37,17 @@ class PredictCommand:
         import jaxscale as js
         from jaxscale.cli.runs_tables import predictions_as_json, runs_from_file, write_predictions
         from jaxscale.files import check_writable
+        from jaxscale.predict import predict_described
         from jaxscale.report.terminal_tables import error_summary, prediction_rows
-        from jaxscale.runs.measured import measured_runs
+        from jaxscale.runs.measured import describe_runs, measured_of
         from jaxscale.runs.table_checks import tell_doubts
 
         if self.out is not None:
             check_writable(self.out, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = runs_from_file(self.runs, self.skip_bad, hardware)
-        prediction = js.predict(runs, self.fit, hardware)
+        described = describe_runs(runs, hardware)
+        prediction = predict_described(runs, described, js.load_fit(self.fit))
         errors = prediction.errors()
         answered = int((prediction.step_time > 0).sum())
         if answered < len(runs):
@@ -60,5 +62,5 @@ class PredictCommand:
         if self.out is None:
             print_result(prediction_rows(runs, prediction))
         if errors["n"]:
-            tell_doubts(runs, *measured_runs(runs, hardware), say)
+            tell_doubts(runs, *measured_of(runs, described), say)
             print_result(error_summary(errors))

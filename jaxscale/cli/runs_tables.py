@@ -1,6 +1,6 @@
 """Runs tables as the commands read and write them."""
 
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from typing import Any
 
@@ -39,41 +39,36 @@ def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
 
 def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
     """Write a table with its predictions, whole or not at all; columns of an earlier prediction are replaced."""
-    added = [*FIXED_COLUMNS, *(f"term_{name}_s" for name in prediction.terms)]
-    kept = [index for index, name in enumerate(runs.columns) if name not in added]
-    columns = [*(runs.columns[index] for index in kept), *added]
-    rows = (
-        [*(row.cells[index] for index in kept), *map(_cell, values)]
-        for row, values in zip(runs, _values(prediction), strict=True)
-    )
-    write_table(path, columns, rows)
+    added = {name: map(_cell, values) for name, values in _columns(prediction).items()}
+    kept = {name: runs.cells[name].array().tolist() for name in runs.columns if name not in added}
+    write_table(path, [*kept, *added], zip(*kept.values(), *added.values(), strict=True))
 
 
 def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
     """What `predict --out` adds to each row, by column; None where a row gets no prediction."""
-    columns = (*FIXED_COLUMNS, *(f"term_{name}_s" for name in prediction.terms))
+    columns = _columns(prediction)
     return [
         {name: None if _cell(value) == "" else value for name, value in zip(columns, values, strict=True)}
-        for values in _values(prediction)
+        for values in zip(*columns.values(), strict=True)
     ]
 
 
-def _values(prediction: Prediction) -> Iterator[list[Any]]:
-    answered = np.isfinite(prediction.step_time)
+def _columns(prediction: Prediction) -> dict[str, list[Any]]:
+    """Values of `FIXED_COLUMNS` and of each cost term, by column [row]."""
     peaks = (values / GB for values in (prediction.memory, prediction.memory_lo, prediction.memory_hi))
-    numbers = (prediction.step_time, prediction.lo, prediction.hi, *peaks)
-    for index in range(len(prediction.step_time)):
-        yield [
-            *(float(values[index]) for values in numbers),
-            bool(prediction.fits[index]) if answered[index] else "",
-            float(prediction.oom_probability[index]),
-            prediction.notes[index],
-            *(float(term[index]) for term in prediction.terms.values()),
-        ]
+    answered = np.isfinite(prediction.step_time)
+    fixed = (
+        *(values.tolist() for values in (prediction.step_time, prediction.lo, prediction.hi, *peaks)),
+        np.where(answered, prediction.fits.astype(object), "").tolist(),
+        prediction.oom_probability.tolist(),
+        prediction.notes.tolist(),
+    )
+    terms = {f"term_{name}_s": values.tolist() for name, values in prediction.terms.items()}
+    return dict(zip(FIXED_COLUMNS, fixed, strict=True)) | terms
 
 
 def _cell(value: float | bool | str) -> str:
     """A cell of a table; numbers with seven digits, more than any measurement has."""
     if isinstance(value, bool | str):
         return str(value).lower() if isinstance(value, bool) else value
-    return f"{value:.7g}" if np.isfinite(value) else ""
+    return f"{value:.7g}" if math.isfinite(value) else ""

@@ -125,7 +125,22 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
     Raises:
         InputError: no row has both what the model needs and a step time.
     """
-    described = describe_runs(runs, hardware)
+    return measured_of(runs, describe_runs(runs, hardware))
+
+
+def measured_of(runs: Runs, described: Described) -> tuple[Measured, np.ndarray]:
+    """The same as `measured_runs`, of a table that has been described.
+
+    Args:
+        runs: the table.
+        described: its rows as the model sees them.
+
+    Returns:
+        The measured rows, and their positions in the table.
+
+    Raises:
+        InputError: no row has both the columns that the model needs and a step time.
+    """
     times = measured_times(runs, described)[described.index]
     kept = np.flatnonzero(np.isfinite(times))
     if described.batch is None or not len(kept):
