@@ -17,14 +17,13 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
-from jaxscale.costs.terms import TERM_NAMES
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.plan.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch, bucket_of, padded
 from jaxscale.runs.categorical import Categorical, joined
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
-from jaxscale.step import step_and_memory
+from jaxscale.step import TERM_NAMES, step_and_memory
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
