@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from jaxscale._resources import data_path, read_toml
+from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.table import Runs
 
 
 @cache
 def vocabularies() -> Mapping[str, Any]:
-    """The tables of `vocabularies.toml`: words of a runs table and what they mean to the model."""
-    return tomllib.loads(files("jaxscale.runs").joinpath("vocabularies.toml").read_text(encoding="utf-8"))
+    """Words of a runs table and what they mean to the model: `vocabularies.toml`, and number formats by their names."""
+    tables = tomllib.loads(files("jaxscale.runs").joinpath("vocabularies.toml").read_text(encoding="utf-8"))
+    return {**tables, "precisions": {**tables["precisions"], **{name: name for name in PRECISIONS}}}
 
 
 @cache

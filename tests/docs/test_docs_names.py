@@ -127,3 +127,11 @@ def test_the_accuracy_of_the_front_page_is_that_of_the_scoreboard():
 def test_the_columns_of_predictions_are_described():
     text = without_blocks((ROOT / "docs" / "command_line.md").read_text(encoding="utf-8"))
     assert set(FIXED_COLUMNS) == set(re.findall(r"`(predicted_\w+)`", text))
+
+
+def test_the_page_of_equations_has_every_term():
+    text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    headings = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^### .+$", text, flags=re.MULTILINE))))
+    assert headings == set(js.StepTime.__dataclass_fields__)
+    rows = set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
+    assert rows == set(js.Memory.__dataclass_fields__) - {"capacity"}

@@ -4,8 +4,8 @@ A block below the comment `<!-- example: ROLE -->` is a step of the example of i
 
 - `new FILE`: the block is a new file;
 - `append FILE`: the block is added at the end of a file;
-- `after FILE: LINE`: the block is added below the only line of a file that reads LINE, spaces around it left aside;
-- `replace FILE: LINE`: the block takes the place of that line;
+- `after FILE: LINE`: the block is added below the only line of a file that reads LINE, and as far to the right;
+- `before FILE: LINE`: the block is added above that line;
 - `run`: the block is a Python program; a block `text` below it is what it prints.
 """
 
@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import jax
@@ -57,11 +58,13 @@ def apply(block: Block, folder: Path) -> str:
     if verb == "append":
         path.write_text(text + block.text, encoding="utf-8")
         return name
-    assert verb in ("after", "replace"), f"unknown role {block.role}"
-    places = re.findall(rf"^[ \t]*{re.escape(line.strip())}[ \t]*\n", text, flags=re.MULTILINE)
-    assert len(places) == 1, f"{name} has {len(places)} lines that read {line.strip()!r}; expected one"
-    put = places[0] + block.text if verb == "after" else block.text
-    path.write_text(text.replace(places[0], put), encoding="utf-8")
+    assert verb in ("after", "before"), f"unknown role {block.role}"
+    places = re.findall(rf"^([ \t]*)({re.escape(line)}\n)", text, flags=re.MULTILINE)
+    assert len(places) == 1, f"{name} has {len(places)} lines that read {line!r}; expected one"
+    ((indent, anchor),) = places
+    added = textwrap.indent(block.text, indent)
+    put = indent + anchor + added if verb == "after" else added + indent + anchor
+    path.write_text(text.replace(indent + anchor, put), encoding="utf-8")
     return name
 
 
