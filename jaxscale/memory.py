@@ -128,14 +128,12 @@ def transient_activation_bytes(
     lead: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> Array:
-    r"""Activations besides those stored for the backward pass, on every tensor-parallel rank whole.
+    r"""Activations besides those stored for the backward pass, whole on every tensor-parallel rank.
 
     $t d (b_w + b_q (1 - \min(1, 2 / n)(1 - a)))$, $b_q = 0$ where tp = 1: $b_w$ `working_bytes` of the microbatch that
-    runs, $b_q$ `queued_bytes` of what chips have yet to do. What collectives send and receive outlives its use while
-    hosts launch without waiting, as their streams may still read it: where n microbatches in flight have chips wait for
-    each other, and where hosts are a share a of their queue ahead of slower chips. It does not grow for long, as queues
-    are finite. Ultra-Scale's runs of 3B at tp 8 and 16 hold 8, 72, 94 and 99 byte per element with 2, 4, 8 and 16 in
-    flight; with 1 or 2 and tp up to 8, 80 more from where chips take twice as long as hosts, whatever the layers.
+    runs, $b_q$ `queued_bytes` of collectives whose work is still queued. Buffers of collectives outlive their use while
+    hosts launch without waiting, as streams may still read them: where n microbatches in flight let chips wait for each
+    other, and where hosts lead slower chips by a share a of their queue. Queues are finite, and so is the growth.
 
     Args:
         local: size of a microbatch, tp.
@@ -147,6 +145,8 @@ def transient_activation_bytes(
     Returns:
         Bytes [byte].
     """
+    # Ultra-Scale's runs of 3B at tp 8 and 16 hold 8, 72, 94 and 99 byte per element with 2, 4, 8 and 16 microbatches in
+    # flight; with 1 or 2 and tp up to 8, 80 more where chips take twice as long as hosts, whatever the layers.
     waiting = smooth_max(1.0 - 2.0 / jnp.asarray(in_flight), 0.0, temperature)
     queued = several(local.plan.tp, temperature) * (1.0 - (1.0 - waiting) * (1.0 - jnp.asarray(lead)))
     per_element = coefficients.working_bytes + coefficients.queued_bytes * queued

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from registry import changed, random_configurations, stack
 
+from jaxscale._resources import data_path, read_toml
 from jaxscale.hardware.formats import FORMATS, PRECISIONS, wide_shares
 from jaxscale.models import model
 from jaxscale.plan.local import key_value_heads, local_plan, sharding
@@ -198,3 +199,11 @@ def test_formats_are_named_once_and_widen_into_each_other():
         assert wide.wide == wide.name and wide.matmul_bytes >= 2.0
         assert entry.matmul_bytes <= entry.gathered_bytes <= entry.element_bytes == wide.element_bytes
         assert not entry.without_units or PRECISIONS.index(entry.without_units) < PRECISIONS.index(entry.name)
+
+
+def test_the_catalogue_falls_back_as_the_table_of_formats_says():
+    fallbacks = read_toml(data_path("hardware.toml"))["fallbacks"]
+    for entry in FORMATS:
+        if entry.without_units:
+            rule = fallbacks[f"peak_tflops_{entry.name}"]
+            assert (rule["from"], rule["ratio"]) == (f"peak_tflops_{entry.without_units}", 1.0)

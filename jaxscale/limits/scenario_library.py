@@ -11,6 +11,7 @@ from typing import Any
 from jaxscale._resources import data_path, read_toml
 from jaxscale.errors import InputError, nearest
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
+from jaxscale.hardware.formats import FORMATS, PRECISIONS
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.units import GB
 
@@ -36,8 +37,8 @@ LARGEST = 1e30
 LOWEST, HIGHEST = 1e18, 1e42
 """Training computes that make sense [flop]."""
 
-WORDS = (("fp8", 1.0), ("bf16", 2.0), ("fp32", 4.0))
-"""Precisions in the order of preference, and their bytes [byte]."""
+WORDS = ("fp8", "bf16", "fp32")
+"""Number formats in the order of preference."""
 
 
 def chip_fields(entry: ChipEntry) -> dict[str, float]:
@@ -50,8 +51,8 @@ def chip_fields(entry: ChipEntry) -> dict[str, float]:
         Fields of `FrontierScenario`.
     """
     numbers = entry.numbers
-    stated = [(name, size) for name, size in WORDS if f"peak_tflops_{name}" in entry.stated]
-    precision, size = stated[0]
+    precision = next(name for name in WORDS if f"peak_tflops_{name}" in entry.stated)
+    size = FORMATS[PRECISIONS.index(precision)].matmul_bytes
     return {
         "peak_flops": numbers[f"peak_tflops_{precision}"] * 1e12,
         "memory_bandwidth": numbers["memory_gb_per_s"] * GB,

@@ -17,9 +17,13 @@ from jaxscale.runs.table import Runs
 
 @cache
 def vocabularies() -> Mapping[str, Any]:
-    """Words of a runs table and what they mean to the model: `vocabularies.toml`, and number formats by their names."""
+    """The tables of `vocabularies.toml`: words of a runs table and what they mean to the model.
+
+    Number formats come by their own names, the narrowest first, and then by the other names in the file.
+    """
     tables = tomllib.loads(files("jaxscale.runs").joinpath("vocabularies.toml").read_text(encoding="utf-8"))
-    return {**tables, "precisions": {**tables["precisions"], **{name: name for name in PRECISIONS}}}
+    own_names = {name: name for name in reversed(PRECISIONS)}
+    return {**tables, "precisions": {**own_names, **tables["precisions"]}}
 
 
 @cache

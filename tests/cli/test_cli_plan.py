@@ -66,6 +66,7 @@ def test_framework_and_precision(run):
     )
     assert plain["gradient_bytes"] == 4.0
     assert named["gradient_bytes"] == narrow["gradient_bytes"] == 2.0
+    assert (named["precision"], narrow["precision"]) == ("bf16", "fp8")
     assert narrow["step_time_s"] < named["step_time_s"] != plain["step_time_s"]
 
 
