@@ -39,11 +39,11 @@ def probability_of_oom(peak: Any, capacity: Any, limit: MemoryLimit) -> Any:
     return normal_probability(np.log(np.asarray(peak) / (limit.usable * np.asarray(capacity))) / limit.scatter)
 
 
-def normal_probability(deviates: np.ndarray) -> np.ndarray:
+def normal_probability(deviates: Any) -> np.ndarray:
     r"""Cumulative normal distribution, $\Phi(z) = \mathrm{erfc}(-z / \sqrt 2) / 2$ [1].
 
     Args:
-        deviates: z, of any shape [1].
+        deviates: z, a number or an array of any shape [1].
 
     Returns:
         Probabilities, of the same shape [1].
