@@ -50,7 +50,7 @@ def normal_probability(deviates: Any) -> np.ndarray:
     """
     # By the function of the standard library: importing scipy's takes as long as predicting a table.
     complements = np.frompyfunc(math.erfc, 1, 1)(-np.asarray(deviates) / math.sqrt(2.0))
-    return 0.5 * np.asarray(complements, float)
+    return np.asarray(0.5 * np.asarray(complements, float))
 
 
 def memory_limit(capacity: float, limit: MemoryLimit, probability: float) -> float:
