@@ -17,7 +17,7 @@ ROWS = 64
 """Rows of every compiled program, so that there is one of each kind."""
 
 GRADIENTS, SENDS, RING = "data_parallel", "pipeline_transfer", "context_parallel"
-MATMULS, CORE, STREAMS, GAPS, AGAIN = "matmul", "attention", "memory_bound", "kernel_gaps", "recompute"
+MATMULS, CORE, STREAMS, GAPS, AGAIN = "matmul", "attention", "memory_bound", "launch_gaps", "recompute"
 TENSORS, TOKENS, UPDATE = "tensor_parallel", "expert_parallel", "optimizer"
 """Terms of a step, by what they are the time of."""
 
