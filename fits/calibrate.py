@@ -26,8 +26,8 @@ from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import software_stack, table_of
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.fitting import fit_measured
-from jaxscale.fit.held_out_scatter import scatter_by, typical
-from jaxscale.fit.memory_limits import with_memory_limits
+from jaxscale.fit.held_out import scatter_by, typical
+from jaxscale.fit.memory_outcomes import with_memory_limits
 from jaxscale.fit.result import FitResult
 from jaxscale.runs.arrays import Measured, classes, concatenate
 from jaxscale.runs.defaults import table_facts

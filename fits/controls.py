@@ -16,10 +16,10 @@ from calibrate import FOLDER, load_tables
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.fitting import cross_validate
-from jaxscale.fit.objective import Problem
-from jaxscale.fit.prepare import fit_problem
-from jaxscale.fit.solve import random_starts, solve
+from jaxscale.fit.fit_problem import fit_problem
+from jaxscale.fit.held_out import cross_validate
+from jaxscale.fit.multistart import random_starts, solve
+from jaxscale.fit.objective import FitProblem
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import groups_of
 
@@ -63,7 +63,7 @@ TERMS: Mapping[str, tuple[str, Mapping[str, float]]] = {
 }
 
 
-def fixed(problem: Problem, values: Mapping[str, float]) -> Problem:
+def fixed(problem: FitProblem, values: Mapping[str, float]) -> FitProblem:
     """The problem with some coefficients held at unconstrained values, effects included."""
     mapping = problem.parametrisation
     columns = np.asarray([names().index(name) for name in values])
@@ -73,7 +73,7 @@ def fixed(problem: Problem, values: Mapping[str, float]) -> Problem:
     return eqx.tree_at(lambda p: (p.base, p.parametrisation.spread, p.parametrisation.scale), problem, parts)
 
 
-def held_out_error(problem: Problem, measured: Measured) -> float:
+def held_out_error(problem: FitProblem, measured: Measured) -> float:
     """Mean absolute percentage error of step time under 5-fold cross-validation [%]."""
     starts = random_starts(jr.key(0), 1, problem.parametrisation.n_parameters)
     solution = solve(problem, starts)
@@ -81,7 +81,7 @@ def held_out_error(problem: Problem, measured: Measured) -> float:
     return float(100.0 * np.mean(np.abs(np.expm1(held_out[:, 0]))))
 
 
-def problem_of(measured: Measured) -> Problem:
+def problem_of(measured: Measured) -> FitProblem:
     """The fit of one table from the priors."""
     problem, _ = fit_problem(measured, load_fit("prior"))
     return problem

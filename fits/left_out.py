@@ -7,18 +7,18 @@ from jaxtyping import Array, Float
 
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.fitting import Attempt, fit_record
-from jaxscale.fit.objective import Problem, predicted_logs, reweighted
+from jaxscale.fit.fit_problem import base_of
+from jaxscale.fit.fit_record import Attempt, fit_record
+from jaxscale.fit.multistart import refine
+from jaxscale.fit.objective import FitProblem, predicted_logs, reweighted
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.polish import Solution
-from jaxscale.fit.prepare import base_of
-from jaxscale.fit.solve import refine
 from jaxscale.runs.arrays import Measured
 
 
 def without(
     measured: Measured,
-    problem: Problem,
+    problem: FitProblem,
     effects: tuple[Effect, ...],
     kept: np.ndarray,
     parameters: Float[Array, " parameter"],
@@ -38,7 +38,7 @@ def without(
     return recorded(measured.take(kept), problem, effects, refine(reweighted(problem, kept), parameters))
 
 
-def recorded(fitted: Measured, problem: Problem, effects: tuple[Effect, ...], solution: Solution) -> Fit:
+def recorded(fitted: Measured, problem: FitProblem, effects: tuple[Effect, ...], solution: Solution) -> Fit:
     """Fit of a solution, as the fitted runs leave it."""
     attempt = Attempt(problem, effects, solution, np.zeros((len(fitted.batch), 2)))
     return fit_record("without", fitted, load_fit("prior"), attempt, "")

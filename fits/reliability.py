@@ -14,7 +14,7 @@ from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
 from jaxscale.errors import InputError
-from jaxscale.fit.memory_limits import Outcomes, memory_limits, outcomes
+from jaxscale.fit.memory_outcomes import Outcomes, memory_limits, outcomes
 from jaxscale.predict import predict
 from jaxscale.runs.reader import read_runs
 

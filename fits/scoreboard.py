@@ -19,7 +19,7 @@ from transfer import N_DRAWS, N_SHOTS
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.held_out_scatter import half_width
+from jaxscale.fit.held_out import half_width
 from jaxscale.runs.arrays import concatenate
 from jaxscale.runs.defaults import meets, table_facts
 from jaxscale.runs.siblings import SOFTWARE, contradicted, deviations

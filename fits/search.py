@@ -17,10 +17,10 @@ from calibrate import FOLDER, load_tables
 from left_out import recorded
 
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.objective import Problem
+from jaxscale.fit.fit_problem import fit_problem, parameters_of
+from jaxscale.fit.multistart import SETTLED, refine, settled
+from jaxscale.fit.objective import FitProblem
 from jaxscale.fit.polish import Solution
-from jaxscale.fit.prepare import fit_problem, parameters_of
-from jaxscale.fit.solve import SETTLED, refine, settled
 from jaxscale.runs.arrays import concatenate
 
 SIZES, SHARES = (0.15, 0.3, 0.6, 1.2), (0.02, 0.05, 0.1, 0.3)
@@ -30,7 +30,7 @@ WITHIN_REACH = 3.0
 """Loss above the lowest up to which a first polish is worth settling [1]."""
 
 
-def kicked(problem: Problem, lowest: Solution, draw: np.random.Generator) -> Solution:
+def kicked(problem: FitProblem, lowest: Solution, draw: np.random.Generator) -> Solution:
     """Where the fit ends after a kick."""
     n = problem.parametrisation.n_parameters
     kick = draw.choice(SIZES) * draw.standard_normal(n) * (draw.random(n) < draw.choice(SHARES))

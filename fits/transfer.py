@@ -17,8 +17,8 @@ from left_out import log_residuals, without
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
+from jaxscale.fit.fit_problem import fit_problem, parameters_of
 from jaxscale.fit.fitting import fit_measured
-from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.runs.arrays import Measured, concatenate
 
 N_SHOTS = 8

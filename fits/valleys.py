@@ -18,10 +18,10 @@ from calibrate import FOLDER, load_tables, schemes
 from left_out import fit_of, log_residuals
 
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.objective import Problem, reweighted
+from jaxscale.fit.fit_problem import fit_problem
+from jaxscale.fit.multistart import random_starts, solve
+from jaxscale.fit.objective import FitProblem, reweighted
 from jaxscale.fit.parameters import Effect
-from jaxscale.fit.prepare import fit_problem
-from jaxscale.fit.solve import random_starts, solve
 from jaxscale.runs.arrays import Measured, concatenate
 from jaxscale.runs.measured import fold_of, groups_of
 
@@ -41,7 +41,7 @@ class Whole(NamedTuple):
 
     measured: Measured
     tables: np.ndarray
-    problem: Problem
+    problem: FitProblem
     effects: tuple[Effect, ...]
     folds: dict[str, np.ndarray]
 

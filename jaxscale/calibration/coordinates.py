@@ -1,7 +1,9 @@
 """Unconstrained coordinates of coefficients: the log of a positive value, the logit of a fraction."""
 
 import functools
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -16,15 +18,15 @@ def _fractions() -> np.ndarray:
 
 def constrain(unconstrained: Float[Array, "*batch coefficient"]) -> Coefficients:
     """Coefficients in their own units: exp, or the logistic function for fractions."""
-    bounded = jnp.clip(unconstrained, -80.0, 80.0)  # keeps exp finite in float32 too
-    values = jnp.where(_fractions(), 1.0 / (1.0 + jnp.exp(-bounded)), jnp.exp(bounded))
+    values = constrain_values(unconstrained)
     return from_values([values[..., index] for index in range(values.shape[-1])])
 
 
-def constrain_values(unconstrained: np.ndarray) -> np.ndarray:
-    """The same as `constrain` on the host, as one array [..., coefficient]."""
-    bounded = np.clip(unconstrained, -80.0, 80.0)
-    return np.where(_fractions(), 1.0 / (1.0 + np.exp(-bounded)), np.exp(bounded))
+def constrain_values(unconstrained: Any) -> Any:
+    """Values of coefficients in their own units, of arrays of the host or of JAX [..., coefficient]."""
+    xp = jnp if isinstance(unconstrained, jax.Array) else np
+    bounded = xp.clip(unconstrained, -80.0, 80.0)  # keeps exp finite in float32 too
+    return xp.where(_fractions(), 1.0 / (1.0 + xp.exp(-bounded)), xp.exp(bounded))
 
 
 def slope_of_values(unconstrained: np.ndarray) -> np.ndarray:

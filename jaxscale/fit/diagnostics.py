@@ -22,7 +22,7 @@ from jaxtyping import Array
 from jaxscale.fit.objective import (
     DEGREES_OF_FREEDOM,
     MEMORY_SIGMA,
-    Problem,
+    FitProblem,
     of_runs,
     robust,
     standardised_errors,
@@ -72,7 +72,7 @@ class Diagnostics(NamedTuple):
         return float(moved @ hat @ moved)
 
 
-def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
+def diagnose(problem: FitProblem, solution: Solution, n: int) -> Diagnostics:
     """Diagnostics of a solution.
 
     Args:
@@ -113,7 +113,7 @@ def diagnose(problem: Problem, solution: Solution, n: int) -> Diagnostics:
     )
 
 
-def information_scale(problem: Problem, solution: Solution) -> Array:
+def information_scale(problem: FitProblem, solution: Solution) -> Array:
     """What turns the derivatives of pseudo-residuals of times and memory into rows of J [entry]."""
     logs = jnp.asarray(solution.log_residuals)
     errors = jnp.concatenate(standardised_errors(logs[:, 0], logs[:, 1], problem))
@@ -121,13 +121,13 @@ def information_scale(problem: Problem, solution: Solution) -> Array:
     return math.sqrt(information) / jax.vmap(jax.grad(robust))(errors)
 
 
-def weights_of_measured(problem: Problem) -> tuple[Array, Array]:
+def weights_of_measured(problem: FitProblem) -> tuple[Array, Array]:
     """What measured step times [row] and measured peaks [memory row] count, bounds nothing [1]."""
     time, memory = weights(problem)
     return time, memory * ~problem.is_bound
 
 
-def log_likelihood(problem: Problem, solution: Solution) -> float:
+def log_likelihood(problem: FitProblem, solution: Solution) -> float:
     """Log likelihood of the measured logs of time and memory under Student's t, and of bounds that are broken [1]."""
     nu = DEGREES_OF_FREEDOM
     constant = math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu) - 0.5 * math.log(nu * math.pi)

@@ -45,7 +45,7 @@ SHARP = 1e-7
 code as the smooth one."""
 
 
-class Problem(eqx.Module):
+class FitProblem(eqx.Module):
     """A calibration problem.
 
     Attributes:
@@ -94,7 +94,7 @@ MEMORY_SIGMA = 0.06
 
 def make_problem(
     measured: Measured, parametrisation: Parametrisation, base: np.ndarray, members: np.ndarray, bounds: np.ndarray
-) -> Problem:
+) -> FitProblem:
     """A problem of all measured rows, padded to a bucket of rows.
 
     Args:
@@ -118,7 +118,7 @@ def make_problem(
     told = np.concatenate([known, bounded])
     place = np.arange(bucket_of(max(len(told), 1)))
     with_memory = np.pad(told, (0, len(place) - len(told)))
-    return Problem(
+    return FitProblem(
         batch=batch,
         log_time=log_time,
         log_memory=log_memory,
@@ -149,14 +149,14 @@ def time_scatter(sources: Sequence[str]) -> np.ndarray:
     return np.asarray([by_source[source] for source in sources])
 
 
-def reweighted(problem: Problem, kept: np.ndarray) -> Problem:
+def reweighted(problem: FitProblem, kept: np.ndarray) -> FitProblem:
     """The problem with only the kept rows counted, each by its weight [row of the measured ones]."""
     share = np.zeros(problem.weight.shape)
     share[: len(kept)] = kept
     return eqx.tree_at(lambda p: p.weight, problem, problem.weight * jnp.asarray(share))
 
 
-def smoothed(problem: Problem, temperature: float) -> Problem:
+def smoothed(problem: FitProblem, temperature: float) -> FitProblem:
     """The problem with maxima of the model smoothed at a temperature [1]."""
     return dataclasses.replace(problem, temperature=jnp.asarray(temperature))
 
@@ -217,22 +217,22 @@ compiled_logs_with_gradients = filter_jit(logs_with_gradients)
 """The same as a program of its own. Nothing else in a fit takes as long to compile: whatever of it needs the model asks
 here, from outside of its own program, at an array of a temperature, and shares it with all that have as many rows."""
 
-_rows = filter_jit(Problem.rows)
+_rows = filter_jit(FitProblem.rows)
 
 
-def errors_at(parameters: Float[Array, " parameter"], problem: Problem) -> RowErrors:
+def errors_at(parameters: Float[Array, " parameter"], problem: FitProblem) -> RowErrors:
     """Errors at some parameters, with their slopes; for solvers to ask from outside of their own programs."""
     answer = compiled_logs_with_gradients(problem.batch, _rows(problem, parameters), problem.smoothing)
     return _minus_measured(answer, problem)
 
 
-def _minus_measured(answer: tuple[tuple[Array, Array], tuple[Array, Array]], problem: Problem) -> RowErrors:
+def _minus_measured(answer: tuple[tuple[Array, Array], tuple[Array, Array]], problem: FitProblem) -> RowErrors:
     (time, memory), gradients = answer
     return RowErrors(time - problem.log_time, memory - problem.log_memory, *gradients)
 
 
 @jax.custom_jvp
-def row_errors(rows: Float[Array, "row coefficient"], problem: Problem) -> tuple[Array, Array]:
+def row_errors(rows: Float[Array, "row coefficient"], problem: FitProblem) -> tuple[Array, Array]:
     """Predicted minus measured logs of step time [row] and peak memory [row], by the coefficients of each row."""
     time, memory = predicted_logs(problem.batch, rows, problem.smoothing)
     return time - problem.log_time, memory - problem.log_memory
@@ -240,7 +240,7 @@ def row_errors(rows: Float[Array, "row coefficient"], problem: Problem) -> tuple
 
 @row_errors.defjvp
 def _row_errors_jvp(
-    primals: tuple[Array, Problem], tangents: tuple[Array, Problem]
+    primals: tuple[Array, FitProblem], tangents: tuple[Array, FitProblem]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     rows, problem = primals
     found = _minus_measured(logs_with_gradients(problem.batch, rows, problem.smoothing), problem)
@@ -248,7 +248,7 @@ def _row_errors_jvp(
     return (found.time, found.memory), changes
 
 
-def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+def log_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Predicted minus measured logs of step time and memory [row, 2].
 
     Of memory 0 where no peak was measured, but for runs that should not have fitted: how far they exceed their chip's.
@@ -256,46 +256,46 @@ def log_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> A
     return _log_residuals(*row_errors(problem.rows(parameters), problem), problem)
 
 
-def _log_residuals(time: Float[Array, " row"], memory: Float[Array, " row"], problem: Problem) -> Array:
+def _log_residuals(time: Float[Array, " row"], memory: Float[Array, " row"], problem: FitProblem) -> Array:
     """The same, given the errors of all rows [row, 2]."""
     return _by_row(time, beyond_bound(memory[problem.with_memory], problem), problem)
 
 
-def _by_row(time: Float[Array, " row"], memory: Float[Array, " memory_row"], problem: Problem) -> Array:
+def _by_row(time: Float[Array, " row"], memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
     """Numbers of step times and of what is known of peaks, side by side and 0 where nothing is [row, 2]."""
     told = jnp.zeros_like(time).at[problem.with_memory].add(problem.has_memory * memory)
     return jnp.stack([time, told], axis=1)
 
 
-def beyond_bound(memory: Float[Array, " memory_row"], problem: Problem) -> Array:
+def beyond_bound(memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
     """Errors of memory, 0 where a bound is kept [memory row]."""
     return jnp.where(problem.is_bound & (memory < 0.0), 0.0, memory)
 
 
-def pseudo_residuals(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+def pseudo_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
     return _pseudo_residuals(*row_errors(problem.rows(parameters), problem), parameters, problem)
 
 
-def _pseudo_residuals(time: Array, memory: Array, parameters: Array, problem: Problem) -> Array:
+def _pseudo_residuals(time: Array, memory: Array, parameters: Array, problem: FitProblem) -> Array:
     """The same, given the errors of all rows [row + memory row + parameter]."""
     return jnp.concatenate([of_runs(time, memory, problem), *of_priors(parameters, problem)])
 
 
-def of_runs(time: Float[Array, " row"], memory: Float[Array, " row"], problem: Problem) -> Array:
+def of_runs(time: Float[Array, " row"], memory: Float[Array, " row"], problem: FitProblem) -> Array:
     """Pseudo-residuals of given errors of the logs of step time and peak memory [row + memory row]."""
     errors = zip(_root_weights(problem), standardised_errors(time, memory, problem), strict=True)
     return jnp.concatenate([count * robust(error) for count, error in errors])
 
 
-def of_priors(parameters: Float[Array, " parameter"], problem: Problem) -> tuple[Array, Array]:
+def of_priors(parameters: Float[Array, " parameter"], problem: FitProblem) -> tuple[Array, Array]:
     """Pseudo-residuals of the priors of pooled coefficients and of effects [parameter]."""
     n_pooled = problem.parametrisation.spread.shape[0]
     return parameters[:n_pooled], robust(parameters[n_pooled:])
 
 
 @jax.custom_jvp
-def residuals(parameters: Float[Array, " parameter"], problem: Problem, errors: RowErrors) -> tuple[Array, Array]:
+def residuals(parameters: Float[Array, " parameter"], problem: FitProblem, errors: RowErrors) -> tuple[Array, Array]:
     """`pseudo_residuals` for solvers that ask for their whole Jacobian, and the `log_residuals` behind them.
 
     Rows meet only in their coefficients, and linearly: it is put together from one gradient per row. A gradient of the
@@ -315,7 +315,7 @@ def residuals(parameters: Float[Array, " parameter"], problem: Problem, errors: 
 
 @residuals.defjvp
 def _residuals_jvp(
-    primals: tuple[Array, Problem, RowErrors], tangents: tuple[Array, Problem, RowErrors]
+    primals: tuple[Array, FitProblem, RowErrors], tangents: tuple[Array, FitProblem, RowErrors]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     (parameters, problem, errors), tangent = primals, tangents[0]
     mapping, known, n_pooled = problem.parametrisation, problem.with_memory, problem.parametrisation.spread.shape[0]
@@ -334,17 +334,17 @@ def _residuals_jvp(
     return residuals(*primals), (jnp.concatenate(changes), _by_row(change, change_of_memory, problem))
 
 
-def standardised_errors(time: Array, memory: Array, problem: Problem) -> tuple[Array, Array]:
+def standardised_errors(time: Array, memory: Array, problem: FitProblem) -> tuple[Array, Array]:
     """Errors of step time [row] and of the peaks of which something is known [memory row], over their scatter [1]."""
     return time / problem.scatter, beyond_bound(memory[problem.with_memory], problem) / MEMORY_SIGMA
 
 
-def weights(problem: Problem) -> tuple[Array, Array]:
+def weights(problem: FitProblem) -> tuple[Array, Array]:
     """What step times [row] and the peaks of which something is known [memory row] count, padding nothing [1]."""
     return problem.weight, problem.weight[problem.with_memory] * problem.has_memory
 
 
-def _root_weights(problem: Problem) -> tuple[Array, Array]:
+def _root_weights(problem: FitProblem) -> tuple[Array, Array]:
     """Roots of the weights of step times [row] and of the peaks of which something is known [memory row].
 
     They are apart from what they weigh: a row of weight zero must not meet the infinite slope of sqrt(0).
@@ -367,12 +367,12 @@ def robust(standardised: Array) -> Array:
     return standardised * jnp.sqrt((nu + 1.0) / nu * ratio)
 
 
-def loss(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+def loss(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Negative log posterior, up to a constant [1]."""
     return 0.5 * jnp.sum(pseudo_residuals(parameters, problem) ** 2)
 
 
-def search_loss(parameters: Float[Array, " parameter"], problem: Problem, errors: RowErrors) -> Array:
+def search_loss(parameters: Float[Array, " parameter"], problem: FitProblem, errors: RowErrors) -> Array:
     """The loss of step times alone, which have valleys to search; a polish finds the way of memory [1].
 
     Args:

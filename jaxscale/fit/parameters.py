@@ -46,6 +46,9 @@ Dense models share their kernels; those of mixtures, their routing and their rec
 MIN_RUNS_OF_SHAPE = 12
 """Runs that a local shape needs to get an effect of its own [1]."""
 
+FEW_RUNS = 60
+"""Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
+
 EFFECT_BUCKET = 64
 """Effects are padded to whole multiples of it, so that few shapes of a solver's step are compiled [1]."""
 
@@ -102,13 +105,13 @@ def membership(levels: Mapping[str, Sequence[str]], effects: Sequence[Effect]) -
         Array [row, effect].
     """
     columns = {kind: np.asarray(list(values), dtype=object) for kind, values in levels.items()}
-    matrix = np.zeros((len(next(iter(columns.values()))), padded(len(effects))))
+    matrix = np.zeros((len(next(iter(columns.values()))), padded_count(len(effects))))
     for index, effect in enumerate(effects):
         matrix[:, index] = columns[effect.kind] == effect.level
     return matrix
 
 
-def padded(count: int) -> int:
+def padded_count(count: int) -> int:
     """Count of effects rounded up to a whole number of buckets, at least one."""
     return max(-(-count // EFFECT_BUCKET), 1) * EFFECT_BUCKET
 
@@ -177,7 +180,7 @@ def parametrisation(effects: Sequence[Effect]) -> Parametrisation:
         The linear map with its prior scales.
     """
     table, order = priors(), list(names())
-    padding = [0] * (padded(len(effects)) - len(effects))
+    padding = [0] * (padded_count(len(effects)) - len(effects))
     scale = [effect_spread(e.kind, e.level) * table[e.coefficient].spread_of_levels for e in effects]
     return Parametrisation(
         spread=jnp.asarray([prior.spread for prior in table.values()]),

@@ -10,7 +10,7 @@ import optimistix as optx
 from jaxtyping import Array, Bool, Float
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.objective import Problem, RowErrors, errors_at, residuals
+from jaxscale.fit.objective import FitProblem, RowErrors, errors_at, residuals
 
 POLISH_STEPS = 12
 """Most Levenberg-Marquardt steps at each smoothing, and at each trial value of a profile [1]."""
@@ -73,19 +73,19 @@ class Polish(NamedTuple):
 
     Attributes:
         parameters: the best so far [parameter].
-        state: of the solver; `state.y_eval` is where it wants to be told the errors next.
+        state: of the solver; `state.y_eval` is where it asks for the errors next.
         ended: whether it is near enough, or lost.
-        found: whether it is near enough.
+        converged: whether it is near enough.
     """
 
     parameters: Float[Array, " parameter"]
     state: Any
     ended: Bool[Array, ""]
-    found: Bool[Array, ""]
+    converged: Bool[Array, ""]
 
 
-Told = tuple[Problem, Held, RowErrors]
-"""What the solver minimises, and the errors where it wants them."""
+Evaluation = tuple[FitProblem, Held, RowErrors]
+"""FitProblem, held parameter, and the errors at the point where the solver asks for them."""
 
 
 def _solver(tolerance: Tolerance) -> optx.LevenbergMarquardt:
@@ -93,39 +93,39 @@ def _solver(tolerance: Tolerance) -> optx.LevenbergMarquardt:
     return optx.LevenbergMarquardt(*tolerance, linear_solver=lx.Normal(lx.Cholesky()))
 
 
-def _function(parameters: Array, told: Told) -> tuple[Array, Array]:
-    problem, held, errors = told
+def _function(parameters: Array, evaluation: Evaluation) -> tuple[Array, Array]:
+    problem, held, errors = evaluation
     return residuals(held.put(parameters), problem, errors)
 
 
 @filter_jit
-def _begun(start: Float[Array, " parameter"], told: Told, tolerance: Tolerance) -> Polish:
+def _begun(start: Float[Array, " parameter"], evaluation: Evaluation, tolerance: Tolerance) -> Polish:
     """Compiled too, lest each state hold a Jacobian program of its own, by which a step would be compiled anew."""
-    values, logs = jax.eval_shape(_function, start, told)
-    state = _solver(tolerance).init(_function, start, told, {}, values, logs, frozenset())
+    values, logs = jax.eval_shape(_function, start, evaluation)
+    state = _solver(tolerance).init(_function, start, evaluation, {}, values, logs, frozenset())
     return Polish(start, state, jnp.asarray(False), jnp.asarray(False))
 
 
 @filter_jit
-def _stepped(now: Polish, told: Told, tolerance: Tolerance) -> Polish:
+def _stepped(now: Polish, evaluation: Evaluation, tolerance: Tolerance) -> Polish:
     solver = _solver(tolerance)
-    parameters, state, _ = solver.step(_function, now.parameters, told, {}, now.state, frozenset())
-    found, result = solver.terminate(_function, parameters, told, {}, state, frozenset())
+    parameters, state, _ = solver.step(_function, now.parameters, evaluation, {}, now.state, frozenset())
+    is_near, result = solver.terminate(_function, parameters, evaluation, {}, state, frozenset())
     lost = (result != optx.RESULTS.successful) | ~jnp.all(jnp.isfinite(parameters))
-    return Polish(parameters, state, found | lost, found & ~lost)
+    return Polish(parameters, state, is_near | lost, is_near & ~lost)
 
 
 @filter_jit
-def _ended(now: Polish, held: Held) -> Solution:
-    """What the state has belongs to the best so far; what was told last may be of a step that was rejected."""
+def _solution_of(now: Polish, held: Held) -> Solution:
+    """What the state has belongs to the best so far; the last evaluation may be of a rejected step."""
     end, log_residuals = now.state.f_info, now.state.aux
     value = 0.5 * jnp.sum(end.residual**2)
     parameters = held.put(now.parameters)
-    return Solution(parameters, value, value[None], now.found, log_residuals, end.jac.as_matrix())
+    return Solution(parameters, value, value[None], now.converged, log_residuals, end.jac.as_matrix())
 
 
 def minimised(
-    start: Float[Array, " parameter"], problem: Problem, tolerance: Tolerance, held: Held | None = None
+    start: Float[Array, " parameter"], problem: FitProblem, tolerance: Tolerance, held: Held | None = None
 ) -> Solution:
     """Levenberg-Marquardt from one start, which only accepts descents.
 
@@ -141,13 +141,13 @@ def minimised(
     nothing = Held(len(start), 0.0)
     kept, near = jax.tree.map(jnp.asarray, (held or nothing, tolerance))
 
-    def told(at: Array) -> Told:
+    def evaluated(at: Array) -> Evaluation:
         return problem, kept, errors_at(kept.put(at), problem)
 
-    first = told(start)
+    first = evaluated(start)
     now = _stepped(_begun(start, first, near), first, near)
     for _ in range(POLISH_STEPS - 1):
         if now.ended:
             break
-        now = _stepped(now, told(now.state.y_eval), near)
-    return _ended(now, kept)
+        now = _stepped(now, evaluated(now.state.y_eval), near)
+    return _solution_of(now, kept)

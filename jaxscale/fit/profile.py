@@ -7,12 +7,16 @@ Reference: Venzon & Moolgavkar 1988, Applied Statistics 37, 87-94, section 2.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.intervals import Z90
-from jaxscale.fit.objective import SHARP, Problem, smoothed
+from jaxscale.fit.multistart import one_blas_thread
+from jaxscale.fit.objective import SHARP, FitProblem, smoothed
 from jaxscale.fit.polish import Held, Solution, Tolerance, minimised
 
 NEAR = Tolerance(1e-4, 1e-3)
@@ -35,7 +39,31 @@ LARGEST_MOVE = 3.0
 """Factor by which one trial may change the distance from the optimum [1]."""
 
 
-def deviance(index: int, value: float, start: Float[Array, " parameter"], problem: Problem) -> float:
+IDENTIFIED_BELOW = 0.7
+"""A coefficient counts as identified when its posterior spread is below this share of its prior's [1]."""
+
+PROFILED_UP_TO = 400
+"""Parameters, effects included, up to which intervals come from profiles [1]."""
+
+PROFILE_REACH = 1.5
+"""How far a profile goes to both sides of the optimum, over the ends of the 90 % interval [1]."""
+
+
+class Profile(NamedTuple):
+    """Profile likelihood of one coefficient.
+
+    Attributes:
+        values: in the coefficient's unit, ascending [point].
+        rises: of the deviance above its least; 2.71 at the ends of a 90 % interval [1], [point].
+        parabola: what they would be if the standard error told all [1], [point].
+    """
+
+    values: np.ndarray
+    rises: np.ndarray
+    parabola: np.ndarray
+
+
+def deviance(index: int, value: float, start: Float[Array, " parameter"], problem: FitProblem) -> float:
     """Twice the negative log posterior, minimised over all parameters but one.
 
     Args:
@@ -53,7 +81,7 @@ def deviance(index: int, value: float, start: Float[Array, " parameter"], proble
 def rise(
     index: int,
     distance: float,
-    problem: Problem,
+    problem: FitProblem,
     solution: Solution,
     covariance: Float[np.ndarray, "parameter parameter"],
 ) -> float:
@@ -107,7 +135,10 @@ def crossing(rise_at: Callable[[float], float]) -> float:
 
 
 def profile_intervals(
-    problem: Problem, solution: Solution, covariance: Float[np.ndarray, "parameter parameter"], indices: Sequence[int]
+    problem: FitProblem,
+    solution: Solution,
+    covariance: Float[np.ndarray, "parameter parameter"],
+    indices: Sequence[int],
 ) -> Float[np.ndarray, "profiled 2"]:
     """Ends of the central 90 % intervals of some parameters.
 
@@ -126,3 +157,61 @@ def profile_intervals(
         return float(solution.parameters[index]) + side * far * math.sqrt(covariance[index, index])
 
     return np.asarray([(end(index, -1.0), end(index, 1.0)) for index in indices]).reshape(-1, 2)
+
+
+def identified(covariance: Float[np.ndarray, "parameter parameter"]) -> Bool[np.ndarray, " coefficient"]:
+    """Whether the posterior of each pooled coefficient is narrower than `IDENTIFIED_BELOW` of its prior."""
+    return np.sqrt(np.diag(covariance))[: len(names())] < IDENTIFIED_BELOW
+
+
+def standardised_intervals(
+    problem: FitProblem, solution: Solution, covariance: Float[np.ndarray, "parameter parameter"]
+) -> Float[np.ndarray, "coefficient 2"]:
+    """Ends of the 90 % intervals of the standardised pooled coefficients.
+
+    By the profile likelihood; by the Laplace approximation for coefficients that rest on their prior, where the two
+    agree, and for pooled fits of more than `PROFILED_UP_TO` parameters, where profiles would take an hour.
+
+    Args:
+        problem: what was fitted.
+        solution: its optimum.
+        covariance: Laplace covariance there [parameter, parameter].
+
+    Returns:
+        Lower and upper ends [coefficient, 2].
+    """
+    count, centre = len(names()), np.asarray(solution.parameters)
+    half = Z90 * np.sqrt(np.diag(covariance))[:count]
+    ends = centre[:count, None] + half[:, None] * np.asarray([-1.0, 1.0])
+    indices = np.flatnonzero(identified(covariance))
+    if len(centre) <= PROFILED_UP_TO and len(indices):
+        with jax.enable_x64(True), one_blas_thread():
+            ends[indices] = profile_intervals(problem, solution, covariance, indices.tolist())
+    return ends
+
+
+def profiled(
+    index: int,
+    interval: Float[np.ndarray, "2"],
+    problem: FitProblem,
+    solution: Solution,
+    covariance: Float[np.ndarray, "parameter parameter"],
+) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
+    """Rises of the deviance along one parameter, some way past the ends of its interval.
+
+    Args:
+        index: parameter that is held.
+        interval: its 90 % interval, standardised.
+        problem: what was fitted.
+        solution: its optimum.
+        covariance: Laplace covariance there [parameter, parameter].
+
+    Returns:
+        Distances from the optimum in standard deviations of the Laplace approximation [1], [point]; rises [1], [point].
+    """
+    error = math.sqrt(covariance[index, index])
+    low, high = PROFILE_REACH * (interval - float(solution.parameters[index])) / error
+    distances = np.unique(np.concatenate([np.linspace(low, 0.0, 7), np.linspace(0.0, high, 7)]))
+    with jax.enable_x64(True), one_blas_thread():
+        rises = [rise(index, distance, problem, solution, covariance) for distance in distances.tolist()]
+    return distances, np.asarray(rises)

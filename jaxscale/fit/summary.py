@@ -1,17 +1,25 @@
-"""A fit in words: plain text, HTML for notebooks, and plain data."""
+"""A fit in words: plain text, HTML for notebooks, plain data, and cautions for whoever uses it."""
 
 import html
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._markup import html_table
 from jaxscale.calibration.coefficients import priors
+from jaxscale.calibration.seen import UNNAMED
+from jaxscale.fit.fit_estimates import FitEstimates
+from jaxscale.fit.objective import loss
 
-if TYPE_CHECKING:
-    from jaxscale.fit.result import FitResult
+ABSURD_ERROR = 70.0
+"""Held-out error beyond that of any shipped table, even by a fit that never saw its framework (fits/README.md) [%]."""
+
+OUTSTANDING = 5.0
+"""Influence of the most influential run over that of the next, from which on it is named as one to look at [1]."""
 
 REPORTED_KINDS = ("source", "framework", "gpu", "precision", "release")
 """Kinds of level by which errors and influence are reported."""
@@ -20,7 +28,7 @@ PARAMETER_COLUMNS = ("coefficient", "value", "90 % interval", "unit", "known fro
 ERROR_COLUMNS = ("runs of", "runs", "mean error", "median", "bias", "influence")
 
 
-def headlines(result: "FitResult") -> list[str]:
+def headlines(result: FitEstimates) -> list[str]:
     """What was fitted and how well, in a few lines."""
     found = result.diagnostics
     return [
@@ -34,26 +42,26 @@ def headlines(result: "FitResult") -> list[str]:
     ]
 
 
-def held_out_words(result: "FitResult") -> str:
+def held_out_words(result: FitEstimates) -> str:
     """Mean and median error of held-out runs; where none was held out, that."""
     if not np.isfinite(result.held_out).any():
         return "no run held out"
     return f"{result.mape_cv:.2f} % held out (median {result.median_cv:.2f} %)"
 
 
-def memory_error(result: "FitResult") -> dict[str, Any]:
+def memory_error(result: FitEstimates) -> dict[str, Any]:
     """Runs that state a peak memory, and the mean error of theirs in sample [%]; None without any."""
     found = 100.0 * np.abs(np.expm1(result.memory_errors))
     return {"n": len(found), "mape": float(np.mean(found)) if len(found) else None}
 
 
-def memory_lines(result: "FitResult") -> list[str]:
+def memory_lines(result: FitEstimates) -> list[str]:
     """How well peak memory is met; nothing where no run states one."""
     found = memory_error(result)
     return [f"error of peak memory: {found['mape']:.2f} % in sample, {found['n']} runs"] if found["n"] else []
 
 
-def floor_lines(result: "FitResult") -> list[str]:
+def floor_lines(result: FitEstimates) -> list[str]:
     """How much runs of equal settings scatter; nothing where no run repeats another's."""
     noise = repeat_noise(result)
     if not noise["n"]:
@@ -64,7 +72,7 @@ def floor_lines(result: "FitResult") -> list[str]:
     ]
 
 
-def repeat_noise(result: "FitResult") -> dict[str, Any]:
+def repeat_noise(result: FitEstimates) -> dict[str, Any]:
     """Runs that repeat the settings of others, and their mean and median scatter [%]; None without such runs."""
     known = result.repeats[np.isfinite(result.repeats)]
     scatter = 100.0 * np.abs(np.expm1(known))
@@ -72,17 +80,17 @@ def repeat_noise(result: "FitResult") -> dict[str, Any]:
     return {"n": len(known), "mape": middle[0], "median_ape": middle[1]}
 
 
-def remarks(result: "FitResult") -> list[str]:
+def remarks(result: FitEstimates) -> list[str]:
     """Limits of memory that the runs showed, and what a careful reader should know."""
     limits = [
         f"half of the runs of {limit.source or 'no named source'} run out of memory where {limit.usable:.0%} of a "
         f"chip's is predicted, with a scatter of {limit.scatter:.0%}"
         for limit in result.memory_limits
     ]
-    return [*limits, *result.messages]
+    return [*limits, *cautions(result)]
 
 
-def parameter_rows(result: "FitResult") -> list[tuple[str, ...]]:
+def parameter_rows(result: FitEstimates) -> list[tuple[str, ...]]:
     """Cells of `PARAMETER_COLUMNS` for each coefficient."""
     return [
         (
@@ -96,7 +104,7 @@ def parameter_rows(result: "FitResult") -> list[tuple[str, ...]]:
     ]
 
 
-def error_rows(result: "FitResult") -> list[tuple[str, ...]]:
+def error_rows(result: FitEstimates) -> list[tuple[str, ...]]:
     """Cells of `ERROR_COLUMNS` for each level of the kinds of which there are several."""
     rows = []
     for kind in REPORTED_KINDS:
@@ -127,7 +135,7 @@ def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
     ]
 
 
-def summary_text(result: "FitResult") -> str:
+def summary_text(result: FitEstimates) -> str:
     """Report in plain text: errors, parameter table, messages."""
     errors = error_rows(result)
     by_level = ["", *_aligned(ERROR_COLUMNS, errors)] if errors else []
@@ -135,7 +143,7 @@ def summary_text(result: "FitResult") -> str:
     return "\n".join([*headlines(result), *by_level, "", *parameters, "", *remarks(result)])
 
 
-def summary_html(result: "FitResult") -> str:
+def summary_html(result: FitEstimates) -> str:
     """The same in HTML, with what each coefficient means."""
     meanings = [prior.meaning for prior in priors().values()]
     parameters = [(*row, meaning) for row, meaning in zip(parameter_rows(result), meanings, strict=True)]
@@ -146,7 +154,7 @@ def summary_html(result: "FitResult") -> str:
     return "\n".join([*blocks, *(f"<div>{html.escape(line)}</div>" for line in remarks(result))])
 
 
-def summary_json(result: "FitResult") -> dict[str, Any]:
+def summary_json(result: FitEstimates) -> dict[str, Any]:
     """The report as plain data; nan becomes None."""
     found = result.diagnostics
     return {
@@ -157,7 +165,7 @@ def summary_json(result: "FitResult") -> dict[str, Any]:
         "memory": memory_error(result),
         "repeats": repeat_noise(result),
         "valid": result.valid,
-        "messages": list(result.messages),
+        "messages": list(cautions(result)),
         "aic": found.aic,
         "bic": found.bic,
         "n_effective": found.n_effective,
@@ -175,3 +183,98 @@ def summary_json(result: "FitResult") -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
+
+
+def cautions(result: FitEstimates) -> tuple[str, ...]:
+    """Sentences on failed convergence, coefficients that rest on their priors, runs that decide, missing groups."""
+    sentences = (
+        _absurd_error(result),
+        _stopped_early(result),
+        _shared_levels(result),
+        _resting_on_priors(result),
+        _deciding_run(result),
+        _near_parent(result),
+        _seen_by_parent(result),
+        _settings_left_out(result),
+        _no_groups(result),
+    )
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _absurd_error(result: FitEstimates) -> str:
+    if not result.mape_cv > ABSURD_ERROR:
+        return ""
+    return f"held-out runs are {result.mape_cv:.0f} % off: check the units of the table, then its plans"
+
+
+def _stopped_early(result: FitEstimates) -> str:
+    if result.valid:
+        return ""
+    with jax.enable_x64(True):
+        slope = jax.grad(loss)(result.solution.parameters, result.problem)
+    return f"the optimiser stopped before its tolerance; largest gradient {jnp.max(jnp.abs(slope)):.2g}"
+
+
+def _shared_levels(result: FitEstimates) -> str:
+    """Levels that all runs share and that move the coefficients, as `gpu h100-80gb`."""
+    moving = {(effect.kind, effect.level) for effect in result.fit.effects if effect.shifts}
+    single = {kind: levels[0] for kind, levels in result.levels.items() if len(set(levels)) == 1}
+    shared = [f"{kind} {level}" for kind, level in single.items() if (kind, level) in moving]
+    return f"coefficients are those of the runs: of {', '.join(shared)}, which all of them share" if shared else ""
+
+
+def _resting_on_priors(result: FitEstimates) -> str:
+    n_loose = int(np.sum(~result.identified))
+    if not n_loose:
+        return ""
+    return f"{n_loose} of {len(result.identified)} coefficients rest on their prior: on what the fit started from"
+
+
+def _deciding_run(result: FitEstimates) -> str:
+    (run, most), (_, next_most), *_ = result.influence
+    if not most > OUTSTANDING * max(1.0, next_most):
+        return ""
+    return (
+        f"{result.name_of(run)} decides more than any other run, with an influence of {most:.2g} against "
+        f"{next_most:.2g}: see what a fit without it says"
+    )
+
+
+def _near_parent(result: FitEstimates) -> str:
+    if not result.tightness < 1.0:
+        return ""
+    return (
+        f"the fit stays near its start, with priors of {result.tightness:g} times their spread: intervals of "
+        "coefficients are as narrow as these"
+    )
+
+
+def _seen_by_parent(result: FitEstimates) -> str:
+    """Sources of the runs that the parent was fitted to, which were not held out of it."""
+    parent = result.fit.parent
+    if parent is None:
+        return ""
+    stacks = zip(result.levels["source"], result.levels["framework"], strict=True)
+    is_unnamed = any((UNNAMED, framework) in parent.known for source, framework in stacks if not source)
+    sources = sorted(parent.known_sources & set(result.levels["source"])) + ["no named source"] * is_unnamed
+    if not sources:
+        return ""
+    return (
+        f"the start was fitted to runs of {', '.join(sources)}: held-out errors may be of runs that it has seen, "
+        "and intervals are as wide as its own at least"
+    )
+
+
+def _settings_left_out(result: FitEstimates) -> str:
+    if not result.settings_left_out:
+        return ""
+    return (
+        "too few groups of equal shape, chips, tp and pp: settings were left out one by one, and other shapes "
+        "and plans may be further off than held-out runs"
+    )
+
+
+def _no_groups(result: FitEstimates) -> str:
+    if np.isfinite(result.held_out).any():
+        return ""
+    return "too few groups of runs for a cross-validation: intervals are those of a new source"

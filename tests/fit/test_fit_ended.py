@@ -11,12 +11,12 @@ from jaxtyping import Array
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import names
-from jaxscale.fit.censored_memory import bounds_memory, log_use
 from jaxscale.fit.diagnostics import diagnose, log_likelihood
-from jaxscale.fit.objective import Problem, errors_at, log_residuals, pseudo_residuals, residuals
+from jaxscale.fit.fit_problem import base_of, fit_problem
+from jaxscale.fit.informed_coefficients import bounds_memory, log_use
+from jaxscale.fit.multistart import refine, standing_at
+from jaxscale.fit.objective import FitProblem, errors_at, log_residuals, pseudo_residuals, residuals
 from jaxscale.fit.polish import Solution
-from jaxscale.fit.prepare import base_of, fit_problem
-from jaxscale.fit.solve import refine, standing_at
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import measured_runs
 
@@ -32,22 +32,22 @@ def measured() -> Measured:
 
 
 @pytest.fixture(scope="module")
-def problem(measured: Measured) -> Problem:
+def problem(measured: Measured) -> FitProblem:
     return fit_problem(measured, START)[0]
 
 
-def use(measured: Measured, problem: Problem, parameters: Array) -> np.ndarray:
+def use(measured: Measured, problem: FitProblem, parameters: Array) -> np.ndarray:
     """Predicted peak over the chip's memory of each run [1], [row]."""
     rows = problem.rows(parameters)[: len(measured.batch)]
     return np.exp(log_use(measured.batch, np.asarray(rows)))
 
 
-def at_start(problem: Problem) -> Solution:
+def at_start(problem: FitProblem) -> Solution:
     """The start as a solution of a problem."""
     return standing_at(problem, jnp.zeros(problem.parametrisation.n_parameters))
 
 
-def test_only_runs_near_capacity_whose_table_says_what_they_keep_are_bounds(measured: Measured, problem: Problem):
+def test_only_runs_near_capacity_whose_table_says_what_they_keep_are_bounds(measured: Measured, problem: FitProblem):
     base = base_of(measured, START)
     near = bounds_memory(measured, base)
     held = use(measured, problem, jnp.zeros(problem.parametrisation.n_parameters))
@@ -63,7 +63,7 @@ def test_a_table_that_leaves_recomputation_open_bounds_nothing():
     assert np.isinf(np.asarray(measured_runs(runs)[0].peak_bound)).all()
 
 
-def test_an_error_counts_beyond_the_bound_alone(measured: Measured, problem: Problem):
+def test_an_error_counts_beyond_the_bound_alone(measured: Measured, problem: FitProblem):
     parameters = jnp.zeros(problem.parametrisation.n_parameters)
     of_memory = slice(len(problem.log_time), len(problem.log_time) + len(problem.with_memory))
     errors = np.asarray(pseudo_residuals(parameters, problem))[of_memory]
@@ -72,7 +72,7 @@ def test_an_error_counts_beyond_the_bound_alone(measured: Measured, problem: Pro
     assert (errors > 0.0).any() and (errors[: len(bounded)] == 0.0).any() and (errors >= 0.0).all()
 
 
-def test_the_assembled_jacobian_knows_bounds(problem: Problem):
+def test_the_assembled_jacobian_knows_bounds(problem: FitProblem):
     at = jnp.asarray(0.1 * np.random.default_rng(0).normal(size=problem.parametrisation.n_parameters))
     direction = jnp.asarray(np.random.default_rng(1).normal(size=at.shape))
     assembled = jax.jvp(lambda p: residuals(p, problem, errors_at(at, problem)), (at,), (direction,))[1]
@@ -81,7 +81,7 @@ def test_the_assembled_jacobian_knows_bounds(problem: Problem):
         np.testing.assert_allclose(slope, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_a_fit_makes_room_for_runs_that_ended(measured: Measured, problem: Problem):
+def test_a_fit_makes_room_for_runs_that_ended(measured: Measured, problem: FitProblem):
     before = use(measured, problem, jnp.zeros(problem.parametrisation.n_parameters))
     found = refine(problem, jnp.zeros(problem.parametrisation.n_parameters)).parameters
     after = use(measured, problem, found)
@@ -92,7 +92,7 @@ def test_a_fit_makes_room_for_runs_that_ended(measured: Measured, problem: Probl
     assert float(parameters[names().index("activation_factor")]) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_bounds_that_are_kept_change_no_likelihood(measured: Measured, problem: Problem):
+def test_bounds_that_are_kept_change_no_likelihood(measured: Measured, problem: FitProblem):
     """A bound that is broken lowers it, and none counts as a datum."""
     n = len(measured.batch)
     silent = fit_problem(dataclasses.replace(measured, peak_bound=np.full(n, np.inf)), START)[0]

@@ -17,18 +17,13 @@ from jaxscale.calibration.coordinates import unconstrain
 from jaxscale.calibration.effects import OTHER_SOURCES, LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.seen import UNNAMED
-from jaxscale.fit.fitting import (
-    MIN_GROUPS,
-    Attempt,
-    candidates,
-    fit_measured,
-    groups_to_leave_out,
-    near_the_best,
-    own_scatter,
-    shared_levels,
-)
+from jaxscale.fit.fit_problem import about_start, base_of, fit_problem
+from jaxscale.fit.fit_record import Attempt, own_scatter, shared_levels
+from jaxscale.fit.fitting import candidates, fit_measured, near_the_best
+from jaxscale.fit.held_out import MIN_GROUPS, groups_to_leave_out
+from jaxscale.fit.multistart import refine
 from jaxscale.fit.objective import (
-    Problem,
+    FitProblem,
     errors_at,
     log_residuals,
     loss,
@@ -37,8 +32,6 @@ from jaxscale.fit.objective import (
     residuals,
     reweighted,
 )
-from jaxscale.fit.prepare import about_start, base_of, fit_problem
-from jaxscale.fit.solve import refine
 from jaxscale.runs.arrays import Measured, concatenate
 from jaxscale.runs.measured import fold_of, groups_of, measured_runs
 
@@ -138,13 +131,13 @@ def test_assembled_jacobian_is_that_of_the_residuals(bloom_fit: js.FitResult):
     direction = jnp.asarray(np.random.default_rng(3).normal(size=at.shape))
     told = errors_at(at, problem)
 
-    def apart(parameters: Array, problem: Problem) -> tuple[Array, Array]:
+    def apart(parameters: Array, problem: FitProblem) -> tuple[Array, Array]:
         return pseudo_residuals(parameters, problem), log_residuals(parameters, problem)
 
-    def slopes(function: Callable[[Array, Problem], tuple[Array, Array]], point: Array) -> tuple[Array, Array]:
+    def slopes(function: Callable[[Array, FitProblem], tuple[Array, Array]], point: Array) -> tuple[Array, Array]:
         return jax.jit(lambda p: jax.jvp(lambda q: function(q, problem), (p,), (direction,))[1])(point)
 
-    def assembled(parameters: Array, problem: Problem) -> tuple[Array, Array]:
+    def assembled(parameters: Array, problem: FitProblem) -> tuple[Array, Array]:
         return residuals(parameters, problem, told)
 
     plain, other = slopes(apart, at), slopes(apart, at + 0.3)

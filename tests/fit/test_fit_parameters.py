@@ -16,7 +16,7 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.costs.machine import machine_of
 from jaxscale.costs.matmul import matmul_rates, matmul_time
-from jaxscale.fit.fitting import kept_effects, other_sources_effects
+from jaxscale.fit.fit_record import kept_effects, other_sources_effects
 from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model

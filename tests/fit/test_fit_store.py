@@ -15,7 +15,7 @@ from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
-from jaxscale.fit.held_out_scatter import typical
+from jaxscale.fit.held_out import typical
 
 
 def fit_with(name: str, **record: object) -> js.Fit:

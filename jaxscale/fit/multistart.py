@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from threadpoolctl import threadpool_limits
 
 from jaxscale._compile import filter_jit
-from jaxscale.fit.objective import SHARP, TEMPERATURE, Problem, RowErrors, errors_at, search_loss, smoothed
+from jaxscale.fit.objective import SHARP, TEMPERATURE, FitProblem, RowErrors, errors_at, search_loss, smoothed
 from jaxscale.fit.polish import ANYWHERE, POLISHED, Solution, minimised
 
 FINALISTS = 4
@@ -44,12 +44,12 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
-def standing_at(problem: Problem, parameters: Float[Array, " parameter"]) -> Solution:
+def standing_at(problem: FitProblem, parameters: Float[Array, " parameter"]) -> Solution:
     """A point as a solution, as it is: everything is near enough, so the solver's first evaluation is its last."""
     return minimised(parameters, smoothed(problem, SHARP), ANYWHERE)._replace(converged=jnp.asarray(False))
 
 
-def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: Problem) -> Array:
+def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Parameters with the effects of levels that no counted run has at their prior's centre [parameter].
 
     That is their optimum. Where runs are left out of a solved problem, what these said of their own levels would
@@ -85,13 +85,13 @@ def begin(start: Float[Array, " parameter"]) -> Descent:
 
 
 @filter_jit
-def _updated(now: Descent, problem: Problem, errors: RowErrors) -> Descent:
+def _updated(now: Descent, problem: FitProblem, errors: RowErrors) -> Descent:
     loss, gradient = jax.value_and_grad(search_loss)(now.parameters, problem, errors)
     updates, state = adam().update(gradient, now.state)
     return Descent(jnp.asarray(optax.apply_updates(now.parameters, updates)), state, loss)
 
 
-def descend(problem: Problem, begun: Descent, n_steps: int) -> Descent:
+def descend(problem: FitProblem, begun: Descent, n_steps: int) -> Descent:
     """Steps of Adam from where a start is."""
     now = begun
     for _ in range(n_steps):
@@ -99,7 +99,7 @@ def descend(problem: Problem, begun: Descent, n_steps: int) -> Descent:
     return now
 
 
-def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[list[Array], Array]:
+def search_starts(problem: FitProblem, starts: Float[Array, "start parameter"]) -> tuple[list[Array], Array]:
     """Adam from every start, a few steps; then from where the best few are, many.
 
     Args:
@@ -119,14 +119,14 @@ def search(problem: Problem, starts: Float[Array, "start parameter"]) -> tuple[l
     return [descent.parameters for descent in last], jnp.asarray(losses)
 
 
-def refine(problem: Problem, start: Float[Array, " parameter"]) -> Solution:
+def refine(problem: FitProblem, start: Float[Array, " parameter"]) -> Solution:
     """Polish one point: the fit itself, and enough on its own for a problem that differs little from a solved one."""
     near = minimised(at_prior_without_runs(start, problem), smoothed(problem, TEMPERATURE), POLISHED)
     return minimised(near.parameters, smoothed(problem, SHARP), POLISHED)
 
 
 def solve(
-    problem: Problem,
+    problem: FitProblem,
     starts: Float[Array, "start parameter"],
     known: Sequence[Float[Array, " parameter"]] = (),
 ) -> Solution:
@@ -141,7 +141,7 @@ def solve(
     Returns:
         The best fit.
     """
-    ends, losses = search(problem, starts)
+    ends, losses = search_starts(problem, starts)
     earlier = [standing_at(problem, end) for end in known]
     best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
     exposed = from_exposed(problem, best)
@@ -150,7 +150,7 @@ def solve(
     return (settled(problem, exposed) if ahead else best)._replace(start_losses=losses)
 
 
-def from_exposed(problem: Problem, solution: Solution) -> Solution:
+def from_exposed(problem: FitProblem, solution: Solution) -> Solution:
     """Where a solution goes when its hidden terms are made to show.
 
     What hides behind something longer, such as the host's pace behind the chip's, has no gradient: no descent finds it
@@ -160,7 +160,7 @@ def from_exposed(problem: Problem, solution: Solution) -> Solution:
     return refine(problem, refine(problem, exposed).parameters)
 
 
-def settled(problem: Problem, solution: Solution) -> Solution:
+def settled(problem: FitProblem, solution: Solution) -> Solution:
     """A solution polished again and again, until that has not helped a few times in a row."""
     best = last = solution
     idle = 0

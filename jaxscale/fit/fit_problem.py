@@ -1,6 +1,7 @@
-"""From measured runs to a calibration problem: which effects there are, where each run's coefficients begin."""
+"""From measured runs and a parent fit to a problem: which effects there are, where each run's coefficients begin."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,13 +9,52 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import prior_medians, priors
 from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
-from jaxscale.fit.censored_memory import bounds_memory
-from jaxscale.fit.objective import Problem, make_problem
+from jaxscale.errors import InputError
+from jaxscale.fit.informed_coefficients import bounds_memory, informed_coefficients
+from jaxscale.fit.objective import FitProblem, make_problem
 from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
-from jaxscale.fit.scope import scope
-from jaxscale.fit.start import columns
 from jaxscale.runs.arrays import Measured
+
+
+def columns(levels: Mapping[str, Sequence[str]]) -> Levels:
+    """Levels of runs given as one column of names for each kind."""
+    return Levels.of_columns(levels, len(next(iter(levels.values()))))
+
+
+def levels_of(measured: Measured) -> list[dict[str, str]]:
+    """Levels of each run by kind [row]."""
+    levels = measured.levels
+    return [dict(zip(levels, row, strict=True)) for row in zip(*levels.values(), strict=True)]
+
+
+def named_as(start: Fit, measured: Measured) -> Measured:
+    """The runs with the source and framework that a fit gives those that name neither."""
+    named = start.seen.named(columns(measured.levels))
+    return dataclasses.replace(measured, levels={kind: tuple(named.column(kind)) for kind in measured.levels})
+
+
+def answering(start: Fit, measured: Measured) -> Fit:
+    """The fit that answers for some runs: a start, or its parent, where that alone knows their sources or frameworks.
+
+    Raises:
+        InputError: the start answers for some of the runs and not for others.
+    """
+    is_parents = start.seen.only_parent_knows(columns(measured.levels))
+    if start.parent is None or not is_parents.any():
+        return start
+    if not is_parents.all():
+        raise InputError(
+            f"{np.sum(is_parents)} of {len(is_parents)} runs are of a source or framework that {start.name!r} knows "
+            "from the fit it started from alone, and the others are not; expected one kind: fit each from its own start"
+        )
+    return answering(start.parent, measured)
+
+
+def knows(start: Fit, measured: Measured) -> bool:
+    """Whether a fit has seen the sources of all of some runs."""
+    return set(measured.levels["source"]) <= start.known_sources
 
 
 def base_of(measured: Measured, start: Fit) -> np.ndarray:
@@ -22,7 +62,7 @@ def base_of(measured: Measured, start: Fit) -> np.ndarray:
     return start.unconstrained(columns(measured.levels))
 
 
-def fit_problem(measured: Measured, start: Fit) -> tuple[Problem, tuple[Effect, ...]]:
+def fit_problem(measured: Measured, start: Fit) -> tuple[FitProblem, tuple[Effect, ...]]:
     """The problem of fitting some runs, with the priors' own spreads around a start.
 
     Args:
@@ -34,12 +74,12 @@ def fit_problem(measured: Measured, start: Fit) -> tuple[Problem, tuple[Effect, 
     """
     base = base_of(measured, start)
     bounds = bounds_memory(measured, base)
-    effects = find_effects(measured.levels, scope(measured, bounds))
+    effects = find_effects(measured.levels, informed_coefficients(measured, bounds))
     members = membership(measured.levels, effects)
     return make_problem(measured, parametrisation(effects), base, members, bounds), effects
 
 
-def parameters_of(fit: Fit, problem: Problem, effects: Sequence[Effect]) -> np.ndarray:
+def parameters_of(fit: Fit, problem: FitProblem, effects: Sequence[Effect]) -> np.ndarray:
     """Where a fit from the priors stands in a problem that begins there too, effects of other levels left out.
 
     Args:
@@ -60,13 +100,13 @@ def parameters_of(fit: Fit, problem: Problem, effects: Sequence[Effect]) -> np.n
     return np.concatenate([pooled, values])
 
 
-def about_start(problem: Problem) -> Problem:
+def about_start(problem: FitProblem) -> FitProblem:
     """The problem of a new source around a fit: its coefficients may lie as far from the pooled ones as levels do."""
     spread = jnp.asarray([prior.spread_of_levels for prior in priors().values()])
     return eqx.tree_at(lambda p: p.parametrisation.spread, problem, spread)
 
 
-def tightened(problem: Problem, tightness: float) -> Problem:
+def tightened(problem: FitProblem, tightness: float) -> FitProblem:
     """The problem with all prior spreads times a factor, below 1 where the start is trusted [1]."""
     spreads = (problem.parametrisation.spread * tightness, problem.parametrisation.scale * tightness)
     return eqx.tree_at(lambda p: (p.parametrisation.spread, p.parametrisation.scale), problem, spreads)

@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import Fit
-from jaxscale.fit.censored_memory import log_use
+from jaxscale.fit.informed_coefficients import log_use
 from jaxscale.fit.result import FitResult
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs

@@ -8,10 +8,9 @@ import pytest
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
-from jaxscale.fit.censored_memory import bounds_memory
+from jaxscale.fit.fit_problem import base_of
+from jaxscale.fit.informed_coefficients import bounds_memory, informed_coefficients
 from jaxscale.fit.objective import predicted_logs
-from jaxscale.fit.prepare import base_of
-from jaxscale.fit.scope import scope
 from jaxscale.runs.arrays import Measured, concatenate
 from jaxscale.runs.measured import measured_runs
 
@@ -31,7 +30,7 @@ def bounds(measured: Measured) -> np.ndarray:
 @pytest.fixture(scope="module")
 def inside(measured: Measured, bounds: np.ndarray) -> np.ndarray:
     """Scope of each coefficient [row, coefficient]."""
-    return scope(measured, bounds)
+    return informed_coefficients(measured, bounds)
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,21 @@ import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import names, priors
 from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.fit.fit_problem import fit_problem, parameters_of
+from jaxscale.fit.multistart import (
+    from_exposed,
+    one_blas_thread,
+    random_starts,
+    refine,
+    search_starts,
+    settled,
+    solve,
+    standing_at,
+)
 from jaxscale.fit.objective import (
     SHARP,
     TEMPERATURE,
-    Problem,
+    FitProblem,
     compiled_logs_with_gradients,
     errors_at,
     log_residuals,
@@ -28,18 +39,7 @@ from jaxscale.fit.objective import (
     time_scatter,
 )
 from jaxscale.fit.polish import POLISHED, Held, minimised
-from jaxscale.fit.prepare import fit_problem, parameters_of
 from jaxscale.fit.profile import deviance
-from jaxscale.fit.solve import (
-    from_exposed,
-    one_blas_thread,
-    random_starts,
-    refine,
-    search,
-    settled,
-    solve,
-    standing_at,
-)
 from jaxscale.runs.measured import measured_runs
 
 
@@ -133,7 +133,7 @@ def test_whatever_solves_shares_one_compiled_model(bloom_fit: js.FitResult, monk
     with jax.enable_x64(True):
         standing_at(bloom_fit.problem, at)
         deviance(0, 0.1, at, bloom_fit.problem)
-        search(bloom_fit.problem, at[None])
+        search_starts(bloom_fit.problem, at[None])
         few = table.take(np.arange(len(table.batch)) % 2 == 0)
         problem, effects = fit_problem(few, js.load_fit("prior"))
         assert len(effects) != len(bloom_fit.effects)
@@ -171,7 +171,7 @@ PRIOR, HOST_TIME = priors()["host_time_layer"].median, 0.002
 
 
 @pytest.fixture(scope="module")
-def hosted() -> Problem:
+def hosted() -> FitProblem:
     """Runs of small models that wait for a host four times as slow as the priors' centre says."""
     table, _ = measured_runs(js.read_runs(data_path("runs") / "vtrain_a100_ground_truth.csv"))
     few = table.take(np.asarray(table.batch.model.d_model) == 1024.0).take(np.arange(60))
@@ -181,7 +181,7 @@ def hosted() -> Problem:
         return fit_problem(dataclasses.replace(few, step_time=np.exp(times)), js.load_fit("prior"))[0]
 
 
-def test_a_pace_that_hides_at_the_start_is_found_from_where_it_shows(hosted: Problem):
+def test_a_pace_that_hides_at_the_start_is_found_from_where_it_shows(hosted: FitProblem):
     """Negative control: a descent from where it hides never moves it, and puts others in its place."""
     host = names().index("host_time_layer")
     with jax.enable_x64(True):

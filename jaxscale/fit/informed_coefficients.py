@@ -1,17 +1,22 @@
-"""Which runs a coefficient can move at all: no mixture of experts, no expert parallelism to calibrate.
+"""Which coefficients a run informs, and which runs without a stated peak still bound their memory.
 
-An effect of a level whose runs a coefficient cannot move would be a parameter without data.
+An effect of a level whose runs a coefficient cannot move would be a parameter without data. Most tables state step
+times alone; a run that ended bounds its peak by the memory of its chip, where its table says what was kept for the
+backward pass: in a fit the predicted peak counts where it exceeds the chip's memory, by as much, and nowhere else (a
+censored observation; Tobin 1958, Econometrica 26, 24-36).
 """
 
 import functools
 from collections.abc import Callable, Mapping
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
+from jaxscale.fit.objective import SHARP, compiled_logs_with_gradients
 from jaxscale.hardware.formats import FORMATS
 from jaxscale.plan.local import sharding
-from jaxscale.runs.arrays import Measured, RunBatch
+from jaxscale.runs.arrays import Measured, RunBatch, padded
 
 
 def _multiplies_with(batch: RunBatch, efficiency: str) -> np.ndarray:
@@ -88,7 +93,7 @@ BOUNDED = "activation_factor"
 peak, as a bound can tell one thing."""
 
 
-def scope(measured: Measured, bounds: np.ndarray) -> np.ndarray:
+def informed_coefficients(measured: Measured, bounds: np.ndarray) -> np.ndarray:
     """Whether each coefficient can move the prediction of each run that was measured.
 
     Args:
@@ -108,3 +113,40 @@ def scope(measured: Measured, bounds: np.ndarray) -> np.ndarray:
             inside = inside & (has_memory | bounds if name == BOUNDED else has_memory)
         columns.append(inside)
     return np.stack(columns, axis=1)
+
+
+NEAR_CAPACITY = 0.5
+"""Peak over the chip's memory, as predicted before a fit, up to which it says nothing that a run ended: no fit moves a
+prediction so far that it would bound it [1]."""
+
+
+def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
+    """Natural log of predicted peak memory over the chip's memory of some runs.
+
+    Args:
+        batch: the runs, at least one.
+        unconstrained: their unconstrained coefficients [row, coefficient].
+
+    Returns:
+        Logs [1], [row].
+    """
+    n = len(batch)
+    runs, rows = padded((batch, unconstrained), n)
+    (_, log_peak), _ = compiled_logs_with_gradients(runs, rows, jnp.asarray(SHARP))
+    return np.asarray(log_peak)[:n] - np.log(np.asarray(batch.cluster.chip.hbm_bytes))
+
+
+def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
+    """Whether all that is known of the peak of each run is that it fitted, where that says something [row].
+
+    Args:
+        measured: the runs, all of which ended.
+        base: their unconstrained coefficients before a fit [row, coefficient].
+
+    Returns:
+        Booleans [row].
+    """
+    bounds = np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
+    if bounds.any():
+        bounds &= log_use(measured.batch, base) > np.log(NEAR_CAPACITY)
+    return bounds

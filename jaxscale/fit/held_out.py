@@ -1,18 +1,24 @@
 """Intervals from held-out runs: how far a run that the fit has not seen may be from its prediction."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from jaxscale.calibration.intervals import Z90, Scatter
 from jaxscale.calibration.seen import UNNAMED
-from jaxscale.fit.objective import time_scatter
-from jaxscale.runs.arrays import Measured
-from jaxscale.runs.measured import groups_of
+from jaxscale.fit.multistart import refine
+from jaxscale.fit.objective import FitProblem, reweighted, time_scatter
+from jaxscale.fit.polish import Solution
+from jaxscale.runs.arrays import Measured, classes
+from jaxscale.runs.measured import fold_of, groups_of
+from jaxscale.runs.siblings import SOFTWARE
 
 MIN_RUNS = 5
 """Held-out runs below which a level gets no scatter of its own [1]."""
+
+MIN_GROUPS = 3
+"""Groups of runs that a cross-validation needs; below it, settings are left out instead, as far as they go [1]."""
 
 GROUPS_THAT_TELL = 9
 """Groups from which on the largest error of G covers 90 % of new groups: G / (G + 1) of them [1]."""
@@ -97,3 +103,39 @@ def _memory_scatter(errors: np.ndarray) -> float:
     """Standard deviation of log peak memory, nan where too few errors are known; of errors, nan where unknown [row]."""
     known = errors[np.isfinite(errors)]
     return float(np.sqrt(np.mean(known**2))) if len(known) >= MIN_RUNS else np.nan
+
+
+def groups_to_leave_out(measured: Measured) -> np.ndarray:
+    """Groups of runs for cross-validation [row]; runs of equal settings, which foretell each other, stay together.
+
+    Where there are too few groups, settings are left out one by one; where these are too few, one group is all.
+    """
+    for groups in (groups_of(measured), classes(measured.batch, [measured.levels[kind] for kind in SOFTWARE])):
+        if groups.max() + 1 >= MIN_GROUPS:
+            return groups
+    return np.zeros(len(measured.batch), dtype=int)
+
+
+def cross_validate(
+    problem: FitProblem,
+    solution: Solution,
+    groups: np.ndarray,
+    n_folds: int,
+    progress: Callable[[str], None],
+) -> np.ndarray:
+    """Residuals of each run under the fit that did not see its group [row, 2]; nan without enough groups.
+
+    Each fold is polished from where the whole fit ended. The posterior has many valleys: a search from elsewhere may
+    end in another one.
+    """
+    n = len(groups)
+    predicted = np.full((n, 2), np.nan)
+    n_folds = min(n_folds, int(groups.max()) + 1)
+    if n_folds < 2:
+        return predicted
+    fold = fold_of(groups, n_folds)
+    for index in range(n_folds):
+        progress(f"cross-validation, fold {index + 1} of {n_folds}")
+        left_out = refine(reweighted(problem, fold != index), solution.parameters)
+        predicted[fold == index] = np.asarray(left_out.log_residuals)[:n][fold == index]
+    return predicted
