@@ -145,7 +145,7 @@ def measured_of(runs: Runs, described: Described) -> tuple[Measured, np.ndarray]
     kept = np.flatnonzero(np.isfinite(times))
     if described.batch is None or not len(kept):
         incomplete = np.setdiff1d(np.arange(len(runs)), described.index)[:1]
-        reasons = [f"line {runs.lines[row]}: {described.notes[row]}" for row in incomplete]
+        reasons = [f"line {runs.lines[row]}: {described.notes[row]}" for row in incomplete.tolist()]
         first = reasons[0] if reasons else "none has one"
         raise InputError(
             f"{runs.path}: no row can be fitted; expected a step time, or a throughput, in rows that have every column "

@@ -46,7 +46,7 @@ def test_one_compilation_for_all_problems(choice, monkeypatch):
     def retraced(*arguments):
         raise AssertionError("the scorer was traced again")
 
-    monkeypatch.setattr(score, "step_time", retraced)
+    monkeypatch.setattr(score, "step_and_memory", retraced)
     other = best_plan(model("llama3-70b"), cluster("a100-80gb", 64), 128, fit="prior")
     assert choice.searched < other.searched < score.BLOCK // 2
 
