@@ -87,6 +87,7 @@ def test_what_a_page_mentions_exists(page: Path):
 def test_long_pages_list_their_sections(folder: str):
     page = ROOT / folder / "README.md"
     text = page.read_text(encoding="utf-8")
+    assert not missing_paths(text)
     sections = anchors("\n".join(re.findall(r"^## .+$", text, flags=re.MULTILINE)))
     assert sections and sections <= {target.removeprefix("#") for target in links(text)}
     assert not broken_links(page, text)
