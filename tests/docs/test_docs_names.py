@@ -130,6 +130,26 @@ def test_the_columns_of_predictions_are_described():
     assert set(FIXED_COLUMNS) == set(re.findall(r"`(predicted_\w+)`", text))
 
 
+def missing_modules_of_rows(text: str) -> set[str]:
+    """Modules `name.py` of the rows of a table that lie in no folder of their row."""
+    found = set()
+    for where, what in re.findall(r"^\| (`jaxscale/.*?) \| (.*) \|$", text, flags=re.MULTILINE):
+        folders = [ROOT / folder for folder in re.findall(r"`(jaxscale/[\w/]*)", where)]
+        modules = re.findall(r"`(\w+\.py)`", what)
+        found |= {module for module in modules if not any((folder / module).exists() for folder in folders)}
+    return found
+
+
+def test_the_page_of_the_structure_is_complete():
+    text = (ROOT / "docs" / "structure.md").read_text(encoding="utf-8")
+    assert not missing_modules_of_rows(text)
+    assert missing_modules_of_rows("| `jaxscale/fit/` | a (`nothing.py`), b (`result.py`) |\n") == {"nothing.py"}
+    listed = {path.rstrip("/") for path in mentioned_paths(text)}
+    parts = [path for path in PACKAGE.iterdir() if not path.name.startswith(("_", "."))]
+    services = {"jaxscale/errors.py", "jaxscale/files.py", "jaxscale/units.py"}
+    assert {path.relative_to(ROOT).as_posix() for path in parts} - services <= listed
+
+
 def test_the_page_of_equations_has_every_term():
     text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
     headings = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^### .+$", text, flags=re.MULTILINE))))
