@@ -56,7 +56,7 @@ def test_the_best_plan_beats_the_one_that_was_used(design):
 
 
 def test_the_better_shape_obeys_its_plan(design):
-    shape = design.shape.model
+    shape = design.shape.rounded.model
     assert violations(shape, design.shape_plan, demo_work.N_GPUS) == []
     assert float(shape.n_layers) % design.shape_plan.words()["pp"] == 0
     assert -1e-9 <= design.gain < 0.5
