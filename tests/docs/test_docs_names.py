@@ -125,6 +125,15 @@ def test_the_accuracy_of_the_front_page_is_that_of_the_scoreboard():
     assert sentence in front and f"{inside} of the runs lie inside the 90 % interval" in front
 
 
+def test_the_share_of_well_chosen_plans_is_that_of_the_study():
+    text = (ROOT / "fits" / "regret.md").read_text(encoding="utf-8")
+    study = text.split("Predictions by a fit with the model shape left out")[1]
+    row = re.search(r"^\| all \| (\d+) \| \d+ \| (\d+ %) \|", study, re.MULTILINE)
+    assert row is not None
+    page = " ".join((ROOT / "docs" / "choose.md").read_text(encoding="utf-8").split())
+    assert f"within 5 % of the measured best in {row[2]} of {row[1]} groups" in page
+
+
 def test_the_columns_of_predictions_are_described():
     text = without_blocks((ROOT / "docs" / "command_line.md").read_text(encoding="utf-8"))
     assert set(FIXED_COLUMNS) == set(re.findall(r"`(predicted_\w+)`", text))
