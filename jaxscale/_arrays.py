@@ -52,9 +52,12 @@ def as_arrays(tree: Tree) -> Tree:
     return jax.tree.map(jnp.asarray, tree)
 
 
-def in_default_precision(tree: Tree) -> Tree:
-    """The same tree with arrays of the default precision: a number and an array then share one compilation."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), tree)
+def host_arrays(tree: Tree) -> Tree:
+    """The same tree with numpy arrays of the default precision: a number and an array then share one compilation.
+
+    Work of the host between compiled programs uses numpy, since each eager operation of JAX compiles a small program.
+    """
+    return jax.tree.map(lambda leaf: np.asarray(leaf, jnp.result_type(float)), tree)
 
 
 def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:

@@ -22,7 +22,6 @@ LAYERS = (
         "_arrays",
         "_lazy",
         "_smooth",
-        "_names",
         "_resources",
         "_programs",
         "_compile",

@@ -8,13 +8,14 @@ import numpy as np
 from jaxscale._resources import data_path
 from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
-from jaxscale.limits.transformer_curve import TransformerCurve
 from jaxscale.report.style import FAINT, INK, PALETTE, new_figure, style
 from jaxscale.report.terminal_tables import make_table, rounded_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
+
+    from jaxscale.limits.transformer_curve import TransformerCurve
 
 PUBLISHED = "figures/frontier_utilisation_h100_digitised.csv"
 TITLES = {"end_of_linear": "end of linear", "half": "half", "tenth": "tenth", "wall": "wall"}
@@ -62,7 +63,7 @@ def elasticity_table(study: Study, row: int = 0) -> "Table":
     )
 
 
-def transformer_table(curves: Mapping[str, TransformerCurve]) -> "Table":
+def transformer_table(curves: "Mapping[str, TransformerCurve]") -> "Table":
     """Largest utilisation and thresholds of transformers on real chips."""
     columns = ("curve", "highest", *TITLES.values())
     rows = [

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxscale._arrays import host_arrays
 from jaxscale._compile import filter_jit
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
@@ -88,8 +89,8 @@ def _slopes(
 
 
 def slopes(
-    log_flop: Array, scenarios: FrontierScenario, optima: Optimum, speed: Array
-) -> tuple[Array, FrontierScenario]:
+    log_flop: np.ndarray, scenarios: FrontierScenario, optima: Optimum, speed: np.ndarray
+) -> tuple[np.ndarray, FrontierScenario]:
     """Slopes of `log_value` in log compute and in every field, [scenario, size]."""
     return at_sizes(lambda *case: _slopes(*case[:-1]), log_flop, scenarios, optima, speed)
 
@@ -104,7 +105,7 @@ def _values(found: PlanResult, log_flop: np.ndarray, scenarios: FrontierScenario
     """Ln U*, minus infinity where infeasible; or room for the fastest batch."""
     with np.errstate(divide="ignore"):
         shares = np.log(np.asarray(found.utilisation))
-    limit = _log_step_limits(jnp.asarray(log_flop), scenarios)
+    limit = _log_step_limits(host_arrays(log_flop), scenarios)
     return np.where(speed, np.asarray(limit) - np.asarray(found.log_time), shares)
 
 
@@ -166,8 +167,7 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
     kinds = np.pad(speed, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
     found = survey_logs(padded, stacked, kinds)
     optima: Optimum = jax.tree.map(lambda leaf: leaf[:, : ends.shape[1]], found.optimum)
-    along, fields = slopes(jnp.asarray(ends), stacked, optima, jnp.asarray(speed))
-    along = np.asarray(along)
+    along, fields = slopes(host_arrays(ends), stacked, optima, speed)
     values = _values(found, padded, stacked, kinds)[:, : ends.shape[1]]
     # One Newton step from the bracket's left end to the root.
     # Without a root, or without any feasible plan, there is no step.
@@ -177,9 +177,8 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
     log_flop = np.where(brackets.exists, brackets.low + step, np.inf)
     is_share = np.asarray([name in SHARES for name in NAMES])
 
-    def scaled(slope: Array, value: Array) -> np.ndarray:
+    def scaled(table: np.ndarray, value: np.ndarray) -> np.ndarray:
         """D ln T / d ln field; a share moves with the plateau too."""
-        table = np.asarray(slope)
         moved = table[:, :-1] - np.where(is_share, table[:, -1:], 0.0)
         scale = np.asarray(value)[:, None]
         slope_of_root = np.where(brackets.exists, along[:, :-1], 1.0)

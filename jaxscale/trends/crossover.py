@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_arrays, in_default_precision, stacked
+from jaxscale._arrays import as_arrays, host_arrays, stacked
 from jaxscale._compile import filter_jit
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
@@ -107,7 +107,7 @@ def best_degrees(
     Returns:
         The degree, how it moves with n, what it gains.
     """
-    arguments = in_default_precision((deployments, batch))
+    arguments = host_arrays((deployments, batch))
     n = np.asarray(n_chips, float)
     log_chips, (low, high) = np.log(n), np.log(bounds)
     # A replica needs a sequence: t >= n / B.
@@ -115,7 +115,7 @@ def best_degrees(
 
     def speeds(log_degree: np.ndarray, log_n: np.ndarray) -> np.ndarray:
         """Of trials [sample, point, trial]; every pass has the same shape and so shares one compilation."""
-        u, v = (jnp.asarray(leaf.reshape(len(leaf), -1)) for leaf in (log_degree, log_n))
+        u, v = host_arrays([leaf.reshape(len(leaf), -1) for leaf in (log_degree, log_n)])
         return np.asarray(_degree_speeds(*arguments, u, v, field, temperature)).reshape(log_degree.shape)
 
     shape = (len(np.asarray(deployments.power_cap)), n.size, SEARCH)
@@ -178,7 +178,7 @@ def layout_speeds(
 ) -> np.ndarray:
     """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
     every = stacked(list(layouts.values()))
-    arguments = in_default_precision((deployments, every, batch, jnp.log(jnp.asarray(n_chips, float))))
+    arguments = host_arrays((deployments, every, batch, np.log(np.asarray(n_chips, float))))
     return np.asarray(_speeds(*arguments, temperature))
 
 

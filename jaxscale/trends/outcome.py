@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_arrays, filled_rows, in_default_precision
+from jaxscale._arrays import as_arrays, filled_rows, host_arrays
 from jaxscale._compile import filter_jit
 from jaxscale.power import mean_chip_power
 from jaxscale.step import StepTime, names_of_kind, tokens_per_step
@@ -142,12 +142,10 @@ def scaling_outcomes(
     n = np.atleast_1d(np.asarray(n_chips, float))
     rows = filled_rows(n.size, PADDING)
     per_point = (layout, n, np.asarray(global_batch_size_seqs, float))
-    spread = [
-        jnp.asarray(np.broadcast_to(np.asarray(leaf, float), n.shape)[rows]) for leaf in jax.tree.leaves(per_point)
-    ]
-    layouts, chips, batches = jax.tree.unflatten(jax.tree.structure(per_point), spread)
-    found = _along(in_default_precision(deployment), layouts, chips, batches, temperature)
-    return jax.tree.map(lambda leaf: leaf[: n.size], found)
+    layouts, chips, batches = jax.tree.map(lambda leaf: np.broadcast_to(leaf, n.shape)[rows], host_arrays(per_point))
+    found = _along(host_arrays(deployment), layouts, chips, batches, temperature)
+    # Cut on the host: a slice of an array of JAX would compile a program for every number of points.
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[: n.size]), found)
 
 
 @filter_jit
@@ -169,5 +167,4 @@ def peak_memory(
     Returns:
         Bytes [byte], [point].
     """
-    points = (jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs))
-    return np.asarray(_peaks(*in_default_precision((deployment, layout, *points))))
+    return np.asarray(_peaks(*host_arrays((deployment, layout, n_chips, global_batch_size_seqs))))

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import filled_rows, in_default_precision
+from jaxscale._arrays import filled_rows, host_arrays
 from jaxscale._compile import filter_jit
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
@@ -39,9 +38,9 @@ class Totals(NamedTuple):
         dollars_per_s: C [dollar/s].
     """
 
-    tokens_per_s: Array
-    system_power: Array
-    dollars_per_s: Array
+    tokens_per_s: Array | np.ndarray
+    system_power: Array | np.ndarray
+    dollars_per_s: Array | np.ndarray
 
 
 class Returns(NamedTuple):
@@ -57,11 +56,11 @@ class Returns(NamedTuple):
     """
 
     totals: Totals
-    per_chip: Array
-    per_watt: Array
-    per_dollar: Array
-    per_watt_of_cap: Array
-    average: Array
+    per_chip: np.ndarray
+    per_watt: np.ndarray
+    per_dollar: np.ndarray
+    per_watt_of_cap: np.ndarray
+    average: np.ndarray
 
 
 def totals_at(
@@ -117,10 +116,11 @@ def marginal_returns(
         Totals and their derivatives, every leaf [point].
     """
     n = np.asarray(n_chips, float)
-    padded = jnp.asarray(n[filled_rows(n.size, PADDING)])
-    arguments = (*in_default_precision((deployment, layout, batch)), padded)
-    totals, slope = _slopes(*arguments, jnp.asarray([1.0, 0.0]), temperature)
-    _, cap = _slopes(*arguments, jnp.asarray([0.0, 1.0]), temperature)
+    padded = n[filled_rows(n.size, PADDING)]
+    arguments = host_arrays((deployment, layout, batch, padded))
+    more_chips, higher_cap = host_arrays(np.eye(2))
+    totals, slope = jax.tree.map(np.asarray, _slopes(*arguments, more_chips, temperature))
+    _, cap = jax.tree.map(np.asarray, _slopes(*arguments, higher_cap, temperature))
     # Where the cap does not bind, neither throughput nor power move with it.
     binds = cap.system_power != 0.0
     found = Returns(
@@ -128,7 +128,7 @@ def marginal_returns(
         slope.tokens_per_s,
         slope.tokens_per_s / slope.system_power,
         slope.tokens_per_s / slope.dollars_per_s,
-        jnp.where(binds, cap.tokens_per_s / jnp.where(binds, cap.system_power, 1.0), 0.0),
+        np.where(binds, cap.tokens_per_s / np.where(binds, cap.system_power, 1.0), 0.0),
         totals.tokens_per_s / padded,
     )
     return jax.tree.map(lambda leaf: leaf[: n.size], found)

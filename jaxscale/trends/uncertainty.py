@@ -4,7 +4,6 @@ import dataclasses
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._resources import fit_path, read_toml
@@ -52,8 +51,8 @@ def sample_deployments(
     coefficients = from_values(list(constrain_values(centre + spread * draws[:, :-2]).T))
     hops = np.asarray(deployment.hop_latency) * np.exp(np.asarray(overlay.spread) * draws[:, -2:])
     stacked = jax.tree.map(
-        lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (n_samples, *np.shape(leaf))),
+        lambda leaf: np.broadcast_to(np.asarray(leaf), (n_samples, *np.shape(leaf))),
         eqx.tree_at(lambda s: s.coefficients, deployment, None, is_leaf=lambda leaf: leaf is None),
     )
     stacked = eqx.tree_at(lambda s: s.coefficients, stacked, coefficients, is_leaf=lambda leaf: leaf is None)
-    return eqx.tree_at(lambda s: s.hop_latency, stacked, jnp.asarray(hops))
+    return eqx.tree_at(lambda s: s.hop_latency, stacked, hops)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from jaxscale._arrays import Number, as_arrays, as_float, stacked
+from jaxscale._arrays import Number, as_float, host_arrays, stacked
 
 
 class FrontierScenario(eqx.Module):
@@ -83,7 +83,7 @@ class FrontierScenario(eqx.Module):
 
 def stack_scenarios(scenarios: Sequence[FrontierScenario]) -> FrontierScenario:
     """Scenarios as one, every leaf an array [scenario]."""
-    return as_arrays(stacked(scenarios))
+    return host_arrays(stacked(scenarios))
 
 
 def repeated(scenario: FrontierScenario, changes: Mapping[str, np.ndarray]) -> FrontierScenario:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxscale._arrays import filled_rows, host_arrays
 from jaxscale._compile import filter_jit
 from jaxscale.errors import InputError
 from jaxscale.limits.frontier.degrees import Degrees
@@ -179,18 +180,19 @@ def survey_logs(
     """
     if not 1 <= n_starts <= MOST_STARTS:
         raise InputError(f"n_starts = {n_starts} is out of range; expected 1 to {MOST_STARTS}")
-    dtype = jnp.result_type(float)
-    scenarios = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), scenarios)
-    logs = jnp.asarray(log_flop, dtype)
+    logs, scenarios = host_arrays((log_flop, scenarios))
 
-    def searched(sizes: Array, assumed: FrontierScenario, kinds: Array, asked: Array) -> PlanResult:
-        return _searched(sizes, assumed, kinds, asked, jnp.asarray(n_starts), jnp.asarray(n_steps))
+    def searched(sizes: Any, assumed: FrontierScenario, kinds: Any, asked: Any) -> PlanResult:
+        return _searched(sizes, assumed, kinds, asked, np.asarray(n_starts), np.asarray(n_steps))
 
-    return at_sizes(searched, logs, scenarios, jnp.broadcast_to(jnp.asarray(speed), logs.shape))
+    return at_sizes(searched, logs, scenarios, np.broadcast_to(np.asarray(speed), logs.shape))
 
 
 def at_sizes(
-    function: Callable[..., Any], log_flop: Float[Array, "scenario size"], scenarios: FrontierScenario, *others: Any
+    function: Callable[..., Any],
+    log_flop: Float[np.ndarray, "scenario size"],
+    scenarios: FrontierScenario,
+    *others: Any,
 ) -> Any:
     """Results of a compiled function at every size of every scenario, in chunks.
 
@@ -201,11 +203,11 @@ def at_sizes(
         others: trees, every leaf [scenario, size, ...].
 
     Returns:
-        What the function returns, every leaf [scenario, size, ...].
+        Results of the function as arrays of the host, every leaf [scenario, size, ...].
     """
     n_scenarios, n_sizes = log_flop.shape
     sizes, *parts = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (log_flop, *others))
-    repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, n_sizes), scenarios)
+    repeated = jax.tree.map(lambda leaf: np.repeat(leaf, n_sizes), scenarios)
     found = in_chunks(function, (sizes, repeated, *parts))
     return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
 
@@ -213,21 +215,19 @@ def at_sizes(
 def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
     """Results of many cases, in chunks of one shape that the host's cores share; told which rows are cases."""
     count = len(cases[0])
-    fill = -count % CHUNK
-    padded = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, fill), *[(0, 0)] * (leaf.ndim - 1)], mode="edge"), cases)
-    padded = (*padded, jnp.arange(count + fill) < count)
-    starts = range(0, count + fill, CHUNK)
-    parts = [jax.tree.map(lambda leaf, at=at: leaf[at : at + CHUNK], padded) for at in starts]
+    chunks = filled_rows(count, CHUNK).reshape(-1, CHUNK)
     wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def run(part: Any) -> Any:
+    def run(first: int, rows: np.ndarray) -> Any:
+        # Arrays of the host: each operation on arrays of JAX would compile a small program.
+        part = jax.tree.map(lambda leaf: leaf[rows], cases)
         # The precision chosen for a block of code is that of its thread.
         with jax.enable_x64(wide):
-            return jax.block_until_ready(function(*part))
+            return jax.tree.map(np.asarray, function(*part, np.arange(first, first + CHUNK) < count))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(run, parts))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:count], *found)
+        found = list(pool.map(run, range(0, chunks.size, CHUNK), chunks))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *found)
 
 
 def survey(
