@@ -8,6 +8,8 @@ from pathlib import Path
 import jax
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25, database=None)
 settings.load_profile("repeatable")
@@ -19,19 +21,23 @@ if jax.__version_info__[:2] == (0, 10):
     # As `jaxscale._compile` has it, for what tests compile themselves; a release that lacks the option would not start.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
+TOGETHER = ("tests/fit", "tests/limits", "tests/trends")
+"""Folders whose files share what takes long to make: one process runs all of them."""
+
 LONGEST = (
-    "test_notebooks",
-    "test_cli_demo",
-    "test_fit_fitting",
-    "test_best_design",
-    "test_shape",
-    "test_fit_posterior",
-    "test_cli_fit",
-    "test_gradients",
-    "test_cli_shape",
-    "test_limits_transformer",
+    "tests/fit",
+    "tests/cli/test_cli_demo.py",
+    "03_choosing_shape_batch_and_plan",
+    "05_hardware_scaling_trends",
+    "tests/limits",
+    "tests/designs/test_best_design.py",
+    "tests/designs/test_shape.py",
+    "04_limits_of_scaling",
+    "02_calibrating_your_cluster",
+    "tests/cli/test_cli_fit.py",
+    "tests/test_gradients.py",
 )
-"""Files that take longest, which come first: none is left for one of two processes alone at the end."""
+"""What takes longest comes first, so that no process is left with it alone at the end."""
 
 ROOMY = 1.0e9
 """Memory of the process beyond which compiled programs are dropped between two files [byte]."""
@@ -49,9 +55,31 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+def work_unit(nodeid: str) -> str:
+    """What one process runs as a whole: a folder of `TOGETHER`, one notebook, or a file."""
+    file, _, test = nodeid.partition("::")
+    if file.endswith("test_notebooks.py") and "[" in test:
+        return test.partition("[")[2].rstrip("]")
+    return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
+
+
+class ByWorkUnit(LoadScopeScheduling):
+    """Hand out whole work units, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return work_unit(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByWorkUnit:
+    """Two processes share the suite by work units."""
+    return ByWorkUnit(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first."""
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    """Put the longest work units first, and the tests of each together."""
+    units = [work_unit(item.nodeid) for item in items]
+    order = {unit: place for place, unit in enumerate(dict.fromkeys([*LONGEST, *units]))}
+    items.sort(key=lambda item: order[work_unit(item.nodeid)])
 
 
 @pytest.fixture(scope="module", autouse=True)
