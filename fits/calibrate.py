@@ -63,7 +63,7 @@ def last_fit(name: str) -> Fit | None:
 def schemes(everything: Measured) -> dict[str, np.ndarray]:
     """Fold of each run, by scheme; fold -1 is never left out [row]."""
     batch = everything.batch
-    _, stack = np.unique([software_stack(setup) for setup in everything.levels["source"]], return_inverse=True)
+    _, stack = np.unique([software_stack(setup) for setup in everything.levels.column("source")], return_inverse=True)
     return {
         "model": fold_of(classes((batch.model.n_layers, batch.model.d_model), []), N_MODEL_FOLDS),
         "larger": larger_fold(everything),
@@ -78,7 +78,7 @@ def largest_kept() -> dict[str, float]:
 
 def larger_fold(measured: Measured) -> np.ndarray:
     """Fold 0 for the larger clusters of each source, all left out at once, -1 for the runs that stay [row]."""
-    most = [largest_kept().get(table_of(setup), np.inf) for setup in measured.levels["source"]]
+    most = [largest_kept().get(table_of(setup), np.inf) for setup in measured.levels.column("source")]
     return np.where(np.asarray(measured.batch.cluster.n_chips) > np.asarray(most), 0, -1)
 
 
@@ -109,7 +109,8 @@ def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[
 def new_source_scatter(everything: Measured, left_out_stacks: Sequence[Scatter]) -> list[Scatter]:
     """Scatter of a new source of each framework that has several stacks, as they were left out; and the typical one."""
     stacks: dict[str, set[str]] = {}
-    for source, framework in zip(everything.levels["source"], everything.levels["framework"], strict=True):
+    sources, frameworks = (everything.levels.column(kind) for kind in ("source", "framework"))
+    for source, framework in zip(sources, frameworks, strict=True):
         stacks.setdefault(framework, set()).add(software_stack(source))
     shared = {framework: members for framework, members in stacks.items() if framework and len(members) > 1}
     of_framework = {
@@ -189,7 +190,7 @@ def fit_together(own: Future[np.ndarray]) -> None:
     write_residuals(
         {
             "table": [name for name, (_, index) in tables.items() for _ in index],
-            "setup": list(pooled.levels["source"]),
+            "setup": list(pooled.levels.column("source")),
             "row": [int(row) for _, index in tables.values() for row in index],
             "model_is_moe": (np.asarray(everything.batch.model.n_experts) > 1.0).astype(int).tolist(),
             "n_chips": np.asarray(everything.batch.cluster.n_chips).astype(int).tolist(),

@@ -20,9 +20,7 @@ from jaxscale.runs.arrays import Measured, concatenate
 def as_if_by(measured: Measured, stack: str, framework: str) -> Measured:
     """The same runs, named as those of another stack; what a release did to their own does not count for it."""
     other = {"source": stack, "framework": framework, "release": "", "release_gpu": ""}
-    n = len(measured.batch)
-    levels = {kind: (other[kind],) * n if kind in other else column for kind, column in measured.levels.items()}
-    return dataclasses.replace(measured, levels=levels)
+    return dataclasses.replace(measured, levels=measured.levels.replace(np.full(len(measured.batch), True), other))
 
 
 @cache
@@ -33,8 +31,8 @@ def paces() -> dict[str, np.ndarray]:
     """
     fitted = load_fit()
     everything = concatenate([table for table, _ in load_tables().values()])
-    frameworks = dict(zip(everything.levels["source"], everything.levels["framework"], strict=True))
-    stacks = np.asarray([software_stack(source) for source in everything.levels["source"]])
+    frameworks = dict(zip(everything.levels.column("source"), everything.levels.column("framework"), strict=True))
+    stacks = np.asarray([software_stack(source) for source in everything.levels.column("source")])
     names = sorted(set(stacks.tolist()))
     with jax.enable_x64(True):
         as_others = {name: log_residuals(as_if_by(everything, name, frameworks[name]), fitted)[:, 0] for name in names}

@@ -25,7 +25,7 @@ def carriers(measured: Measured, residual: np.ndarray) -> list[tuple[str, ...]]:
     """Cells of `HEAD` for the groups of settings that carry most of a table's error."""
     model, plan = measured.batch.model, measured.batch.plan
     degrees = (plan.tp, plan.pp, plan.ep, plan.micro_batch_size)
-    group = classes((model, measured.batch.cluster.n_chips, degrees), [measured.levels["gpu"]])
+    group = classes((model, measured.batch.cluster.n_chips, degrees), [measured.levels.column("gpu")])
     error = 100.0 * np.abs(np.expm1(residual))
     total = np.bincount(group, error)
     rows = []
@@ -34,7 +34,7 @@ def carriers(measured: Measured, residual: np.ndarray) -> list[tuple[str, ...]]:
         first = int(np.flatnonzero(inside)[0])
         sizes = {"L": model.n_layers, "d": model.d_model, "H": model.n_heads, "S": model.seq_len, "E": model.n_experts}
         shape = ", ".join(f"{symbol} {values[first]:g}" for symbol, values in sizes.items())
-        chips = f"{measured.batch.cluster.n_chips[first]:g} {measured.levels['gpu'][first]}"
+        chips = f"{measured.batch.cluster.n_chips[first]:g} {measured.levels.column('gpu')[first]}"
         bias = 100.0 * np.expm1(np.median(residual[inside]))
         numbers = (
             f"{inside.sum()}",

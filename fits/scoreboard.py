@@ -205,7 +205,7 @@ def suspects(data: dict[str, np.ndarray]) -> np.ndarray:
     """Whether a run contradicts most of its siblings, runs of the same setup [row]."""
     found = np.zeros(len(data["row"]), dtype=bool)
     for table, (measured, index) in load_tables().items():
-        setups = np.asarray(measured.levels["source"])
+        setups = np.asarray(measured.levels.column("source"))
         for setup in sorted(set(setups)):
             inside = np.flatnonzero(setups == setup)
             suspect = index[inside][contradicted(measured.take(inside))]

@@ -49,7 +49,7 @@ def main() -> None:
     everything = concatenate([table for table, _ in tables.values()])
     problem, effects = fit_problem(everything, load_fit("prior"))
     shipped = jnp.asarray(parameters_of(load_fit(), problem, effects))
-    setups = np.asarray([software_stack(source) for source in everything.levels["source"]])
+    setups = np.asarray([software_stack(source) for source in everything.levels.column("source")])
     rows = []
     for setup in sorted(set(setups)):
         inside = setups == setup

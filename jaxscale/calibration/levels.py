@@ -122,12 +122,17 @@ class Levels:
         codes = np.where(self.missing(kind), of_other, self.codes.get(kind, of_other))
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
+    def with_columns(self, columns: Mapping[str, Sequence[str | None]]) -> "Levels":
+        """The levels with other columns of names for some kinds; an empty name counts as none."""
+        others = Levels.of_columns(columns, self.n_rows)
+        return Levels({**self.codes, **others.codes}, {**self.names, **others.names}, self.n_rows)
+
     def replace(self, rows: Bool[np.ndarray, " row"], levels: Mapping[str, str]) -> "Levels":
         """The levels with others for some runs.
 
         Args:
             rows: which runs.
-            levels: their new levels by kind.
+            levels: their new levels by kind; an empty name is none.
 
         Returns:
             The levels of all runs.
@@ -135,7 +140,7 @@ class Levels:
         codes, names = dict(self.codes), dict(self.names)
         for kind, name in levels.items():
             known = names.get(kind, ())
-            names[kind] = known if name in known else (*known, name)
-            before = codes.get(kind, np.full(self.n_rows, NO_LEVEL))
-            codes[kind] = np.where(rows, names[kind].index(name), before)
+            names[kind] = known if not name or name in known else (*known, name)
+            code = names[kind].index(name) if name else NO_LEVEL
+            codes[kind] = np.where(rows, code, codes.get(kind, np.full(self.n_rows, NO_LEVEL)))
         return Levels(codes, names, self.n_rows)

@@ -1,6 +1,5 @@
 """Estimates of a fit: coefficients with intervals, errors of runs, influence of runs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,11 +8,11 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import names, priors
 from jaxscale.calibration.coordinates import constrain_values, slope_of_values, unconstrain
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import Fit
 from jaxscale.errors import InputError
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, weights_of_measured
-from jaxscale.fit.fit_problem import columns
 from jaxscale.fit.objective import FitProblem
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.polish import Solution
@@ -37,7 +36,7 @@ class FitEstimates:
         residuals: predicted minus measured log step time of each run, in sample [row].
         held_out: the same for runs that the fit did not see; nan where there were too few groups [row].
         groups: what was left out together in the cross-validation, by run [row].
-        levels: level names of each run, by kind.
+        levels: levels of each run by kind [row].
         lines: line of each run in its table; empty where the runs are of no single table [row].
         tightness: spreads of the priors over their own, below 1 where a fit of few runs stays near its start [1].
         settings_left_out: whether only runs of equal settings were left out together, for want of groups.
@@ -50,7 +49,7 @@ class FitEstimates:
     residuals: np.ndarray
     held_out: np.ndarray
     groups: np.ndarray
-    levels: Mapping[str, tuple[str, ...]]
+    levels: Levels
     lines: tuple[int, ...] = ()
     tightness: float = 1.0
     settings_left_out: bool = False
@@ -115,7 +114,7 @@ class FitEstimates:
     @property
     def _centre(self) -> np.ndarray:
         """Unconstrained coefficients of the runs, pooled ones where runs differ [coefficient]."""
-        rows = self.fit.unconstrained(columns(self.levels))
+        rows = self.fit.unconstrained(self.levels)
         return np.where(np.ptp(rows, axis=0) == 0.0, rows[0], unconstrain(self.fit.pooled))
 
     def _parameters_about(self, centre: np.ndarray) -> dict[str, dict[str, Any]]:
@@ -186,10 +185,10 @@ class FitEstimates:
         return {level: self.diagnostics.without(np.flatnonzero(rows)) for level, rows in self._rows_by(kind).items()}
 
     def _rows_by(self, kind: str) -> dict[str, np.ndarray]:
-        if kind not in self.levels:
-            raise InputError(f"kind of level {kind!r} is unknown; expected one of {', '.join(self.levels)}")
-        column = np.asarray(self.levels[kind], dtype=object)
-        return {level: column == level for level in sorted(set(self.levels[kind]) - {""})}
+        if kind not in self.levels.codes:
+            raise InputError(f"kind of level {kind!r} is unknown; expected one of {', '.join(self.levels.codes)}")
+        column = self.levels.column(kind)
+        return {level: column == level for level in sorted(set(column) - {""})}
 
     def name_of(self, row: int) -> str:
         """A run by its line in the table, `line 12`, or else by its position among the measured, `run 10`."""
@@ -225,4 +224,4 @@ class FitEstimates:
     def memory_limits(self) -> tuple[MemoryLimit, ...]:
         """Memory that runs of the fitted sources could use, of those sources of which enough ran out."""
         limits = self.fit.limit_by_source
-        return tuple(limits[source] for source in sorted(set(self.levels["source"]) & set(limits)))
+        return tuple(limits[source] for source in sorted(set(self.levels.column("source")) & set(limits)))

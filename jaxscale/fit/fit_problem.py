@@ -1,7 +1,7 @@
 """From measured runs and a parent fit to a problem: which effects there are, where each run's coefficients begin."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import prior_medians, priors
 from jaxscale.calibration.coordinates import unconstrain
-from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.errors import InputError
 from jaxscale.fit.informed_coefficients import bounds_memory, informed_coefficients
@@ -18,21 +17,9 @@ from jaxscale.fit.parameters import Effect, find_effects, membership, parametris
 from jaxscale.runs.arrays import Measured
 
 
-def columns(levels: Mapping[str, Sequence[str]]) -> Levels:
-    """Levels of runs given as one column of names for each kind."""
-    return Levels.of_columns(levels, len(next(iter(levels.values()))))
-
-
-def levels_of(measured: Measured) -> list[dict[str, str]]:
-    """Levels of each run by kind [row]."""
-    levels = measured.levels
-    return [dict(zip(levels, row, strict=True)) for row in zip(*levels.values(), strict=True)]
-
-
 def named_as(start: Fit, measured: Measured) -> Measured:
     """The runs with the source and framework that a fit gives those that name neither."""
-    named = start.seen.named(columns(measured.levels))
-    return dataclasses.replace(measured, levels={kind: tuple(named.column(kind)) for kind in measured.levels})
+    return dataclasses.replace(measured, levels=start.seen.named(measured.levels))
 
 
 def answering(start: Fit, measured: Measured) -> Fit:
@@ -41,7 +28,7 @@ def answering(start: Fit, measured: Measured) -> Fit:
     Raises:
         InputError: the start answers for some of the runs and not for others.
     """
-    is_parents = start.seen.only_parent_knows(columns(measured.levels))
+    is_parents = start.seen.only_parent_knows(measured.levels)
     if start.parent is None or not is_parents.any():
         return start
     if not is_parents.all():
@@ -54,12 +41,12 @@ def answering(start: Fit, measured: Measured) -> Fit:
 
 def knows(start: Fit, measured: Measured) -> bool:
     """Whether a fit has seen the sources of all of some runs."""
-    return set(measured.levels["source"]) <= start.known_sources
+    return set(measured.levels.column("source")) <= start.known_sources
 
 
 def base_of(measured: Measured, start: Fit) -> np.ndarray:
     """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
-    return start.unconstrained(columns(measured.levels))
+    return start.unconstrained(measured.levels)
 
 
 def fit_problem(measured: Measured, start: Fit) -> tuple[FitProblem, tuple[Effect, ...]]:

@@ -14,7 +14,7 @@ from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import SETTINGS, UNNAMED
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.fit_problem import answering, levels_of
+from jaxscale.fit.fit_problem import answering
 from jaxscale.fit.held_out import measured_scatter, wider
 from jaxscale.fit.objective import FitProblem
 from jaxscale.fit.parameters import EFFECT_SPREAD, FEW_RUNS, Effect, effect_spread
@@ -55,7 +55,8 @@ def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_ha
     values = scale * np.asarray(best.solution.parameters[len(names()) :])
     held_out = best.held_out
     effects = level_effects(best.effects, values)
-    rows = levels_of(measured)
+    levels = (measured.levels.row(place) for place in range(len(measured.levels)))
+    rows = [{kind: level or "" for kind, level in row.items()} for row in levels]
     ape = np.abs(np.expm1(held_out[:, 0]))
     passed_on = {level for level in start.known if level[0] not in (*OWN_KINDS, *SETTINGS)}
     shown = {level for level in level_kinds(rows) if level[0] not in SETTINGS or len(rows) <= FEW_RUNS}
@@ -121,7 +122,7 @@ def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], .
 def largest_clusters(before: Fit, measured: Measured) -> tuple[tuple[str, float], ...]:
     """Most chips of any run of each source, those of the start included [1]."""
     largest = dict(before.largest)
-    for source, count in zip(measured.levels["source"], np.asarray(measured.batch.cluster.n_chips), strict=True):
+    for source, count in zip(measured.levels.column("source"), np.asarray(measured.batch.cluster.n_chips), strict=True):
         largest[source] = max(largest.get(source, 0.0), float(count))
     return tuple(sorted(largest.items()))
 

@@ -50,7 +50,7 @@ def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter,
 
     Runs that name neither say nothing of those that do, nor the reverse: others are as likely of a new framework.
     """
-    sources, frameworks = (np.asarray(measured.levels[kind], dtype=object) for kind in ("source", "framework"))
+    sources, frameworks = (measured.levels.column(kind) for kind in ("source", "framework"))
     found = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
     for framework in sorted(set(frameworks[sources == ""])):
         own = (sources == "") & (frameworks == framework)
@@ -60,7 +60,7 @@ def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter,
 
 def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
     """Scatter of the runs of each level of a column that names one, as entries of a kind; see `level_scatter`."""
-    levels = np.asarray(measured.levels[column], dtype=object)
+    levels = measured.levels.column(column)
     rows = {level: levels == level for level in sorted(set(levels) - {""})}
     found = [level_scatter(kind, level, measured.take(own), held_out[own]) for level, own in rows.items()]
     return tuple(entry for entries in found for entry in entries)
@@ -82,7 +82,7 @@ def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarra
     if rows.sum() < MIN_RUNS:
         return ()
     memory = np.where(np.isfinite(np.asarray(measured.peak_memory)), held_out[:, 1], np.nan)
-    least = Z90 * float(np.max(time_scatter(measured.levels["source"])))
+    least = Z90 * float(np.max(time_scatter(measured.levels)))
     time = half_width(np.abs(held_out[rows, 0]), groups_of(measured)[rows], least)
     return (Scatter(kind, level, time, _memory_scatter(memory[rows])),)
 
@@ -110,7 +110,7 @@ def groups_to_leave_out(measured: Measured) -> np.ndarray:
 
     Where there are too few groups, settings are left out one by one; where these are too few, one group is all.
     """
-    for groups in (groups_of(measured), classes(measured.batch, [measured.levels[kind] for kind in SOFTWARE])):
+    for groups in (groups_of(measured), classes(measured.batch, [measured.levels.column(kind) for kind in SOFTWARE])):
         if groups.max() + 1 >= MIN_GROUPS:
             return groups
     return np.zeros(len(measured.batch), dtype=int)

@@ -9,7 +9,7 @@ a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscale._compile import filter_jit
 from jaxscale._smooth import Temperature
 from jaxscale.calibration.coordinates import constrain
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import table_of
 from jaxscale.fit.parameters import Parametrisation
 from jaxscale.memory import Memory, memory
@@ -108,7 +109,7 @@ def make_problem(
         The problem; its first `len(measured.batch)` rows are the measured ones.
     """
     n = len(measured.batch)
-    weight, scatter = information(measured), time_scatter(measured.levels["source"])
+    weight, scatter = information(measured), time_scatter(measured.levels)
     known, bounded = np.flatnonzero(np.isfinite(measured.peak_memory)), np.flatnonzero(bounds)
     memory = np.where(bounds, measured.peak_bound, measured.peak_memory)
     logs = (np.log(np.asarray(measured.step_time)), np.log(np.where(np.isfinite(memory), memory, 1.0)))
@@ -139,14 +140,17 @@ def information(measured: Measured) -> np.ndarray:
 
     Steps that are composed of a few timed parts repeat what these say, however many there are.
     """
-    _, setup, runs = np.unique(measured.levels["source"], return_inverse=True, return_counts=True)
+    _, setup, runs = np.unique(measured.levels.column("source"), return_inverse=True, return_counts=True)
     return np.minimum(1.0, np.asarray(measured.parts) / runs[setup])
 
 
-def time_scatter(sources: Sequence[str]) -> np.ndarray:
-    """Sigma of the step time of runs of the given sources, from the defaults of their tables [1], [row]."""
-    by_source = {source: default_for("scatter", None, table_of(source)) for source in set(sources)}
-    return np.asarray([by_source[source] for source in sources])
+def time_scatter(levels: Levels) -> np.ndarray:
+    """Sigma of the step time of runs, from the defaults of the tables of their sources [1], [row]."""
+
+    def of_source(source: str) -> float:
+        return default_for("scatter", None, table_of(source))
+
+    return levels.numbers(of_source, "source", of_none=of_source(""))
 
 
 def reweighted(problem: FitProblem, kept: np.ndarray) -> FitProblem:

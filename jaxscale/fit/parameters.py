@@ -13,6 +13,8 @@ shrinks effects towards the pooled value.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import eq
 
 import equinox as eqx
 import jax
@@ -21,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxscale.calibration.coefficients import names, priors
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import is_apart, table_of
 from jaxscale.runs.defaults import default_for
 
@@ -68,14 +71,14 @@ class Effect:
     coefficient: str
 
 
-def find_effects(levels: Mapping[str, Sequence[str]], scope: np.ndarray) -> tuple[Effect, ...]:
+def find_effects(levels: Levels, scope: np.ndarray) -> tuple[Effect, ...]:
     """Effects that rows can tell apart.
 
     A kind counts if at least two of its levels occur. A level gets effects on the coefficients that can move some of
     its rows; where two kinds have a level with the same rows, the first kind keeps it.
 
     Args:
-        levels: level name of every row, by kind; empty where the row names none.
+        levels: level of every row by kind.
         scope: whether a coefficient can move a row [row, coefficient].
 
     Returns:
@@ -86,8 +89,8 @@ def find_effects(levels: Mapping[str, Sequence[str]], scope: np.ndarray) -> tupl
     taken: set[tuple[str, bytes]] = set()
     for kind in EFFECT_SPREAD:
         least = MIN_RUNS_OF_SHAPE if kind == "local_shape" else 1
-        present = sorted(level for level, count in Counter(levels[kind]).items() if count >= least)
-        column = np.asarray(list(levels[kind]), dtype=object)
+        column = levels.column(kind)
+        present = sorted(level for level, count in Counter(column.tolist()).items() if count >= least)
         for level in present if len(present) > 1 else []:
             rows = column == level
             for index, name in enumerate(names()):
@@ -98,16 +101,15 @@ def find_effects(levels: Mapping[str, Sequence[str]], scope: np.ndarray) -> tupl
     return tuple(found)
 
 
-def membership(levels: Mapping[str, Sequence[str]], effects: Sequence[Effect]) -> np.ndarray:
+def membership(levels: Levels, effects: Sequence[Effect]) -> np.ndarray:
     """Which effects apply to which rows: 1 where the row has the effect's level, zero columns as padding.
 
     Returns:
         Array [row, effect].
     """
-    columns = {kind: np.asarray(list(values), dtype=object) for kind, values in levels.items()}
-    matrix = np.zeros((len(next(iter(columns.values()))), padded_count(len(effects))))
+    matrix = np.zeros((len(levels), padded_count(len(effects))))
     for index, effect in enumerate(effects):
-        matrix[:, index] = columns[effect.kind] == effect.level
+        matrix[:, index] = levels.has(partial(eq, effect.level), effect.kind)
     return matrix
 
 

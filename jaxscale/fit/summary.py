@@ -218,7 +218,8 @@ def _stopped_early(result: FitEstimates) -> str:
 def _shared_levels(result: FitEstimates) -> str:
     """Levels that all runs share and that move the coefficients, as `gpu h100-80gb`."""
     moving = {(effect.kind, effect.level) for effect in result.fit.effects if effect.shifts}
-    single = {kind: levels[0] for kind, levels in result.levels.items() if len(set(levels)) == 1}
+    columns = {kind: result.levels.column(kind) for kind in result.levels.codes}
+    single = {kind: levels[0] for kind, levels in columns.items() if len(set(levels)) == 1}
     shared = [f"{kind} {level}" for kind, level in single.items() if (kind, level) in moving]
     return f"coefficients are those of the runs: of {', '.join(shared)}, which all of them share" if shared else ""
 
@@ -254,9 +255,9 @@ def _seen_by_parent(result: FitEstimates) -> str:
     parent = result.fit.parent
     if parent is None:
         return ""
-    stacks = zip(result.levels["source"], result.levels["framework"], strict=True)
+    stacks = zip(result.levels.column("source"), result.levels.column("framework"), strict=True)
     is_unnamed = any((UNNAMED, framework) in parent.known for source, framework in stacks if not source)
-    sources = sorted(parent.known_sources & set(result.levels["source"])) + ["no named source"] * is_unnamed
+    sources = sorted(parent.known_sources & set(result.levels.column("source"))) + ["no named source"] * is_unnamed
     if not sources:
         return ""
     return (

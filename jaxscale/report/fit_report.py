@@ -1,10 +1,10 @@
 """The report of a fit: errors of runs that it has not seen, what the runs say about each coefficient, what to doubt."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxscale.calibration.levels import Levels
 from jaxscale.fit.result import FitResult
 from jaxscale.fit.summary import ERROR_COLUMNS, PARAMETER_COLUMNS, error_rows, headlines, parameter_rows, remarks
 from jaxscale.report.document import Report
@@ -51,7 +51,8 @@ def add_errors(report: Report, result: FitResult) -> None:
         heading, said = "Predictions of the fitted runs", "In sample."
     report.heading(heading)
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
-    figure = predicted_against_measured(measured, measured * np.exp(result.tested), list(result.levels["source"]))
+    sources = result.levels.column("source").tolist()
+    figure = predicted_against_measured(measured, measured * np.exp(result.tested), sources)
     report.figure("predicted_against_measured", figure, f"Predicted against measured step time. {said}")
     columns = varied_columns(result.batch, result.levels)
     if columns:
@@ -65,12 +66,12 @@ def add_errors(report: Report, result: FitResult) -> None:
         report.table(ERROR_COLUMNS, rows)
 
 
-def varied_columns(batch: RunBatch, levels: Mapping[str, Sequence[str]]) -> dict[str, list[Any]]:
+def varied_columns(batch: RunBatch, levels: Levels) -> dict[str, list[Any]]:
     """Columns of shape, plan, cluster and levels that take several values among some runs [row]."""
     columns = {name: getattr(batch.model, name) for name in SHAPE_COLUMNS}
     columns |= {"chips": batch.cluster.n_chips, **{name: getattr(batch.plan, name) for name in PLAN_COLUMNS}}
     numbers = {name: np.asarray(values, dtype=float).tolist() for name, values in columns.items()}
-    words = {kind: list(levels[kind]) for kind in LEVEL_COLUMNS}
+    words = {kind: levels.column(kind).tolist() for kind in LEVEL_COLUMNS}
     return {name: values for name, values in {**numbers, **words}.items() if len(set(values)) > 1}
 
 

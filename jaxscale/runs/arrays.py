@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxscale._arrays import stacked, with_fields
 from jaxscale._compile import filter_jit
+from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import optimizer_state_bytes, weight_bytes
@@ -80,7 +81,7 @@ class Measured(eqx.Module):
         peak_bound: what it was at most, as the run ended, infinite where its table does not say what was kept [byte],
             [row].
         parts: how many timings are behind all runs of a setup, where steps are composed of them [1], [row].
-        levels: level names of each row, by kind; static, never traced.
+        levels: levels of each run by kind; static, never traced [row].
     """
 
     batch: RunBatch
@@ -88,26 +89,25 @@ class Measured(eqx.Module):
     peak_memory: Float[np.ndarray, " row"] | Float[Array, " row"]
     peak_bound: Float[np.ndarray, " row"] | Float[Array, " row"]
     parts: Float[np.ndarray, " row"] | Float[Array, " row"]
-    levels: Mapping[str, tuple[str, ...]] = eqx.field(static=True)
+    levels: Levels = eqx.field(static=True)
 
     def take(self, rows: np.ndarray) -> "Measured":
         """The given rows, by index or mask."""
         index = np.arange(len(self.batch))[rows]
-        levels = {kind: tuple(values[i] for i in index) for kind, values in self.levels.items()}
         columns = {name: np.asarray(getattr(self, name))[index] for name in MEASURED_COLUMNS}
-        return Measured(self.batch.take(index), **columns, levels=levels)
+        return Measured(self.batch.take(index), **columns, levels=self.levels.take(index))
 
 
 def concatenate(tables: Sequence[Measured]) -> Measured:
     """Several tables of measured runs as one."""
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[table.batch for table in tables])
-    kinds = tables[0].levels
-    levels = {kind: tuple(level for table in tables for level in table.levels[kind]) for kind in kinds}
+    kinds = tables[0].levels.codes
+    names = {kind: np.concatenate([table.levels.column(kind) for table in tables]).tolist() for kind in kinds}
     columns = {name: np.concatenate([getattr(table, name) for table in tables]) for name in MEASURED_COLUMNS}
-    return Measured(batch, **columns, levels=levels)
+    return Measured(batch, **columns, levels=Levels.of_columns(names, len(batch)))
 
 
-def classes(numbers: PyTree, words: Sequence[Sequence[str]]) -> np.ndarray:
+def classes(numbers: PyTree, words: Sequence[Sequence[str] | np.ndarray]) -> np.ndarray:
     """Number of the class of each run; those of one class have the same numbers and words.
 
     Args:

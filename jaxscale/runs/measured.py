@@ -154,8 +154,7 @@ def measured_of(runs: Runs, described: Described) -> tuple[Measured, np.ndarray]
     # Runs may have recomputed what their table leaves open: then their chip's memory says nothing of what they kept.
     bound = np.where(described.states_recompute, np.asarray(described.batch.cluster.chip.hbm_bytes), np.inf)
     memory = measured_memory(runs)[described.index]
-    levels = {kind: tuple(described.levels.column(kind).tolist()) for kind in described.levels.codes}
-    measured = Measured(described.batch, times, memory, bound, described.measured_parts, levels)
+    measured = Measured(described.batch, times, memory, bound, described.measured_parts, described.levels)
     return measured.take(kept), described.index[kept]
 
 

@@ -21,11 +21,12 @@ virtual stages on a chip, ties them:
 A run that breaks these bounds by `MARGIN` with more than half of its siblings is suspect.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
+from jaxscale.calibration.levels import Levels
 from jaxscale.runs.arrays import Measured, RunBatch, classes
 
 REACH = 4.0
@@ -53,7 +54,7 @@ SOFTWARE = ("source", "framework", "precision", "number_format", "attention_kern
 def deviations(
     log_time: Float[np.ndarray, " row"],
     batch: RunBatch,
-    levels: Mapping[str, Sequence[str]],
+    levels: Levels,
     kinds: Sequence[str] = SOFTWARE,
 ) -> np.ndarray:
     """How far each run is from what runs of its settings take on average.
@@ -61,14 +62,14 @@ def deviations(
     Args:
         log_time: natural log of measured step times [ln s], [row].
         batch: what ran [row].
-        levels: level names of each run, by kind.
+        levels: levels of each run by kind [row].
         kinds: levels that count as settings.
 
     Returns:
         Log of its step time over theirs, as wide as single runs scatter [1]; nan where no other run has its settings
         [row].
     """
-    group = classes(batch, [levels[kind] for kind in kinds])
+    group = classes(batch, [levels.column(kind) for kind in kinds])
     count = np.bincount(group)[group]
     mean = (np.bincount(group, log_time) / np.bincount(group))[group]
     widened = np.sqrt(count / np.maximum(count - 1.0, 1.0)) * (log_time - mean)
@@ -96,7 +97,7 @@ def families(measured: Measured) -> np.ndarray:
     """Number of the family of each run: model, chip, software and the rest of the plan are the same [row]."""
     batch = measured.batch
     plan = [getattr(batch.plan, name) for name in batch.plan.__dataclass_fields__ if name not in VARIED]
-    return classes((batch.model, batch.cluster.chip, plan), [measured.levels[name] for name in LEVELS])
+    return classes((batch.model, batch.cluster.chip, plan), [measured.levels.column(name) for name in LEVELS])
 
 
 def contradicted_within(measured: Measured) -> np.ndarray:

@@ -43,7 +43,7 @@ def test_the_planned_run_belongs_to_the_runs_that_were_fitted():
     """Else neither their effects nor the scatter of their memory would count."""
     kept, _ = demo_work.split(load_hardware())
     measured, _ = measured_runs(kept)
-    assert all(level in measured.levels[kind] for kind, level in demo_work.LEVELS.items())
+    assert all(level in measured.levels.column(kind) for kind, level in demo_work.LEVELS.items())
 
 
 def test_the_best_plan_beats_the_one_that_was_used(design):

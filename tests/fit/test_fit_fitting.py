@@ -239,8 +239,8 @@ def test_a_fit_of_one_cluster_leaves_others_to_its_start(measured: Measured):
 
 def _named(measured: Measured, **levels: str) -> Measured:
     """The same runs with other levels."""
-    changed = {kind: (level,) * len(measured.batch) for kind, level in levels.items()}
-    return dataclasses.replace(measured, levels={**measured.levels, **changed})
+    changed = measured.levels.replace(np.full(len(measured.batch), True), levels)
+    return dataclasses.replace(measured, levels=changed)
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +281,7 @@ def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, resul
     """Their errors are no measure of new ones: they never narrow the start's scatter, and the fit says so."""
     start = result.fit
     again = fit_measured(measured, start=start, n_starts=1, n_folds=2)
-    levels = {kind: found[0] for kind, found in measured.levels.items()}
+    levels = measured.levels.row(0)
     before, after = (fit.interval(levels) for fit in (start, again.fit))
     assert after.time >= before.time and after.memory >= before.memory
     assert any("that it has seen" in message for message in again.messages)
@@ -291,7 +291,7 @@ def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, resul
 @pytest.mark.parametrize(("error", "is_wider"), [(0.001, False), (0.5, True)])
 def test_runs_that_the_start_has_seen_may_widen_its_scatter(measured: Measured, error: float, is_wider: bool):
     """An interval that has grown too narrow does not stay so for ever; one that is wide enough does."""
-    source = measured.levels["source"][0]
+    source = measured.levels.column("source")[0]
     before = _start(scatter=(Scatter("source", source, 0.05, 0.1),), known=(("source", source),))
     found = own_scatter(before, measured, np.full((len(measured.batch), 2), error))
     entry = next(entry for entry in found if (entry.kind, entry.level) == ("source", source))
@@ -302,7 +302,7 @@ def test_few_runs_of_a_new_source_do_not_narrow_its_interval(measured: Measured)
     """Three runs cannot tell how far the fourth may be off, although the fit knows their source from then on."""
     start = js.load_fit()
     runs = _named(measured.take(np.arange(3)), source="mine/llm-foundry", framework="llm-foundry")
-    levels = {kind: found[0] for kind, found in runs.levels.items()}
+    levels = runs.levels.row(0)
     before, after = (
         fit.interval(levels, 8.0) for fit in (start, fit_measured(runs, start=start, n_starts=1, n_folds=2).fit)
     )
@@ -315,7 +315,7 @@ def test_few_runs_tell_nothing_of_settings_that_none_of_them_had(measured: Measu
     start = js.load_fit()
     runs = _named(measured.take(np.arange(0, 60, 3)), source="mine/llm-foundry", framework="llm-foundry")
     record = fit_measured(runs, start=start, n_starts=1, n_folds=3).fit
-    levels = {kind: found[0] for kind, found in runs.levels.items()}
+    levels = runs.levels.row(0)
     usual, changed = (record.interval(one, 8.0) for one in (levels, {**levels, kind: other}))
     assert changed.time > usual.time and changed.time >= start.interval(levels).time
     assert record.notes({**levels, kind: other}, 8.0) == f"not in the fit, pooled values used: {kind} {other!r}"
@@ -328,7 +328,7 @@ def test_coefficients_of_a_report_are_those_of_the_runs(measured: Measured):
     """Where all runs share the levels that move a coefficient, its value is theirs and not that of the pool."""
     runs = _named(measured.take(np.zeros(4, dtype=int)), source="mine/nemo", framework="nemo")
     result = fit_measured(runs, start=js.load_fit(), n_starts=1, n_folds=2)
-    own = result.fit.coefficients({kind: names[0] for kind, names in runs.levels.items()})
+    own = result.fit.coefficients(runs.levels.row(0))
     for name, entry in result.parameters.items():
         assert entry["value"] == pytest.approx(float(getattr(own, name)))
         assert entry["lo"] < entry["value"] < entry["hi"]
@@ -362,12 +362,12 @@ def test_coefficients_of_no_fit_are_the_priors(measured: Measured):
 
 
 def test_models_and_chips_of_the_start_are_new_to_a_cluster_that_never_ran_them(measured: Measured):
-    shape, other = measured.levels["architecture"][0], "d1 h1 e1 s0"
+    shape, other = measured.levels.column("architecture")[0], "d1 h1 e1 s0"
     foreign = (("architecture", other), ("gpu", "theirs"), ("precision", "fp4"))
     start = _start(known=(*foreign, ("framework", "other")))
     known = fit_measured(_synthetic(measured, noise=0.01), start=start, n_starts=1, n_folds=2).fit
     assert ("architecture", shape) in known.known and ("framework", "other") in known.known
-    assert ("gpu", measured.levels["gpu"][0]) in known.known
+    assert ("gpu", measured.levels.column("gpu")[0]) in known.known
     assert not set(foreign) & set(known.known)
 
 
@@ -427,7 +427,7 @@ def test_few_runs_leave_the_start_unless_left_out_runs_confirm_it(measured: Meas
 def test_few_runs_of_a_known_source_stay_nearer_to_the_start_than_those_of_a_new_one(measured: Measured):
     """Runs that the start foretells up to their noise confirm it, whatever the prior."""
     few = _synthetic(measured, noise=0.01).take(np.arange(0, 64, 8))
-    known = (("source", few.levels["source"][0]),)
+    known = (("source", few.levels.column("source")[0]),)
     tightness = [
         fit_measured(
             few,
@@ -473,7 +473,7 @@ def test_a_plan_for_the_fitted_cluster_needs_no_name_of_it(measured: Measured):
     start = js.Fit("start", js.prior_medians(), effects=(foretold,))
     few = measured.take(np.arange(0, 64, 8))
     fitted = fit_measured(few, start=start, n_starts=1, n_folds=2).fit
-    assert dict(fitted.own) == {"source": few.levels["source"][0], "framework": FRAMEWORK}
+    assert dict(fitted.own) == {"source": few.levels.column("source")[0], "framework": FRAMEWORK}
     unnamed, named = (fitted.coefficients(levels) for levels in ({}, {"framework": FRAMEWORK}))
     chex.assert_trees_all_equal(unnamed, named)
     elsewhere = fitted.coefficients({"framework": "another"})

@@ -44,13 +44,8 @@ def test_only_runs_that_name_nothing_tell_of_such_runs():
     n = len(measured.batch)
     held_out = np.full((n, 2), 0.05)
     assert {entry.kind for entry in measured_scatter(measured, held_out)} == {"source", "framework"}
-    half = [index < n // 2 for index in range(n)]
-    blank = {
-        kind: tuple(
-            "" if none and kind in ("source", "framework") else level for none, level in zip(half, levels, strict=True)
-        )
-        for kind, levels in measured.levels.items()
-    }
+    half = np.arange(n) < n // 2
+    blank = measured.levels.replace(half, {"source": "", "framework": ""})
     held_out[half, 0] = 0.3
     found = {entry.kind: entry for entry in measured_scatter(dataclasses.replace(measured, levels=blank), held_out)}
     assert found["unnamed"].time == pytest.approx(0.3)
@@ -61,8 +56,8 @@ def test_runs_of_a_framework_without_a_source_tell_of_such_runs():
     """Whatever others of the framework did, and whether or not what was fitted before knows it."""
     measured = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))[0]
     n = len(measured.batch)
-    framework = measured.levels["framework"][0]
-    unnamed = dataclasses.replace(measured, levels={**measured.levels, "source": ("",) * n})
+    framework = measured.levels.column("framework")[0]
+    unnamed = dataclasses.replace(measured, levels=measured.levels.with_columns({"source": ("",) * n}))
     found = measured_scatter(unnamed, np.full((n, 2), 0.3))
     own = next(entry for entry in found if entry.kind == UNNAMED)
     assert (own.level, own.time) == (framework, pytest.approx(0.3))

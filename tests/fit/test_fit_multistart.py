@@ -14,6 +14,7 @@ import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import names, priors
 from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.calibration.levels import Levels
 from jaxscale.fit.fit_problem import fit_problem, parameters_of
 from jaxscale.fit.multistart import (
     from_exposed,
@@ -204,7 +205,8 @@ def test_smooth_step_times_are_close_to_exact_ones(bloom_fit: js.FitResult):
 
 
 def test_runs_scatter_as_their_table_says():
-    known, other = time_scatter(["mlperf_llm_training/mlperf", "a-table-of-my-own"])
+    runs = Levels.of_columns({"source": ["mlperf_llm_training/mlperf", "a-table-of-my-own"]}, 2)
+    known, other = time_scatter(runs)
     assert known > other == pytest.approx(0.03)
 
 

@@ -22,20 +22,23 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.plan.plan import Plan
 
-LEVELS = {
-    "source": ("a", "a", "b", "b"),
-    "framework": ("f", "f", "g", "g"),
-    "gpu": ("h100-80gb", "a100-80gb", "h100-80gb", "h100-80gb"),
-    "precision": ("bf16",) * 4,
-    "number_format": ("bf16",) * 4,
-    "attention_kernel": ("", "", "", ""),
-    "fused_norm": ("", "", "", ""),
-    "release": ("", "1", "", "2"),
-    "release_gpu": ("", "1/a100-80gb", "", "2/h100-80gb"),
-    "mixture": ("", "", "", "z"),
-    "architecture": ("x", "x", "y", "z"),
-    "local_shape": ("x", "x", "y", "z"),
-}
+LEVELS = Levels.of_columns(
+    {
+        "source": ("a", "a", "b", "b"),
+        "framework": ("f", "f", "g", "g"),
+        "gpu": ("h100-80gb", "a100-80gb", "h100-80gb", "h100-80gb"),
+        "precision": ("bf16",) * 4,
+        "number_format": ("bf16",) * 4,
+        "attention_kernel": ("", "", "", ""),
+        "fused_norm": ("", "", "", ""),
+        "release": ("", "1", "", "2"),
+        "release_gpu": ("", "1/a100-80gb", "", "2/h100-80gb"),
+        "mixture": ("", "", "", "z"),
+        "architecture": ("x", "x", "y", "z"),
+        "local_shape": ("x", "x", "y", "z"),
+    },
+    4,
+)
 
 
 H100 = as_arrays(cluster("h100-80gb", 8))
@@ -81,7 +84,7 @@ def test_levels_with_the_same_rows_get_one_effect():
     effects = find_effects(LEVELS, EVERYWHERE)
     chip, release = ([e.coefficient for e in effects if e.level == level] for level in ("a100-80gb", "1"))
     assert chip and release and not set(chip) & set(release)
-    split = find_effects({**LEVELS, "release": ("1", "1", "", "2"), "release_gpu": ("",) * 4}, EVERYWHERE)
+    split = find_effects(LEVELS.with_columns({"release": ("1", "1", "", "2"), "release_gpu": ("",) * 4}), EVERYWHERE)
     assert "matmul_efficiency" in [e.coefficient for e in split if e.level == "2"]
 
 

@@ -155,7 +155,7 @@ def test_report_gives_errors_by_level_and_standard_errors(bloom_fit: js.FitResul
     by_chip = bloom_fit.errors_by("gpu")
     assert sum(entry["n"] for entry in by_chip.values()) == bloom_fit.n
     for level, entry in by_chip.items():
-        own = np.asarray(bloom_fit.levels["gpu"], dtype=object) == level
+        own = np.asarray(bloom_fit.levels.column("gpu"), dtype=object) == level
         errors = 100.0 * np.abs(np.expm1(bloom_fit.tested[own]))
         found = (entry["mape"], entry["median_ape"])
         assert found == (pytest.approx(np.mean(errors)), pytest.approx(np.median(errors)))

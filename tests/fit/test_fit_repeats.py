@@ -5,6 +5,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
+from jaxscale.calibration.levels import Levels
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.measured import measured_runs
 from jaxscale.runs.siblings import deviations
@@ -29,7 +30,7 @@ def test_scatter_is_that_of_single_runs_however_often_settings_repeat(bloom: Mea
     sigma, n = 0.05, 2000
     batch = bloom.take(np.zeros(n * copies, dtype=int)).batch
     release = np.repeat(np.arange(n), copies)
-    levels = {kind: ("",) * (n * copies) for kind in bloom.levels} | {"release": tuple(map(str, release))}
+    levels = Levels.of_columns({"release": tuple(map(str, release))}, n * copies)
     log_time = 3.0 + 0.01 * release + sigma * np.random.default_rng(0).normal(size=n * copies)
     found = deviations(log_time, batch, levels)
     assert np.std(found) == pytest.approx(sigma, rel=0.05)

@@ -53,7 +53,7 @@ def test_the_unit_of_time_does_not_matter(scale: float):
 
 def test_runs_of_other_software_are_no_siblings(sweep: Measured):
     n = len(sweep.batch)
-    levels = {**sweep.levels, "release": tuple(str(row) for row in range(n))}
+    levels = sweep.levels.with_columns({"release": tuple(str(row) for row in range(n))})
     alone = dataclasses.replace(sweep, step_time=np.random.default_rng(0).lognormal(0.0, 3.0, n), levels=levels)
     assert not contradicted(alone).any()
     together = _with_times(sweep, alone.step_time)
