@@ -1,7 +1,10 @@
 """Errors that a user can cause and mend, and the names that their messages offer."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+MOST_NAMES = 30
+"""Valid names that a message lists [1]."""
 
 
 class InputError(ValueError):
@@ -17,9 +20,38 @@ class InputError(ValueError):
         self.problems = tuple(problems) or (message,)
 
 
+def similar(
+    name: str, known: Iterable[str], holds: Callable[[str, str], bool], most: int, likeness: float
+) -> list[str]:
+    """Known names that contain a name, or else those that are most like it.
+
+    Args:
+        name: the unknown name.
+        known: the known ones, in the order in which they are told.
+        holds: whether a known name, the first argument, contains the unknown one, the second.
+        most: names returned at most [1].
+        likeness: ratio of `difflib` from which two names are alike [1].
+
+    Returns:
+        The names; none where no name is alike.
+    """
+    known, name = list(known), name.lower()
+    inside = [other for other in known if holds(other, name)]
+    return inside[:most] or difflib.get_close_matches(name, known, n=most, cutoff=likeness)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Names that resemble an unknown one, or all that are known, in words."""
-    known, name = sorted(known), name.lower()
-    begun = [other for other in known if name and other.startswith(name)]
-    close = begun[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    """Question whether a name like the unknown one was meant, else all known names, as the end of a message."""
+    known = sorted(known)
+    close = similar(name, known, lambda other, begun: bool(begun) and other.startswith(begun), most=3, likeness=0.4)
     return f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(known)}"
+
+
+def one_like(name: str, known: Collection[str]) -> str:
+    """Statement that a name like the unknown one was expected, else a known name, as the end of a message."""
+    known = sorted(known)
+    close = similar(name, known, lambda other, part: part in other.lower(), most=5, likeness=0.5)
+    if close:
+        return f"expected one like {', '.join(close)}"
+    others = ", ..." if len(known) > MOST_NAMES else ""
+    return f"expected one of {', '.join(known[:MOST_NAMES])}{others}"

@@ -23,7 +23,7 @@ from jaxscale.cli.shape import ShapeCommand
 from jaxscale.cli.startup import configure_jax
 from jaxscale.cli.sweep import SweepCommand
 from jaxscale.cli.trends import TrendsCommand
-from jaxscale.errors import InputError
+from jaxscale.errors import InputError, one_like
 
 PROGRAM = "jaxscale"
 DESCRIPTION = (
@@ -85,9 +85,7 @@ def parse(arguments: Sequence[str]) -> AnyCommand | None:
         InputError: arguments that no command takes; one line.
     """
     if not arguments[0].startswith("-") and arguments[0] not in NAMES:
-        from jaxscale.runs.cells import suggest
-
-        raise InputError(f"command {arguments[0]!r} is unknown; {suggest(arguments[0], NAMES)}")
+        raise InputError(f"command {arguments[0]!r} is unknown; {one_like(arguments[0], NAMES)}")
     refusal = io.StringIO()
     try:
         with contextlib.redirect_stderr(refusal):

@@ -1,13 +1,13 @@
 """Cells of a column of a runs table: text to value, or the reason why not."""
 
-import difflib
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxscale.errors import one_like
 from jaxscale.runs.defaults import translate, words
 from jaxscale.runs.schema import Column, Value
 
@@ -17,7 +17,6 @@ _NOT_NUMERIC = re.compile(r"[^0-9.eE+\-\n]")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False, "yes": True, "no": False}
 _MAX_SHOWN = 60
-_MAX_NAMES = 30
 
 
 def show(text: str) -> str:
@@ -125,7 +124,7 @@ def _gpu_parser(known: Mapping[str, str]) -> Callable[[str], tuple[str | None, s
     def parse(text: str) -> tuple[str | None, str]:
         chip = known.get(text) or by_lower_case.get(text.lower())
         hint = "or a chip of your own by --hardware FILE.toml"
-        return chip, "" if chip else f"not in the hardware catalogue; {suggest(text, known)}, {hint}"
+        return chip, "" if chip else f"not in the hardware catalogue; {one_like(text, known)}, {hint}"
 
     return parse
 
@@ -133,13 +132,3 @@ def _gpu_parser(known: Mapping[str, str]) -> Callable[[str], tuple[str | None, s
 def first_of(lines: Sequence[int | str], most: int) -> str:
     """Numbers of lines, or words, for a message, no more than so many."""
     return ", ".join([*map(str, lines[:most]), *(["..."] if len(lines) > most else [])])
-
-
-def suggest(text: str, known: Collection[str]) -> str:
-    """Close names, else all names, as the end of a message."""
-    close = [name for name in sorted(known) if text.lower() in name.lower()][:5]
-    close = close or difflib.get_close_matches(text.lower(), sorted(known), n=5, cutoff=0.5)
-    if close:
-        return f"expected one like {', '.join(close)}"
-    others = ", ..." if len(known) > _MAX_NAMES else ""
-    return f"expected one of {', '.join(sorted(known)[:_MAX_NAMES])}{others}"

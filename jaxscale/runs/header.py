@@ -1,10 +1,9 @@
 """The header of a runs table: is it comma-separated, are all required columns there, each once?"""
 
-import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from jaxscale.errors import InputError
+from jaxscale.errors import InputError, similar
 from jaxscale.runs.cells import show
 from jaxscale.runs.schema import BY_NAME, REQUIRED, SHAPE
 
@@ -29,13 +28,12 @@ def misspelt(columns: Sequence[str]) -> dict[str, str]:
     """Columns that are not read, but look like one that the table lacks, and which that is."""
     absent = [name for name in BY_NAME if name not in (*columns, *_SAYS_NOTHING)]
     unread = [name for name in columns if name not in BY_NAME and not name.startswith(("predicted_", "term_"))]
-    close = {name: _close(name.lower(), absent) for name in unread}
-    return {name: found[0] for name, found in close.items() if found}
+    close = {name: similar(name, absent, _holds, most=1, likeness=_ALIKE) for name in unread}
+    return {name: alike[0] for name, alike in close.items() if alike}
 
 
-def _close(name: str, absent: Sequence[str]) -> list[str]:
-    inside = [other for other in absent if len(name) >= _WHOLE_WORD and name in other]
-    return inside or difflib.get_close_matches(name, absent, n=1, cutoff=_ALIKE)
+def _holds(other: str, name: str) -> bool:
+    return len(name) >= _WHOLE_WORD and name in other
 
 
 def check_header(path: Path, columns: Sequence[str]) -> None:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscale.errors import InputError
+from jaxscale.errors import InputError, one_like
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import model_fields
 from jaxscale.runs.categorical import Categorical
-from jaxscale.runs.cells import first_of, parse_cells, show, suggest
+from jaxscale.runs.cells import first_of, parse_cells, show
 from jaxscale.runs.checks import row_checks
 from jaxscale.runs.header import canonical, check_header, hint_of_misspelt
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE
@@ -257,6 +257,6 @@ def _model_problems(
     hint = hint_of_misspelt(SHAPE, runs.columns)
     told: dict[str, str] = {}
     for name in {models[row] or "" for row in np.flatnonzero(is_problem).tolist()}:
-        known = suggest(name, known_models) if known_models else "expected a catalogue model"
+        known = one_like(name, known_models) if known_models else "expected a catalogue model"
         told[name] = f"column 'model' = {show(name)}: unknown model and no shape{hint}; {known}, or {', '.join(SHAPE)}"
     return {row: told[models[row] or ""] for row in np.flatnonzero(is_problem).tolist()}
