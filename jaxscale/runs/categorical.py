@@ -16,6 +16,12 @@ SLOTS = 1 << 20
 SPARSE = 16
 """Possible codes over rows from which on sorting the codes is cheaper than a table of all possible ones [1]."""
 
+TRIED = 16
+"""Blocks after which it is known of a column of text whether its cells repeat [1]."""
+
+MANY = 0.5
+"""Distinct texts over rows from which on a column of text is one whose cells hardly repeat [1]."""
+
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """Odd multiplier that spreads the bit patterns of numbers over the slots of a hash table (Knuth, vol. 3, 6.4) [1]."""
 
@@ -26,7 +32,8 @@ class Categorical:
 
     Attributes:
         codes: position of each row's value among the values [1], [row].
-        values: the distinct values, in no special order; some may belong to no row.
+        values: the values, in no special order; some may belong to no row, and where hardly any repeats, one may be
+            there twice.
     """
 
     codes: Int[np.ndarray, " row"]
@@ -99,6 +106,52 @@ class Categorical:
         values = np.empty(len(self.values), dtype=object)
         values[:] = self.values
         return values[self.codes]
+
+
+class _Places(dict[str, int]):
+    """Code of each text, in the order in which they come."""
+
+    def __missing__(self, text: str) -> int:
+        """Give a new text the next code."""
+        code = self[text] = len(self)
+        return code
+
+
+class TextColumn:
+    """Column of text that grows by blocks of cells, such as those of a file."""
+
+    def __init__(self):
+        """Begin with no cells."""
+        self._places = _Places()
+        self._single: list[str] = []
+        self._blocks: list[np.ndarray] = []
+        self._is_single = False
+
+    def add(self, cells: Sequence[str]) -> None:
+        """Add the next cells.
+
+        Args:
+            cells: texts of at least one row.
+        """
+        first, n_rows = cells[0], len(cells)
+        # Empty columns, and columns of tables that are sorted, have one text in most blocks.
+        if first == cells[-1] and cells.count(first) == n_rows:
+            codes = np.full(n_rows, self._places[first], np.int32)
+        elif self._is_single:
+            codes = -1 - np.arange(len(self._single), len(self._single) + n_rows, dtype=np.int32)
+            self._single += cells
+        else:
+            codes = np.fromiter(map(self._places.__getitem__, cells), np.int32, n_rows)
+        self._blocks.append(codes)
+        # Texts of which hardly any comes twice, such as measured numbers, are kept as they come: no look-up.
+        if len(self._blocks) == TRIED:
+            self._is_single = len(self._places) > MANY * sum(map(len, self._blocks))
+
+    def categorical(self) -> Categorical:
+        """The cells added so far; where hardly any text repeats, a text may be among the values more than once."""
+        codes = np.concatenate(self._blocks or [np.zeros(0, np.int32)])
+        values = (*self._places, *self._single)
+        return Categorical(np.where(codes < 0, len(self._places) - 1 - codes, codes), values)
 
 
 def compacted(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

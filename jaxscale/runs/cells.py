@@ -49,6 +49,8 @@ def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, s
     """
     if column.kind in ("integer", "number"):
         return _parse_numbers(column, texts)
+    if column.kind == "text" and column.name != "gpu":
+        return Parsed([text or None for text in texts], {})
     parse = _gpu_parser(known_gpus) if column.name == "gpu" else lambda text: _parse_word(column, text)
     parsed = [parse(text) if text else (None, "") for text in texts]
     problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}

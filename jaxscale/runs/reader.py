@@ -2,7 +2,7 @@
 
 import csv
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from jaxscale.errors import InputError, one_like
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import model_fields
-from jaxscale.runs.categorical import Categorical
+from jaxscale.runs.categorical import Categorical, TextColumn
 from jaxscale.runs.cells import first_of, parse_cells, show
 from jaxscale.runs.checks import row_checks
 from jaxscale.runs.header import canonical, check_header, hint_of_misspelt
@@ -139,27 +139,17 @@ def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, di
     values, problems = {}, {}
     for name, column in zip(columns, cells, strict=True):
         if name in BY_NAME:
-            parsed = parse_cells(BY_NAME[name], [text.strip() for text in column.values], known_gpus)
+            parsed = parse_cells(BY_NAME[name], list(map(str.strip, column.values)), known_gpus)
             values[name], problems[name] = Categorical(column.codes, tuple(parsed.values)), parsed.problems
     runs = Runs(path, columns, lines, dict(zip(columns, cells, strict=True)), values)
     return _Table(runs, problems), n_cells
-
-
-class _Places(dict[str, int]):
-    """Code of each text, in the order in which they come."""
-
-    def __missing__(self, text: str) -> int:
-        """Give a new text the next code."""
-        code = self[text] = len(self)
-        return code
 
 
 def _coded(
     path: Path, records: Iterator[tuple[int, list[str]]], n_columns: int
 ) -> tuple[np.ndarray, list[Categorical], dict[int, int]]:
     """Lines and columns of the records, and the number of cells of those that have not one for each column."""
-    places = [_Places() for _ in range(n_columns)]
-    blocks: list[list[np.ndarray]] = [[] for _ in range(n_columns)]
+    columns = [TextColumn() for _ in range(n_columns)]
     lines: list[int] = []
     n_cells: dict[int, int] = {}
     # A block whose cells stay in the cache of the processor is turned into columns three times as fast as a long one.
@@ -171,22 +161,9 @@ def _coded(
         if len(lines) > MAX_ROWS:
             raise InputError(f"{path}: too many rows; expected at most {MAX_ROWS}: split the file")
         rows = [record if len(record) == n_columns else [""] * n_columns for _, record in block]
-        for codes, column, found in zip(places, zip(*rows, strict=True), blocks, strict=True):
-            found.append(_codes_of(column, codes))
-    columns = [
-        Categorical(np.concatenate(found or [np.zeros(0, np.int32)]), tuple(codes))
-        for codes, found in zip(places, blocks, strict=True)
-    ]
-    return np.asarray(lines, dtype=int), columns, n_cells
-
-
-def _codes_of(column: Sequence[str], codes: _Places) -> np.ndarray:
-    """Codes of the cells of a block."""
-    first, n_rows = column[0], len(column)
-    # Empty columns, and columns of tables that are sorted, have one text in most blocks.
-    if first == column[-1] and column.count(first) == n_rows:
-        return np.full(n_rows, codes[first], np.int32)
-    return np.fromiter(map(codes.__getitem__, column), np.int32, n_rows)
+        for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+            column.add(cells)
+    return np.asarray(lines, dtype=int), [column.categorical() for column in columns], n_cells
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -196,7 +173,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             reader = csv.reader(handle, strict=True)
             for record in reader:
-                if any(map(str.strip, record)):
+                if record and (record[0].strip() or any(map(str.strip, record))):
                     yield start, record
                 start = reader.line_num + 1
     except UnicodeDecodeError:

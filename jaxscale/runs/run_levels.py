@@ -58,7 +58,7 @@ def run_levels(
 def _as_levels(columns: Mapping[str, Categorical], n_rows: int) -> Levels:
     codes, names = {}, {}
     for kind, column in columns.items():
-        named = [value for value in column.values if value]
+        named = list(dict.fromkeys(value for value in column.values if value))
         places = {name: code for code, name in enumerate(named)}
         recode = np.asarray([places.get(value, NO_LEVEL) if value else NO_LEVEL for value in column.values], dtype=int)
         codes[kind], names[kind] = recode[column.codes], tuple(named)
