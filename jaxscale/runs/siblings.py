@@ -21,10 +21,10 @@ virtual stages on a chip, ties them:
 A run that breaks these bounds by `MARGIN` with more than half of its siblings is suspect.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Float
 
 from jaxscale.calibration.levels import Levels
 from jaxscale.runs.arrays import Measured, RunBatch, classes
@@ -37,6 +37,9 @@ MARGIN = 1.2
 
 FEW_SLOTS = 16
 """Slots of a step below which the reduction of gradients may take as long as several of them [1]."""
+
+PAIRS_AT_ONCE = 1 << 20
+"""Pairs of runs that are compared at a time [1]."""
 
 REDUCTION = 4.0
 """Factor by which it may then lengthen a slot [1]."""
@@ -85,12 +88,52 @@ def contradicted(measured: Measured) -> np.ndarray:
     Returns:
         Whether each is suspect [row].
     """
-    kin = families(measured)
-    found = np.zeros(len(kin), dtype=bool)
-    for family in np.flatnonzero(np.bincount(kin) > 1):
-        inside = np.flatnonzero(kin == family)
-        found[inside] = contradicted_within(measured.take(inside))
-    return found
+    plan = measured.batch.plan
+    varied = [np.asarray(part) for part in (plan.micro_batch_size, plan.pp, plan.dp)]
+    slots = np.asarray(plan.n_microbatches + (plan.pp - 1.0) / plan.vpp)
+    slot = np.asarray(measured.step_time) / slots
+    few = np.where(slots < FEW_SLOTS, REDUCTION, 1.0)
+
+    def excess(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Slot of the other run over the longest that its siblings' allow [1], [pair]."""
+        micro, stages, replicas = (part[other] / part[one] for part in varied)
+        longest = np.maximum(micro, 1.0) / np.minimum(stages, 1.0) * np.where(replicas > 1.0, few[other], 1.0)
+        return slot[other] / slot[one] / longest
+
+    siblings, broken = np.zeros(len(slot)), np.zeros(len(slot))
+    for one, other in pairs_within(families(measured)):
+        ratios = [part[other] / part[one] for part in varied]
+        is_near = np.prod([np.maximum(ratio, 1.0 / ratio) for ratio in ratios], axis=0) <= REACH
+        one, other = one[is_near], other[is_near]
+        is_broken = np.maximum(excess(one, other), excess(other, one)) > MARGIN
+        siblings += np.bincount(one, minlength=len(slot))
+        broken += np.bincount(one, is_broken, minlength=len(slot))
+    return broken > 0.5 * siblings
+
+
+def pairs_within(groups: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Positions of all ordered pairs of two rows of the same group, a block of them at a time.
+
+    Args:
+        groups: group of each row, whole numbers from 0 on [row].
+
+    Yields:
+        The first and the second row of each pair [pair].
+    """
+    order = np.argsort(groups, kind="stable")
+    size = np.bincount(groups)[groups[order]]
+    start = np.searchsorted(groups[order], groups[order])
+    n_pairs = np.cumsum(size)
+    begin = 0
+    while begin < len(order):
+        end = int(np.searchsorted(n_pairs, n_pairs[begin] - size[begin] + PAIRS_AT_ONCE, side="right"))
+        rows = np.arange(begin, max(end, begin + 1))
+        first = np.repeat(rows, size[rows])
+        before = np.repeat(np.cumsum(size[rows]) - size[rows], size[rows])
+        second = start[first] + np.arange(len(first)) - before
+        is_pair = first != second
+        yield order[first[is_pair]], order[second[is_pair]]
+        begin = int(rows[-1]) + 1
 
 
 def families(measured: Measured) -> np.ndarray:
@@ -98,24 +141,3 @@ def families(measured: Measured) -> np.ndarray:
     batch = measured.batch
     plan = [getattr(batch.plan, name) for name in batch.plan.__dataclass_fields__ if name not in VARIED]
     return classes((batch.model, batch.cluster.chip, plan), [measured.levels.column(name) for name in LEVELS])
-
-
-def contradicted_within(measured: Measured) -> np.ndarray:
-    """Which runs of one family contradict more than half of their siblings [row]."""
-    plan = measured.batch.plan
-    slots = np.asarray(plan.n_microbatches + (plan.pp - 1.0) / plan.vpp)
-    slot = np.asarray(measured.step_time) / slots
-    micro, stages, replicas = (ratios(part) for part in (plan.micro_batch_size, plan.pp, plan.dp))
-    near = np.prod([np.maximum(ratio, 1.0 / ratio) for ratio in (micro, stages, replicas)], axis=0) <= REACH
-    siblings = near & ~np.eye(len(slot), dtype=bool)
-    few = np.where(slots < FEW_SLOTS, REDUCTION, 1.0)
-    longest = np.maximum(micro, 1.0) / np.minimum(stages, 1.0) * np.where(replicas > 1.0, few, 1.0)
-    # Pair (i, j) says how many times longer the slot of j is than that of i, and (j, i) the inverse.
-    excess = ratios(slot) / longest
-    broken = np.maximum(excess, excess.T) > MARGIN
-    return (broken & siblings).sum(axis=1) > 0.5 * siblings.sum(axis=1)
-
-
-def ratios(values: ArrayLike) -> np.ndarray:
-    """Value of j over value of i [i, j]."""
-    return np.divide.outer(np.asarray(values), np.asarray(values)).T

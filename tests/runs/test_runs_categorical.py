@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_tables import GOOD, read, write_rows
 
+from jaxscale.runs.arrays import classes
 from jaxscale.runs.categorical import TRIED, Categorical, TextColumn, joined, together
 
 words = st.lists(st.sampled_from(["", "a", "b", "c d"]), min_size=1, max_size=40)
@@ -87,3 +88,11 @@ def test_a_long_table_comes_back_cell_by_cell(tmp_path):
     np.testing.assert_array_equal(runs.numbers("step_time_s"), [float(row["step_time_s"]) for row in kept])
     assert [runs.rows[-1].line, runs.row(4320).line, runs.row(4321).line] == [5001, 4322, 4324]
     assert runs.problems[0].startswith(f"{tmp_path / 'runs.csv'}:4323: column 'tp' = 'x'")
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-1.0, 0.5]), st.sampled_from("ba")), min_size=1))
+def test_classes_are_numbered_in_the_order_of_sorted_rows(rows: list[tuple[int, float, str]]):
+    first, second, words = zip(*rows, strict=True)
+    places = sorted(set(rows))
+    numbered = classes((np.asarray(first, float), np.asarray(second)), [words])
+    assert numbered.tolist() == [places.index(row) for row in rows]
