@@ -15,8 +15,8 @@ from scipy.optimize import minimize
 
 from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.lagrangian import start_points
-from jaxscale.plans.plan_problem import PLAN_COORDINATES, PLAN_QUANTITIES, PlanSetting, plan_goals
-from jaxscale.plans.relaxed_search import PlanProblem, relax_plans
+from jaxscale.plans.plan_problem import PLAN_COORDINATES, PLAN_QUANTITIES, PlanProblem, PlanTask, plan_goals
+from jaxscale.plans.relaxed_search import relax_plans
 
 SIZE, KEPT = len(PLAN_COORDINATES), [1, 2]
 """Coordinates of a plan; bounded quantities."""
@@ -28,20 +28,20 @@ ALLOWED = 1e-6
 """Violation up to which an answer counts [1]."""
 
 
-def slsqp(problem: PlanProblem, n_starts: int) -> float:
+def slsqp(task: PlanTask, n_starts: int) -> float:
     """Least log step time that SLSQP finds within the bounds; infinite where it finds none."""
     starts = start_points(n_starts, SIZE, seed=1)
-    return min(_least(problem, setting, start) for setting in problem.settings() for start in starts)
+    return min(_least(task, problem, start) for problem in task.problems() for start in starts)
 
 
-def _least(problem: PlanProblem, setting: PlanSetting, start: np.ndarray) -> float:
-    settings = Problems.of([setting])
-    upper = plan_goals(np.asarray([problem.memory_limit]), np.asarray([problem.most_replicas])).upper[0]
+def _least(task: PlanTask, problem: PlanProblem, start: np.ndarray) -> float:
+    problems = Problems.of([problem])
+    upper = plan_goals([task]).upper[0]
     known: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
     def both(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if point.tobytes() not in known:
-            values, slopes = settings.jacobian(np.clip(point, 0.0, 1.0)[None], range(len(PLAN_QUANTITIES)))
+            values, slopes = problems.jacobian(np.clip(point, 0.0, 1.0)[None], range(len(PLAN_QUANTITIES)))
             known[point.tobytes()] = values[0], slopes[0]
         return known[point.tobytes()]
 

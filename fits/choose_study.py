@@ -25,7 +25,9 @@ from jaxscale.designs.integer_designs import Candidate, round_candidates, row_of
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.plans.enumerate import enumerate_plans, within_domains
-from jaxscale.plans.relaxed_search import FoundPlans, PlanProblem, search_plans
+from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.relaxed_search import search_plans
 from jaxscale.plans.score import score_plans
 from jaxscale.workload import Transformer, n_params
 
@@ -54,7 +56,7 @@ def draw_model(generator: np.random.Generator) -> tuple[str, Transformer]:
     return name, row_of(shape, 0)
 
 
-def draw_problem(generator: np.random.Generator, fit: Fit) -> tuple[dict[str, Any], PlanProblem]:
+def draw_problem(generator: np.random.Generator, fit: Fit) -> tuple[dict[str, Any], PlanTask]:
     """A model, a cluster that may hold it, and a batch."""
     name, shape = draw_model(generator)
     gpu = str(generator.choice(CHIPS))
@@ -69,10 +71,10 @@ def draw_problem(generator: np.random.Generator, fit: Fit) -> tuple[dict[str, An
     limit = memory_limit(memory_bytes, fit.memory_limit(levels), 0.1)
     said = {"template": name, "params": f"{params:.4g}", "n_layers": round(number(shape.n_layers))}
     said |= {"d_model": round(number(shape.d_model)), "gpu": gpu, "n_gpus": n_chips, "batch": batch}
-    return said, PlanProblem(shape, machine, batch, fit.coefficients(levels), limit)
+    return said, PlanTask(shape, machine, batch, fit.coefficients(levels), limit)
 
 
-def exhaustive(problem: PlanProblem) -> tuple[float, int, float]:
+def exhaustive(problem: PlanTask) -> tuple[float, int, float]:
     """Least step time of all valid plans that fit, how many plans there are, and the seconds it took."""
     start = time.perf_counter()
     space = within_domains(None, problem.cluster)
@@ -82,7 +84,7 @@ def exhaustive(problem: PlanProblem) -> tuple[float, int, float]:
     return float(fitting.min(initial=np.inf)), len(table), time.perf_counter() - start
 
 
-def draw(count: int, seed: int) -> list[tuple[dict[str, Any], PlanProblem]]:
+def draw(count: int, seed: int) -> list[tuple[dict[str, Any], PlanTask]]:
     """Problems for which some plan fits, with the best of all plans."""
     generator, fit, drawn = np.random.default_rng(seed), load_fit(), []
     while len(drawn) < count:
@@ -96,8 +98,8 @@ def draw(count: int, seed: int) -> list[tuple[dict[str, Any], PlanProblem]]:
 
 def answer(said: dict[str, Any], found: FoundPlans) -> dict[str, Any]:
     """The row of a problem."""
-    seconds = float(found.scores.step_time[found.best]) if found.fits else math.inf
-    figures = {"found_s": seconds, "excess": seconds / said["best_s"] - 1.0, "feasible": found.fits}
+    seconds = float(found.scores.step_time[found.best]) if found.fits.any() else math.inf
+    figures = {"found_s": seconds, "excess": seconds / said["best_s"] - 1.0, "feasible": bool(found.fits.any())}
     residual = found.relaxed.residual
     return {**said, **figures, "scored": found.searched, "kkt": f"{residual:.1e}", "certified": found.relaxed.converged}
 

@@ -1,4 +1,4 @@
-"""Shapes, batches and plans for a budget: the design problem, its search and its rounding."""
+"""Shapes, batches and plans for a budget: the design problem, search and rounding."""
 
 from typing import TYPE_CHECKING
 

@@ -69,19 +69,19 @@ def best_design(
         plan: degrees and batch to keep: width and depth of a model of `budget.params` parameters are then chosen for
             least time to the same loss. Where None, batch and plan are chosen too.
         template: proportions that are kept: vocabulary, sequence length, key/value heads, experts.
-        fit: a fit, or its name or file.
+        fit: a fit, or the name or file of a fit.
         levels: framework, gpu and so on of the planned run, whose fitted effects apply.
         laws: of loss, batch, shape, failures and power; the defaults where None. A given plan asks for the shape's.
         bounds: further upper bounds by name of `QUANTITIES`, SI units, such as `{"tokens": 15e12}`; of
             `SHAPE_QUANTITIES` under a given plan.
-        objective: of `OBJECTIVES`: what a run to a loss, of a compute or of a size minimises.
+        objective: minimised quantity of a run to a loss, of a compute or of a size, of `OBJECTIVES`.
         oom_probability: accepted probability of running out of memory [1].
         head_dim: width of a head [1].
         n_starts: rough searches, spread evenly over the kinds of sharding and recomputation [1].
         n_steps: evaluations of each [1].
 
     Returns:
-        The integer design, the relaxed optimum, their gap, KKT residual and shadow prices.
+        The integer design, the relaxed optimum, the gap between both, KKT residual and shadow prices.
 
     Raises:
         InputError: an argument out of range, or no design that keeps the bounds.
@@ -112,7 +112,7 @@ def _search(
     n_starts: int,
     n_steps: int,
 ) -> DesignChoice:
-    """The best design of several problems that differ in their family of plans alone."""
+    """The best design of several problems that differ in the family of plans alone."""
     rows = np.arange(n_starts) % len(problems)
     every = Problems.of(problems)
     rough = rough_search(start_points(n_starts, n_coordinates), every.rows(rows), wanted, n_steps)

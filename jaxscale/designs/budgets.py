@@ -1,4 +1,4 @@
-"""Budgets of a training run, and the goals of a search that they stand for."""
+"""Budgets of a training run, and the goals of a search within a budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,19 +25,19 @@ OBJECTIVES = {
     "energy": {"energy": 1.0},
     "tokens_per_second": {"time": 1.0, "tokens": -1.0},
 }
-"""What a run to a loss, of a compute or of a size may minimise: weights of logarithms. Money goes with time: all chips
+"""Weights of logarithms that a run to a loss, of a compute or of a size may minimise. Money goes with time: all chips
 are paid for. Tokens per second keep to the critical batch, else the batch has no end."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may use, or what it must reach; exactly one of them.
+    """Budget of a run: time, compute or size that it may use, or loss that it must reach; exactly one.
 
     Attributes:
-        days: least loss within this time [day].
-        loss: least time to this loss [nat per token].
-        flop: least time to the loss that this much compute buys with the best model and small batches [flop].
-        params: least time to the loss for which this many parameters are the compute-optimal number [1].
+        days: time, for least loss [day].
+        loss: final loss, for least time [nat per token].
+        flop: compute, for least time to the loss that it buys with the best model and small batches [flop].
+        params: size, for least time to the loss at which the size is compute-optimal [1].
     """
 
     days: float | int | None = None
@@ -70,7 +70,7 @@ def budget_goals(
     """Objective and bounds of a budget.
 
     Args:
-        budget: what may be used or must be reached.
+        budget: time, loss, compute or size.
         laws: of the loss.
         memory_bytes: largest predicted peak of a chip [byte].
         bounds: further bounds on `QUANTITIES`, SI units.

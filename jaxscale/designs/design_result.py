@@ -1,4 +1,4 @@
-"""Results of `best_design`: the integer design, the relaxed optimum, prices, and JSON made from them."""
+"""Results of `best_design`: the integer design, the relaxed optimum and prices, as text and JSON."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ class RelaxedDesign:
         converged: whether the residual certifies an optimum.
         point: in the unit cube [coordinate].
         multipliers: of the bounds [constraint].
-        problem: of which it is the optimum.
+        problem: whose optimum the design is.
     """
 
     design: Design
@@ -52,7 +52,7 @@ class DesignChoice:
 
     Attributes:
         rounded: the integer design, by the exact model.
-        relaxed: the continuous optimum it was rounded from.
+        relaxed: the continuous optimum before rounding.
         prices: d ln objective / d ln of every bound and resource, at the continuous optimum [1].
         goals: objective and bounds.
         trajectory: objective of every start of the rough search [step, start].
@@ -70,7 +70,7 @@ class DesignChoice:
     def gap(self) -> float:
         """Objective of the integer design over that of the relaxed optimum, less 1 [1].
 
-        It may be negative: the smooth model is no bound on the exact one.
+        The gap may be negative: the smooth model is no bound on the exact one.
         """
         return float(np.expm1(self.rounded.objective - self.relaxed.objective))
 
@@ -84,7 +84,7 @@ class DesignChoice:
 
     @property
     def certificate(self) -> str:
-        """How far the optimum can be trusted, one sentence."""
+        """Sentence on the KKT residual of the optimum and the gap of the integer design."""
         state = "certified" if self.relaxed.converged else "not certified"
         parts = ", ".join(f"{name} {part:+.2%}" for name, part in self.gap_parts.items())
         return f"{state}: KKT residual {self.relaxed.residual:.1e}; integer gap {self.gap:+.2%} ({parts})"

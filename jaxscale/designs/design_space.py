@@ -2,7 +2,7 @@
 
 Every coordinate is a share of the room that the earlier ones leave, in logarithms (stick-breaking): each point of the
 cube then obeys all linear bounds, `dp * tp * pp * cp = n_chips`, `pp * vpp <= L`, `tp <= heads`, `b * m * dp = B`, and
-the only constraints left are those on time, loss and memory.
+the only constraints left are on time, loss and memory.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxscale.plans.relaxation import Family, plan_with, splits
 from jaxscale.workload import Transformer
 
 COORDINATES = ("d_model", "n_layers", "d_ff", "tokens", "tp", "cp", "pp", "batch", "micro_batch_size", "vpp", "ep")
-"""What each coordinate decides, in order."""
+"""Sizes and degrees that the coordinates stand for, in order."""
 
 N_COORDINATES = len(COORDINATES)
 
@@ -31,12 +31,12 @@ LARGEST_BATCH = 1e12
 
 
 class Design(NamedTuple):
-    """A model, how it is trained, and for how long.
+    """A model, a plan and the length of a run.
 
     Attributes:
         model: the transformer.
         plan: degrees and batch.
-        small_batch_tokens: tokens that the run would need with small batches; nan where its length is open [token].
+        small_batch_tokens: tokens that a run with small batches would need; nan where its length is open [token].
     """
 
     model: Transformer

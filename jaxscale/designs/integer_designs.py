@@ -1,4 +1,4 @@
-"""Integer designs: models and plans that a framework can run, near any continuous one."""
+"""Integer designs: models and plans that a framework can run, near any continuous design."""
 
 import math
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def round_candidates(
     """Whole models and plans nearest to possible candidates.
 
     Args:
-        candidates: degrees are taken as they are, sizes are rounded to what the degrees divide.
+        candidates: degrees are kept, sizes are rounded to multiples that the degrees divide.
         template: proportions that are kept.
         n_chips: all of which the plans use [1].
         head_dim: width of a head [1].
@@ -92,7 +92,7 @@ def round_candidates(
 
 
 def row_of(stacked: Any, row: int) -> Any:
-    """One module of plain numbers out of stacked ones."""
+    """Module of plain numbers in one row of a stacked module."""
     return jax.tree.map(lambda leaf: float(leaf[row]) if leaf.ndim == 1 else leaf[row], stacked)
 
 
@@ -120,11 +120,11 @@ def _shapes(
 
 
 def neighbouring(candidate: Candidate, n_chips: int, template: Transformer) -> list[Candidate]:
-    """Candidates one or two moves away, every degree to its next divisors and every size up and down.
+    """Candidates one or two moves away: every degree to the next divisors, every size up and down.
 
     Args:
         candidate: where to look around.
-        n_chips: its divisors are the degrees.
+        n_chips: chips, whose divisors are the degrees [1].
         template: for the number of experts.
 
     Returns:

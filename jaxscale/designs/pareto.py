@@ -32,13 +32,13 @@ class Front(NamedTuple):
 
 
 def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Sequence[float]) -> Front:
-    """Optima for many values of one bound, each started from its neighbour's.
+    """Optima for many values of one bound, each started from the optimum before.
 
     Args:
         relaxed: an optimum to start from.
-        wanted: its goals.
+        wanted: goals of the optimum.
         name: the bound that varies, of the goals.
-        bounds: its values, SI units, in order.
+        bounds: values of the bound, SI units, in order.
 
     Returns:
         The front as arrays.

@@ -57,6 +57,11 @@ class DesignProblem(eqx.Module):
     family: Family
     head_dim: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the log quantities: `QUANTITIES`."""
+        return QUANTITIES
+
     def design_at(self, point: Float[ArrayLike, " coordinate"]) -> Design:
         """The continuous design at a point of the unit cube."""
         return design_at(jnp.asarray(point), self.template, self.family, self.cluster.n_chips, self.head_dim)

@@ -1,4 +1,4 @@
-"""From the relaxed optimum to an integer design: lattice around it, then local search on the exact model."""
+"""From the relaxed optimum to an integer design: a lattice around the optimum, then local search on the exact model."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -69,7 +69,7 @@ def _block(
     layout: LeafLayout,
     temperature: float,
 ) -> tuple[Array]:
-    """Log quantities of designs, each with the tokens that its bounds ask for or allow [design, quantity]."""
+    """Log quantities of designs, with the tokens that the bounds ask for or allow [design, quantity]."""
     bounds, least_loss = jnp.asarray(upper), jnp.asarray(is_least_loss) > 0.5
 
     def one(row: Array) -> Array:
@@ -105,7 +105,7 @@ def design_quantities(
         designs: models and plans, stacked [design].
         problem: cluster, coefficients and laws.
         wanted: the bounds decide how long each is trained.
-        temperature: 0 for the exact model, else its smoothing.
+        temperature: smoothing of the model, 0 for the exact one [1].
     """
     is_least_loss = np.asarray(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0, float)
     rows, layout = leaf_matrix(designs, len(designs[0].d_model))
@@ -149,7 +149,7 @@ def round_design(relaxed: list[Design], problem: DesignProblem, wanted: Goals, n
         The design, which keeps every bound.
 
     Raises:
-        InputError: no design looked at keeps them.
+        InputError: no design in reach keeps the bounds.
     """
     seen: dict[Candidate, float] = {}
     n_chips, head_dim = round(number(problem.cluster.n_chips)), round(number(problem.head_dim))
@@ -190,7 +190,7 @@ def _one_of_each_kind(seen: dict[Candidate, float]) -> list[Candidate]:
 
 
 def _merits(values: np.ndarray, wanted: Goals) -> np.ndarray:
-    """Objective where all bounds hold; far above and by how much they are missed where not."""
+    """Objective of designs within all bounds; far above every objective, by the excess, elsewhere."""
     missed = np.maximum(wanted.residuals(values), 0.0).sum(axis=-1)
     merits = np.where(missed <= SLACK, wanted.objective(values), 1e3 + missed)
     return np.where(np.isfinite(merits), merits, 1e6)

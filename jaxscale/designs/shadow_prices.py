@@ -1,4 +1,4 @@
-r"""Shadow prices: what a little more of each limit or resource is worth at the optimum.
+r"""Shadow prices: gain of the objective from a little more of each limit or resource at the optimum.
 
 By the envelope theorem the slope of the best objective in any number p of the problem is that of the Lagrangian with
 point and multipliers held: $dF^*/dp = \partial f/\partial p + \sum_j \lambda_j\, \partial g_j/\partial p$.
@@ -32,14 +32,14 @@ RESOURCES: dict[str, tuple[Path, int | None]] = {
     "scale_up_latency": (lambda s: s.cluster.network.latency, 0),
     "scale_out_latency": (lambda s: s.cluster.network.latency, 1),
 }
-"""Numbers of a problem whose price is asked for, by name; an index picks one network level."""
+"""Numbers of a problem that have a price, by name; an index picks a network level."""
 
 RUN_RESOURCES = {**RESOURCES, "failure_rate": (lambda s: s.laws.failure.failures_per_chip_second, None)}
-"""The same of a problem that knows the length of the run."""
+"""Numbers with a price of a problem that includes the length of the run."""
 
 
 def with_more(problem: AnyProblem, resource: str, log_change: float) -> AnyProblem:
-    """The problem with more (or less) of one resource."""
+    """Problem with more, or less, of a resource."""
     path, index = RUN_RESOURCES[resource]
     values = np.array(path(problem), float)
     values[... if index is None else (..., index)] *= np.exp(log_change)
@@ -52,7 +52,7 @@ def shadow_prices(optimum: Optimum, row: int, problem: DesignProblem | ShapeProb
     Args:
         optimum: where the Lagrangian is stationary.
         row: which candidate.
-        problem: of which it is the optimum.
+        problem: whose optimum is given.
         wanted: objective and bounds.
 
     Returns:

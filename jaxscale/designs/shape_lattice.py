@@ -125,7 +125,7 @@ def shape_quantities(models: Transformer, problem: ShapeProblem, temperature: fl
     Args:
         models: stacked [shape].
         problem: plan, cluster, coefficients and law.
-        temperature: 0 for the exact model, else its smoothing.
+        temperature: smoothing of the model, 0 for the exact one [1].
     """
     rows, layout = leaf_matrix(models, len(models.d_model))
     if not len(rows):

@@ -1,7 +1,7 @@
 r"""Width against depth at a fixed number of parameters, on a fixed cluster and plan.
 
 The objective is the time to a given loss: a shape that raises the loss by a share $p$ needs $(1 + p)^{1/\gamma}$ times
-the training compute to make up for it ($L \sim T^{-\gamma}$), so that
+the training compute for the same loss ($L \sim T^{-\gamma}$), so that
 
 $$ \min_d \; \ln \frac{t_\mathrm{step}(d, L(d))}{B S} + \frac1\gamma \ln(1 + p(d / L)), \qquad N(d, L(d)) = N . $$
 """
@@ -52,8 +52,13 @@ class ShapeProblem(eqx.Module):
     exponent: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
     head_dim: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the log quantities: `SHAPE_QUANTITIES`."""
+        return SHAPE_QUANTITIES
+
     def design_at(self, point: Float[ArrayLike, " 1"]) -> Design:
-        """The model at a point of the unit interval of log widths, its depth making up the number of parameters."""
+        """Model at a point of the unit interval of log widths, with the depth that makes up the parameters."""
         # The width of a model grows as the cube root of its parameters at a constant aspect ratio.
         scale = jnp.log(self.params / n_params(self.template)) / 3.0
         centre = jnp.log(self.template.d_model) + scale
@@ -66,7 +71,7 @@ class ShapeProblem(eqx.Module):
         return self.quantities(self.design_at(point).model, TEMPERATURE)
 
     def quantities(self, model: Transformer, temperature: float) -> Float[Array, " quantity"]:
-        """Logarithms of `SHAPE_QUANTITIES` of one model; its time per parameter asked for, so that sizes compare."""
+        """Logarithms of `SHAPE_QUANTITIES` of a model; time per wanted parameter, so that sizes compare."""
         times, peak = step_and_memory(model, self.plan, self.cluster, self.coefficients, temperature)
         seconds, params = times.total, n_params(model)
         penalty = jnp.log1p(self.law.penalty(model.d_model, model.n_layers)) / self.exponent

@@ -24,14 +24,14 @@ def shape_report(
     Args:
         gpu: id of a chip of the catalogue.
         n_gpus: chips [1].
-        budget: what the run may use or must reach.
+        budget: time, loss, compute or size.
         fit: name or file of the coefficients.
-        template: model, or name of one of the catalogue, whose proportions are kept.
+        template: model, or name in the catalogue, whose proportions are kept.
         hardware: the user's own catalogue.
         price_per_chip_hour: adds `money` to the document [1/h].
 
     Returns:
-        What `jaxscale shape --json` prints.
+        The document of `jaxscale shape --json`.
 
     Raises:
         InputError: an unknown name, a number out of range, or no design that keeps the bounds.

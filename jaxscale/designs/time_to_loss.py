@@ -1,4 +1,4 @@
-r"""Time to a loss: steps times step time, with the extra tokens of large batches and what failures cost.
+r"""Time to a loss: steps times step time, with the extra tokens of large batches and the time lost to failures.
 
 A run that would need $D_0$ tokens with small batches takes, with batches of B tokens,
 
@@ -62,11 +62,11 @@ class RunFigures(NamedTuple):
     """A whole run.
 
     Attributes:
-        loss: at its end [nat per token].
+        loss: at the end [nat per token].
         excess: loss above the irreducible one [nat per token].
         tokens: seen in all [token].
         critical_batch: [token].
-        slowdown: time of the run over time of its steps [1].
+        slowdown: time of the run over time of all steps [1].
         seconds: from start to end [s].
     """
 
@@ -79,13 +79,13 @@ class RunFigures(NamedTuple):
 
 
 def mlp_ratio(model: Transformer) -> Array:
-    """MLP width over model width; of one expert in a mixture [1]."""
+    """MLP width over model width, in a mixture the width of an expert [1]."""
     width = model.d_ff_expert + is_dense(model.n_experts) * (model.d_ff - model.d_ff_expert)
     return jnp.asarray(width / model.d_model)
 
 
 def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array:
-    """Loss of a shape over that of the best shape of its size [1]."""
+    """Loss of a shape over the loss of the best shape of the same size [1]."""
     stretch = jnp.log(mlp_ratio(model) / mlp_ratio(template))
     return 1.0 + laws.shape.penalty(model.d_model, model.n_layers) + laws.mlp_kappa * stretch**2
 

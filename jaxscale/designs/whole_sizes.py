@@ -22,7 +22,7 @@ def at_whole_sizes(
     """The template at whole widths and depths: heads that divide each other and suit tp, whole layers of each kind.
 
     Args:
-        template: proportions that are kept; widths of MLPs and the like stay as they are.
+        template: proportions that are kept; widths of MLPs are kept.
         d_model: d, whole multiples of `head_dim` [shape].
         n_layers: L, whole [shape].
         head_dim: width of a head [1].
@@ -49,7 +49,7 @@ def at_whole_sizes(
 
 @functools.lru_cache(maxsize=4096)
 def _kv_heads(heads: float, tp: int, share: float) -> float:
-    """Divisor of the heads, nearest to a share of them, that tensor-parallel ranks hold in whole heads or copies."""
+    """Number of key/value heads: a divisor of the heads, near a share, that ranks hold in whole heads or copies."""
     options = divisors(heads)
     options = options[shares_key_values(tp, options)]
     return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])

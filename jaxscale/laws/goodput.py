@@ -1,4 +1,4 @@
-r"""Goodput: what failures, checkpoints and restarts leave of the time.
+r"""Goodput: share of the time that failures, checkpoints and restarts leave.
 
 With exponential failures of mean interval M for the whole job, checkpoints of duration $\delta$ every $\tau$ of work
 and restarts of duration R, a unit of work takes
@@ -23,7 +23,7 @@ Number = Float[ArrayLike, "*batch"]
 
 
 class FailureLaw(eqx.Module):
-    """How often chips fail and what a failure costs.
+    """Rate of failures of chips, and time that checkpoints and restarts take.
 
     Attributes:
         failures_per_chip_second: interruptions per chip [1/s].
@@ -36,7 +36,7 @@ class FailureLaw(eqx.Module):
     restart_time: Number = eqx.field(converter=as_float)
 
     def checkpoint_time(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
-        """Time to write one checkpoint, every chip its share [s]."""
+        """Time to write a checkpoint, an equal share by every chip [s]."""
         return jnp.asarray(CHECKPOINT_BYTES * n_params / (self.storage_bytes_per_second * n_chips))
 
     def checkpoint_interval(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
@@ -45,7 +45,7 @@ class FailureLaw(eqx.Module):
         return jnp.sqrt(2.0 * self.checkpoint_time(n_params, n_chips) * mean_interval)
 
     def slowdown(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
-        """Time of the run over time of its steps; goodput is the inverse [1].
+        """Time of the run over time of all steps; goodput is the inverse [1].
 
         Args:
             n_params: parameters in the checkpoint [1].

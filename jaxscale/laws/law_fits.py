@@ -1,8 +1,8 @@
-r"""Laws of the loss and of the batch from measured runs, with their uncertainty.
+r"""Laws of the loss and of the batch from measured runs, with uncertainty.
 
 The loss law is fitted as by Hoffmann et al. 2022, appendix D.2: with $A = e^a$, $B = e^b$, $E = e^e$ the sum of Huber
 losses of $\ln L - \operatorname{logsumexp}(a - \alpha \ln N, b - \beta \ln D, e)$ is least. Uncertainty comes from
-resampled runs, all five numbers together: they are strongly correlated.
+resampled runs, all five strongly correlated numbers together.
 """
 
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ def fit_loss_law(params: Column, tokens: Column, loss: Column, n_samples: int = 
         seed: of the resampling.
 
     Returns:
-        The law and its samples.
+        The law and samples of resampled runs.
 
     Raises:
         InputError: columns that are not positive numbers of one length, or too few runs.
@@ -138,10 +138,10 @@ def fit_critical_batch(batch_tokens: Column, steps: Column) -> CriticalBatch:
         steps: S [1], [run].
 
     Returns:
-        The trade and its critical batch.
+        The trade and the critical batch.
 
     Raises:
-        InputError: no trade to be seen: one of the extremes comes out negative.
+        InputError: no trade in the runs: an extreme comes out negative.
     """
     batch, count = np.asarray(batch_tokens, float), np.asarray(steps, float)
     rows = np.stack([1.0 / count, 1.0 / (batch * count)], axis=1)

@@ -1,4 +1,4 @@
-r"""Laws of the loss: what parameters, tokens, batch and shape buy.
+r"""Laws of the loss: loss against parameters, tokens, batch and shape.
 
 Each law is a module of float leaves read from `data/laws.toml`; swap one by name or build one from numbers.
 """
@@ -30,7 +30,7 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
 
     Args:
         kind: loss, batch, shape or compute.
-        name: which one.
+        name: of the law.
 
     Raises:
         InputError: unknown name; says which there are.
@@ -59,7 +59,7 @@ class LossLaw(eqx.Module):
     tokens_exponent: Number = eqx.field(converter=as_float)
 
     def reducible(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
-        """Loss above the irreducible one [nat per token]."""
+        """Reducible loss, above the irreducible one [nat per token]."""
         params = jnp.divide(self.params_coefficient, jnp.power(n_params, self.params_exponent))
         return params + jnp.divide(self.tokens_coefficient, jnp.power(n_tokens, self.tokens_exponent))
 
@@ -101,7 +101,7 @@ class BatchLaw(eqx.Module):
 
     Attributes:
         coefficient: c [token].
-        overhead: o, extra tokens of a run at the law's own batch over those of small batches [1].
+        overhead: o, extra tokens of a run at the law's own batch over the tokens of small batches [1].
         tokens_exponent: d [1].
         params_exponent: n [1].
         flop_exponent: t [1].

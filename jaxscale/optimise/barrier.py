@@ -73,7 +73,7 @@ class _State(NamedTuple):
 def _solve(
     matrix: Float[Array, "coordinate coordinate"], right: Float[Array, " coordinate"], floor: float
 ) -> Float[Array, " coordinate"]:
-    """Gauss-Jordan elimination of a symmetric matrix, its pivots kept positive."""
+    """Solution of a linear system by Gauss-Jordan elimination of a symmetric matrix, with pivots kept positive."""
     table = jnp.concatenate([matrix, right[:, None]], axis=1)
     for column in range(len(right)):
         pivot = jnp.maximum(jnp.abs(table[column, column]), floor)
@@ -85,7 +85,7 @@ def _solve(
 def _with_derivatives(
     point: Float[Array, " coordinate"], problem: CurvedProblem
 ) -> tuple[Float[Array, " 1"], Float[Array, " coordinate"], Float[Array, "coordinate coordinate"]]:
-    """Log quantity, its slope and its curvature."""
+    """Log quantity, slope and curvature at a point."""
 
     def slope(at: Array) -> tuple[Array, tuple[Array, Array]]:
         value, gradient = jax.value_and_grad(lambda point: problem.log_quantities(point)[0])(at)
@@ -180,19 +180,19 @@ def minimise(
     wanted: Bool[Array, " lane"],
     n_steps: Array | int,
 ) -> Optimum:
-    """Optima of many problems, each from a point that keeps its limits.
+    """Optima of many problems, from points that keep the limits.
 
-    Problems need from a dozen steps to many. Each round takes a few steps with those that are not done yet, packed
-    into full blocks, so that none waits for the slowest.
+    Problems need from a dozen steps to many. Each round takes a few steps with the unfinished problems, packed into
+    full blocks, so that no problem waits for the slowest.
 
     Args:
-        start: gives the first point of a problem, strictly within its limits, and the log quantity there.
+        start: gives the first point of a problem, strictly within the limits, and the log quantity at the point.
         problems: the searches, every leaf [lane].
-        wanted: which of them are solved; the others return an infinite residual.
+        wanted: which problems are solved; the others return an infinite residual.
         n_steps: Newton steps at most; a search ends earlier once certified at the last barrier.
 
     Returns:
-        The best iterate of each: certified by its KKT residual, and of those the one of lowest objective.
+        The iterate of lowest objective among certified ones, or of lowest KKT residual where none is certified.
     """
 
     def begin_one(problem: CurvedProblem) -> _State:

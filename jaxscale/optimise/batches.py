@@ -4,10 +4,9 @@ Problems of one kind are the rows of a matrix, and points go through in blocks o
 budget and every perturbed problem of a kind shares one compilation.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -29,7 +28,7 @@ class LeafLayout:
 
     Attributes:
         structure: tree of the module.
-        shapes: of its leaves.
+        shapes: of the leaves.
     """
 
     structure: Any
@@ -53,30 +52,31 @@ def leaf_matrix(module: Any, count: int) -> tuple[Float[np.ndarray, "row number"
 
 @dataclass(frozen=True)
 class Problems:
-    """Problems of one kind.
+    """Problems of one kind, as the rows of a matrix.
 
     Attributes:
-        numbers: their leaves [problem, number].
+        numbers: leaves of the problems [problem, number].
         layout: of each row.
+        names: of the quantities, in order.
     """
 
     numbers: Float[np.ndarray, "problem number"]
     layout: LeafLayout
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> "Problems":
         """Problems of one kind as rows."""
-        return cls(*leaf_matrix(stacked(problems), len(problems)))
+        return cls(*leaf_matrix(stacked(problems), len(problems)), problems[0].names)
 
     def rows(self, picked: np.ndarray) -> "Problems":
         """Some of the problems, each as often as asked for."""
-        return Problems(self.numbers[picked], self.layout)
+        return replace(self, numbers=self.numbers[picked])
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Log quantities, one point for each problem [problem, quantity]."""
         # By the program that has the slopes too: compiling another takes longer than thousands of points with slopes.
-        count = _quantity_count(self.layout, points.shape[1], self.numbers.shape[1])
-        return self.pulled(points, np.zeros((len(points), count)))[0]
+        return self.pulled(points, np.zeros((len(points), len(self.names))))[0]
 
     def pulled(
         self,
@@ -86,7 +86,7 @@ class Problems:
         penalty: float = 0.0,
         upper: Any = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        r"""Log quantities v and the slope of their weighted sum.
+        r"""Log quantities v and the slope of a weighted sum of v.
 
         The weight of each quantity is $w + \max(0, \lambda + \rho (v - b))$: with $\rho = 0$ and $\lambda = 0$ a plain
         gradient, else that of the augmented Lagrangian.
@@ -107,19 +107,11 @@ class Problems:
         return values, slopes
 
     def jacobian(self, points: np.ndarray, picked: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Log quantities [problem, quantity] and the slopes of some of them [problem, picked, coordinate]."""
-        n_quantities = _quantity_count(self.layout, points.shape[1], self.numbers.shape[1])
+        """Log quantities [problem, quantity] and slopes of picked quantities [problem, picked, coordinate]."""
         rows = np.repeat(np.arange(len(points)), len(picked))
-        force = np.tile(np.eye(n_quantities)[np.asarray(picked)], (len(points), 1))
+        force = np.tile(np.eye(len(self.names))[np.asarray(picked)], (len(points), 1))
         values, slopes = self.rows(rows).pulled(points[rows], force)
         return values[:: len(picked)], slopes.reshape(len(points), len(picked), -1)
-
-
-@functools.cache
-def _quantity_count(layout: LeafLayout, n_coordinates: int, n_numbers: int) -> int:
-    """Number of quantities of the problems of a kind [1]."""
-    point, row = (jax.ShapeDtypeStruct((n,), jnp.result_type(float)) for n in (n_coordinates, n_numbers))
-    return jax.eval_shape(lambda at, numbers: layout.module(numbers).log_quantities(at), point, row).shape[0]
 
 
 @filter_jit
@@ -142,7 +134,7 @@ def _pulled(
 def in_blocks(
     function: Callable[..., Any], size: int, columns: tuple[np.ndarray, ...], *fixed: Any
 ) -> tuple[np.ndarray, ...]:
-    """A compiled function over rows, a fixed number of them at a time, in double precision.
+    """Columns of a compiled function over rows, a fixed number of rows at a time, in double precision.
 
     Args:
         function: takes columns and the fixed arguments, returns a tuple of columns.

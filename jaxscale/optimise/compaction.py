@@ -16,11 +16,11 @@ BLOCK = 64
 def work_on_rows(
     wanted: Bool[Array, " row"], work: Callable[[Any, Any], Any], state: Rows, given: Any, size: int = BLOCK
 ) -> Rows:
-    """State after work on some of its rows.
+    """State of a batch after work on some rows.
 
     Args:
         wanted: rows that want work.
-        work: new state of a block of rows from their state and what is given.
+        work: new state of a block of rows, from the old state and `given`.
         state: arrays [row, ...].
         given: arrays [row, ...] that the work reads.
         size: rows of a block [1].

@@ -8,7 +8,7 @@ Slacks $s$ turn $g(u) \le 0$ into $g + s = 0$; each Newton step solves
 
 $$ (H + J^T S^{-1} Z J)\, \delta u = -(\nabla f + J^T z) - J^T S^{-1} (\mu - S z + Z (g + s)) $$
 
-with the Hessian H of the Lagrangian from central differences of its exact gradient, its eigenvalues made positive, and
+with the Hessian H of the Lagrangian from central differences of the exact gradient, eigenvalues made positive, and
 a line search on the $\ell_1$ merit $f - \mu \sum \ln s + \sum_j \nu_j \lvert g_j + s_j \rvert$; $\mu$ falls once its
 problem is solved. A full step that only the curvature of the constraints spoils is corrected to second order (Maratos
 effect).
@@ -25,19 +25,19 @@ from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.problems import Optimum
 
 DISPLACEMENT, LEAST_DISPLACEMENT = 1e-5, 1e-9
-"""Of the central differences of the gradient; half the distance to the nearest face where that is between them [1]."""
+"""Step of the central differences of the gradient, within this range half the distance to the nearest face [1]."""
 
 STEPS = tuple(0.5**k for k in range(1, 13))
-"""Shares of the longest step that keeps slacks positive, tried where that one fails [1]."""
+"""Shares of the longest step with positive slacks, tried where the full one fails [1]."""
 
 FLOOR, HIGHEST_FLOOR = 1e-6, 1e2
-"""Range of the least eigenvalue of the Newton matrix; it rises where a full step fails, as a trust region does [1]."""
+"""Range of the least eigenvalue of the Newton matrix, raised where a full step fails, as a trust region is [1]."""
 
 PENALTY_FACTOR, LEAST_PENALTY = 2.0, 1e-2
-"""Penalty of a violation over its multiplier, and where that is zero; more would stop steps along curved bounds [1]."""
+"""Penalty of a violation over the multiplier, and where the multiplier is zero; more stops steps along bounds [1]."""
 
 LOWEST_BARRIER = 1e-11
-"""Where the barrier ends [1]."""
+"""Last barrier [1]."""
 
 CORRECTIONS = 2
 """Second-order corrections of a full step [1]."""
@@ -47,7 +47,7 @@ PATIENCE = 60
 
 
 class _Local(NamedTuple):
-    """The problem near a point: quantities, constraints, their slopes, curvature of the Lagrangian."""
+    """Quantities and constraints near a point, slopes of both, and curvature of the Lagrangian."""
 
     values: np.ndarray
     constraints: np.ndarray
@@ -103,7 +103,7 @@ def _longest(value: np.ndarray, change: np.ndarray, keep: float) -> np.ndarray:
 
 
 class _Search(NamedTuple):
-    """Where the candidates stand, and the merit function of each."""
+    """Iterates of all candidates, with the merit function of each."""
 
     points: np.ndarray
     slacks: np.ndarray
@@ -134,7 +134,7 @@ class _Search(NamedTuple):
         return objective - mu * np.log(slacks).sum(-1) + (penalties * np.abs(missed)).sum(-1)
 
     def rows(self, picked: np.ndarray) -> tuple[_Local, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """What a Newton step of some candidates starts from."""
+        """Problem, slacks, multipliers, barrier and floor of some candidates, for a Newton step."""
         here = _Local(*(part[picked] for part in self.here))
         return here, self.slacks[picked], self.z[picked], self.mu[picked], self.floor[picked]
 

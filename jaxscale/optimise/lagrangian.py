@@ -2,8 +2,9 @@ r"""Rough search: augmented Lagrangian, minimised by Adam from many starts at on
 
 $$ f(u) + \sum_j \frac{1}{2\rho} \left[\max(0, \lambda_j + \rho g_j(u))^2 - \lambda_j^2\right] $$
 
-with multipliers $\lambda_j \leftarrow \max(0, \lambda_j + \rho g_j)$ after every round. It finds the valley; the
-interior point makes the optimum exact. Reference: Nocedal & Wright 2006, Numerical Optimization, algorithm 17.4.
+with multipliers $\lambda_j \leftarrow \max(0, \lambda_j + \rho g_j)$ after every round. The
+search finds the valley; the interior point makes the optimum exact. Reference: Nocedal & Wright 2006, Numerical
+Optimization, algorithm 17.4.
 """
 
 from typing import NamedTuple

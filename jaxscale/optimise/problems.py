@@ -1,7 +1,7 @@
-"""Problems of a constrained minimisation and their optima: the vocabulary that all searches share.
+"""Problems of constrained minimisation and optima: the vocabulary that all searches share.
 
-A problem is a module of numbers that judges points: `log_quantities(point)` gives the logarithms of the quantities that
-its objective and its limits are made of. Three solvers take problems:
+A problem is a module of numbers that judges points: objective and limits are made of the logarithms that
+`log_quantities(point)` gives. Three solvers take problems:
 
 * `lagrangian.rough_search`: from scattered starts to the right valley, limits broken on the way;
 * `interior_point.polish`: from rough points, which may break limits, to optima in double precision, on the host;
@@ -21,6 +21,11 @@ Numbers = Any
 class Problem(Protocol):
     """A module of numbers that judges points."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the quantities, in order."""
+        ...
+
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
         """Natural logarithms of the quantities at a point."""
         ...
@@ -28,7 +33,7 @@ class Problem(Protocol):
 
 @runtime_checkable
 class CurvedProblem(Problem, Protocol):
-    r"""A problem of one curved quantity q, the rest linear: what `barrier.minimise` solves.
+    r"""A problem of one curved quantity q, the rest linear, as `barrier.minimise` solves.
 
     $\min_u g \cdot u + q(u)$ subject to $A u \le a$ and, as the last limit, $q(u) - e \le b$. The coordinate e is an
     excess, by which limits may be missed at a price in g, so that every problem has a point that keeps its limits.
@@ -54,7 +59,7 @@ class CurvedProblem(Problem, Protocol):
 
 
 class Optimum(NamedTuple):
-    """Optima of problems, one for each, with their certificates: arrays of the host or of JAX.
+    """Optima of problems with certificates, as arrays of the host or of JAX.
 
     Attributes:
         point: coordinates [*problem, coordinate].

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from jaxscale._arrays import number
-from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.intervals import interval_ends
 from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit, probability_of_oom
 from jaxscale.calibration.record import Fit
@@ -14,14 +13,16 @@ from jaxscale.calibration.store import fit_of
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
-from jaxscale.plans.enumerate import PlanSpace, PlanTable, count_degrees, enumerate_plans, within_domains
+from jaxscale.plans.enumerate import PlanSpace, count_degrees, enumerate_plans, within_domains
+from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.reasons import alternatives, binding, nothing_fits, nothing_valid
-from jaxscale.plans.relaxed_search import PlanProblem, search_plans
-from jaxscale.plans.score import Scores, detail_plans, score_plans
+from jaxscale.plans.relaxed_search import search_plans
+from jaxscale.plans.score import detail_plans, score_plans
 from jaxscale.workload import Transformer
 
 ROOMY_BATCH = 2.0**40
-"""Sequences per chip of a batch that every degree divides: finds the degrees that the wanted batch forbids [1]."""
+"""Sequences per chip of a batch that every degree divides, to find the degrees that the wanted batch forbids [1]."""
 
 MOST_DEGREES = 50_000
 """Combinations of degrees up to which every plan is scored, some 50 for each; beyond, the search is by gradient [1]."""
@@ -39,18 +40,18 @@ def best_plan(
     oom_probability: float = 0.1,
     exhaustive: bool | None = None,
 ) -> PlanChoice:
-    """The fastest plan that fits: out of every valid one, or where these are too many, by gradient and local search.
+    """The fastest plan that fits: out of every valid plan, or by gradient and local search where plans are too many.
 
     Args:
         model: the transformer.
         cluster: chips and network; the plan uses all chips.
         global_batch_size_seqs: B, sequences per step [sequence].
-        fit: a fit, or its name or file.
+        fit: a fit, or the name or file of a fit.
         levels: framework, gpu and so on of the planned run, whose fitted effects apply.
-        space: what may be chosen; everything valid where None.
+        space: choices that are open; everything valid where None.
         top: how many plans to rank [1].
         oom_probability: accepted probability of running out of memory [1].
-        exhaustive: whether to score every valid plan; by their number where None.
+        exhaustive: whether to score every valid plan; decided by the number of plans where None.
 
     Returns:
         The ranked plans, with reasons.
@@ -60,52 +61,52 @@ def best_plan(
     """
     _check(global_batch_size_seqs, top, oom_probability)
     record, levels = fit_of(fit), levels or {}
-    usable, fitted = record.memory_limit(levels), record.coefficients(levels)
-    n_chips = number(cluster.n_chips)
+    usable = record.memory_limit(levels)
+    limit = memory_limit(number(cluster.chip.hbm_bytes), usable, oom_probability)
+    task = PlanTask(model, cluster, global_batch_size_seqs, record.coefficients(levels), limit)
     space = within_domains(space, cluster)
-    capacity = number(cluster.chip.hbm_bytes)
-    limit = memory_limit(capacity, usable, oom_probability)
     if exhaustive is None:
-        exhaustive = count_degrees(model, n_chips, global_batch_size_seqs, space) <= MOST_DEGREES
-    relaxed = None
-    if exhaustive:
-        table = enumerate_plans(model, n_chips, global_batch_size_seqs, space)
-        scores, searched = score_plans(model, table, cluster, fitted), len(table)
-    else:
-        problem = PlanProblem(model, cluster, global_batch_size_seqs, fitted, limit)
-        ((table, scores, _, _, searched, relaxed),) = search_plans([problem], space)
-    if not len(table):
-        unbatched = enumerate_plans(model, n_chips, ROOMY_BATCH * n_chips, space)
-        raise nothing_valid(model, n_chips, global_batch_size_seqs, unbatched)
-    fits = scores.memory <= limit
-    if not fits.any():
-        leanest = int(np.argmin(scores.memory))
-        (detail,) = detail_plans(model, table, cluster, fitted, np.asarray([leanest]))
-        raise nothing_fits(table, scores, leanest, detail.memory_terms, cluster, limit)
-    order = rank(scores, fits)[:top]
-    ranked = _scored(model, table, scores, cluster, fitted, order, usable)
-    best = int(order[0])
+        exhaustive = count_degrees(model, task.n_chips, global_batch_size_seqs, space) <= MOST_DEGREES
+    found = every_plan(task, space) if exhaustive else search_plans([task], space)[0]
+    _refuse_none(task, found, space)
+    ranked = _scored(task, found, found.ranked()[:top], usable)
+    interval = interval_ends(ranked[0].step_time, record.interval(levels, task.n_chips).time)
+    return _choice(found, ranked, interval)
+
+
+def every_plan(task: PlanTask, space: PlanSpace) -> FoundPlans:
+    """Every valid plan of a space, scored."""
+    table = enumerate_plans(task.model, task.n_chips, task.batch, space)
+    scores = score_plans(task.model, table, task.cluster, task.coefficients)
+    return FoundPlans(table, scores, task.memory_limit, len(table))
+
+
+def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float]) -> PlanChoice:
+    """The ranked plans with reasons."""
+    row, best = int(found.ranked()[0]), ranked[0]
     return PlanChoice(
-        best=ranked[0],
+        best=best,
         top=ranked,
-        step_time_interval=interval_ends(ranked[0].step_time, record.interval(levels, n_chips).time),
-        searched=searched,
-        infeasible=int(np.sum(~fits)),
-        exhaustive=exhaustive,
-        memory_limit=limit,
-        alternatives=alternatives(table, scores, best, limit),
-        binds=binding(table, scores, best, limit, ranked[0].terms, ranked[0].memory_terms),
-        relaxed_step_time=relaxed.step_time if relaxed else None,
-        kkt_residual=relaxed.residual if relaxed else None,
+        step_time_interval=interval,
+        searched=found.searched,
+        infeasible=int(np.sum(~found.fits)),
+        exhaustive=found.relaxed is None,
+        memory_limit=found.memory_limit,
+        alternatives=alternatives(found, row),
+        binds=binding(found, row, best.terms, best.memory_terms),
+        relaxed_step_time=found.relaxed.step_time if found.relaxed else None,
+        kkt_residual=found.relaxed.residual if found.relaxed else None,
     )
 
 
-def rank(scores: Scores, fits: np.ndarray) -> np.ndarray:
-    """Rows of the plans that fit, fastest first; of equally fast ones the leaner first."""
-    rows = np.flatnonzero(fits)
-    # Six digits of the log: plans that differ by rounding alone count as equally fast.
-    time = scores.step_time[rows].astype(float)
-    return rows[np.lexsort((scores.memory[rows], np.round(np.log(time), 6)))]
+def _refuse_none(task: PlanTask, found: FoundPlans, space: PlanSpace) -> None:
+    """Say which batches or chips would do where no plan is valid or fits."""
+    if not len(found.table):
+        unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, space)
+        raise nothing_valid(task.model, task.n_chips, task.batch, unbatched)
+    if not found.fits.any():
+        (leanest,) = detail_plans(task.model, found.table, task.cluster, task.coefficients, np.asarray([found.best]))
+        raise nothing_fits(found, leanest.memory_terms, task.cluster)
 
 
 def _check(batch: float | int, top: int, oom_probability: float) -> None:
@@ -117,22 +118,14 @@ def _check(batch: float | int, top: int, oom_probability: float) -> None:
         raise InputError(f"oom_probability = {oom_probability:g} is out of range; expected a number between 0 and 1")
 
 
-def _scored(
-    model: Transformer,
-    table: PlanTable,
-    scores: Scores,
-    cluster: Cluster,
-    coefficients: Coefficients,
-    rows: np.ndarray,
-    limit: MemoryLimit,
-) -> tuple[ScoredPlan, ...]:
-    details = detail_plans(model, table, cluster, coefficients, rows)
-    capacity = number(cluster.chip.hbm_bytes)
+def _scored(task: PlanTask, found: FoundPlans, rows: np.ndarray, usable: MemoryLimit) -> tuple[ScoredPlan, ...]:
+    """Plans with every term and the probability of running out of memory."""
+    details = detail_plans(task.model, found.table, task.cluster, task.coefficients, rows)
+    capacity = number(task.cluster.chip.hbm_bytes)
     ranked = []
-    for row, detail in zip(rows, details, strict=True):
-        seconds, used = float(scores.step_time[row]), float(scores.memory[row])
-        oom = float(probability_of_oom(used, capacity, limit))
-        ranked.append(
-            ScoredPlan(table.plan(int(row)), seconds, detail.mfu, used, oom, detail.terms, detail.memory_terms)
-        )
+    for row, detail in zip(rows.tolist(), details, strict=True):
+        seconds, peak = float(found.scores.step_time[row]), float(found.scores.memory[row])
+        oom = float(probability_of_oom(peak, capacity, usable))
+        plan = found.table.plan(row)
+        ranked.append(ScoredPlan(plan, seconds, detail.mfu, peak, oom, detail.terms, detail.memory_terms))
     return tuple(ranked)

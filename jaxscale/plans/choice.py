@@ -1,4 +1,4 @@
-"""What a search for a plan returns: the plans with their scores, and text and JSON made from them."""
+"""Results of `best_plan`: ranked plans, alternatives and reasons, as text and JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from jaxscale.plan.plan import Plan
 
 @dataclass(frozen=True)
 class ScoredPlan:
-    """A plan and what the model says of it.
+    """A plan with predicted time and memory.
 
     Attributes:
         plan: the plan.
@@ -40,12 +40,12 @@ class Alternative:
     """A plan that differs from the best in one decision.
 
     Attributes:
-        decision: what differs.
-        before: its value in the best plan.
-        after: its value here.
+        decision: name of the decision.
+        before: value in the best plan.
+        after: value in this plan.
         time_change: step time over the best plan's, less 1 [1].
         memory_change: peak memory beyond the best plan's [byte].
-        fits: whether it stays within the memory limit.
+        fits: whether the plan stays within the memory limit.
     """
 
     decision: str
@@ -72,13 +72,13 @@ class PlanChoice:
         top: the fastest ones in order, the best first.
         step_time_interval: ends of the central 90 % interval of the best plan's step [s].
         searched: valid plans scored.
-        infeasible: of these, or of the last window of a local search, plans that exceed the memory limit.
+        infeasible: scored plans, or plans of the best window of a local search, that exceed the memory limit.
         exhaustive: whether every valid plan of the space was scored.
-        memory_limit: what a plan may use so that the chosen out-of-memory probability holds [byte].
+        memory_limit: largest predicted peak at the accepted probability of running out of memory [byte].
         alternatives: plans that differ from the best in one decision, the closest in time first.
-        binds: what stands in the way of a faster step, one sentence each.
+        binds: sentences on memory and time that stand in the way of a faster step.
         relaxed_step_time: of the continuous optimum from which a local search began [s].
-        kkt_residual: of that optimum; a large one means that it is not certified [1].
+        kkt_residual: of the continuous optimum; without certificate where large [1].
     """
 
     best: ScoredPlan
@@ -95,7 +95,7 @@ class PlanChoice:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the best plan is the best: its alternatives, one line each."""
+        """Lines on the alternatives to the best plan, one for each."""
         return tuple(alternative.text for alternative in self.alternatives)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Every valid integer plan of a model on a cluster, as columns of numbers.
 
-The columns grow one decision at a time, and each rule of `jaxscale.plan.rules` cuts as soon as its fields are there, so
-that the table never holds more than a few times the plans that survive. Plans that the cost model cannot tell apart
-appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and selective
-recomputation needs attention that stores its scores.
+The columns grow one decision at a time, and each rule of `jaxscale.plan.rules` cuts once every field of the rule is
+decided, so that the table never holds more than a few times the plans that survive. Plans that the cost model cannot
+tell apart appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and
+selective recomputation needs attention that stores scores.
 """
 
 import math
@@ -32,9 +32,9 @@ FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in FIXED)
 
 @dataclass(frozen=True)
 class PlanSpace:
-    """What may be chosen; a field of None admits every valid value.
+    """Choices that a search for a plan has; a field of None admits every valid value.
 
-    Zero-bubble schedules are left out unless asked for: the model gives them the memory of 1F1B, which flatters them.
+    Zero-bubble schedules are left out unless asked for: the model gives them the memory of 1F1B, which is too little.
 
     Attributes:
         tp: tensor-parallel degrees [1].
@@ -101,7 +101,7 @@ class PlanTable:
 
     Attributes:
         columns: the fields in `FIELDS`, each [plan].
-        space: where they come from.
+        space: from which the plans come.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -157,7 +157,7 @@ def enumerate_plans(
         model: the transformer, concrete.
         n_chips: chips of the cluster [1].
         global_batch_size_seqs: B [sequence].
-        space: what may be chosen; everything valid where None.
+        space: choices that are open; everything valid where None.
 
     Returns:
         The plans; possibly none.
@@ -173,13 +173,13 @@ def enumerate_plans(
 
 
 def admissible(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> Columns:
-    """Values that each degree can have by itself; together they must still divide chips and batch.
+    """Values of each degree by itself; combinations must still divide chips and batch.
 
     Args:
         model: the transformer, concrete.
         n_chips: chips of the cluster [1].
         batch: B [sequence].
-        space: what may be chosen.
+        space: choices that are open.
 
     Returns:
         Values of tp, pp, cp, ep, micro_batch_size and vpp, ascending [1].
@@ -188,7 +188,7 @@ def admissible(model: Transformer, n_chips: float | int, batch: float | int, spa
 
 
 def _facts(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> dict[str, float]:
-    """What the rules read besides a plan's own fields, by name."""
+    """Fields of model, cluster and batch that the rules read, by name."""
     sizes = {"n_chips": n_chips, "global_batch_size_seqs": batch, "domain_size": space.domain_size}
     return {**{name: float(column) for name, column in model_columns(model).items()}, **sizes}
 

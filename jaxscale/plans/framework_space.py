@@ -1,14 +1,14 @@
-"""Plans as one framework runs them: what its users cannot choose is fixed to what it does."""
+"""Plans as a framework runs them: kernels and stages that users of the framework cannot choose are fixed."""
 
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.runs.defaults import default_for, is_fused
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
-    """Every plan of a framework: its kernels, stages, and width and overlap of gradients, all degrees free.
+    """Space of the plans of a framework: kernels, stages, width and overlap of gradients fixed, all degrees free.
 
     Args:
-        framework: a framework of `data/frameworks.toml`, such as `nemo`; any other counts as one that it does not name.
+        framework: a framework of `data/frameworks.toml`, such as `nemo`; any other has no table.
         precision: of the weight matmuls.
 
     Returns:

@@ -1,32 +1,35 @@
-"""Plans of one model and batch as points of a unit cube: the continuous search for a parallel plan.
+"""Plans of one model and batch as points of a unit cube: the continuous problem behind a search for a plan.
 
-Every degree is a share of the room that the earlier ones leave, in logarithms. A constraint
-beside memory: whole replicas divide chips and batch, so that dp is at most their greatest common divisor.
+Every degree is a share of the room that the earlier ones leave, in logarithms. A constraint beside memory: whole
+replicas divide chips and batch, so that dp is at most their greatest common divisor.
 """
+
+import math
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
+from jaxscale._arrays import as_float, number
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.optimise.goals import UNBOUNDED, Goals
 from jaxscale.plan.plan import Plan
-from jaxscale.plans.relaxation import TEMPERATURE, Family, plan_with, splits
+from jaxscale.plans.relaxation import TEMPERATURE, Family, families_for, plan_with, splits
 from jaxscale.step import step_and_memory
 from jaxscale.workload import Transformer
 
 PLAN_COORDINATES = ("tp", "cp", "pp", "micro_batch_size", "vpp", "ep")
-"""What each coordinate decides, in order."""
+"""Degrees that the coordinates stand for, in order."""
 
 PLAN_QUANTITIES = ("step_time", "memory", "replicas")
 """Natural logarithms, SI units; `replicas` is dp."""
 
 
-class PlanSetting(eqx.Module):
-    """What a plan is judged in; every leaf an array.
+class PlanProblem(eqx.Module):
+    """A search over continuous plans of one family; every leaf an array.
 
     Attributes:
         model: the transformer.
@@ -42,6 +45,11 @@ class PlanSetting(eqx.Module):
     batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
     family: Family
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the log quantities: `PLAN_QUANTITIES`."""
+        return PLAN_QUANTITIES
+
     def plan_at(self, point: Float[Array, " coordinate"]) -> Plan:
         """The continuous plan at a point of the unit cube."""
         share = {name: point[index] for index, name in enumerate(PLAN_COORDINATES)}
@@ -56,16 +64,43 @@ class PlanSetting(eqx.Module):
         return jnp.log(jnp.stack([times.total, peak.total, plan.dp]))
 
 
-def plan_goals(memory_limits: np.ndarray, most_replicas: np.ndarray) -> Goals:
-    """Least step time within the memory of each problem.
+class PlanTask(NamedTuple):
+    """A model and batch for which a plan is wanted.
 
-    Args:
-        memory_limits: largest predicted peak of a chip [byte], [problem].
-        most_replicas: largest dp [1], [problem].
-
-    Returns:
-        One row for each problem.
+    Attributes:
+        model: the transformer.
+        cluster: chips and network, all of which a plan uses.
+        batch: sequences of a step [sequence].
+        coefficients: fitted parameters, effects applied.
+        memory_limit: largest predicted peak of a chip [byte].
     """
-    unbounded = np.full(len(memory_limits), UNBOUNDED)
+
+    model: Transformer
+    cluster: Cluster
+    batch: float | int
+    coefficients: Coefficients
+    memory_limit: float
+
+    @property
+    def n_chips(self) -> float:
+        """Chips of the cluster [1]."""
+        return number(self.cluster.n_chips)
+
+    def problems(self) -> list[PlanProblem]:
+        """The continuous problems, one for each kind of sharding and recomputation."""
+        fixed = (self.model, self.cluster, self.coefficients, self.batch)
+        return [PlanProblem(*fixed, family) for family in families_for(self.n_chips)]
+
+    @property
+    def most_replicas(self) -> float:
+        """Largest dp: whole replicas divide chips and batch [1]."""
+        return float(math.gcd(round(self.n_chips), round(self.batch)))
+
+
+def plan_goals(tasks: list[PlanTask]) -> Goals:
+    """Least step time within the memory and the replicas of each task, one row for each."""
+    unbounded = np.full(len(tasks), UNBOUNDED)
+    memory_limits = np.asarray([task.memory_limit for task in tasks])
+    most_replicas = np.asarray([task.most_replicas for task in tasks])
     upper = np.stack([unbounded, np.log(memory_limits), np.log(most_replicas)], axis=1)
-    return Goals(PLAN_QUANTITIES, np.tile([1.0, 0.0, 0.0], (len(memory_limits), 1)), upper)
+    return Goals(PLAN_QUANTITIES, np.tile([1.0, 0.0, 0.0], (len(tasks), 1)), upper)

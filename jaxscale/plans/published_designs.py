@@ -1,4 +1,4 @@
-"""Published training runs against what would be chosen for their model, batch and cluster."""
+"""Published training runs against the plans chosen for the same model, batch and cluster."""
 
 import functools
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ def published_designs() -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published run and the plan chosen for it.
+    """A published run beside the plan chosen for the same model, batch and cluster.
 
     Attributes:
         name: of the run.
-        published: its plan.
+        published: plan of the run.
         measured: published step time [s].
         predicted: step time of the published plan, by the model [s].
         memory: peak of the published plan, by the model [byte].
@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def differences(self) -> dict[str, tuple[Any, Any]]:
-        """Published and chosen value of what differs."""
+        """Published and chosen value of every field that differs."""
         first, second = self.published.words(), self.choice.best.plan.words()
         return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
@@ -68,10 +68,10 @@ def compare_design(name: str, fit: Fit | str | Path = "default") -> Comparison:
 
     Args:
         name: of `published_designs`.
-        fit: a fit, or its name or file.
+        fit: a fit, or the name or file of a fit.
 
     Returns:
-        Published and chosen plan with their times.
+        Published and chosen plan with step times.
 
     Raises:
         InputError: unknown name; says which there are.

@@ -1,4 +1,4 @@
-"""Why a plan is the best: its neighbours, what binds, and what to do where nothing fits."""
+"""Reasons for the best plan: neighbouring plans, binding limits, and remedies where nothing fits."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, SWITCHES, codes_of
 from jaxscale.plans.choice import Alternative
 from jaxscale.plans.enumerate import PlanTable
-from jaxscale.plans.score import Scores
+from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.workload import Transformer
 
 STATIC_TERMS = ("weights", "gradients", "optimizer")
@@ -20,7 +20,7 @@ STATIC_TERMS = ("weights", "gradients", "optimizer")
 
 
 def decisions(table: PlanTable) -> dict[str, np.ndarray]:
-    """What is chosen freely; dp and the number of microbatches follow from it. Each column is [plan]."""
+    """Free decisions of every plan, from which dp and the number of microbatches follow; each column is [plan]."""
     c = table.columns
     free = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage", "sequence_parallel")
     return {
@@ -32,7 +32,7 @@ def decisions(table: PlanTable) -> dict[str, np.ndarray]:
 
 
 def _differences(table: PlanTable, best: int) -> dict[str, np.ndarray]:
-    """Decisions in which each plan differs from the best, without those that another decision forces."""
+    """Decisions in which each plan differs from the best, except differences that another decision forces."""
     chosen = decisions(table)
     differs = {name: column != column[best] for name, column in chosen.items()}
     c = table.columns
@@ -47,44 +47,44 @@ def _differences(table: PlanTable, best: int) -> dict[str, np.ndarray]:
     return {name: column & ~forced[name] if name in forced else column for name, column in differs.items()}
 
 
-def alternatives(table: PlanTable, scores: Scores, best: int, limit: float) -> tuple[Alternative, ...]:
-    """The plans next to the best one: one decision moved to its next lower or higher value.
+def alternatives(found: FoundPlans, best: int) -> tuple[Alternative, ...]:
+    """Plans next to the best, with one decision moved to the next lower or higher value.
 
     Args:
-        table: all plans.
-        scores: their step times and memory.
+        found: all plans.
         best: row of the best plan.
-        limit: memory that a plan may use [byte].
 
     Returns:
         The alternatives, the closest in time first.
     """
-    differs = _differences(table, best)
+    scores = found.scores
+    differs = _differences(found.table, best)
     changes = np.sum(list(differs.values()), axis=0)
-    chosen = decisions(table)
-    found = []
+    chosen = decisions(found.table)
+    nearest = []
     for name, column in chosen.items():
         rows = np.flatnonzero(differs[name] & (changes == 1))
         values = np.unique(column[rows])
         below, above = values[values < column[best]][-1:], values[values > column[best]][:1]
         for value in (*below, *above):
             here = rows[column[rows] == value]
-            fits = scores.memory[here] <= limit
+            fits = found.fits[here]
             row = int(here[np.lexsort((scores.step_time[here], ~fits))[0]])
-            found.append(_alternative(name, column[best], value, scores, best, row, limit))
-    return tuple(sorted(found, key=lambda alternative: alternative.time_change))
+            nearest.append(_alternative(name, column[best], value, found, best, row))
+    return tuple(sorted(nearest, key=lambda alternative: alternative.time_change))
 
 
-def _alternative(name: str, before: Any, after: Any, scores: Scores, best: int, row: int, limit: float) -> Alternative:
+def _alternative(name: str, before: Any, after: Any, found: FoundPlans, best: int, row: int) -> Alternative:
     words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "sequence_parallel": (False, True)}
     spoken = [words[name][value] if name in words else int(value) for value in (before, after)]
+    scores = found.scores
     return Alternative(
         decision=name.replace("copies", "copies of the shards"),
         before=spoken[0],
         after=spoken[1],
         time_change=float(scores.step_time[row] / scores.step_time[best] - 1.0),
         memory_change=float(scores.memory[row] - scores.memory[best]),
-        fits=bool(scores.memory[row] <= limit),
+        fits=bool(found.fits[row]),
     )
 
 
@@ -96,29 +96,26 @@ def short_plan(table: PlanTable, row: int) -> str:
     return f"{degrees or 'one chip'}, micro-batch {c['micro_batch_size'][row]}, recompute {recompute}"
 
 
-def binding(
-    table: PlanTable, scores: Scores, best: int, limit: float, terms: Mapping[str, float], peak: Mapping[str, float]
-) -> tuple[str, ...]:
-    """What stands in the way of a faster step.
+def binding(found: FoundPlans, best: int, terms: Mapping[str, float], peak: Mapping[str, float]) -> tuple[str, ...]:
+    """Sentences on memory and time that stand in the way of a faster step.
 
     Args:
-        table: all plans.
-        scores: their step times and memory.
+        found: all plans.
         best: row of the best plan.
-        limit: memory that a plan may use [byte].
         terms: step time of the best plan by cause [s].
-        peak: its memory by cause [byte].
+        peak: memory of the best plan by cause [byte].
 
     Returns:
         One sentence on memory, one on time.
     """
+    scores, limit = found.scores, found.memory_limit
     total, time = float(scores.memory[best]), float(scores.step_time[best])
     largest = max(peak, key=lambda name: peak[name])
     room = f"{total / 1e9:.1f} of {limit / 1e9:.1f} GB used, most of it {largest} ({peak[largest] / 1e9:.1f} GB)"
     unlimited = int(np.argmin(scores.step_time))
     gain = 1.0 - float(scores.step_time[unlimited]) / time
     if gain > 0.0:
-        faster = f"memory binds: {short_plan(table, unlimited)} would be {100.0 * gain:.1f} % faster"
+        faster = f"memory binds: {short_plan(found.table, unlimited)} would be {100.0 * gain:.1f} % faster"
         memory = f"{faster} but takes {scores.memory[unlimited] / 1e9:.1f} GB; {room}"
     else:
         memory = f"memory does not bind: {room}"
@@ -148,23 +145,19 @@ def nothing_valid(model: Transformer, n_chips: float | int, batch: float | int, 
     return InputError(f"{where}: dp must divide the batch; expected a multiple of one of {degrees}")
 
 
-def nothing_fits(
-    table: PlanTable, scores: Scores, row: int, peak: Mapping[str, float], cluster: Cluster, limit: float
-) -> InputError:
+def nothing_fits(found: FoundPlans, peak: Mapping[str, float], cluster: Cluster) -> InputError:
     """Error where every plan exceeds the memory limit.
 
     Args:
-        table: all plans.
-        scores: their step times and memory.
-        row: the leanest plan.
-        peak: its memory by cause [byte].
+        found: all plans.
+        peak: memory of the leanest plan by cause [byte].
         cluster: the chips.
-        limit: memory that a plan may use [byte].
 
     Returns:
-        The error, naming the largest term and what would fit.
+        The error, naming the largest term and a remedy.
     """
-    need, capacity, n_chips = float(scores.memory[row]), number(cluster.chip.hbm_bytes), number(cluster.n_chips)
+    row, limit = found.best, found.memory_limit
+    need, capacity, n_chips = float(found.scores.memory[row]), number(cluster.chip.hbm_bytes), number(cluster.n_chips)
     largest = max(peak, key=lambda name: peak[name])
     chip = f"a chip of {math.ceil(need / limit * capacity / 1e9)} GB"
     rest = need - sum(peak[name] for name in STATIC_TERMS)
@@ -176,5 +169,5 @@ def nothing_fits(
     else:
         remedy = f"expected {chip}, shorter sequences, or a batch that allows more chips per replica"
     allowed = f"{need / 1e9:.1f} GB of {limit / 1e9:.1f} GB allowed"
-    used = f"the leanest of {len(table)} ({short_plan(table, row)}) takes {allowed}"
+    used = f"the leanest of {len(found.table)} ({short_plan(found.table, row)}) takes {allowed}"
     return InputError(f"no plan fits in memory: {used}, most of it {largest} ({peak[largest] / 1e9:.1f} GB); {remedy}")

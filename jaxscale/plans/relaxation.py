@@ -1,8 +1,8 @@
 """Continuous plans: degrees as shares of the room that the earlier ones leave, in logarithms.
 
 By stick-breaking every point of a unit cube obeys `dp * tp * pp * cp = n_chips`, `pp * vpp <= L` and `tp <= heads`.
-Sharding, recomputation and the corner of the costs at two stages are not relaxed: each `Family` of plans is a search of
-its own.
+Sharding, recomputation and the corner of the costs at two stages are not relaxed: each `Family` of plans takes a
+search.
 """
 
 import equinox as eqx
@@ -22,7 +22,7 @@ INTERLEAVING = (1, 2, 3, 4, 6, 8)
 
 
 class Family(eqx.Module):
-    """Choices that are not relaxed: one search for each.
+    """Choices that are not relaxed, each searched by itself.
 
     Attributes:
         zero_stage: of 0 to 3 [1].

@@ -4,13 +4,13 @@ Plans go through in blocks of one fixed size, so that the scorer compiles once i
 model, the cluster and the number of plans.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxscale._arrays import host_arrays
 from jaxscale._compile import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
@@ -26,12 +26,9 @@ BLOCK = 32768
 SMALL_BLOCK = 4096
 """The same for a short table [plan]."""
 
-DETAIL_BLOCK = 64
-"""Plans per call where every term is kept [plan]."""
-
 
 class Scores(NamedTuple):
-    """What a search compares.
+    """Figures of many plans that a search compares.
 
     Attributes:
         step_time: [s], [plan].
@@ -43,7 +40,7 @@ class Scores(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """All that is known of one plan.
+    """Every term of one plan.
 
     Attributes:
         terms: step time by cause [s].
@@ -56,30 +53,29 @@ class Detail(NamedTuple):
     mfu: float
 
 
-def as_arrays(tree: Any) -> Any:
-    """Every number of a module as an array of the default precision: other values then never compile anew."""
-    dtype = jnp.result_type(float)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
+class _Block(NamedTuple):
+    """A block of plans, judged; every leaf [plan]."""
+
+    times: StepTime
+    peaks: Memory
+    step_time: Array
+    memory: Array
+    mfu: Array
 
 
+# One program for totals and terms: the model is traced once, and terms are made on the way to totals anyway.
 @filter_jit
-def _score_block(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> tuple[Array, Array]:
-    def one(plan: Plan) -> tuple[Array, Array]:
-        times, peak = step_and_memory(model, plan, cluster, coefficients)
-        return times.total, peak.total
+def _judged(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> _Block:
+    def one(plan: Plan) -> _Block:
+        times, peaks = step_and_memory(model, plan, cluster, coefficients)
+        total = times.total
+        return _Block(times, peaks, total, peaks.total, model_flops_utilisation(model, plan, cluster, total))
 
     return jax.vmap(one)(plans)
 
 
-@filter_jit
-def _detail_block(
-    model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients
-) -> tuple[StepTime, Memory, Array]:
-    def one(plan: Plan) -> tuple[StepTime, Memory, Array]:
-        times, peak = step_and_memory(model, plan, cluster, coefficients)
-        return times, peak, model_flops_utilisation(model, plan, cluster, times.total)
-
-    return jax.vmap(one)(plans)
+def _block_size(table: PlanTable) -> int:
+    return BLOCK if len(table) > BLOCK // 2 else SMALL_BLOCK
 
 
 def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coefficients: Coefficients) -> Scores:
@@ -94,14 +90,16 @@ def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coeffici
     Returns:
         Host arrays in the order of the table.
     """
-    fixed = as_arrays((model, cluster, coefficients))
-    size = BLOCK if len(table) > BLOCK // 2 else SMALL_BLOCK
-    starts = range(0, len(table), size)
-    blocks = [_scored(_score_block, fixed, table, slice(start, start + size), size) for start in starts]
-    if not blocks:
+    model, cluster, coefficients = host_arrays((model, cluster, coefficients))
+    size, totals = _block_size(table), []
+    for start in range(0, len(table), size):
+        plans, _ = table.stacked(slice(start, start + size), size)
+        block = _judged(model, plans, cluster, coefficients)
+        totals.append((block.step_time, block.memory))
+    if not totals:
         return Scores(np.zeros(0), np.zeros(0))
     # Reading only now lets the device work on one block while the host lays out the next.
-    times, peaks = (np.concatenate([np.asarray(block[part]) for block in blocks]) for part in (0, 1))
+    times, peaks = (np.concatenate([np.asarray(column) for column in columns]) for columns in zip(*totals, strict=True))
     return Scores(times[: len(table)], peaks[: len(table)])
 
 
@@ -120,19 +118,16 @@ def detail_plans(
     Returns:
         The details of each row.
     """
-    fixed = as_arrays((model, cluster, coefficients))
-    details = []
-    for start in range(0, len(rows), DETAIL_BLOCK):
-        block = rows[start : start + DETAIL_BLOCK]
-        times, peaks, utilisation = _scored(_detail_block, fixed, table, block, DETAIL_BLOCK)
-        by_name = [{name: np.asarray(term) for name, term in part.terms().items()} for part in (times, peaks)]
-        for row in range(len(block)):
-            seconds, bytes_ = ({name: float(term[row]) for name, term in terms.items()} for terms in by_name)
-            details.append(Detail(seconds, bytes_, float(utilisation[row])))
+    model, cluster, coefficients = host_arrays((model, cluster, coefficients))
+    size, details = _block_size(table), []
+    for start in range(0, len(rows), size):
+        picked = rows[start : start + size]
+        plans, _ = table.stacked(picked, size)
+        block = _judged(model, plans, cluster, coefficients)
+        parts = block.times.terms(), block.peaks.terms()
+        columns = [{name: np.asarray(term) for name, term in part.items()} for part in parts]
+        utilisation = np.asarray(block.mfu)
+        for row in range(len(picked)):
+            terms, memory_terms = ({name: float(term[row]) for name, term in part.items()} for part in columns)
+            details.append(Detail(terms, memory_terms, float(utilisation[row])))
     return details
-
-
-def _scored(compiled: Any, fixed: tuple[Any, Any, Any], table: PlanTable, rows: Any, size: int) -> Any:
-    model, cluster, coefficients = fixed
-    plans, _ = table.stacked(rows, size)
-    return compiled(model, plans, cluster, coefficients)

@@ -1,4 +1,4 @@
-r"""What matters: elasticities of any prediction, and what a tenth more of something buys.
+r"""Sensitivity of predictions: elasticities, and the gain from a tenth more of a resource.
 
 The elasticity $\partial \ln f / \partial \ln x$ of every leaf comes from one reverse pass.
 """
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._arrays import number
+from jaxscale._arrays import host_arrays, number
 from jaxscale._compile import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.record import Fit
@@ -24,7 +24,6 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.choice import PlanChoice
-from jaxscale.plans.score import as_arrays
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer
 
@@ -36,7 +35,7 @@ def elasticity(fn: Callable[..., Any], args: Any) -> Any:
 
     Args:
         fn: function that returns one positive number.
-        args: its arguments: a tuple of them, or the only one.
+        args: arguments of the function: a tuple, or the only one.
 
     Returns:
         Elasticities in the structure of `args` [1]; leaves that are not numbers stay as they are.
@@ -66,10 +65,10 @@ def _value_and_slopes(fn: Callable[..., Any], numbers: Any, rest: Any) -> tuple[
 
 
 def named_elasticities(elasticities: Any, names: tuple[str, ...] = ()) -> list[tuple[str, float]]:
-    """Elasticities as a flat list, the largest in size first: what a bar plot shows.
+    """Elasticities as a flat list, the largest in size first, as for a bar plot.
 
     Args:
-        elasticities: what `elasticity` returned.
+        elasticities: result of `elasticity`.
         names: names of the arguments, where it was a tuple.
 
     Returns:
@@ -98,13 +97,13 @@ def _step(key: Any) -> str:
 
 @dataclass(frozen=True)
 class Improvement:
-    """What a better chip or network buys.
+    """Gain from a better chip or network.
 
     Attributes:
-        what: the quantity that is better by the share asked for.
-        same_plan: step time saved with the plan as it is [1].
+        what: name of the improved quantity.
+        same_plan: step time saved with the old plan [1].
         new_plan: step time saved with the best plan for the better cluster [1].
-        choice: that plan.
+        choice: the new plan.
     """
 
     what: str
@@ -148,17 +147,17 @@ def improvements(
     levels: Mapping[str, str | None] | None = None,
     **options: Any,
 ) -> list[Improvement]:
-    """What a tenth more of each rate, or a tenth less of each latency, buys: with the plan as it is and with a new one.
+    """Gains from a tenth more of each rate, or a tenth less of each latency, with the old plan and with a new one.
 
-    The number of chips stays. The difference of the two columns is what choosing the plan again adds: small for rates
+    The number of chips stays. The difference of the two gains is due to choosing the plan again: small for rates
     and latencies (envelope theorem), everything for the memory capacity.
 
     Args:
         model: the transformer.
-        cluster: chips and network as they are.
+        cluster: chips and network without improvement.
         global_batch_size_seqs: B [sequence].
         share: how much more [1].
-        fit: a fit, or its name or file.
+        fit: a fit, or the name or file of a fit.
         levels: framework, gpu and so on of the run, whose fitted effects apply.
         options: of `best_plan`.
 
@@ -188,7 +187,7 @@ def _seconds(model: Transformer, plan: Plan, cluster: Cluster, samples: Coeffici
 
 def sampled_seconds(model: Transformer, plan: Plan, cluster: Cluster, samples: Coefficients) -> np.ndarray:
     """Step time of one plan under each sample of the coefficients [s], [sample]."""
-    return np.asarray(_seconds(*as_arrays((model, plan, cluster, samples))))
+    return np.asarray(_seconds(*host_arrays((model, plan, cluster, samples))))
 
 
 def choice_probability(choice: PlanChoice, model: Transformer, cluster: Cluster, samples: Coefficients) -> np.ndarray:

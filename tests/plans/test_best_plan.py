@@ -15,8 +15,10 @@ from jaxscale.models import model
 from jaxscale.plan.plan import Plan
 from jaxscale.plan.rules import violations
 from jaxscale.plans import score
-from jaxscale.plans.best_plan import best_plan, rank
+from jaxscale.plans.best_plan import best_plan, every_plan
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains
+from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.reasons import alternatives
 from jaxscale.plans.score import Scores, score_plans
 from jaxscale.step import step_time
@@ -102,7 +104,8 @@ def test_ranked_in_order(choice):
 
 def test_equally_fast_plans_are_ranked_by_memory():
     scores = Scores(np.asarray([2.0, 1.0, 1.0, 0.5]), np.asarray([1.0, 3.0, 2.0, 9.0]))
-    assert rank(scores, scores.memory < 9.0).tolist() == [2, 1, 0]
+    table = enumerate_plans(LLAMA, 32, 256, PlanSpace(tp=(1,), pp=(1,), cp=(1,)))
+    assert FoundPlans(table, scores, 8.0, 4).ranked().tolist() == [2, 1, 0]
 
 
 def test_alternatives_differ_in_one_decision(choice):
@@ -118,10 +121,10 @@ def test_alternatives_differ_in_one_decision(choice):
 def test_a_plan_that_turns_to_fsdp_shards_over_all_replicas():
     """One decision and not two: a shard group of one rank would shard nothing."""
     shape, chips = model("llama3-8b"), cluster("h100-80gb", 64)
-    table = enumerate_plans(shape, 64, 256, PlanSpace(zero_stage=(2, 3), tp=(1,), pp=(1,), cp=(1,)))
-    scores = score_plans(shape, table, chips, COEFFICIENTS)
-    best = int(np.flatnonzero(table.columns["zero_stage"] == 2)[0])
-    (turned,) = [one for one in alternatives(table, scores, best, np.inf) if one.decision == "zero_stage"]
+    task = PlanTask(shape, chips, 256, COEFFICIENTS, np.inf)
+    found = every_plan(task, PlanSpace(zero_stage=(2, 3), tp=(1,), pp=(1,), cp=(1,)))
+    best = int(np.flatnonzero(found.table.columns["zero_stage"] == 2)[0])
+    (turned,) = [one for one in alternatives(found, best) if one.decision == "zero_stage"]
     assert turned.after == 3 and turned.memory_change < 0.0
 
 

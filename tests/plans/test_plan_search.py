@@ -17,9 +17,9 @@ from jaxscale.models import model
 from jaxscale.optimise.batches import Problems
 from jaxscale.plan.rules import violations
 from jaxscale.plans.best_plan import best_plan
-from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanSetting
+from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanProblem, PlanTask
 from jaxscale.plans.relaxation import FAMILIES
-from jaxscale.plans.relaxed_search import PlanProblem, relax_plans, search_plans
+from jaxscale.plans.relaxed_search import relax_plans, search_plans
 
 COEFFICIENTS = prior_medians()
 CASES = (
@@ -30,10 +30,10 @@ CASES = (
 )
 
 
-def problem(name: str, gpu: str, n_chips: int, batch: int) -> PlanProblem:
+def problem(name: str, gpu: str, n_chips: int, batch: int) -> PlanTask:
     machine = cluster(gpu, n_chips)
     limit = memory_limit(float(machine.chip.hbm_bytes), load_fit("prior").memory_limit({}), 0.1)
-    return PlanProblem(model(name), machine, batch, COEFFICIENTS, limit)
+    return PlanTask(model(name), machine, batch, COEFFICIENTS, limit)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_search_finds_the_best_of_all_plans(found, index):
     name, gpu, n_chips, batch = CASES[index]
     best = best_plan(model(name), cluster(gpu, n_chips), batch, fit="prior", exhaustive=True)
     answer = found[index]
-    assert answer.fits and answer.scores.memory[answer.best] <= best.memory_limit
+    assert answer.fits[answer.best] and answer.scores.memory[answer.best] <= best.memory_limit
     plan = answer.table.plan(answer.best)
     assert violations(model(name), plan, n_chips) == []
     assert plan.global_batch_size_seqs == batch
@@ -80,10 +80,10 @@ def test_slsqp_agrees(found, monkeypatch):
 
 def test_slopes_equal_differences():
     case = problem(*CASES[1])
-    setting = PlanSetting(case.model, case.cluster, case.coefficients, case.batch, FAMILIES[1])
+    continuous = PlanProblem(case.model, case.cluster, case.coefficients, case.batch, FAMILIES[1])
     point, step = np.full((1, len(PLAN_COORDINATES)), 0.4), 1e-6
-    _, slopes = Problems.of([setting]).jacobian(point, range(3))
-    many = Problems.of([setting] * len(PLAN_COORDINATES))
+    _, slopes = Problems.of([continuous]).jacobian(point, range(3))
+    many = Problems.of([continuous] * len(PLAN_COORDINATES))
     ahead, behind = (many.values(point + sign * step * np.eye(len(PLAN_COORDINATES))) for sign in (1, -1))
     np.testing.assert_allclose(slopes[0].T, (ahead - behind) / (2.0 * step), rtol=1e-5, atol=1e-6)
 
@@ -102,7 +102,7 @@ def test_best_plan_by_gradient_says_so():
 def test_where_nothing_fits_the_answer_says_so():
     tight = problem(*CASES[0])._replace(memory_limit=1e8)
     (answer,) = search_plans([tight])
-    assert not answer.fits
+    assert not answer.fits.any()
     small = cluster("a100-80gb", 64)
     small = dataclasses.replace(small, chip=dataclasses.replace(small.chip, hbm_bytes=2e9))
     with pytest.raises(InputError, match="no plan fits in memory"):

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxscale._arrays import host_arrays
 from jaxscale._compile import filter_jit
 from jaxscale.calibration.coefficients import prior_medians, priors
 from jaxscale.errors import InputError
@@ -14,7 +15,6 @@ from jaxscale.models import model
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.enumerate import PlanSpace
-from jaxscale.plans.score import as_arrays
 from jaxscale.plans.sensitivity import choice_probability, elasticity, improvements, named_elasticities
 from jaxscale.step import step_time
 
@@ -61,7 +61,7 @@ def test_same_structure(elasticities):
 
 
 def test_equals_finite_differences(elasticities):
-    run, arguments = filter_jit(total), as_arrays(ARGUMENTS)
+    run, arguments = filter_jit(total), host_arrays(ARGUMENTS)
     for pick in (
         lambda a: a[0].d_ff,
         lambda a: a[2].chip.hbm_bandwidth,

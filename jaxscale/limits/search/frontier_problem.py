@@ -44,6 +44,11 @@ class FrontierProblem(NamedTuple):
     log_deadline: Array
     chip_weight: Array
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of the log quantity: the batch's time."""
+        return ("time",)
+
     def log_quantities(self, point: Float[Array, " 8"]) -> Float[Array, " 1"]:
         """Ln t of the smooth model at a point [s]."""
         overlap = SmoothOverlap(self.scenario.overlap_exponent)
