@@ -51,7 +51,7 @@ def synthetic_columns(n_rows: int, seed: int = 0) -> dict[str, np.ndarray]:
     n_gpus, batch = tp * pp * cp * dp, micro * count * dp
     peak = np.asarray([hardware[chip].numbers["peak_tflops_bf16"] * 1e12 for chip in chips])
     flops = 72.0 * layers * width**2 * batch * seq_len
-    step = flops / (EFFICIENCY * peak * n_gpus) * np.exp(0.3 * generator.standard_normal(n_rows))
+    step = flops / (EFFICIENCY * peak * n_gpus) * np.exp(0.1 * generator.standard_normal(n_rows))
     numbers = {"seq_len": seq_len, "n_gpus": n_gpus, "tp": tp, "pp": pp, "cp": cp, "dp": dp, "vpp": np.ones(n_rows)}
     numbers |= {
         "zero_stage": draw(0, 1, 3),
