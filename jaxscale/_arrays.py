@@ -52,7 +52,7 @@ def as_arrays(tree: Tree) -> Tree:
     return jax.tree.map(jnp.asarray, tree)
 
 
-def host_arrays(tree: Tree) -> Tree:
+def host_arrays(tree: Any) -> Any:
     """The same tree with numpy arrays of the default precision: a number and an array then share one compilation.
 
     Work of the host between compiled programs uses numpy, since each eager operation of JAX compiles a small program.

@@ -37,7 +37,7 @@ class PublicFace(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """Public names, and what the package has loaded."""
+        """Public names and loaded modules."""
         return sorted({*self.__all__, *super().__dir__()})
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.core
 from jax.experimental import serialize_executable
 from jax.stages import Compiled
 
@@ -28,7 +29,7 @@ from jaxscale.errors import InputError
 from jaxscale.files import write_whole
 
 MOST_FOLDERS = 4
-"""States of the package whose programs are kept: the present one and those used last [1]."""
+"""States of the package with kept programs: the present state and the states used last [1]."""
 
 
 class Output(NamedTuple):
@@ -50,7 +51,7 @@ class Program(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a function, its arrays and all else told apart.
+    """A call of a function, with arrays apart from all other arguments.
 
     Attributes:
         function: function of a module.
@@ -65,7 +66,7 @@ class Call(NamedTuple):
     arrays: list[Any]
 
     def signature(self) -> Hashable:
-        """All that decides which program serves the call: equal for calls of one program."""
+        """Signature of the call, equal for calls that one program serves."""
         # Weak types decide the precision of what is computed with them.
         shapes = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in self.arrays)
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
@@ -91,7 +92,7 @@ def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: 
 
 
 class ProgramStore:
-    """Programs of a folder, and those that this process has loaded."""
+    """Programs of a folder, and programs loaded by this process."""
 
     def __init__(self, folder: Path):
         """Keep programs below a folder."""

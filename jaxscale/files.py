@@ -30,7 +30,7 @@ def check_writable(path: str | Path, *read: str | Path | None) -> Path:
 
 
 def _target(path: Path) -> Path:
-    """What is to be written: a link stays one, and the file that it points to is replaced."""
+    """Target of a write: a link stays one, and the file that it points to is replaced."""
     return path.resolve() if _exists(path) and path.is_symlink() else path
 
 

@@ -35,7 +35,7 @@ _TEMPERATURE = 1e-3
 
 
 def layer_time_of(network: str, source: str = "auto", per_shape: bool = True) -> tuple[AbstractLayerTime, str]:
-    """Layer time of a network and where it comes from.
+    """Layer times of a network, measured or analytical, and their source.
 
     Args:
         network: name or alias.

@@ -21,7 +21,7 @@ def multiplexing_table() -> dict[str, Any]:
 
 
 class Interference(eqx.Module):
-    """What sharing costs both jobs; every field is a float leaf.
+    """Losses of foreground and background jobs that share GPUs; every field is a float leaf.
 
     Attributes:
         foreground_slowdown: relative growth of every foreground step next to background work [1].

@@ -69,11 +69,11 @@ def survey_splits(
     """
     splits_of(n_gpus, 1)
     rank = network.extent.shape[1]
-    found = []
+    splits = []
     for exponent in range(n_gpus.bit_length()):
         pieces, groups = 2**exponent, n_gpus // 2**exponent
         parts = jnp.asarray(splits_of(pieces, rank), jnp.result_type(float))
         sizes = jnp.asarray(groups, parts.dtype), jnp.asarray(batch, parts.dtype)
         step = _compiled(network, parts, *sizes, machine, coefficients, device, regime)
-        found.append(Split(pieces, groups, step, bool(groups <= batch and step.memory <= memory)))
-    return found
+        splits.append(Split(pieces, groups, step, bool(groups <= batch and step.memory <= memory)))
+    return splits

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and the check of those that count."""
+"""Arguments that several commands share, and the check of counts."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,7 @@ LARGEST_COUNT = 10**10
 
 
 def checked_count(flag: str, value: int) -> int:
-    """A number of things as it was given.
+    """A count, checked.
 
     Raises:
         InputError: below one, or beyond anything there could be; names the flag.

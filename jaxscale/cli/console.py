@@ -1,4 +1,4 @@
-"""What the commands print: results on stdout; progress, messages and refusals on stderr."""
+"""Output of the commands: results on stdout; progress, messages and refusals on stderr."""
 
 import json
 import math

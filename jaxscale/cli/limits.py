@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LimitsCommand:
-    """Utilisation against training compute, where it falls, the wall, and what they depend on."""
+    """Utilisation against training compute, its thresholds and the wall, and their elasticities."""
 
     gpu: Annotated[
         str | None, tyro.conf.arg(metavar="ID", help="chip in place of the scenarios' own; see `jaxscale hardware`")
@@ -59,10 +59,10 @@ class LimitsCommand:
             raise InputError(f"--fit {self.fit}: the data-movement model takes no fit; expected --model transformer")
         sizes = curve_sizes(self.lowest, self.highest)
         hardware = js.load_hardware(self.hardware)
-        known = load_scenarios(self.scenarios, hardware)
-        chosen = {name: scenario_named(name, known) for name in self.scenario or ("default",)}
+        library = load_scenarios(self.scenarios, hardware)
+        chosen = {name: scenario_named(name, library) for name in self.scenario or ("default",)}
         if self.gpu is not None:
-            chosen = {name: on_chip(found, hardware[self.gpu]) for name, found in chosen.items()}
+            chosen = {name: on_chip(one, hardware[self.gpu]) for name, one in chosen.items()}
         if self.plot is not None:
             check_writable(self.plot)
         if self.model == "transformer":
@@ -76,21 +76,24 @@ class LimitsCommand:
         from jaxscale.limits.scenario_library import scenario_descriptions
         from jaxscale.limits.study import study
 
-        found = study(chosen, sizes)
+        studied = study(chosen, sizes)
         if self.plot is not None:
             bands = {name: band(sizes, one) for name, one in chosen.items()}
-            self._draw(sizes, dict(zip(found.names, found.utilisation, strict=True)), bands)
+            self._draw(sizes, dict(zip(studied.names, studied.utilisation, strict=True)), bands)
         if self.json:
-            self._emit(found.to_json())
+            self._emit(studied.to_json())
             return
-        said = scenario_descriptions(self.scenarios)
+        descriptions = scenario_descriptions(self.scenarios)
         if self.gpu is not None:
-            said = {name: f"on {self.gpu} instead; else {said.get(name, 'as its file says')}" for name in found.names}
-        print_result(threshold_table(found, said))
+            descriptions = {
+                name: f"on {self.gpu} instead; else {descriptions.get(name, 'as its file says')}"
+                for name in studied.names
+            }
+        print_result(threshold_table(studied, descriptions))
         print_result("")
-        print_result(elasticity_table(found))
-        if not found.certified.all():
-            say(f"{(~found.certified).sum()} of {found.certified.size} points are not certified optima")
+        print_result(elasticity_table(studied))
+        if not studied.certified.all():
+            say(f"{(~studied.certified).sum()} of {studied.certified.size} points are not certified optima")
 
     def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
         import jaxscale as js
@@ -105,13 +108,15 @@ class LimitsCommand:
                 f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "
                 f"overlap are those of {gpu} and of the fit"
             )
-        found = {name: transformer_curve(sizes, gpu, laws, fit=fit, hardware=hardware) for name, laws in chosen.items()}
+        curves = {
+            name: transformer_curve(sizes, gpu, laws, fit=fit, hardware=hardware) for name, laws in chosen.items()
+        }
         if self.plot is not None:
-            self._draw(sizes, {f"{name}, {gpu}": curve.utilisation for name, curve in found.items()})
+            self._draw(sizes, {f"{name}, {gpu}": curve.utilisation for name, curve in curves.items()})
         if self.json:
-            self._emit([curve.to_json(name, gpu) for name, curve in found.items()])
+            self._emit([curve.to_json(name, gpu) for name, curve in curves.items()])
             return
-        print_result(transformer_table(found))
+        print_result(transformer_table(curves))
 
     def _draw(
         self, sizes: "np.ndarray", curves: "dict[str, np.ndarray]", bands: "dict[str, Any] | None" = None

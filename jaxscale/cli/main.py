@@ -98,12 +98,12 @@ def parse(arguments: Sequence[str]) -> AnyCommand | None:
 
 def one_line(box: str) -> str:
     """The message of tyro's boxed refusal, without the box, the help text and the line breaks."""
-    said: list[str] = []
+    lines: list[str] = []
     for line in box.splitlines()[1:]:  # the first line is the title of the box
         text = line.strip("│╰╯ ")
         is_rule = not text.strip("─- ")
-        if is_rule and said or text.startswith(("Available subcommands", "Arguments are applied")):
+        if is_rule and lines or text.startswith(("Available subcommands", "Arguments are applied")):
             break
         if not is_rule:
-            said.append(text)
-    return " ".join(said) or "the arguments are not valid"
+            lines.append(text)
+    return " ".join(lines) or "the arguments are not valid"

@@ -106,14 +106,14 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
     """
     from jaxscale.runs.defaults import known_frameworks
 
-    known = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
+    frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
     if name is None:
         return dict(fitted.own).get("framework")
-    if name in known:
+    if name in frameworks:
         return name
-    if name.lower() in known:
+    if name.lower() in frameworks:
         return name.lower()
-    raise InputError(f"--framework = {name!r} is unknown; expected one of {', '.join(sorted(known))}")
+    raise InputError(f"--framework = {name!r} is unknown; expected one of {', '.join(sorted(frameworks))}")
 
 
 def fitted_frameworks(fitted: "Fit") -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs tables as the commands read and write them."""
+"""Reading of runs tables and writing of predictions for the commands."""
 
 import math
 from pathlib import Path
@@ -45,7 +45,7 @@ def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
 
 
 def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
-    """What `predict --out` adds to each row, by column; None where a row gets no prediction."""
+    """Columns that `predict --out` adds to each row; None where a row gets no prediction."""
     columns = _columns(prediction)
     return [
         {name: None if _cell(value) == "" else value for name, value in zip(columns, values, strict=True)}

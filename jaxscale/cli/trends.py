@@ -80,17 +80,17 @@ class TrendsCommand:
             power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
             **changes,
         )
-        found = report.trend(setup, layout, batch, n, self.least_return)
-        if short := report.memory_line(setup, found):
+        trend = report.trend(setup, layout, batch, n, self.least_return)
+        if short := report.memory_line(setup, trend):
             say(short)
         if self.plot is not None:
-            write_whole(self.plot, png(report.trends_figure(found)))
+            write_whole(self.plot, png(report.trends_figure(trend)))
             say(f"figure: {self.plot}")
         if self.json:
-            emit_json(report.document(found))
+            emit_json(report.document(trend))
             return
-        print_result(report.trend_table(found))
-        print_result(report.last_chip_line(found))
+        print_result(report.trend_table(trend))
+        print_result(report.last_chip_line(trend))
 
     def _layout(self) -> "ParallelLayout":
         from jaxscale.trends.layout import UNLIMITED, ParallelLayout

@@ -38,8 +38,8 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) 
     # Each draw comes with its opposite, so that the mean of the draws is that of the assumptions.
     draws = zip(uncertainties().items(), np.concatenate([half, -half]).T, strict=True)
     drawn = {name: getattr(scenario, name) * np.exp(spread * column) for (name, spread), column in draws}
-    found = np.asarray(survey(training_flop, repeated(scenario, drawn)).utilisation)
-    low, high = np.quantile(found, [0.05, 0.95], axis=0)
+    drawn_utilisation = np.asarray(survey(training_flop, repeated(scenario, drawn)).utilisation)
+    low, high = np.quantile(drawn_utilisation, [0.05, 0.95], axis=0)
     return low, high
 
 

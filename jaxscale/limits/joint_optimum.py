@@ -27,7 +27,7 @@ DEPTH_RANGE = (np.log(0.02), np.log(5.0))
 """Factors that are tried, natural logarithms [1]."""
 
 MOST_EXTRA = 20.0
-"""Largest ln q that is told from larger ones: no such design is ever best [1]."""
+"""Largest ln q, at which larger ones are cut off: no design of so many tokens is ever best [1]."""
 
 N_TRIED = 7
 """Factors of each kind in a round [1]."""
@@ -59,7 +59,7 @@ class JointOptimum:
 
 @dataclass(frozen=True)
 class TokenPrice:
-    """What other batches and depths cost in tokens.
+    """Price of other batches and depths in tokens.
 
     Attributes:
         overhead: o, extra tokens of the law's own batch [1].
@@ -105,9 +105,9 @@ def joint_optimum(
         """Ln of the useful utilisation, minus infinity where no plan ends in time [size, trial]."""
         extra = price.log_extra(log_batch, log_depth, log_aspect[:, None])
         changed = _changed(scenario, extra, log_batch, log_depth)
-        found = survey_logs((log_flop[:, None] + extra).reshape(-1, 1), changed)
+        plans = survey_logs((log_flop[:, None] + extra).reshape(-1, 1), changed)
         with np.errstate(divide="ignore"):
-            return np.log(np.asarray(found.utilisation)).reshape(extra.shape) - extra
+            return np.log(np.asarray(plans.utilisation)).reshape(extra.shape) - extra
 
     batch, depth = np.zeros_like(log_flop), np.zeros_like(log_flop)
     best = fixed = values(batch[:, None], depth[:, None])[:, 0]
@@ -117,12 +117,12 @@ def joint_optimum(
     for _ in range(N_ROUNDS):
         tried = [np.clip(at[:, None] + width * steps, *box) for at, width, box in _axes(middle, reach)]
         pairs = np.repeat(tried[0], N_TRIED, axis=1), np.tile(tried[1], (1, N_TRIED))
-        found = values(*pairs)
-        top = np.argmax(found, axis=1)[:, None]
-        gain = np.take_along_axis(found, top, 1)[:, 0] > best
+        tried_values = values(*pairs)
+        top = np.argmax(tried_values, axis=1)[:, None]
+        gain = np.take_along_axis(tried_values, top, 1)[:, 0] > best
         batch = np.where(gain, np.take_along_axis(pairs[0], top, 1)[:, 0], batch)
         depth = np.where(gain, np.take_along_axis(pairs[1], top, 1)[:, 0], depth)
-        best = np.maximum(best, found.max(axis=1))
+        best = np.maximum(best, tried_values.max(axis=1))
         middle, reach = [batch, depth], [width / 3.0 for width in reach]
     extra = price.log_extra(batch, depth, log_aspect)
     factors = (np.exp(part) for part in (best, fixed, batch, depth, extra))

@@ -95,7 +95,7 @@ def number_between(where: str, name: str, value: Any, low: float, high: float, e
 
 
 def valid_range(name: str) -> str:
-    """What a field may be, in words."""
+    """Valid values of a field, in words."""
     low = "a number of at least 1" if name in AT_LEAST_ONE else "a number above 0"
     low = "a number of at least 0" if name in AT_LEAST_ZERO else low
     return f"{low} and at most 1" if name in AT_MOST_ONE else low
@@ -146,7 +146,7 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
     hardware = hardware or load_hardware()
     shipped = tables()
     default = _fields("limits.toml: default", shipped["default"], hardware)
-    found = {"default": FrontierScenario(**default)}
+    library = {"default": FrontierScenario(**default)}
     sources = [("limits.toml", shipped["scenarios"])]
     if path is not None:
         own = read_toml(Path(path)).get("scenarios")
@@ -160,12 +160,12 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
                 raise InputError(f"{where} must be a table of fields")
             fields = {**default, **_fields(where, table, hardware)}
             years = number_between(where, "years", table.get("years", 0.0), -50.0, 50.0, "a number from -50 to 50")
-            found[name] = FrontierScenario(**evolve(fields, years))
-    return found
+            library[name] = FrontierScenario(**evolve(fields, years))
+    return library
 
 
 def scenario_descriptions(path: str | Path | None = None) -> dict[str, str]:
-    """What each scenario assumes, in words, by name."""
+    """Descriptions of the scenarios, by name."""
     own = {} if path is None else read_toml(Path(path)).get("scenarios", {})
     named = {**tables()["scenarios"], **own}
     first = {"default": str(tables()["default"].get("description", "default"))}
@@ -186,10 +186,10 @@ def scenario(name: str = "default", *, gpu: str | None = None, **changes: float 
     Raises:
         InputError: unknown name, chip or field, or a number out of range.
     """
-    found = scenario_named(name, load_scenarios())
+    named = scenario_named(name, load_scenarios())
     if gpu is not None:
-        found = on_chip(found, load_hardware()[gpu])
-    return dataclasses.replace(found, **_fields("scenario", changes, load_hardware()))
+        named = on_chip(named, load_hardware()[gpu])
+    return dataclasses.replace(named, **_fields("scenario", changes, load_hardware()))
 
 
 def on_chip(scenario: FrontierScenario, entry: ChipEntry) -> FrontierScenario:
@@ -197,12 +197,12 @@ def on_chip(scenario: FrontierScenario, entry: ChipEntry) -> FrontierScenario:
     return dataclasses.replace(scenario, **chip_fields(entry))
 
 
-def scenario_named(name: str, known: Mapping[str, FrontierScenario]) -> FrontierScenario:
+def scenario_named(name: str, library: Mapping[str, FrontierScenario]) -> FrontierScenario:
     """A scenario by name.
 
     Raises:
         InputError: unknown name; names the closest ones.
     """
-    if name not in known:
-        raise InputError(f"scenario {name!r} is not known; {nearest(name, known)}")
-    return known[name]
+    if name not in library:
+        raise InputError(f"scenario {name!r} is not known; {nearest(name, library)}")
+    return library[name]

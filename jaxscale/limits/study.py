@@ -76,12 +76,12 @@ def study(scenarios: Mapping[str, FrontierScenario], training_flop: Sequence[flo
         The study.
     """
     sizes = np.asarray(training_flop, float)
-    found = survey(sizes, stack_scenarios(list(scenarios.values())))
+    plans = survey(sizes, stack_scenarios(list(scenarios.values())))
     return Study(
         tuple(scenarios),
         sizes,
-        np.asarray(found.utilisation),
-        np.asarray(found.certified),
-        np.exp(np.asarray(found.degrees.groups).sum(axis=-1)),
+        np.asarray(plans.utilisation),
+        np.asarray(plans.certified),
+        np.exp(np.asarray(plans.degrees.groups).sum(axis=-1)),
         thresholds(list(scenarios.values())),
     )

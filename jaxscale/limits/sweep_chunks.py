@@ -61,13 +61,13 @@ def evaluate_plan(spec: SweepSpec, point: Columns) -> Columns:
 def evaluate_best_plans(spec: SweepSpec, points: Columns) -> Columns:
     """Utilisation, chips and certificate of the best relaxed plan of every point."""
     problems = jax.vmap(lambda point: utilisation_problem(jnp.log(point[SIZE]), _scenario(spec, point)))(points)
-    found = relaxed_plans(problems, jnp.ones(points[SIZE].shape, bool))
+    plans = relaxed_plans(problems, jnp.ones(points[SIZE].shape, bool))
     return {
-        "utilisation": found.utilisation,
-        "batch_time": jnp.exp(found.log_time),
-        "log_chips": jnp.sum(found.degrees.groups, axis=-1),
-        "feasible": found.feasible,
-        "residual": found.residual,
+        "utilisation": plans.utilisation,
+        "batch_time": jnp.exp(plans.log_time),
+        "log_chips": jnp.sum(plans.degrees.groups, axis=-1),
+        "feasible": plans.feasible,
+        "residual": plans.residual,
     }
 
 
@@ -84,8 +84,8 @@ def evaluator(spec: SweepSpec, devices: Iterable[Any]) -> Callable[[int], dict[s
         if spec.plan is not None:
             return jax.vmap(lambda point: evaluate_plan(spec, point))(columns)
         parts = jax.tree.map(lambda column: column.reshape(-1, side_by_side), columns)
-        found = jax.lax.map(lambda points: evaluate_best_plans(spec, points), parts)
-        return jax.tree.map(lambda column: column.reshape(-1), found)
+        plans = jax.lax.map(lambda points: evaluate_best_plans(spec, points), parts)
+        return jax.tree.map(lambda column: column.reshape(-1), plans)
 
     spread = jax.shard_map(
         on_device, mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec(AXIS), check_vma=False
@@ -140,7 +140,7 @@ def prepare(spec: SweepSpec, folder: str | Path, resume: bool) -> list[int]:
 
 
 def clear_leftovers(folder: str | Path) -> None:
-    """Remove what a kill in the middle of a file left; not while another process writes there."""
+    """Remove temporary files of a sweep that was killed; not while another process writes there."""
     for leftover in Path(folder).glob(".chunk-*.npz"):
         leftover.unlink()
 

@@ -1,4 +1,4 @@
-"""What a sweep evaluates: axes over assumptions, training compute and plan degrees, read from TOML.
+"""Specification of a sweep: axes over assumptions, training compute and plan degrees, read from TOML.
 
 ```toml
 scenario = "default"          # where the fields without an axis come from
@@ -77,10 +77,10 @@ class SweepSpec:
     def columns(self, index: int) -> dict[str, np.ndarray]:
         """Values of every axis at the points of one chunk [point]."""
         first = index * self.chunk
-        rest = np.arange(first, min(first + self.chunk, self.n_points))
+        index_left = np.arange(first, min(first + self.chunk, self.n_points))
         columns: dict[str, np.ndarray] = {}
         for name, values in reversed(list(self.axes.items())):
-            rest, position = np.divmod(rest, len(values))
+            index_left, position = np.divmod(index_left, len(values))
             columns[name] = values[position]
         return columns
 
@@ -143,9 +143,9 @@ def _degree(where: str, name: str, value: Any) -> float:
 
 def _axis(where: str, name: str, axis: Any) -> np.ndarray:
     """Values of one axis: listed, or evenly spread over a logarithmic scale."""
-    known = (SIZE, *FIELDS, *PLAN_DEGREES)
-    if name not in known:
-        raise InputError(f"{where}: not a field, a degree or {SIZE}; {nearest(name, known)}")
+    names = (SIZE, *FIELDS, *PLAN_DEGREES)
+    if name not in names:
+        raise InputError(f"{where}: not a field, a degree or {SIZE}; {nearest(name, names)}")
     if not isinstance(axis, dict) or not ({"from", "to", "n"} == set(axis) or {"values"} == set(axis)):
         raise InputError(f"{where}: expected either from, to and n, or values")
     if "values" in axis:

@@ -64,7 +64,9 @@ class Thresholds(NamedTuple):
 
 
 def log_value(log_flop: Array, scenario: FrontierScenario, optimum: Optimum, speed: Array) -> Array:
-    """Ln U* or, for the fastest batch, room for it: ln of the longest batch over the fastest; differentiable [1].
+    """Logarithm of the utilisation U* or, for the fastest batch, room in the deadline; differentiable [1].
+
+    The room is the logarithm of the longest batch over the fastest one.
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
@@ -101,12 +103,12 @@ def _log_step_limits(log_flop: Array, scenarios: FrontierScenario) -> Array:
     return jax.vmap(sizes)(log_flop, scenarios)
 
 
-def _values(found: PlanResult, log_flop: np.ndarray, scenarios: FrontierScenario, speed: np.ndarray) -> np.ndarray:
+def _values(plans: PlanResult, log_flop: np.ndarray, scenarios: FrontierScenario, speed: np.ndarray) -> np.ndarray:
     """Ln U*, minus infinity where infeasible; or room for the fastest batch."""
     with np.errstate(divide="ignore"):
-        shares = np.log(np.asarray(found.utilisation))
+        shares = np.log(np.asarray(plans.utilisation))
     limit = _log_step_limits(host_arrays(log_flop), scenarios)
-    return np.where(speed, np.asarray(limit) - np.asarray(found.log_time), shares)
+    return np.where(speed, np.asarray(limit) - np.asarray(plans.log_time), shares)
 
 
 class _Brackets:
@@ -165,10 +167,10 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
     speed = np.broadcast_to(np.asarray([*(name == "wall" for name in NAMES), False]), ends.shape)
     padded = np.pad(ends, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
     kinds = np.pad(speed, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
-    found = survey_logs(padded, stacked, kinds)
-    optima: Optimum = jax.tree.map(lambda leaf: leaf[:, : ends.shape[1]], found.optimum)
+    plans = survey_logs(padded, stacked, kinds)
+    optima: Optimum = jax.tree.map(lambda leaf: leaf[:, : ends.shape[1]], plans.optimum)
     along, fields = slopes(host_arrays(ends), stacked, optima, speed)
-    values = _values(found, padded, stacked, kinds)[:, : ends.shape[1]]
+    values = _values(plans, padded, stacked, kinds)[:, : ends.shape[1]]
     # One Newton step from the bracket's left end to the root.
     # Without a root, or without any feasible plan, there is no step.
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -50,7 +50,7 @@ OOM = 0.1
 
 @dataclass(frozen=True)
 class TransformerDesign:
-    """What is trained at one training compute.
+    """Transformer, batch and deadline of one training compute.
 
     Attributes:
         model: the transformer.
@@ -196,7 +196,7 @@ def _best(
     peak = float(one.chip.peak("bf16"))
     limit = memory_limit(float(one.chip.hbm_bytes), usable, OOM)
     least = math.ceil(math.log2(max(wanted.flop / (peak * wanted.deadline), 1.0)))
-    found = (0.0, math.nan, 0.0, 0.0, 0.0)
+    best = (0.0, math.nan, 0.0, 0.0, 0.0)
     for n_chips in (2.0 ** (least + k) for k in range(DOUBLINGS)):
         table = enumerate_plans(wanted.model, n_chips, wanted.batch, within_domains(plan_space(n_chips), one))
         if not len(table):
@@ -205,6 +205,6 @@ def _best(
         allowed = (scores.memory <= limit) & (scores.step_time <= wanted.deadline)
         row = int(np.argmin(np.where(allowed, scores.step_time, np.inf)))
         share = wanted.flop / (n_chips * peak * float(scores.step_time[row]))
-        if allowed[row] and share > found[0]:
-            found = (share, n_chips, *(float(table.columns[name][row]) for name in ("tp", "pp", "dp")))
-    return found
+        if allowed[row] and share > best[0]:
+            best = (share, n_chips, *(float(table.columns[name][row]) for name in ("tp", "pp", "dp")))
+    return best

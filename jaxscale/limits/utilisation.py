@@ -17,13 +17,13 @@ def _utilisation(training_flop: Array, scenario: FrontierScenario) -> Array:
     log_flop = jnp.log(training_flop.reshape(-1))
     fixed, frozen = jax.lax.stop_gradient((log_flop, scenario))
     all_of_them = jnp.ones(log_flop.shape, bool)
-    found = jax.lax.stop_gradient(
+    plans = jax.lax.stop_gradient(
         relaxed_plans(jax.vmap(lambda size: utilisation_problem(size, frozen))(fixed), all_of_them)
     )
     # The Lagrangian at the optimum has the optimum's value and, by the envelope theorem, its slopes.
     values = jax.vmap(lambda size, optimum: log_value(size, scenario, optimum, jnp.asarray(False)))
-    shares = jnp.exp(values(log_flop, found.optimum))
-    return jnp.where(found.feasible, shares, 0.0).reshape(training_flop.shape)
+    shares = jnp.exp(values(log_flop, plans.optimum))
+    return jnp.where(plans.feasible, shares, 0.0).reshape(training_flop.shape)
 
 
 def utilisation(training_flop: Float[ArrayLike, "*size"], scenario: FrontierScenario) -> Float[Array, "*size"]:

@@ -31,7 +31,7 @@ def burst_layers(document: Mapping[str, Any]) -> Table:
 
 
 def burst_comparison(document: Mapping[str, Any]) -> Table:
-    """One iteration in bursts against one GPU and data parallelism, and what background jobs add to the cluster."""
+    """One iteration in bursts against one GPU and data parallelism, and the gain of background jobs."""
     alone, shared = document["data_parallel"], document["multiplexing"]
     one = document["single_gpu_time_s"]
     plans = {"in bursts": document["burst"], "released planner": document["released_planner"], "data parallel": alone}

@@ -46,14 +46,14 @@ def fit_report(result: FitResult, title: str) -> Report:
 def add_errors(report: Report, result: FitResult) -> None:
     """Predicted against measured times, and errors by column and level."""
     if np.isfinite(result.held_out).any():
-        heading, said = "Predictions of runs that the fit has not seen", "Each run's group was left out of its fit."
+        heading, note = "Predictions of runs that the fit has not seen", "Each run's group was left out of its fit."
     else:
-        heading, said = "Predictions of the fitted runs", "In sample."
+        heading, note = "Predictions of the fitted runs", "In sample."
     report.heading(heading)
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
     sources = result.levels.column("source").tolist()
     figure = predicted_against_measured(measured, measured * np.exp(result.tested), sources)
-    report.figure("predicted_against_measured", figure, f"Predicted against measured step time. {said}")
+    report.figure("predicted_against_measured", figure, f"Predicted against measured step time. {note}")
     columns = varied_columns(result.batch, result.levels)
     if columns:
         figure = residuals_by_column(result.tested, columns)

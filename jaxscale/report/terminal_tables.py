@@ -60,13 +60,13 @@ def chip_list(entries: Iterable[ChipEntry]) -> Table:
 
 
 def chip_numbers(entry: ChipEntry) -> Table:
-    """Every number of a chip, its source, and what stands in for those that are not stated."""
+    """Every number of a chip with its source, or with the fallback of a number that is not stated."""
     rows = []
     for key, value in entry.numbers.items():
         origin = entry.fallbacks.get(key)
-        said = f"not stated: {origin}" if origin is not None else entry.sources.get(key, "stated")
+        origin_text = f"not stated: {origin}" if origin is not None else entry.sources.get(key, "stated")
         shown = "none" if key == "rail_size" and origin is not None else f"{value:g}"
-        rows.append((key, said, shown))
+        rows.append((key, origin_text, shown))
     columns = ("number", "source, or what stands in", "value")
     return make_table(f"{entry.id}: {entry.name}", columns, rows, text=columns[:2])
 
@@ -102,13 +102,13 @@ def _identity(row: "Row") -> tuple[str, ...]:
 
 def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
     time, measured = prediction.step_time[index], prediction.measured[index]
-    known = seconds(measured) if np.isfinite(measured) else "-"
+    measured_text = seconds(measured) if np.isfinite(measured) else "-"
     if not np.isfinite(time):
-        return "-", "-", known, "-", "-", "-"
+        return "-", "-", measured_text, "-", "-", "-"
     interval = f"{rounded_text(prediction.lo[index])} to {rounded_text(prediction.hi[index])} s"
     error = f"{100 * (time / measured - 1):+.1f} %" if np.isfinite(measured) else "-"
     fits = "yes" if prediction.fits[index] else "no"
-    return seconds(time), interval, known, error, rounded_text(prediction.memory[index] / GB), fits
+    return seconds(time), interval, measured_text, error, rounded_text(prediction.memory[index] / GB), fits
 
 
 def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
@@ -177,7 +177,7 @@ DESIGN_ROWS = (
     ("energy_mwh", "energy, MWh", ".4g"),
     ("memory_gb", "memory of a chip, GB", ".3g"),
 )
-"""Rows of the table of a design: key of the document, what it is called, its format."""
+"""Rows of the table of a design: key of the document, label, format."""
 
 PLAN_ROWS = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_size", "n_microbatches")
 
@@ -186,8 +186,8 @@ def shape_choice(document: Mapping[str, Any]) -> Table:
     """The best design beside the continuous optimum, in the form that `shape_report` gives them."""
     relaxed = document["relaxed_optimum"]
     rows = [
-        (said, format(document[key], form), format(relaxed[key], form) if key in relaxed else "-")
-        for key, said, form in DESIGN_ROWS
+        (label, format(document[key], form), format(relaxed[key], form) if key in relaxed else "-")
+        for key, label, form in DESIGN_ROWS
     ]
     rows += [
         (name.replace("_", " "), f"{document['plan'][name]:g}", format(relaxed["plan"][name], ".3g"))

@@ -107,7 +107,7 @@ def best_degrees(
     Returns:
         The degree, how it moves with n, what it gains.
     """
-    arguments = host_arrays((deployments, batch))
+    samples, rule = host_arrays((deployments, batch))
     n = np.asarray(n_chips, float)
     log_chips, (low, high) = np.log(n), np.log(bounds)
     # A replica needs a sequence: t >= n / B.
@@ -116,7 +116,7 @@ def best_degrees(
     def speeds(log_degree: np.ndarray, log_n: np.ndarray) -> np.ndarray:
         """Of trials [sample, point, trial]; every pass has the same shape and so shares one compilation."""
         u, v = host_arrays([leaf.reshape(len(leaf), -1) for leaf in (log_degree, log_n)])
-        return np.asarray(_degree_speeds(*arguments, u, v, field, temperature)).reshape(log_degree.shape)
+        return np.asarray(_degree_speeds(samples, rule, u, v, field, temperature)).reshape(log_degree.shape)
 
     shape = (len(np.asarray(deployments.power_cap)), n.size, SEARCH)
     trials = np.broadcast_to(log_chips[:, None], shape)
@@ -135,9 +135,9 @@ def _search(speeds: Speeds, least: np.ndarray, most: np.ndarray, chips: np.ndarr
     best = least
     for _ in range(PASSES):
         trials = left[..., None] + (right - left)[..., None] * np.linspace(0.0, 1.0, SEARCH)
-        found = speeds(trials, chips)
-        at_least = found[..., 0] if at_least is None else at_least
-        best = np.take_along_axis(trials, found.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+        log_speeds = speeds(trials, chips)
+        at_least = log_speeds[..., 0] if at_least is None else at_least
+        best = np.take_along_axis(trials, log_speeds.argmax(axis=-1)[..., None], axis=-1)[..., 0]
         width = (right - left) / (SEARCH - 1)
         left, right = np.maximum(best - width, least), np.minimum(best + width, most)
     return best, np.asarray(at_least)
@@ -178,8 +178,8 @@ def layout_speeds(
 ) -> np.ndarray:
     """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
     every = stacked(list(layouts.values()))
-    arguments = host_arrays((deployments, every, batch, np.log(np.asarray(n_chips, float))))
-    return np.asarray(_speeds(*arguments, temperature))
+    samples, each, rule, log_chips = host_arrays((deployments, every, batch, np.log(np.asarray(n_chips, float))))
+    return np.asarray(_speeds(samples, each, rule, log_chips, temperature))
 
 
 def overtaking(n_chips: np.ndarray, log_speeds: np.ndarray, first: int, second: int) -> np.ndarray:
@@ -195,13 +195,13 @@ def overtaking(n_chips: np.ndarray, log_speeds: np.ndarray, first: int, second: 
         Chips [sample]: the first number where it is faster throughout, infinity where it never is.
     """
     lead = log_speeds[:, second] - log_speeds[:, first]
-    found = np.full(len(lead), np.inf)
+    chips = np.full(len(lead), np.inf)
     for sample, values in enumerate(lead):
         behind = np.flatnonzero(values <= 0.0)
         if not len(behind):
-            found[sample] = n_chips[0]
+            chips[sample] = n_chips[0]
         elif behind[-1] + 1 < len(values):
             left = behind[-1]
             share = values[left] / (values[left] - values[left + 1])
-            found[sample] = np.exp(np.interp(share, [0.0, 1.0], np.log(n_chips[left : left + 2])))
-    return found
+            chips[sample] = np.exp(np.interp(share, [0.0, 1.0], np.log(n_chips[left : left + 2])))
+    return chips

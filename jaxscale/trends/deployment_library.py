@@ -39,7 +39,7 @@ def fitted_table() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Overlay:
-    """What the trends add to a calibrated model.
+    """Hop latencies and powers that the trends add to a calibrated model.
 
     Attributes:
         hop_latency: of one hop of a ring, inside a domain and between domains [s].
@@ -81,10 +81,12 @@ def system_of(gpu: str) -> Mapping[str, Any]:
     Raises:
         InputError: not in the table.
     """
-    known = table()["systems"]
-    if gpu not in known:
-        raise InputError(f"gpu {gpu!r} has no system power and price in data/trends.toml; expected {', '.join(known)}")
-    return known[gpu]
+    systems_by_chip = table()["systems"]
+    if gpu not in systems_by_chip:
+        raise InputError(
+            f"gpu {gpu!r} has no system power and price in data/trends.toml; expected {', '.join(systems_by_chip)}"
+        )
+    return systems_by_chip[gpu]
 
 
 def price_of(gpu: str) -> Price:
@@ -140,9 +142,9 @@ def deployment(
     system, chips = system_of(gpu), cluster(gpu, 1, hardware=hardware)
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
-    said = {"framework": work["framework"], "precision": work["precision"]} if levels is None else levels
+    named_levels = {"framework": work["framework"], "precision": work["precision"]} if levels is None else levels
     record = calibrated(gpu) if fit is None else fit_of(fit)
-    resolved = record.coefficients({**said, "gpu": gpu})
+    resolved = record.coefficients({**named_levels, "gpu": gpu})
     if levels is None:
         resolved = eqx.tree_at(lambda c: c.tp_overlap, resolved, work["tp_overlap"]["value"])
     return Deployment(

@@ -80,10 +80,10 @@ def side_by_side(
     """
     n = np.asarray(n_chips, float)
     chosen = layout or ParallelLayout()
-    found, fits = [], []
+    outcomes, fits = [], []
     for index in range(len(np.asarray(deployments.power_cap))):
         one = jax.tree.map(lambda leaf, i=index: leaf[i], deployments)
         points = (one, chosen, n, np.asarray(batch.at(n)))
-        found.append(scaling_outcomes(*points))
+        outcomes.append(scaling_outcomes(*points))
         fits.append(peak_memory(*points) <= one.cluster.chip.hbm_bytes)
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found), np.stack(fits)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes), np.stack(fits)

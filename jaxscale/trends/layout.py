@@ -1,4 +1,4 @@
-"""What is trained on what, and how it is laid out, with the number of chips left open."""
+"""Model, chips and layout of a training run, with the number of chips left open."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ class Deployment(eqx.Module):
 
 
 class ParallelLayout(eqx.Module):
-    """How a deployment is laid over its chips; the data-parallel degree follows from their number.
+    """Degrees of parallelism of a deployment; the data-parallel degree follows from the number of chips.
 
     Attributes:
         tp: tensor-parallel degree [1].

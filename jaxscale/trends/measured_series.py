@@ -85,7 +85,7 @@ class Series:
 
     @property
     def predicted_slope(self) -> float:
-        """The same of the predictions [1]."""
+        """Slope of the predictions, likewise [1]."""
         return slope(self.n_chips, self.predicted)
 
     @property
@@ -120,14 +120,14 @@ def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
     """
     usable = np.isfinite(prediction.measured) & np.isfinite(prediction.step_time)
     kinds = ("submission",) if name in SUBMISSION_TABLES else ("weak", "strong")
-    found = []
+    all_series = []
     for kind in kinds:
         groups: dict[Any, list[int]] = defaultdict(list)
         for position in np.flatnonzero(usable):
             groups[_key(runs.rows[position], kind)].append(int(position))
         candidates = (_series(runs, prediction, name, kind, rows) for rows in groups.values())
-        found += [series for series in candidates if series.n_sizes >= MIN_CHIPS]
-    return found
+        all_series += [series for series in candidates if series.n_sizes >= MIN_CHIPS]
+    return all_series
 
 
 def _key(row: Row, kind: str) -> tuple[Any, ...]:
@@ -169,11 +169,11 @@ def shipped_series(fit: Fit | str | Path = "default", tables: Sequence[str] | No
         The series, table by table.
     """
     names = tables or sorted(path.stem for path in data_path("runs").glob("*.csv"))
-    found = []
+    all_series = []
     for name in names:
         runs = read_runs(data_path(f"runs/{name}.csv"))
-        found += table_series(runs, predict(runs, fit), name)
-    return found
+        all_series += table_series(runs, predict(runs, fit), name)
+    return all_series
 
 
 def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -> Series | None:

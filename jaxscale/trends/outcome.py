@@ -1,4 +1,4 @@
-"""What a number of chips gives: speed, power and cost of one deployment, for one point or along a curve."""
+"""Outcomes on a number of chips: speed, power and cost of one deployment, for one point or along a curve."""
 
 import equinox as eqx
 import jax
@@ -143,9 +143,9 @@ def scaling_outcomes(
     rows = filled_rows(n.size, PADDING)
     per_point = (layout, n, np.asarray(global_batch_size_seqs, float))
     layouts, chips, batches = jax.tree.map(lambda leaf: np.broadcast_to(leaf, n.shape)[rows], host_arrays(per_point))
-    found = _along(host_arrays(deployment), layouts, chips, batches, temperature)
+    outcomes = _along(host_arrays(deployment), layouts, chips, batches, temperature)
     # Cut on the host: a slice of an array of JAX would compile a program for every number of points.
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[: n.size]), found)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[: n.size]), outcomes)
 
 
 @filter_jit

@@ -23,7 +23,7 @@ FIGURES = (
     "power_level",
     "tensor_parallel_power",
 )
-"""What the model says, in the order of the columns of a comparison; the last two served to fit powers."""
+"""Figures of the model, in the order of the columns of a comparison; the last two served to fit powers."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def published_values() -> dict[str, tuple[float, float]]:
     """Published value and accepted deviation of each of `FIGURES`; nan where none is set."""
     entries: dict[str, Any] = dict(table()["published"])
     strong = entries.pop("strong_scaling_mfu")
-    known = {name: (entry["value"], entry.get("tolerance", float("nan"))) for name, entry in entries.items()}
+    figures = {name: (entry["value"], entry.get("tolerance", float("nan"))) for name, entry in entries.items()}
     for name, value in zip(("few", "many"), strong["value"], strict=True):
-        known[f"strong_scaling_mfu_{name}"] = (value, strong["tolerance"])
-    return {name: known[name] for name in FIGURES}
+        figures[f"strong_scaling_mfu_{name}"] = (value, strong["tolerance"])
+    return {name: figures[name] for name in FIGURES}

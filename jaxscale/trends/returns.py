@@ -30,7 +30,7 @@ GRID = 64
 
 
 class Totals(NamedTuple):
-    """What all chips give and take.
+    """Throughput, power and cost of all chips.
 
     Attributes:
         tokens_per_s: R [token/s].
@@ -71,8 +71,8 @@ def totals_at(
     temperature: float = RETURN_TEMPERATURE,
 ) -> Totals:
     """Throughput, power and cost of n chips."""
-    found = outcome_at(deployment, layout, n_chips, batch.at(n_chips), temperature)
-    return Totals(found.tokens_per_s, found.system_power, found.dollars_per_s)
+    outcome = outcome_at(deployment, layout, n_chips, batch.at(n_chips), temperature)
+    return Totals(outcome.tokens_per_s, outcome.system_power, outcome.dollars_per_s)
 
 
 @filter_jit
@@ -117,13 +117,13 @@ def marginal_returns(
     """
     n = np.asarray(n_chips, float)
     padded = n[filled_rows(n.size, PADDING)]
-    arguments = host_arrays((deployment, layout, batch, padded))
+    setting, degrees, rule, chips = host_arrays((deployment, layout, batch, padded))
     more_chips, higher_cap = host_arrays(np.eye(2))
-    totals, slope = jax.tree.map(np.asarray, _slopes(*arguments, more_chips, temperature))
-    _, cap = jax.tree.map(np.asarray, _slopes(*arguments, higher_cap, temperature))
+    totals, slope = jax.tree.map(np.asarray, _slopes(setting, degrees, rule, chips, more_chips, temperature))
+    _, cap = jax.tree.map(np.asarray, _slopes(setting, degrees, rule, chips, higher_cap, temperature))
     # Where the cap does not bind, neither throughput nor power move with it.
     binds = cap.system_power != 0.0
-    found = Returns(
+    returns = Returns(
         totals,
         slope.tokens_per_s,
         slope.tokens_per_s / slope.system_power,
@@ -131,7 +131,7 @@ def marginal_returns(
         np.where(binds, cap.tokens_per_s / np.where(binds, cap.system_power, 1.0), 0.0),
         totals.tokens_per_s / padded,
     )
-    return jax.tree.map(lambda leaf: leaf[: n.size], found)
+    return jax.tree.map(lambda leaf: leaf[: n.size], returns)
 
 
 def last_worthwhile_chip(
@@ -167,9 +167,9 @@ def last_worthwhile_chip(
     full = None
     for _ in range(5):  # each pass narrows the bracket by the number of points
         n = np.geomspace(low, high, GRID)
-        found = marginal_returns(deployment, layout, batch, n, temperature)
-        full = float(found.average[0]) if full is None else full
-        below = np.flatnonzero(np.asarray(found.per_chip) < share * full)
+        returns = marginal_returns(deployment, layout, batch, n, temperature)
+        full = float(returns.average[0]) if full is None else full
+        below = np.flatnonzero(np.asarray(returns.per_chip) < share * full)
         if not len(below):
             return float("inf")
         low, high = float(n[max(below[0] - 1, 0)]), float(n[below[0]])

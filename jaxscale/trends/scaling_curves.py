@@ -1,4 +1,4 @@
-"""Weak scaling, the same work for every chip, and strong scaling, the same global batch for all of them."""
+"""Curves of weak scaling, with equal work for every chip, and of strong scaling, at one global batch."""
 
 from collections.abc import Sequence
 
@@ -79,11 +79,13 @@ def best_tensor_degree(
     """
     n, batch = np.broadcast_arrays(np.asarray(n_chips, float), np.asarray(global_batch_size_seqs, float))
     degree, points = (grid.ravel() for grid in np.meshgrid(TENSOR_DEGREES, np.arange(n.size), indexing="ij"))
-    found = scaling_outcomes(deployment, ParallelLayout(tp=degree), n[points], batch[points])
+    outcomes = scaling_outcomes(deployment, ParallelLayout(tp=degree), n[points], batch[points])
     per_replica = batch[points] * degree / n[points]
-    speed = np.where(per_replica >= 1.0, np.asarray(found.tokens_per_s), -np.inf).reshape(len(TENSOR_DEGREES), n.size)
+    speed = np.where(per_replica >= 1.0, np.asarray(outcomes.tokens_per_s), -np.inf).reshape(
+        len(TENSOR_DEGREES), n.size
+    )
     if not np.isfinite(speed.max(axis=0)).all():
         raise ValueError(f"batch {batch.min():g} is below one sequence per {TENSOR_DEGREES[-1]:g} of {n.max():g} chips")
     best = np.argmax(speed, axis=0)
     rows = best * n.size + np.arange(n.size)
-    return np.asarray(TENSOR_DEGREES)[best], jax.tree.map(lambda leaf: leaf[rows], found)
+    return np.asarray(TENSOR_DEGREES)[best], jax.tree.map(lambda leaf: leaf[rows], outcomes)

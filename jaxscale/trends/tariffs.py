@@ -8,7 +8,7 @@ from jaxscale._arrays import Number, as_float
 
 
 class Price(eqx.Module):
-    """What a chip costs.
+    """Price of a chip and of its electricity.
 
     Attributes:
         capital: of a chip with its share of server and network [dollar].

@@ -1,4 +1,4 @@
-"""What the command shows: a document, a table and a figure of one deployment over a range of chips."""
+"""Results of `jaxscale trends`: a document, a table and a figure of one deployment over a range of chips."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -132,9 +132,9 @@ def trend(
     )
 
 
-def document(found: Trend) -> dict[str, Any]:
+def document(trend: Trend) -> dict[str, Any]:
     """The trend as one JSON document, SI units."""
-    outcome, returns = found.outcome, found.returns
+    outcome, returns = trend.outcome, trend.returns
     first = float(returns.average[0])
     return {
         "n_chips": outcome.n_chips,
@@ -144,7 +144,7 @@ def document(found: Trend) -> dict[str, Any]:
         "tokens_per_s": outcome.tokens_per_s,
         "tokens_per_s_per_chip": outcome.tokens_per_s_per_chip,
         "mfu": outcome.mfu,
-        "memory_bytes": found.memory,
+        "memory_bytes": trend.memory,
         "exposed_share": outcome.exposed_share,
         "chip_power_w": outcome.chip_power,
         "tokens_per_joule": outcome.tokens_per_joule,
@@ -155,40 +155,40 @@ def document(found: Trend) -> dict[str, Any]:
         "marginal_tokens_per_dollar": returns.per_dollar,
         "marginal_tokens_per_joule_of_cap": returns.per_watt_of_cap,
         "return_of_last_chip": returns.per_chip / first,
-        "best_tp": {"median": found.degree[0], "lo": found.degree[1], "hi": found.degree[2], "gain": found.gain},
-        "least_return": found.least_return,
-        "last_worthwhile_chip": found.last_chip,
+        "best_tp": {"median": trend.degree[0], "lo": trend.degree[1], "hi": trend.degree[2], "gain": trend.gain},
+        "least_return": trend.least_return,
+        "last_worthwhile_chip": trend.last_chip,
     }
 
 
-def trend_table(found: Trend) -> "Table":
+def trend_table(trend: Trend) -> "Table":
     """The trend as a table."""
-    o, r = found.outcome, found.returns
+    o, r = trend.outcome, trend.returns
     share = np.asarray(r.per_chip / r.average[0])
-    degree = [f"{middle:.1f} ({low:.1f} to {high:.1f})" for middle, low, high in found.degree.T]
+    degree = [f"{middle:.1f} ({low:.1f} to {high:.1f})" for middle, low, high in trend.degree.T]
     columns = {
         "chips": [f"{n:.0f}" for n in np.asarray(o.n_chips)],
         "tokens/s per chip": [f"{speed:.0f}" for speed in np.asarray(o.tokens_per_s_per_chip)],
         "MFU %": _percent(o.mfu, 1),
         "exposed %": _percent(o.exposed_share, 1),
-        "GB per chip": [f"{held / GB:.0f}" for held in found.memory],
+        "GB per chip": [f"{held / GB:.0f}" for held in trend.memory],
         "W per chip": [f"{watts:.0f}" for watts in np.asarray(o.chip_power)],
         "tokens/J": [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
         "M tokens/$": [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
         "last chip returns %": _percent(share, 0),
         "best tp (90 %)": degree,
-        "its gain %": _percent(found.gain, 0),
+        "its gain %": _percent(trend.gain, 0),
     }
     return make_table("Hardware scaling", tuple(columns), list(zip(*columns.values(), strict=True)), text=())
 
 
-def memory_line(deployment: Deployment, found: Trend) -> str:
+def memory_line(deployment: Deployment, trend: Trend) -> str:
     """A sentence on the numbers of chips whose memory does not hold their share; empty where all do."""
     capacity = float(deployment.cluster.chip.hbm_bytes)
-    short = np.asarray(found.outcome.n_chips)[found.memory > capacity]
+    short = np.asarray(trend.outcome.n_chips)[trend.memory > capacity]
     if not len(short):
         return ""
-    need = f"{found.memory.max() / GB:.0f} of {capacity / GB:.0f} GB each on the fewest"
+    need = f"{trend.memory.max() / GB:.0f} of {capacity / GB:.0f} GB each on the fewest"
     return f"up to {short.max():.0f} chips do not have the memory ({need}); their figures are of time alone"
 
 
@@ -196,23 +196,23 @@ def _percent(shares: ArrayLike, digits: int) -> list[str]:
     return [f"{100.0 * share:.{digits}f}" for share in np.asarray(shares)]
 
 
-def last_chip_line(found: Trend) -> str:
+def last_chip_line(trend: Trend) -> str:
     """A sentence on the last worthwhile chip."""
-    share, first = 100 * found.least_return, float(found.outcome.n_chips[0])
-    if not np.isfinite(found.last_chip):
+    share, first = 100 * trend.least_return, float(trend.outcome.n_chips[0])
+    if not np.isfinite(trend.last_chip):
         return f"an extra chip returns more than {share:g} % of one at {first:.0f} chips throughout"
-    return f"beyond {found.last_chip:.0f} chips an extra one returns less than {share:g} % of one at {first:.0f} chips"
+    return f"beyond {trend.last_chip:.0f} chips an extra one returns less than {share:g} % of one at {first:.0f} chips"
 
 
-def trends_figure(found: Trend) -> "Figure":
+def trends_figure(trend: Trend) -> "Figure":
     """Throughput, power, marginal returns and best degree against chips."""
-    o, r = found.outcome, found.returns
+    o, r = trend.outcome, trend.returns
     n, first = np.asarray(o.n_chips), float(r.average[0])
     share = {"average": np.asarray(r.average) / first, "one more chip": np.asarray(r.per_chip) / first}
     watts = {"tokens per joule": np.asarray(o.tokens_per_joule) / float(o.tokens_per_joule[0])}
     watts["tokens per dollar"] = np.asarray(o.tokens_per_dollar) / float(o.tokens_per_dollar[0])
     shares = {"MFU": np.asarray(o.mfu), "exposed share of the step": np.asarray(o.exposed_share)}
-    best = {"fastest tp": found.degree[0]}
+    best = {"fastest tp": trend.degree[0]}
     chips = "chips [1]"
     parts = (
         Panel("What a chip returns", chips, f"of a chip at {n[0]:.0f} chips [1]", n, share),
@@ -224,7 +224,7 @@ def trends_figure(found: Trend) -> "Figure":
             "tp [1]",
             n,
             best,
-            bands={"fastest tp": (found.degree[1], found.degree[2])},
+            bands={"fastest tp": (trend.degree[1], trend.degree[2])},
         ),
     )
     return panels(parts)

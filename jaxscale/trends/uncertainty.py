@@ -1,4 +1,4 @@
-"""Deployments drawn from what the fits leave open: coefficients within their intervals, hop latencies within theirs."""
+"""Deployments drawn at random: coefficients and hop latencies within the intervals of their fits."""
 
 import dataclasses
 
@@ -17,11 +17,11 @@ from jaxscale.trends.layout import Deployment
 def coefficient_spreads() -> np.ndarray:
     """Standard deviation of each unconstrained coefficient, from 90 % intervals of the trends' fit [coefficient]."""
     entries = read_toml(fit_path(f"{table()['workload']['fit']}.toml"))["coefficients"]
-    known = {name: entry for name, entry in entries.items() if "lo" in entry and name not in MEMORY_COEFFICIENTS}
+    intervals = {name: entry for name, entry in entries.items() if "lo" in entry and name not in MEMORY_COEFFICIENTS}
 
     def end(which: str) -> np.ndarray:
         """One end of every interval, unconstrained; the same for both ends where there is no interval."""
-        return unconstrain(dataclasses.replace(prior_medians(), **{name: e[which] for name, e in known.items()}))
+        return unconstrain(dataclasses.replace(prior_medians(), **{name: e[which] for name, e in intervals.items()}))
 
     return (end("hi") - end("lo")) / (2.0 * Z90)
 

@@ -48,7 +48,7 @@ class KernelTable(eqx.Module):
 
 
 class LayerGraph(eqx.Module):
-    """A network as the planner sees it: a chain of stages, each one branch or several that join.
+    """Layers of a network in the order of the planner: a chain of stages, each one branch or several that join.
 
     Attributes:
         weights: trainable parameters per step [1].
@@ -170,12 +170,12 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
 def read_networks(path: Path | None = None) -> dict[str, NetworkEntry]:
     """Names and aliases of the shipped networks, or of a file in the same form."""
     tables = read_toml(path or data_path("burst/networks.toml"))["networks"]
-    found = {}
+    by_alias = {}
     for name, table in tables.items():
         entry = NetworkEntry(name, tuple(table.get("profiles", ())), table)
         for alias in (name, *table.get("aliases", ())):
-            found[alias] = entry
-    return found
+            by_alias[alias] = entry
+    return by_alias
 
 
 @functools.cache
@@ -185,11 +185,11 @@ def network_entry(name: str) -> NetworkEntry:
     Raises:
         InputError: no such network.
     """
-    known = read_networks()
-    if name.lower() not in known:
-        names = ", ".join(sorted({entry.name for entry in known.values()}))
+    networks = read_networks()
+    if name.lower() not in networks:
+        names = ", ".join(sorted({entry.name for entry in networks.values()}))
         raise InputError(f"network {name!r} is unknown; expected one of {names}")
-    return known[name.lower()]
+    return networks[name.lower()]
 
 
 @functools.cache

@@ -77,7 +77,7 @@ def axis_of(name: str) -> tuple[str, ...]:
 
 
 class Device(eqx.Module):
-    """What a kernel time needs to know of a chip.
+    """Peak rates and launch behaviour of a chip.
 
     Attributes:
         peak_flops: dense matrix peak in the precision of the network (TF32 in the profiles) [flop/s].

@@ -57,10 +57,10 @@ def _occurrences(profile: str) -> dict[int, Occurrences]:
     """Times by batch, with CUDA graphs where the network was recorded with and without."""
     rows = [row for row in read_layer_times() if row.network == profile]
     graph = [row for row in rows if row.regime.endswith("-graph")]
-    found: dict[int, Occurrences] = {}
+    by_batch: dict[int, Occurrences] = {}
     for row in graph or rows:
-        found.setdefault(row.batch, {}).setdefault(row.layer.key, []).append(row.seconds)
-    return found
+        by_batch.setdefault(row.batch, {}).setdefault(row.layer.key, []).append(row.seconds)
+    return by_batch
 
 
 def _lookup(layer: Layer, profiles: list[Occurrences], seen: int) -> float | None:
@@ -112,5 +112,5 @@ def measured_layer_time(name: str, per_shape: bool = False) -> MeasuredLayerTime
 
 
 def _not_measured(name: str, what: str) -> InputError:
-    known = "vgg16, resnet50, wide_resnet101_2, inception_v3, vit"
-    return InputError(f"network {name}: no measured time for {what}; expected one of {known}")
+    shipped = "vgg16, resnet50, wide_resnet101_2, inception_v3, vit"
+    return InputError(f"network {name}: no measured time for {what}; expected one of {shipped}")

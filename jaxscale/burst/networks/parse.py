@@ -35,10 +35,10 @@ class _Words(NamedTuple):
 
 
 def _words(text: str) -> _Words:
-    operation, *rest = text.split()
-    number = int(rest.pop(0)) if rest and rest[0].isdigit() else 0
+    operation, *words = text.split()
+    number = int(words.pop(0)) if words and words[0].isdigit() else 0
     options, kernels = {}, []
-    for word in rest:
+    for word in words:
         match = re.fullmatch(r"([a-z])(\d+(?:x\d+)*)", word)
         if match is None:
             raise ValueError(f"layer {text!r}: {word!r} is not understood; expected for example k3, s2, p1 or k1x7")

@@ -111,7 +111,7 @@ def _layer(kind: str, p: dict, shape: tuple[int, ...], regime: str, previous: La
 
 
 def _read(name: str) -> list[LayerTime]:
-    found, previous, last = [], None, None
+    layer_times, previous, last = [], None, None
     with data_path(f"companion/{name}").open(newline="") as file:
         for row in csv.DictReader(file):
             recording = row.get("file") or row["network"]
@@ -122,9 +122,9 @@ def _read(name: str) -> list[LayerTime]:
             layer = _layer(row["layer_type"], parameters, _shape(row["input_shape"]), regime, previous)
             milliseconds = float(row.get("time_ms") or row["time_ms_avg"])
             batch = int(row["batch_size"])
-            found.append(LayerTime(name, recording, row["network"], regime, batch, layer, 1e-3 * milliseconds))
+            layer_times.append(LayerTime(name, recording, row["network"], regime, batch, layer, 1e-3 * milliseconds))
             previous = layer
-    return found
+    return layer_times
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from jaxscale.burst.planners.step_costs import BurstJob, StepCosts, step_costs
 
 
 class BurstPlan(eqx.Module):
-    """GPUs of every layer, and what they cost.
+    """GPUs of every layer, and the time and GPU-time of the iteration.
 
     Attributes:
         time: one training iteration [s].

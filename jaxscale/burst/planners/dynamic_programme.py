@@ -20,7 +20,7 @@ Reduction = Callable[[Array, int], Array]
 
 
 class Record(NamedTuple):
-    """What the plan is read off.
+    """Choices of the recursion, from which the plan is read off.
 
     Attributes:
         inside: time from the entry of the stage to each option in front of the step [s].

@@ -1,4 +1,4 @@
-"""Synchronising the gradients of one layer over the GPUs that share it."""
+"""Time to synchronise the gradients of a layer over the GPUs that share the layer."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
@@ -25,7 +25,7 @@ def all_reduce_time(weights: ArrayLike, n_gpus: ArrayLike, bandwidth: ArrayLike)
 
 
 def released_sync_time(released_elements: ArrayLike, n_gpus: ArrayLike, bandwidth: ArrayLike) -> Array:
-    r"""What the released planner charges, for comparison.
+    r"""Synchronisation time of the released planner, for comparison.
 
     $t = 4 R / W$ on more than one GPU, with $R = P$ for a linear layer and
     $R = k_w k_h F + k_w k_h$ for a convolution, where the code takes F from the spatial size of the output instead of

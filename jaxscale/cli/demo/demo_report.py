@@ -57,7 +57,7 @@ def demo_document(calibration: DemoCalibration, design: DemoDesign) -> dict[str,
 def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]:
     """The results in a few lines of text."""
     errors, best = calibration.held_out.errors(), design.plans.best
-    found, template = design.shape.rounded.model, design.model
+    rounded, template = design.shape.rounded.model, design.model
     then, trained = design.plans_then, sum(design.as_trained.values())
     is_the_same = then.best.plan.words() == AS_TRAINED.words()
     return [
@@ -72,7 +72,7 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
         f"best of {design.plans.searched:,} plans with sequence parallelism and selective recomputation: "
         f"{plan_label(best.plan)}; {seconds(best.step_time)}, {100 * (1.0 - best.step_time / trained):.0f} % less; "
         f"MFU {100 * best.mfu:.1f} %, {best.memory / GB:.1f} GB",
-        f"better shape: {concrete(found.n_layers):.0f} layers of {concrete(found.d_model):.0f} instead of "
+        f"better shape: {concrete(rounded.n_layers):.0f} layers of {concrete(rounded.d_model):.0f} instead of "
         f"{concrete(template.n_layers):.0f} of {concrete(template.d_model):.0f}, under "
         f"{plan_label(design.shape_plan)}; {100 * design.gain:.1f} % less time to the same loss",
     ]
@@ -129,7 +129,7 @@ def add_calibration(report: Report, calibration: DemoCalibration) -> None:
 
 
 def add_plans(report: Report, design: DemoDesign) -> None:
-    """The fastest plans, where the time of their steps goes, and what it is sensitive to."""
+    """The fastest plans, the terms of their step times, and elasticities of the best one."""
     plans, shown = design.plans, distinct(design.plans)
     report.heading(f"The best plan for {MODEL} on {N_GPUS} {GPU}")
     report.text(
@@ -172,10 +172,10 @@ def add_shape(report: Report, design: DemoDesign) -> None:
         "depth need more training for the same loss."
     )
     published = (concrete(template.d_model), concrete(template.n_layers))
-    found = (concrete(shape.rounded.model.d_model), concrete(shape.rounded.model.n_layers))
+    best = (concrete(shape.rounded.model.d_model), concrete(shape.rounded.model.n_layers))
     visited = shapes_along(shape)
     start = int(np.argmin(np.abs(visited[0, :, 0] - 0.7 * grid.widths[-1])))
-    marks = {"published shape": published, "best shape": found}
+    marks = {"published shape": published, "best shape": best}
     curve = np.stack([grid.curve_widths, grid.curve_depths], axis=1)
     figure = shape_map(grid.widths, grid.depths, grid.step_times, curve=curve, path=visited[::3, start], marks=marks)
     caption = "Step time over width and depth, with shapes of equal parameters and the path of one gradient search."
@@ -183,7 +183,7 @@ def add_shape(report: Report, design: DemoDesign) -> None:
     figure = shape_profile(
         grid.curve_widths,
         {"step time": grid.curve_times, "time to the same loss": np.exp(shape_objective(design))},
-        marks={"published shape": published[0], "best shape": found[0]},
+        marks={"published shape": published[0], "best shape": best[0]},
     )
     report.figure("shape_profile", figure, "Step time and time to the same loss along shapes of equal parameters.")
 

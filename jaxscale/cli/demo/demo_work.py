@@ -43,13 +43,13 @@ SOURCE = "bigscience_bloom_a100"
 """Shipped table: runs of models of 13 to 200 billion parameters on up to 384 A100, from before BLOOM was trained."""
 
 MODEL, GPU, N_GPUS, BATCH = "bloom-176b", "a100-80gb", 384, 2048
-"""What is planned: BLOOM 176B on 384 A100 80 GB, 2,048 sequences per step (Le Scao et al. 2022, section 3.2)."""
+"""The planned run: BLOOM 176B on 384 A100 80 GB, 2,048 sequences per step (Le Scao et al. 2022, section 3.2)."""
 
 SPACE = PlanSpace(flash_attention=False, cp=(1,), zero_stage=(0, 1), schedule=("gpipe", "1f1b"))
-"""What later releases of the same software can do, without a flash kernel, of which these runs tell nothing."""
+"""Plans that later releases of the same software allow; without a flash kernel, which no run of the table has."""
 
 SPACE_THEN = dataclasses.replace(SPACE, sequence_parallel=(False,), recompute=("none", "full"))
-"""What the software of these runs could do: neither sequence parallelism nor selective recomputation (2022)."""
+"""Plans that the software of the runs allowed: neither sequence parallelism nor selective recomputation (2022)."""
 
 AS_TRAINED = Plan(
     8, 4, 12, zero_stage=1, micro_batch_size=2, n_microbatches=128, recompute="full", flash_attention=False
@@ -60,7 +60,7 @@ N_TOP, N_SHAPED = 400, 6
 """Plans to rank, enough to find several of different degrees; plans under which to search for a shape [plan]."""
 
 LEVELS: Mapping[str, str | None] = {"gpu": GPU, "precision": "bf16"}
-"""Levels of the planned run; its source and framework are those that all fitted runs share."""
+"""Levels of the planned run; source and framework are the ones that all fitted runs share."""
 
 N_FOLDS = 5
 """One group of runs in this many is held out [1]."""
@@ -69,7 +69,7 @@ Progress = Callable[[str], None]
 
 
 class DemoCalibration(NamedTuple):
-    """A fit, and predictions of runs that it has not seen.
+    """A fit, and predictions of held-out runs.
 
     Attributes:
         result: of the runs that were not held out.
@@ -103,7 +103,7 @@ class ShapeGrid(NamedTuple):
 
 
 class DemoDesign(NamedTuple):
-    """The best plan, a better shape, and what the step time is sensitive to.
+    """The best plan, a better shape, and elasticities of the step time.
 
     Attributes:
         model: the published shape.
@@ -140,7 +140,7 @@ def calibrate(hardware: Hardware, progress: Progress) -> DemoCalibration:
 
 
 def split(hardware: Hardware) -> tuple[Runs, Runs]:
-    """The measured runs of the table to fit, and those to hold out: whole groups of one shape, chips, tp and pp."""
+    """Measured runs to fit, and measured runs to hold out: whole groups of one shape, chips, tp and pp."""
     runs = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
     measured, positions = measured_runs(runs, hardware)
     is_left_out = fold_of(groups_of(measured), N_FOLDS) == 0
@@ -245,8 +245,8 @@ def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients
 
     across, down = (mesh.ravel() for mesh in np.meshgrid(widths, depths))
     everywhere = (jnp.asarray(np.concatenate(pair)) for pair in ((across, curve_widths), (down, curve_depths)))
-    found = np.asarray(times(*everywhere))
-    grid, along = found[: across.size].reshape(depths.size, widths.size), found[across.size :]
+    log_times = np.asarray(times(*everywhere))
+    grid, along = log_times[: across.size].reshape(depths.size, widths.size), log_times[across.size :]
     return ShapeGrid(widths, depths, grid, curve_widths, curve_depths, along)
 
 

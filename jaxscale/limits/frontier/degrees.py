@@ -1,4 +1,4 @@
-"""Parallel plan of the data-movement model, as logarithms, and where its groups sit in the network.
+"""Parallel plan of the data-movement model, as logarithms, and the placement of its groups in the network.
 
 Groups are rows of arrays, in the order in which they fill a domain, the most talkative first: `TP_FF` (ranks along the
 MLP width), `TP_WIDTH` (along the model width), `EP` (experts), `DP` (replicas), `PP` (stages).

@@ -15,7 +15,7 @@ N_MATMULS = 3.0
 
 
 class Slice(NamedTuple):
-    """What one chip holds of a matrix and a microbatch, as natural logarithms.
+    """Slice of a matrix and a microbatch on one chip, as natural logarithms.
 
     Attributes:
         tokens: token visits to the chip's experts, b k / EP [token].
@@ -38,7 +38,7 @@ class Slice(NamedTuple):
 
 
 def local_slice(degrees: Degrees, work: Workload) -> Slice:
-    """What one chip holds."""
+    """Slice of a matrix and a microbatch on one chip."""
     groups = degrees.groups
     return Slice(
         work.log_batch + work.log_active - groups[DP] - groups[EP] - degrees.n_microbatches,

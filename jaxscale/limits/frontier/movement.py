@@ -1,4 +1,4 @@
-"""Data that parallelism moves over the network, and the time it takes on each level."""
+"""Data that parallelism moves over the network, and its transfer time on each level."""
 
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ def transfer_times(local: Slice, degrees: Degrees, placement: Placement, scenari
     """Time of the transfers of `volumes`.
 
     All-reduce, hierarchical: twice the whole inside a domain, what is left of it between domains. All-to-all: what has
-    its end in another domain goes outside, the rest but for the own part inside. Handover between stages: averaged
+    its end in another domain goes outside, the rest but for the own part inside. Sends between stages: averaged
     over the chain.
     """
     size = jnp.exp(volumes(local, degrees, scenario))

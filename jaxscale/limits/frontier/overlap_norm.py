@@ -1,4 +1,4 @@
-"""How activities that run at the same time add up, and how a group of chips splits over domains: smooth or exact."""
+"""Time of activities that overlap, and split of a group of chips over domains: smooth or exact."""
 
 import abc
 

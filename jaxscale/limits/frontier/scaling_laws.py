@@ -19,7 +19,7 @@ DEPTH_STEPS = 6
 
 
 class Workload(NamedTuple):
-    """What is trained, as natural logarithms where the name says so.
+    """Model, data and batch of a training compute, as natural logarithms where the name says so.
 
     Attributes:
         log_params: active parameters N.

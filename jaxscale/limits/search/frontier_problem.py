@@ -102,6 +102,6 @@ def utilisation_problem(log_flop: Array, scenario: FrontierScenario, speed: Arra
 
 
 def fastest(problem: FrontierProblem) -> FrontierProblem:
-    """The search for the fastest batch, whatever it costs: what it cannot end in time, no plan can."""
+    """The search for the fastest batch on any number of chips; no plan is feasible where that batch is late."""
     unbounded = jnp.full_like(problem.log_deadline, NO_DEADLINE)
     return problem._replace(log_deadline=unbounded, chip_weight=jnp.zeros_like(problem.chip_weight))

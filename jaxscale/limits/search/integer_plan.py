@@ -61,7 +61,7 @@ def point_of(degrees: Float[Array, " 7"], problem: FrontierProblem) -> Float[Arr
 
 
 class Rating(NamedTuple):
-    """What a plan of whole numbers is worth.
+    """Cost, time and missed limits of a plan of whole numbers.
 
     Attributes:
         cost: natural logarithm of chips times seconds of a batch [chip s].
@@ -126,8 +126,8 @@ def integer_survey(
     Returns:
         Plans [size].
     """
-    found = survey(training_flop, stack_scenarios([scenario]))
-    points = np.array(found.optimum.point[0, :, :N_DEGREES], float)
+    relaxed = survey(training_flop, stack_scenarios([scenario]))
+    points = np.array(relaxed.optimum.point[0, :, :N_DEGREES], float)
     points[:, EP] *= math.log(float(scenario.sparsity) * float(scenario.active_experts))
     logs = jnp.asarray(np.log(np.asarray(training_flop, float)), jnp.result_type(float))
     starts = jnp.asarray(2.0 ** np.round(points / math.log(2.0)), logs.dtype)

@@ -73,7 +73,7 @@ class PlanResult(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """What a search has found so far: the best end of its starts, and the fastest batch."""
+    """Ends of a search so far: the best end of its starts, and the fastest batch."""
 
     best: Optimum
     fast: Optimum
@@ -122,9 +122,9 @@ def relaxed_plans(
         further = ~(done | late(ends.fast)) & (speed | (n_steps >= FIRST_STEPS))
         wanted = asked & (always | further)
         posed = jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problems), problems)
-        found = minimise(partial(best_start, cube), posed, wanted, steps)
-        gain = better(found, ends.best, limit)
-        return _Ends(where_rows(~speed & gain, found, ends.best), where_rows(speed & wanted, found, ends.fast)), None
+        end = minimise(partial(best_start, cube), posed, wanted, steps)
+        gain = better(end, ends.best, limit)
+        return _Ends(where_rows(~speed & gain, end, ends.best), where_rows(speed & wanted, end, ends.fast)), None
 
     block = jnp.asarray([0, 0, *range(1, MOST_STARTS)])
     stages = jnp.arange(MOST_STARTS + 1)
@@ -181,9 +181,10 @@ def survey_logs(
     if not 1 <= n_starts <= MOST_STARTS:
         raise InputError(f"n_starts = {n_starts} is out of range; expected 1 to {MOST_STARTS}")
     logs, scenarios = host_arrays((log_flop, scenarios))
+    effort: Any = (np.asarray(n_starts), np.asarray(n_steps))
 
     def searched(sizes: Any, assumed: FrontierScenario, kinds: Any, asked: Any) -> PlanResult:
-        return _searched(sizes, assumed, kinds, asked, np.asarray(n_starts), np.asarray(n_steps))
+        return _searched(sizes, assumed, kinds, asked, *effort)
 
     return at_sizes(searched, logs, scenarios, np.broadcast_to(np.asarray(speed), logs.shape))
 
@@ -208,8 +209,8 @@ def at_sizes(
     n_scenarios, n_sizes = log_flop.shape
     sizes, *parts = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (log_flop, *others))
     repeated = jax.tree.map(lambda leaf: np.repeat(leaf, n_sizes), scenarios)
-    found = in_chunks(function, (sizes, repeated, *parts))
-    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), found)
+    results = in_chunks(function, (sizes, repeated, *parts))
+    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), results)
 
 
 def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
@@ -226,8 +227,8 @@ def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
             return jax.tree.map(np.asarray, function(*part, np.arange(first, first + CHUNK) < count))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(run, range(0, chunks.size, CHUNK), chunks))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *found)
+        results = list(pool.map(run, range(0, chunks.size, CHUNK), chunks))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *results)
 
 
 def survey(

@@ -60,15 +60,15 @@ def predicted_against_measured(
     Returns:
         The figure.
     """
-    times, found = np.asarray(measured, dtype=float), np.asarray(predicted, dtype=float)
-    shown = np.isfinite(times) & np.isfinite(found)
-    times, found = times[shown], found[shown]
+    times, predictions = np.asarray(measured, dtype=float), np.asarray(predicted, dtype=float)
+    shown = np.isfinite(times) & np.isfinite(predictions)
+    times, predictions = times[shown], predictions[shown]
     masks = ranked_groups(np.asarray(groups, dtype=str)[shown].tolist())
     with style():
         figure = new_figure(9.6, 4.5 + 0.33 * -(-len(masks) // 3))
         left, right = figure.subplots(1, 2)
         for (name, mask), colour, marker in zip(masks.items(), PALETTE, MARKERS, strict=False):
-            x, y = times[mask], found[mask]
+            x, y = times[mask], predictions[mask]
             label = f"{literal(name)} ({mask.sum()}): {100 * np.mean(np.abs(y / x - 1)):.1f} %"
             looks: Any = {
                 "ms": 4.5,
@@ -78,9 +78,9 @@ def predicted_against_measured(
             }
             left.plot(x, y, marker, label=label, **looks)
             right.plot(x, y / x, marker, **looks)
-        both = np.concatenate([times, found])
+        both = np.concatenate([times, predictions])
         _diagonal(left, (both.min() / 1.2, both.max() * 1.2) if both.size else (0.1, 10.0))
-        _ratio(right, left.get_xlim(), times, found / times)
+        _ratio(right, left.get_xlim(), times, predictions / times)
         figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
         if masks:
             figure.legend(
@@ -183,8 +183,8 @@ def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any
         for axes, (name, values) in zip(panels.flat, columns.items(), strict=False):
             _residual_panel(axes, errors, limit, name, values)
         edge = f"; triangles: {beyond} beyond \N{PLUS-MINUS SIGN}{limit:.0f} %" if beyond else ""
-        said = f"Predicted over measured, less one, by column (bars: medians{edge})"
-        figure.suptitle(said, x=0.01, ha="left", weight="bold", size=12)
+        title = f"Predicted over measured, less one, by column (bars: medians{edge})"
+        figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
         for axes in panels[:, 0]:
             axes.set_ylabel("error [%]")
     return figure

@@ -30,13 +30,13 @@ def step_breakdown(steps: Mapping[str, Mapping[str, float]], title: str = "Where
     totals = {label: sum(terms.values()) for label, terms in steps.items()}
     names = list(next(iter(steps.values())))
     large = [n for n in names if any(t[n] >= SMALLEST * totals[label] for label, t in steps.items())]
-    rest = [n for n in names if n not in large]
+    small = [n for n in names if n not in large]
     with style():
         figure = new_figure(8.8, 1.75 + 0.62 * len(steps))
         axes: Any = figure.subplots()
         for row, (label, terms) in enumerate(steps.items()):
             shown = {name: terms[name] for name in large}
-            shown["other"] = sum(terms[name] for name in rest)
+            shown["other"] = sum(terms[name] for name in small)
             _bar(axes, row, shown, max(totals.values()))
             axes.text(
                 totals[label] + 0.01 * max(totals.values()), row, seconds(totals[label]), va="center", weight="bold"

@@ -1,4 +1,4 @@
-"""Where the best design lies, and what it is sensitive to."""
+"""Figures of the best design, its surroundings and its elasticities."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

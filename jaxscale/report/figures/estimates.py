@@ -1,4 +1,4 @@
-"""What a fit found: coefficients against their priors, their profile likelihoods, their correlations."""
+"""Figures of a fit: coefficients against their priors, their profile likelihoods, their correlations."""
 
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,11 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
         figure = new_figure(7.2, 0.22 * len(places) + 1.4)
         axes = figure.subplots()
         axes.axvspan(-Z90, Z90, color="#E8EDF2", label="prior, 90 %")
-        known = np.asarray([entry["identified"] for entry in result.parameters.values()])
-        for mask, colour, label in ((known, BLUE, "identified by the runs"), (~known, GREY, "rests on its prior")):
+        identified = np.asarray([entry["identified"] for entry in result.parameters.values()])
+        for mask, colour, label in (
+            (identified, BLUE, "identified by the runs"),
+            (~identified, GREY, "rests on its prior"),
+        ):
             axes.hlines(places[mask], *ends[mask].T, color=colour, lw=2.2)
             axes.plot(centre[mask], places[mask], "o", color=colour, ms=4, label=label)
         axes.set_yticks(places, names(), fontsize=8.5)
