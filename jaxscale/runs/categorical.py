@@ -93,9 +93,10 @@ class Categorical:
         codes[rows] = self.codes
         return Categorical(codes, (*self.values, otherwise))
 
-    def numbers(self, function: Callable[[Any], Any] = lambda value: value) -> np.ndarray:
-        """Number of each row's value as floats, nan for None [row]."""
-        return np.asarray([function(value) for value in self.values], dtype=float)[self.codes]
+    def numbers(self, function: Callable[[Any], Any] | None = None) -> np.ndarray:
+        """Each row's value, or a function of it, as a float, nan for None [row]."""
+        values = self.values if function is None else [function(value) for value in self.values]
+        return np.asarray(values, dtype=float)[self.codes]
 
     def matches(self, condition: Callable[[Any], bool]) -> np.ndarray:
         """Whether each row's value meets a condition [row]."""
