@@ -30,7 +30,7 @@ def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature
     return Passes(one, one)
 
 
-def matmuls_beside(local: LocalPlan, matmul: ArrayLike) -> Passes:
+def matmuls_beside_exchanges(local: LocalPlan, matmul: ArrayLike) -> Passes:
     """Matmuls on other tokens, which can run beside the all-to-alls: a backward pass has those of two forward passes.
 
     Args:

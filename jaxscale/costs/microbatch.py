@@ -85,7 +85,7 @@ def microbatch_times(
     beside = tensor.matmuls_beside(local, machine, dense, temperature)
     tp = not_hidden(tensors, beside, coefficients.tp_overlap, temperature)
     tokens = expert.expert_exchange(local, machine, temperature)
-    ep = not_hidden(tokens, expert.matmuls_beside(local, weights), coefficients.ep_overlap, temperature)
+    ep = not_hidden(tokens, expert.matmuls_beside_exchanges(local, weights), coefficients.ep_overlap, temperature)
     ring = context.key_value_ring(local, machine, temperature)
     cp = not_hidden(ring, context.attention_beside(local, core), coefficients.cp_overlap, temperature)
     again = plan.recompute_full

@@ -42,10 +42,6 @@ class LossFit(NamedTuple):
     samples: LossLaw
     objective: float
 
-    def standard_errors(self) -> dict[str, float]:
-        """Standard deviation of each number over the samples."""
-        return {name: float(np.std(np.asarray(leaf))) for name, leaf in vars(self.samples).items()}
-
 
 def _law(numbers: Float[Array, "*sample 5"]) -> LossLaw:
     a, b, e, alpha, beta = jnp.moveaxis(numbers, -1, 0)

@@ -67,14 +67,6 @@ class LossLaw(eqx.Module):
         """Loss [nat per token]."""
         return jnp.add(self.irreducible, self.reducible(n_params, n_tokens))
 
-    def tokens_for(self, loss: ArrayLike, n_params: ArrayLike) -> Array:
-        """Tokens that bring a model to a loss; infinite where no number of tokens does [token]."""
-        params = jnp.divide(self.params_coefficient, jnp.power(n_params, self.params_exponent))
-        left = jnp.subtract(loss, self.irreducible) - params
-        reachable = left > 0.0
-        log_ratio = jnp.log(self.tokens_coefficient / jnp.where(reachable, left, 1.0))
-        return jnp.where(reachable, jnp.exp(log_ratio / self.tokens_exponent), jnp.inf)
-
     def optimum(self, training_flop: ArrayLike) -> tuple[Array, Array]:
         r"""Parameters and tokens of least loss at a number of training flop.
 

@@ -188,20 +188,3 @@ def _seconds(model: Transformer, plan: Plan, cluster: Cluster, samples: Coeffici
 def sampled_seconds(model: Transformer, plan: Plan, cluster: Cluster, samples: Coefficients) -> np.ndarray:
     """Step time of one plan under each sample of the coefficients [s], [sample]."""
     return np.asarray(_seconds(*host_arrays((model, plan, cluster, samples))))
-
-
-def choice_probability(choice: PlanChoice, model: Transformer, cluster: Cluster, samples: Coefficients) -> np.ndarray:
-    """Share of coefficient samples under which each of the ranked plans is the fastest of them.
-
-    Args:
-        choice: ranked plans.
-        model: the transformer.
-        cluster: chips and network.
-        samples: coefficients drawn from their uncertainty, every leaf [sample].
-
-    Returns:
-        Probabilities in the order of `choice.top`; they add up to one [plan].
-    """
-    times = np.stack([sampled_seconds(model, scored.plan, cluster, samples) for scored in choice.top])
-    winners = np.argmin(times, axis=0)
-    return np.bincount(winners, minlength=len(times)) / len(winners)

@@ -60,7 +60,7 @@ def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
 
 def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
     """Say what may be wrong with measured runs; takes what `tell` does."""
-    found = utilisation(measured)
+    found = share_of_peak(measured)
     if np.median(found) < LEAST_UTILISATION:
         say(
             f"{runs.path}: half of the runs reach less than {np.median(found):.2%} of the peak of their chips: check "
@@ -114,7 +114,7 @@ def is_copy(runs: Runs) -> np.ndarray:
     return first[group] < np.arange(len(group))
 
 
-def utilisation(measured: Measured) -> np.ndarray:
+def share_of_peak(measured: Measured) -> np.ndarray:
     """Share of the peak, in the precision of its matmuls, at which each run does the flops of its model [1], [row].
 
     Nothing recomputed, half of the attention masked, no gradients of frozen weights: what it has to do at least.

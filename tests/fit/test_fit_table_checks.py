@@ -8,7 +8,7 @@ import pytest
 import jaxscale as js
 from jaxscale._resources import data_path
 from jaxscale.runs.measured import measured_runs
-from jaxscale.runs.table_checks import stated_twice, tell, utilisation
+from jaxscale.runs.table_checks import share_of_peak, stated_twice, tell
 
 COLUMNS = (
     "n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,step_time_s,"
@@ -81,10 +81,10 @@ def test_words_for_how_a_run_ended(tmp_path, word: str, status: str | None):
 @pytest.mark.parametrize("table", sorted(path.stem for path in data_path("runs").glob("*.csv")))
 def test_shipped_runs_stay_below_the_peak(table: str):
     measured, _ = measured_runs(js.read_runs(data_path("runs") / f"{table}.csv"))
-    found = utilisation(measured)
+    found = share_of_peak(measured)
     assert 0.0 < found.min() and found.max() < 0.75
     faster = dataclasses.replace(measured, step_time=0.1 * np.asarray(measured.step_time))
-    np.testing.assert_allclose(utilisation(faster), 10.0 * found, rtol=1e-9)
+    np.testing.assert_allclose(share_of_peak(faster), 10.0 * found, rtol=1e-9)
 
 
 def test_a_row_of_one_statement_contradicts_nothing(tmp_path):

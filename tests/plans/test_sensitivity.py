@@ -13,9 +13,8 @@ from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.plan.plan import Plan
-from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.enumerate import PlanSpace
-from jaxscale.plans.sensitivity import choice_probability, elasticity, improvements, named_elasticities
+from jaxscale.plans.sensitivity import elasticity, improvements, named_elasticities
 from jaxscale.step import step_time
 
 COEFFICIENTS = prior_medians()
@@ -110,15 +109,3 @@ def test_improvements_never_hurt(table):
 def test_memory_capacity_buys_only_a_new_plan(table):
     (capacity,) = (improvement for improvement in table if improvement.what == "memory capacity")
     assert capacity.same_plan == pytest.approx(0.0, abs=1e-6)
-
-
-def test_choice_probability():
-    llama, chips = model("llama3-8b"), cluster("a100-80gb", 32)
-    choice = best_plan(llama, chips, 64, fit="prior", space=SPACE, top=5)
-    random = np.random.default_rng(0)
-    same = jax.tree.map(lambda leaf: np.full(64, leaf), COEFFICIENTS)
-    np.testing.assert_allclose(choice_probability(choice, llama, chips, same), [1, 0, 0, 0, 0])
-    spread = jax.tree.map(lambda leaf: leaf * np.exp(0.3 * random.standard_normal(64)), COEFFICIENTS)
-    probabilities = choice_probability(choice, llama, chips, spread)
-    assert probabilities.sum() == pytest.approx(1.0)
-    assert 0.0 < probabilities[0] < 1.0
