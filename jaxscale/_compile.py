@@ -33,10 +33,20 @@ def filter_jit(function: Function) -> Function:
 
     Where the application keeps programs (`_programs.keep_programs`), calls outside any transformation use them.
     """
+    return _deferred(function, lambda options: eqx.filter_jit(function, compiler_options=options))  # pyright: ignore
 
-    @functools.cache
-    def compiled() -> Callable[..., Any]:
-        return eqx.filter_jit(function, compiler_options=compiler_options())  # pyright: ignore[reportCallIssue]
+
+def array_jit(function: Function) -> Function:
+    """`jax.jit` with the compiler options above, of arguments that are arrays alone; calls return before work is done.
+
+    `eqx.filter_jit` waits for results, so that errors on the device surface at the call.
+    """
+    return _deferred(function, lambda options: jax.jit(function, compiler_options=options))
+
+
+def _deferred(function: Function, jitted: Callable[[dict[str, Any]], Callable[..., Any]]) -> Function:
+    """A function that is made by `jitted` from the compiler options at the first call, or runs a kept program."""
+    compiled = functools.cache(lambda: jitted(compiler_options()))
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -44,23 +54,6 @@ def filter_jit(function: Function) -> Function:
         asked = None if store is None else call_of(function, args, kwargs)
         if store is not None and asked is not None:
             return store.result(asked, compiler_options())
-        return compiled()(*args, **kwargs)
-
-    return cast(Function, call)
-
-
-def array_jit(function: Function) -> Function:
-    """`jax.jit` with the compiler options above, of arguments that are arrays alone; calls return before work is done.
-
-    `eqx.filter_jit` waits for its results, so that errors on the device surface at the call.
-    """
-
-    @functools.cache
-    def compiled() -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=compiler_options())
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
         return compiled()(*args, **kwargs)
 
     return cast(Function, call)

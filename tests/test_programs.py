@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxscale import _programs
-from jaxscale._compile import filter_jit
+from jaxscale._compile import array_jit, filter_jit
 from jaxscale._programs import ProgramStore, call_of, drop_folders
 
 TRACED: list[str] = []
@@ -143,3 +143,17 @@ def test_old_states_are_dropped(tmp_path):
         os.utime(state, (1e9 - age, 1e9 - age))
     drop_folders(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state-0", "state-1", "state-2", "state-3"]
+
+
+@array_jit
+def doubled(number: jax.Array) -> jax.Array:
+    """Twice a number."""
+    TRACED.append("array")
+    return 2.0 * number
+
+
+def test_functions_of_arrays_alone_keep_programs_too(folder):
+    doubled(jnp.asarray([1.0]))
+    in_a_new_process(folder)
+    assert doubled(jnp.asarray([3.0])).tolist() == [6.0]
+    assert TRACED == ["array"]

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxscale._compile import filter_jit
 from jaxscale.burst.multiplexing import (
     Interference,
     Throughput,
@@ -85,7 +85,7 @@ class _Study(NamedTuple):
     price: BurstJob
 
 
-@eqx.filter_jit
+@filter_jit
 def _study(graph, layer_time, job, side_batch, n_options: int, synchronisation: str) -> _Study:
     """One compilation per network and number of options serves all jobs."""
     problem = (graph, layer_time, job, n_options)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._compile import filter_jit
 from jaxscale.burst.multiplexing import (
     Throughput,
     loss_at_ratio,
@@ -76,7 +77,7 @@ def study_clusters(
     return _study(graph, layer_time, sizes, per_gpu, side, link, (band["ratio_low"], band["ratio_high"]))
 
 
-@eqx.filter_jit
+@filter_jit
 def _study(graph, layer_time, sizes, samples_per_gpu, side, link, band) -> ClusterStudy:
     rate = side / layer_time(side).sum()
 
