@@ -16,7 +16,7 @@ from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE, Family
 from jaxscale.power import mean_chip_power
 from jaxscale.step import step_and_memory, tokens_per_step
-from jaxscale.units import DAY, HOUR
+from jaxscale.units import DAY, GB, HOUR
 from jaxscale.workload import Transformer, n_params
 
 QUANTITIES: tuple[str, ...] = (
@@ -84,7 +84,7 @@ class DesignProblem(eqx.Module):
             "training_days": plain["time"] / DAY,
             "chip_hours": plain["time"] * number(self.cluster.n_chips) / HOUR,
             "energy_mwh": plain["energy"] / JOULE_PER_MWH,
-            "memory_gb": plain["memory"] / 1e9,
+            "memory_gb": plain["memory"] / GB,
         }
 
     def outcome(self, values: Float[ArrayLike, " quantity"]) -> str:

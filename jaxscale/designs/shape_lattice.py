@@ -21,6 +21,7 @@ from jaxscale.errors import InputError
 from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
 from jaxscale.optimise.goals import Goals
 from jaxscale.plans.relaxation import TEMPERATURE
+from jaxscale.units import GB
 from jaxscale.workload import Transformer
 
 WIDEST = 4.0
@@ -91,7 +92,7 @@ def round_shape(relaxed: list[Design], problem: ShapeProblem, wanted: Goals) -> 
         chunks = number(problem.plan.pp * problem.plan.vpp)
         raise InputError(f"no integer shape: pp * vpp = {chunks:g} exceeds the layers")
     if not lattice.admitted.any():
-        limit = math.exp(wanted.bound("memory")) / 1e9
+        limit = math.exp(wanted.bound("memory")) / GB
         raise InputError(f"no shape of {number(problem.params):.3g} parameters fits in {limit:.1f} GB with this plan")
     best = lattice.best
     model, values = row_of(lattice.models, best), lattice.values[best]

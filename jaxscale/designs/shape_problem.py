@@ -20,6 +20,7 @@ from jaxscale.laws.loss import ShapeLaw
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
 from jaxscale.step import step_and_memory, tokens_per_step
+from jaxscale.units import GB
 from jaxscale.workload import Transformer, n_params
 
 SHAPE_QUANTITIES = ("time_to_loss", "memory", "step_time", "params")
@@ -82,7 +83,7 @@ class ShapeProblem(eqx.Module):
     def figures(self, values: Float[ArrayLike, " quantity"]) -> dict[str, float]:
         """Quantities of a shape in the units of documents."""
         _, peak, seconds, params = np.exp(np.asarray(values)).tolist()
-        return {"params": params, "step_time_s": seconds, "memory_gb": peak / 1e9}
+        return {"params": params, "step_time_s": seconds, "memory_gb": peak / GB}
 
     def outcome(self, values: Float[ArrayLike, " quantity"]) -> str:
         """Step time and memory of a shape in a few words."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxscale.plan.plan import Plan
+from jaxscale.units import GB
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ScoredPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan's own fields, `step_time_s`, `mfu`, `memory_gb`, `oom_probability`."""
-        figures = {"step_time_s": self.step_time, "mfu": self.mfu, "memory_gb": self.memory / 1e9}
+        figures = {"step_time_s": self.step_time, "mfu": self.mfu, "memory_gb": self.memory / GB}
         return {**self.plan.words(), **figures, "oom_probability": self.oom_probability}
 
 
@@ -59,7 +60,7 @@ class Alternative:
     def text(self) -> str:
         """One line, such as `tp 8 -> 4: -3.1 % time, +6.2 GB memory, which does not fit`."""
         change = f"{self.decision} {self.before} -> {self.after}: {100.0 * self.time_change:+.1f} % time"
-        memory = f"{self.memory_change / 1e9:+.1f} GB memory"
+        memory = f"{self.memory_change / GB:+.1f} GB memory"
         return f"{change}, {memory}" + ("" if self.fits else ", which does not fit")
 
 
@@ -107,9 +108,9 @@ class PlanChoice:
             "searched": self.searched,
             "infeasible_by_memory": self.infeasible,
             "exhaustive_optimum": self.exhaustive,
-            "memory_limit_gb": self.memory_limit / 1e9,
+            "memory_limit_gb": self.memory_limit / GB,
             "terms_s": dict(self.best.terms),
-            "memory_terms_gb": {name: term / 1e9 for name, term in self.best.memory_terms.items()},
+            "memory_terms_gb": {name: term / GB for name, term in self.best.memory_terms.items()},
             "reasons": list(self.reasons),
             "binds": list(self.binds),
             "relaxed_step_time_s": self.relaxed_step_time,
@@ -120,6 +121,6 @@ class PlanChoice:
         """The choice in a few lines of text."""
         words = self.best.plan.words()
         head = ", ".join(f"{name} {value}" for name, value in words.items())
-        figures = f"{self.best.step_time:.4g} s, MFU {self.best.mfu:.1%}, {self.best.memory / 1e9:.1f} GB"
-        count = f"{self.searched} valid plans scored, {self.infeasible} of them beyond {self.memory_limit / 1e9:.1f} GB"
+        figures = f"{self.best.step_time:.4g} s, MFU {self.best.mfu:.1%}, {self.best.memory / GB:.1f} GB"
+        count = f"{self.searched} valid plans scored, {self.infeasible} of them beyond {self.memory_limit / GB:.1f} GB"
         return "\n".join([f"best plan: {head}", f"{figures}; {count}", *self.binds, *self.reasons])

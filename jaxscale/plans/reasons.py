@@ -13,6 +13,7 @@ from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, SWITCHES, codes_of
 from jaxscale.plans.choice import Alternative
 from jaxscale.plans.enumerate import PlanTable
 from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.units import GB
 from jaxscale.workload import Transformer
 
 STATIC_TERMS = ("weights", "gradients", "optimizer")
@@ -111,12 +112,12 @@ def binding(found: FoundPlans, best: int, terms: Mapping[str, float], peak: Mapp
     scores, limit = found.scores, found.memory_limit
     total, time = float(scores.memory[best]), float(scores.step_time[best])
     largest = max(peak, key=lambda name: peak[name])
-    room = f"{total / 1e9:.1f} of {limit / 1e9:.1f} GB used, most of it {largest} ({peak[largest] / 1e9:.1f} GB)"
+    room = f"{total / GB:.1f} of {limit / GB:.1f} GB used, most of it {largest} ({peak[largest] / GB:.1f} GB)"
     unlimited = int(np.argmin(scores.step_time))
     gain = 1.0 - float(scores.step_time[unlimited]) / time
     if gain > 0.0:
         faster = f"memory binds: {short_plan(found.table, unlimited)} would be {100.0 * gain:.1f} % faster"
-        memory = f"{faster} but takes {scores.memory[unlimited] / 1e9:.1f} GB; {room}"
+        memory = f"{faster} but takes {scores.memory[unlimited] / GB:.1f} GB; {room}"
     else:
         memory = f"memory does not bind: {room}"
     shares = sorted(terms.items(), key=lambda item: -item[1])[:4]
@@ -159,7 +160,7 @@ def nothing_fits(found: FoundPlans, peak: Mapping[str, float], cluster: Cluster)
     row, limit = found.best, found.memory_limit
     need, capacity, n_chips = float(found.scores.memory[row]), number(cluster.chip.hbm_bytes), number(cluster.n_chips)
     largest = max(peak, key=lambda name: peak[name])
-    chip = f"a chip of {math.ceil(need / limit * capacity / 1e9)} GB"
+    chip = f"a chip of {math.ceil(need / limit * capacity / GB)} GB"
     rest = need - sum(peak[name] for name in STATIC_TERMS)
     if largest in STATIC_TERMS and rest < limit:
         more = math.ceil(n_chips * (need - rest) / (limit - rest))
@@ -168,6 +169,6 @@ def nothing_fits(found: FoundPlans, peak: Mapping[str, float], cluster: Cluster)
         remedy = f"expected {chip} or a smaller model"
     else:
         remedy = f"expected {chip}, shorter sequences, or a batch that allows more chips per replica"
-    allowed = f"{need / 1e9:.1f} GB of {limit / 1e9:.1f} GB allowed"
+    allowed = f"{need / GB:.1f} GB of {limit / GB:.1f} GB allowed"
     used = f"the leanest of {len(found.table)} ({short_plan(found.table, row)}) takes {allowed}"
-    return InputError(f"no plan fits in memory: {used}, most of it {largest} ({peak[largest] / 1e9:.1f} GB); {remedy}")
+    return InputError(f"no plan fits in memory: {used}, most of it {largest} ({peak[largest] / GB:.1f} GB); {remedy}")
