@@ -1,6 +1,7 @@
 """Effects of levels on the coefficients: source or framework, chip, precision, kernel, release and so on, added up."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,7 +68,7 @@ class Effects:
         """
         # A run without a number format has that of its precision's name, as fp8 where it is not mxfp8.
         levels = levels.filled("number_format", "precision")
-        moving = {kind: (lambda name, kind=kind: name in self._by_kind.get(kind, {})) for kind in KINDS}
+        moving: dict[str, Callable[[str], bool]] = {kind: self._by_kind.get(kind, {}).__contains__ for kind in KINDS}
         of_others = self._by_kind.get(OTHER_SOURCES, {})
         moving["source"] = lambda name: self.seen.knows("source", name)
         moving["framework"] = lambda name: name in of_others or name in self._by_kind.get("framework", {})

@@ -106,7 +106,7 @@ class Seen:
         return np.asarray([*texts, ""], dtype=object)[index]
 
     def _note(self, unseen: Mapping[str, str | None]) -> str:
-        places = [(kind, unseen[kind]) for kind in NOTED_KINDS if unseen.get(kind)]
+        places = [(kind, name) for kind in NOTED_KINDS if (name := unseen.get(kind))]
         texts = {
             "not in the fit, pooled values used": [p for p in places if not self.ancestor_knows(*p)],
             "known from the start of the fit alone": [p for p in places if self.ancestor_knows(*p)],
