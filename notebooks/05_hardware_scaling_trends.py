@@ -84,7 +84,7 @@ few, many = np.flatnonzero((n == 128) | (n == 2048))
 per_chip = np.exp(speeds[:, 0]) / n
 relative = per_chip / per_chip[:, few : few + 1]
 fall, power = answers["throughput_fall"][0], answers["power_fall"][0]
-older = trends.weak_scaling(trends.deployment(gpu="a100-80gb"), n, 2.0)
+older = trends.weak_scaling(trends.deployment(chip_id="a100-80gb"), n, 2.0)
 nodes = 2.0 ** np.arange(4, 9)
 _, strong = trends.best_tensor_degree(paper, nodes, np.full(nodes.size, 32.0))
 _, strong_prior = trends.best_tensor_degree(prior, nodes, np.full(nodes.size, 32.0))

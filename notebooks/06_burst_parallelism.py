@@ -66,8 +66,8 @@ def plan(limit):
 alone = burst.plan_data_parallel(vgg, times, burst.BurstJob(32.0, 8.0), n_options=4)
 plans = {"limit 2": plan(2.0), "limit 4": plan(4.0)}
 for label, one in {"data parallel": alone, **plans}.items():
-    print(f"{label:14s} {1e3 * one.time:6.2f} ms, {1e3 * one.gpu_seconds:6.1f} GPU ms")
-Image(report.png(burst.plot_gpus(vgg, plans, "VGG-16, 32 samples on 8 A100: GPUs of each layer")))
+    print(f"{label:14s} {1e3 * one.time:6.2f} ms, {1e3 * one.chip_seconds:6.1f} GPU ms")
+Image(report.png(burst.plot_chips(vgg, plans, "VGG-16, 32 samples on 8 A100: GPUs of each layer")))
 
 # %%
 time_lines = {"data parallel": alone, "burst, limit 2": plans["limit 2"]}
@@ -100,7 +100,7 @@ latencies = (5e-6, 40e-6, 240e-6, 1e-3)
 def speedup(latency):
     def one(w):
         found = burst.plan_burst(vgg, times, burst.BurstJob(32.0, 8.0, w, latency, 4.0), 4)
-        return found.single_gpu_time / found.time
+        return found.single_chip_time / found.time
 
     return jax.vmap(one)(jnp.asarray(bandwidth))
 
@@ -184,7 +184,7 @@ survey = burst.survey_batches(
 )
 for size, batch, hours in zip(clusters, survey.batch, survey.time / 3600, strict=True):
     print(f"{size:4.0f} GPUs: best batch {batch:5.0f}, {batch / size:5.1f} per GPU, {hours:6.2f} h")
-worth = burst.best_gpus(survey, clusters, efficiency=0.5)
+worth = burst.best_chips(survey, clusters, efficiency=0.5)
 print(f"doubling pays at least half of its GPUs up to {worth:.0f} GPUs")
 
 # %% [markdown]

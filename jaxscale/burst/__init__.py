@@ -13,7 +13,7 @@ from jaxscale._lazy import public_face
 if TYPE_CHECKING:
     from jaxscale.burst.batch_limit import BatchSurvey as BatchSurvey
     from jaxscale.burst.batch_limit import Convergence as Convergence
-    from jaxscale.burst.batch_limit import best_gpus as best_gpus
+    from jaxscale.burst.batch_limit import best_chips as best_chips
     from jaxscale.burst.batch_limit import survey_batches as survey_batches
     from jaxscale.burst.batch_limit import time_to_accuracy as time_to_accuracy
     from jaxscale.burst.blocking import BlockingStudy as BlockingStudy
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from jaxscale.burst.planners.soft_planner import soft_plan_time as soft_plan_time
     from jaxscale.burst.planners.step_costs import BurstJob as BurstJob
     from jaxscale.burst.plots import plot_against_bandwidth as plot_against_bandwidth
+    from jaxscale.burst.plots import plot_chips as plot_chips
     from jaxscale.burst.plots import plot_gain as plot_gain
-    from jaxscale.burst.plots import plot_gpus as plot_gpus
     from jaxscale.burst.plots import plot_time_line as plot_time_line
     from jaxscale.burst.spatial import spatial_network as spatial_network
     from jaxscale.burst.spatial import spatial_step as spatial_step

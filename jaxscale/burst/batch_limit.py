@@ -43,14 +43,14 @@ class BatchSurvey(eqx.Module):
     Attributes:
         batch: batch of least time to accuracy, by cluster size [sample].
         time: that time [s].
-        gpu_seconds: GPU-time of the whole training run with that batch [s].
+        chip_seconds: GPU-time of the whole training run with that batch [s].
         marginal: $-d \ln T / d \ln G$ between a size and the next [1]; 1 is perfect scaling.
         growth: $d \ln B^* / d \ln G$ [1]; below 1 the samples per GPU shrink: strong scaling.
     """
 
     batch: Float[Array, " size"]
     time: Float[Array, " size"]
-    gpu_seconds: Float[Array, " size"]
+    chip_seconds: Float[Array, " size"]
     marginal: Float[Array, " pair"]
     growth: Float[Array, " pair"]
 
@@ -60,7 +60,7 @@ def survey_batches(
     layer_time: AbstractLayerTime,
     job: BurstJob,
     convergence: Convergence,
-    n_gpus: ArrayLike,
+    n_chips: ArrayLike,
     batches: ArrayLike,
     n_options: int,
     burst: bool = False,
@@ -72,7 +72,7 @@ def survey_batches(
         layer_time: time of every layer against samples per GPU.
         job: bandwidth, latency and limit; its batch and GPUs are replaced.
         convergence: steps against batch.
-        n_gpus: cluster sizes, increasing powers of two [1].
+        n_chips: cluster sizes, increasing powers of two [1].
         batches: batches to try [sample].
         n_options: see `step_costs`.
         burst: burst-parallel plans, else data parallelism.
@@ -81,12 +81,12 @@ def survey_batches(
         Best batch, time and marginal speed-up by cluster size.
     """
     planner = plan_burst if burst else plan_data_parallel
-    sizes, batches = jnp.asarray(n_gpus, jnp.result_type(float)), jnp.asarray(batches, jnp.result_type(float))
+    sizes, batches = jnp.asarray(n_chips, jnp.result_type(float)), jnp.asarray(batches, jnp.result_type(float))
 
     def one(size: Array, batch: Array) -> tuple[Array, Array]:
-        here = eqx.tree_at(lambda s: (s.batch, s.n_gpus), job, (batch, size))
+        here = eqx.tree_at(lambda s: (s.batch, s.n_chips), job, (batch, size))
         plan = planner(graph, layer_time, here, n_options)
-        return plan.time, plan.gpu_seconds
+        return plan.time, plan.chip_seconds
 
     iteration, used = jax.vmap(lambda size: jax.vmap(lambda batch: one(size, batch))(batches))(sizes)
     total = time_to_accuracy(iteration, batches, convergence)
@@ -94,14 +94,14 @@ def survey_batches(
     rows = jnp.arange(len(sizes))
     time, batch = total[rows, best], batches[best]
     doublings = jnp.diff(jnp.log(sizes))
-    gpu_seconds = used[rows, best] * convergence.steps(batch)
+    chip_seconds = used[rows, best] * convergence.steps(batch)
     return BatchSurvey(
-        batch, time, gpu_seconds, -jnp.diff(jnp.log(time)) / doublings, jnp.diff(jnp.log(batch)) / doublings
+        batch, time, chip_seconds, -jnp.diff(jnp.log(time)) / doublings, jnp.diff(jnp.log(batch)) / doublings
     )
 
 
-def best_gpus(survey: BatchSurvey, n_gpus: ArrayLike, efficiency: float) -> Array:
+def best_chips(survey: BatchSurvey, n_chips: ArrayLike, efficiency: float) -> Array:
     """Largest cluster whose last doubling still brought the fraction `efficiency` of perfect scaling [1]."""
-    sizes = jnp.asarray(n_gpus, jnp.result_type(float))
+    sizes = jnp.asarray(n_chips, jnp.result_type(float))
     worth = jnp.cumprod(survey.marginal >= efficiency)
     return sizes[worth.sum().astype(jnp.int32)]

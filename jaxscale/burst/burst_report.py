@@ -27,7 +27,7 @@ from jaxscale.burst.planners.step_costs import BurstJob, options_for, step_costs
 from jaxscale.errors import InputError
 
 LAYER_TIMES = ("auto", "measured", "analytical")
-MAX_GPUS = 65536
+MAX_CHIPS = 65536
 """Largest cluster of the report; keeps the options of a layer at 17 [1]."""
 
 _TEMPERATURE = 1e-3
@@ -60,10 +60,10 @@ def layer_time_of(network: str, source: str = "auto", per_shape: bool = True) ->
     return analytical_layer_time(name), "analytical"
 
 
-def _check(gpus: int, batch: int, **positive: float) -> None:
-    options_for(gpus)
-    if gpus > MAX_GPUS:
-        raise InputError(f"gpus = {gpus}: expected a power of two up to {MAX_GPUS}")
+def _check(n_chips: int, batch: int, **positive: float) -> None:
+    options_for(n_chips)
+    if n_chips > MAX_CHIPS:
+        raise InputError(f"gpus = {n_chips}: expected a power of two up to {MAX_CHIPS}")
     if batch < 1:
         raise InputError(f"batch = {batch}: expected at least 1 sample")
     for name, value in positive.items():
@@ -81,7 +81,7 @@ class _Study(NamedTuple):
     shared: Throughput
     ideal: Throughput
     partition: tuple[Array, Array]
-    gpus: Array
+    chips: Array
     price: BurstJob
 
 
@@ -91,25 +91,25 @@ def _study(graph, layer_time, job, side_batch, n_options: int, synchronisation: 
     problem = (graph, layer_time, job, n_options)
     burst, data_parallel = (plan(*problem, synchronisation) for plan in (plan_burst, plan_data_parallel))
     released = plan_released(*problem, synchronisation) if graph.widths == (1,) else None
-    price = prices(*problem, _TEMPERATURE * burst.single_gpu_time, synchronisation)
+    price = prices(*problem, _TEMPERATURE * burst.single_chip_time, synchronisation)
     costs = step_costs(*problem, synchronisation)
     rate = side_batch / layer_time(side_batch).sum()
-    case = (burst, data_parallel.time, job.batch, job.n_gpus, rate)
+    case = (burst, data_parallel.time, job.batch, job.n_chips, rate)
     shared, ideal = (multiplex(*case, interference) for interference in (stated_interference(), no_interference()))
-    partition = static_partition(costs, job.batch, job.n_gpus, rate)
-    return _Study(burst, data_parallel, released, shared, ideal, partition, costs.gpus, price)
+    partition = static_partition(costs, job.batch, job.n_chips, rate)
+    return _Study(burst, data_parallel, released, shared, ideal, partition, costs.chips, price)
 
 
-def _summary(plan: BurstPlan, gpus: int) -> dict[str, float]:
-    time, used = float(plan.time), float(plan.gpu_seconds)
-    single = float(plan.single_gpu_time)
-    return {"time_s": time, "gpu_seconds": used, "busy_share": used / (gpus * time), "speedup": single / time}
+def _summary(plan: BurstPlan, n_chips: int) -> dict[str, float]:
+    time, used = float(plan.time), float(plan.chip_seconds)
+    single = float(plan.single_chip_time)
+    return {"time_s": time, "gpu_seconds": used, "busy_share": used / (n_chips * time), "speedup": single / time}
 
 
 def _layers(graph: LayerGraph, plan: BurstPlan) -> list[dict[str, Any]]:
     rows = zip(
         graph.names,
-        plan.gpus.tolist(),
+        plan.chips.tolist(),
         plan.step_time.tolist(),
         plan.amplification.tolist(),
         plan.parallel.tolist(),
@@ -132,7 +132,7 @@ def _partitions(study: _Study, batch: int) -> dict[str, Any]:
     alone = float(study.data_parallel.time) / batch
     rows = [
         {"foreground_gpus": int(g), "foreground_time_s": t, "ratio": rate * alone}
-        for g, rate, t in zip(study.gpus.tolist(), *(x.tolist() for x in study.partition), strict=True)
+        for g, rate, t in zip(study.chips.tolist(), *(x.tolist() for x in study.partition), strict=True)
         if np.isfinite(t)
     ]
     as_fast = [row for row in rows if row["foreground_time_s"] <= float(study.shared.iteration_time)]
@@ -141,7 +141,7 @@ def _partitions(study: _Study, batch: int) -> dict[str, Any]:
 
 def burst_report(
     network: str = "vgg16",
-    gpus: int = 8,
+    n_chips: int = 8,
     batch: int = 32,
     bandwidth: float = 266e9,
     latency: float = 240e-6,
@@ -155,7 +155,7 @@ def burst_report(
 
     Args:
         network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet`, `cosmoflow` or an alias.
-        gpus: GPUs of the cluster, a power of two [1].
+        n_chips: GPUs of the cluster, a power of two [1].
         batch: global batch of the job [sample].
         bandwidth: per GPU and direction [byte/s].
         latency: of one redistribution of activations [s].
@@ -172,18 +172,18 @@ def burst_report(
     Raises:
         InputError: with one line that says what would be valid.
     """
-    _check(gpus, batch, bandwidth=bandwidth, latency=latency, amplification_limit=amplification_limit)
+    _check(n_chips, batch, bandwidth=bandwidth, latency=latency, amplification_limit=amplification_limit)
     name = network_entry(network).name
     graph = load_network(name)
     layer_time, source = layer_time_of(name, layer_times, per_shape)
-    job = BurstJob(batch, gpus, bandwidth, latency, amplification_limit)
+    job = BurstJob(batch, n_chips, bandwidth, latency, amplification_limit)
     entry = multiplexing_table()["jobs"].get(name, {})
     side_batch = float(background_batch or entry.get("background_batch", 16.0))
     if side_batch <= 0:
         raise InputError(f"background_batch = {side_batch}: expected a positive number")
     # Arrays, not Python numbers: another bandwidth or batch then finds the compiled function.
     traced, traced_batch = jax.tree.map(jnp.asarray, (job, side_batch))
-    study = _study(graph, layer_time, traced, traced_batch, options_for(gpus), synchronisation)
+    study = _study(graph, layer_time, traced, traced_batch, options_for(n_chips), synchronisation)
     burst, data_parallel = study.burst, study.data_parallel
     stated = stated_interference()
     return {
@@ -191,15 +191,15 @@ def burst_report(
         "layer_times": source,
         "per_shape": per_shape,
         "synchronisation": synchronisation,
-        "gpus": gpus,
+        "gpus": n_chips,
         "batch": batch,
         "bandwidth_byte_per_s": bandwidth,
         "latency_s": latency,
         "amplification_limit": amplification_limit,
-        "single_gpu_time_s": float(burst.single_gpu_time),
-        "data_parallel": _summary(data_parallel, gpus),
-        "burst": _summary(burst, gpus),
-        "released_planner": None if study.released is None else _summary(study.released, gpus),
+        "single_gpu_time_s": float(burst.single_chip_time),
+        "data_parallel": _summary(data_parallel, n_chips),
+        "burst": _summary(burst, n_chips),
+        "released_planner": None if study.released is None else _summary(study.released, n_chips),
         "plan": _layers(graph, burst),
         "multiplexing": {
             "background_batch": side_batch,

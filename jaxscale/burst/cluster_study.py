@@ -24,7 +24,7 @@ class ClusterStudy(eqx.Module):
     """Cluster throughput of bursts with multiplexing, by cluster size; the batch grows with the cluster.
 
     Attributes:
-        n_gpus: cluster sizes [1].
+        n_chips: cluster sizes [1].
         stated: with the stated interference.
         ideal: without interference.
         speed: foreground iteration by data parallelism over that in bursts [1].
@@ -32,7 +32,7 @@ class ClusterStudy(eqx.Module):
         loss_high: background loss at which the gain falls to its upper end; negative where it is below anyway [1].
     """
 
-    n_gpus: Float[Array, " size"]
+    n_chips: Float[Array, " size"]
     stated: Throughput
     ideal: Throughput
     speed: Float[Array, " size"]
@@ -42,11 +42,11 @@ class ClusterStudy(eqx.Module):
 
 def study_clusters(
     network: str,
-    n_gpus: ArrayLike,
+    n_chips: ArrayLike,
     bandwidth: ArrayLike = 266e9,
     latency: ArrayLike = 240e-6,
     amplification_limit: ArrayLike = 2.0,
-    samples_per_gpu: float | None = None,
+    samples_per_chip: float | None = None,
     background_batch: float | None = None,
 ) -> ClusterStudy:
     """Gain over data parallelism with a single task for one network on clusters of several sizes.
@@ -56,11 +56,11 @@ def study_clusters(
 
     Args:
         network: a measured network with job sizes in the table.
-        n_gpus: cluster sizes, powers of two up to 1,024 [1].
+        n_chips: cluster sizes, powers of two up to 1,024 [1].
         bandwidth: per GPU and direction [byte/s].
         latency: of one redistribution [s].
         amplification_limit: see `BurstJob` [1].
-        samples_per_gpu: foreground batch over GPUs [sample].
+        samples_per_chip: foreground batch over GPUs [sample].
         background_batch: samples of a background job [sample].
 
     Returns:
@@ -70,19 +70,19 @@ def study_clusters(
     table = multiplexing_table()
     entry, band = table["jobs"][name], table["published"]
     graph, layer_time = load_network(name), measured_layer_time(name, per_shape=False)
-    sizes = jnp.asarray(n_gpus, jnp.result_type(float))
-    per_gpu = entry["samples_per_gpu"] if samples_per_gpu is None else samples_per_gpu
+    sizes = jnp.asarray(n_chips, jnp.result_type(float))
+    per_chip = entry["samples_per_gpu"] if samples_per_chip is None else samples_per_chip
     side = jnp.asarray(entry["background_batch"] if background_batch is None else background_batch, sizes.dtype)
     link = jax.tree.map(jnp.asarray, (bandwidth, latency, amplification_limit))
-    return _study(graph, layer_time, sizes, per_gpu, side, link, (band["ratio_low"], band["ratio_high"]))
+    return _study(graph, layer_time, sizes, per_chip, side, link, (band["ratio_low"], band["ratio_high"]))
 
 
 @filter_jit
-def _study(graph, layer_time, sizes, samples_per_gpu, side, link, band) -> ClusterStudy:
+def _study(graph, layer_time, sizes, samples_per_chip, side, link, band) -> ClusterStudy:
     rate = side / layer_time(side).sum()
 
     def one(size: Array) -> tuple:
-        job = BurstJob(samples_per_gpu * size, size, *link)
+        job = BurstJob(samples_per_chip * size, size, *link)
         plan = plan_burst(graph, layer_time, job, 11)
         alone = plan_data_parallel(graph, layer_time, job, 11)
         shared = (plan, alone.time, job.batch, size, rate)

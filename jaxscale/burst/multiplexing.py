@@ -76,7 +76,7 @@ def hand_backs(plan: BurstPlan) -> tuple[Array, Array]:
 
     The last step of an iteration is followed by the first of the next.
     """
-    grown = larger(plan.gpus - jnp.roll(plan.gpus, 1), 0.0)
+    grown = larger(plan.chips - jnp.roll(plan.chips, 1), 0.0)
     return (grown > 0).sum().astype(grown.dtype), grown.sum()
 
 
@@ -84,7 +84,7 @@ def multiplex(
     plan: BurstPlan,
     data_parallel_time: ArrayLike,
     batch: ArrayLike,
-    n_gpus: ArrayLike,
+    n_chips: ArrayLike,
     background_rate: ArrayLike,
     interference: Interference,
 ) -> Throughput:
@@ -99,7 +99,7 @@ def multiplex(
         plan: foreground plan.
         data_parallel_time: iteration of the foreground job alone, on all GPUs [s].
         batch: B, global batch of the foreground job [sample].
-        n_gpus: G [1].
+        n_chips: G [1].
         background_rate: r, in foreground samples per second where the networks differ [1/s].
         interference: what sharing costs.
 
@@ -110,18 +110,18 @@ def multiplex(
         Park et al., arXiv 2112.10065, section 5 (mechanism); the closed form is ours.
     """
     i = interference
-    times, gpus_back = hand_backs(plan)
+    times, chips_back = hand_backs(plan)
     stretch = 1.0 + jnp.asarray(i.foreground_slowdown)
     iteration = stretch * plan.time + times * i.preemption_time
-    busy = stretch * plan.gpu_seconds
-    free = larger(n_gpus * iteration - busy, 0.0)
-    useful = (1.0 - jnp.asarray(i.background_loss)) * free + i.colocated_share * busy - gpus_back * i.preemption_time
+    busy = stretch * plan.chip_seconds
+    free = larger(n_chips * iteration - busy, 0.0)
+    useful = (1.0 - jnp.asarray(i.background_loss)) * free + i.colocated_share * busy - chips_back * i.preemption_time
     foreground = jnp.asarray(batch) / iteration
     background = jnp.asarray(background_rate) * larger(useful, 0.0) / iteration
     alone = jnp.asarray(batch) / data_parallel_time
-    progress = jnp.stack([foreground / alone, background / (n_gpus * jnp.asarray(background_rate))])
+    progress = jnp.stack([foreground / alone, background / (n_chips * jnp.asarray(background_rate))])
     fairness = progress.sum(0) ** 2 / (2.0 * (progress**2).sum(0))
-    share = free / (n_gpus * iteration)
+    share = free / (n_chips * iteration)
     ratio = (foreground + background) / alone
     return Throughput(foreground, background, iteration, iteration / plan.time, share, ratio, fairness)
 
@@ -133,7 +133,7 @@ def data_parallel_times(costs: StepCosts) -> Float[Array, " option"]:
 
 
 def static_partition(
-    costs: StepCosts, batch: ArrayLike, n_gpus: ArrayLike, background_rate: ArrayLike
+    costs: StepCosts, batch: ArrayLike, n_chips: ArrayLike, background_rate: ArrayLike
 ) -> tuple[Float[Array, " option"], Float[Array, " option"]]:
     r"""Foreground job by data parallelism on g GPUs of its own, background jobs on the other G - g.
 
@@ -142,14 +142,14 @@ def static_partition(
     Args:
         costs: cost tensors of the foreground job.
         batch: B [sample].
-        n_gpus: G [1].
+        n_chips: G [1].
         background_rate: r [1/s].
 
     Returns:
         Cluster throughput by g = 1, 2, 4, ... [1/s], 0 where g > G; and the foreground iteration time [s].
     """
     times = data_parallel_times(costs)
-    total = batch / times + (n_gpus - costs.gpus) * background_rate
+    total = batch / times + (n_chips - costs.chips) * background_rate
     return jnp.where(jnp.isfinite(times), total, 0.0), times
 
 
@@ -157,7 +157,7 @@ def loss_at_ratio(
     plan: BurstPlan,
     data_parallel_time: ArrayLike,
     batch: ArrayLike,
-    n_gpus: ArrayLike,
+    n_chips: ArrayLike,
     background_rate: ArrayLike,
     interference: Interference,
     ratio: ArrayLike,
@@ -169,7 +169,7 @@ def loss_at_ratio(
 
     def gain(loss: float) -> Array:
         changed = eqx.tree_at(lambda i: i.background_loss, interference, loss)
-        return multiplex(plan, data_parallel_time, batch, n_gpus, background_rate, changed).ratio
+        return multiplex(plan, data_parallel_time, batch, n_chips, background_rate, changed).ratio
 
     at_none, at_half = gain(0.0), gain(0.5)
     return (at_none - ratio) / (2.0 * (at_none - at_half))

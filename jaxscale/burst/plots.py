@@ -21,7 +21,7 @@ def _powers_of_two(axis, values: np.ndarray) -> None:
     axis.set_ticks([], minor=True)
 
 
-def plot_gpus(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) -> "Figure":
+def plot_chips(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) -> "Figure":
     """GPUs of each layer, in order; one line per plan.
 
     Args:
@@ -37,24 +37,24 @@ def plot_gpus(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) -> 
         axes = figure.subplots()
         most = 1.0
         for index, (label, plan) in enumerate(plans.items()):
-            gpus = np.asarray(plan.gpus)[~graph.is_join]
-            most = max(most, gpus.max())
+            chips = np.asarray(plan.chips)[~graph.is_join]
+            most = max(most, chips.max())
             # Equal counts of different plans would hide each other: each line is drawn a hair higher.
-            lifted = gpus * 1.03**index
-            axes.step(np.arange(1, len(gpus) + 1), lifted, where="mid", label=label, color=PALETTE[index])
+            lifted = chips * 1.03**index
+            axes.step(np.arange(1, len(chips) + 1), lifted, where="mid", label=label, color=PALETTE[index])
         axes.set_yscale("log", base=2)
         _powers_of_two(axes.yaxis, 2.0 ** np.arange(np.log2(most) + 1))
-        axes.set(xlabel="layer", ylabel="GPUs of the layer [1]", title=title, xlim=(0.5, len(gpus) + 0.5))
+        axes.set(xlabel="layer", ylabel="GPUs of the layer [1]", title=title, xlim=(0.5, len(chips) + 0.5))
         axes.legend()
     return figure
 
 
-def plot_time_line(plans: Mapping[str, BurstPlan], n_gpus: int, title: str) -> "Figure":
+def plot_time_line(plans: Mapping[str, BurstPlan], n_chips: int, title: str) -> "Figure":
     """One iteration of a chain under each plan: GPUs that the foreground job holds, and free ones, against time.
 
     Args:
         plans: plans of a chain by label.
-        n_gpus: GPUs of the cluster [1].
+        n_chips: GPUs of the cluster [1].
         title: what the figure shows.
 
     Returns:
@@ -64,7 +64,7 @@ def plot_time_line(plans: Mapping[str, BurstPlan], n_gpus: int, title: str) -> "
         figure = new_figure(7.2, 1.3 + 1.5 * len(plans))
         rows = np.atleast_1d(figure.subplots(len(plans), 1, sharex=True))
         for axes, (label, plan) in zip(rows, plans.items(), strict=True):
-            _draw_time_line(axes, plan, n_gpus, label)
+            _draw_time_line(axes, plan, n_chips, label)
         rows[0].set_title(title)
         rows[-1].set_xlabel("time in the iteration [ms]")
         rows[-1].set_xlim(0.0, max(1e3 * float(plan.time) for plan in plans.values()))
@@ -72,21 +72,21 @@ def plot_time_line(plans: Mapping[str, BurstPlan], n_gpus: int, title: str) -> "
     return figure
 
 
-def _draw_time_line(axes: "Axes", plan: BurstPlan, n_gpus: int, label: str) -> None:
+def _draw_time_line(axes: "Axes", plan: BurstPlan, n_chips: int, label: str) -> None:
     ends = 1e3 * np.cumsum(np.asarray(plan.step_time))
     starts = np.concatenate([[0.0], ends[:-1]])
-    axes.bar(0.0, n_gpus, ends[-1], align="edge", color=_FREE, label="free for background jobs")
-    gpus = np.asarray(plan.gpus)
-    axes.bar(starts, gpus, ends - starts, align="edge", color=BLUE, ec="white", lw=0.3, label="foreground job")
-    axes.set(ylim=(0, n_gpus), yticks=[0, n_gpus // 2, n_gpus], ylabel=f"{label}\nGPUs [1]")
+    axes.bar(0.0, n_chips, ends[-1], align="edge", color=_FREE, label="free for background jobs")
+    chips = np.asarray(plan.chips)
+    axes.bar(starts, chips, ends - starts, align="edge", color=BLUE, ec="white", lw=0.3, label="foreground job")
+    axes.set(ylim=(0, n_chips), yticks=[0, n_chips // 2, n_chips], ylabel=f"{label}\nGPUs [1]")
     axes.grid(False)
 
 
-def plot_gain(n_gpus: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[float, float], title: str) -> "Figure":
+def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[float, float], title: str) -> "Figure":
     """Cluster throughput over data parallelism with a single task, against cluster size.
 
     Args:
-        n_gpus: cluster sizes [1].
+        n_chips: cluster sizes [1].
         gains: gain by label; a label that ends in `ideal` is drawn dashed [1].
         band: lowest and highest published gain [1].
         title: what the figure shows.
@@ -102,9 +102,9 @@ def plot_gain(n_gpus: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[f
         for label, gain in gains.items():
             index = next(i for i, name in enumerate(solid) if label.startswith(name))
             line = "--" if label not in solid else "-"
-            axes.plot(n_gpus, gain, line, label=label, color=PALETTE[index], marker=MARKERS[index], ms=4)
+            axes.plot(n_chips, gain, line, label=label, color=PALETTE[index], marker=MARKERS[index], ms=4)
         axes.set_xscale("log", base=2)
-        _powers_of_two(axes.xaxis, np.asarray(n_gpus))
+        _powers_of_two(axes.xaxis, np.asarray(n_chips))
         axes.set(xlabel="GPUs of the cluster [1]", ylabel="throughput over data parallelism [1]", title=title)
         axes.legend(ncols=2, loc="upper left", bbox_to_anchor=(0, -0.14))
     return figure

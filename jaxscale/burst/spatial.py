@@ -119,14 +119,14 @@ class SpatialStep(eqx.Module):
         exposed_halo: halo exchange that does not hide behind interior work [s].
         exposed_all_reduce: gradient all-reduce that does not hide behind the backward pass [s].
         memory: activations, weights, gradients and optimiser state of one GPU [byte].
-        n_gpus: GPUs in use [1].
+        n_chips: GPUs in use [1].
     """
 
     compute: Float[Array, "*batch"]
     exposed_halo: Float[Array, "*batch"]
     exposed_all_reduce: Float[Array, "*batch"]
     memory: Float[Array, "*batch"]
-    n_gpus: Float[Array, "*batch"]
+    n_chips: Float[Array, "*batch"]
 
     @property
     def total(self) -> Array:
@@ -188,10 +188,12 @@ def spatial_step(
     forward, data, weights = _pass_times(network, work, coefficients, device, regime)
     halo = halo_time(network, p, samples, machine)
     exposed = smooth_max(forward, halo, temperature) - forward + smooth_max(data, halo, temperature) - data
-    n_gpus = pieces * groups
-    reduce = all_reduce_time(network.weights, n_gpus, machine.bandwidth).sum() + 2.0 * (n_gpus - 1.0) * machine.latency
+    n_chips = pieces * groups
+    reduce = (
+        all_reduce_time(network.weights, n_chips, machine.bandwidth).sum() + 2.0 * (n_chips - 1.0) * machine.latency
+    )
     cover = (data + weights).sum()
     left = smooth_max(reduce, cover, temperature) - cover
     # Activations for the backward pass and their gradients; weights, gradients and two moments.
     held = 2.0 * FLOAT_BYTES * network.activations * samples / pieces + 4.0 * FLOAT_BYTES * network.weights.sum()
-    return SpatialStep((forward + data + weights).sum(), exposed.sum(), left, held, n_gpus)
+    return SpatialStep((forward + data + weights).sum(), exposed.sum(), left, held, n_chips)

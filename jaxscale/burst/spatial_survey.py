@@ -41,7 +41,7 @@ class Split(eqx.Module):
 
 def survey_splits(
     network: SpatialNetwork,
-    n_gpus: int,
+    n_chips: int,
     batch: int,
     machine: SpatialMachine,
     coefficients: LayerTimeCoefficients,
@@ -49,11 +49,11 @@ def survey_splits(
     memory: float,
     regime: int = 0,
 ) -> list[Split]:
-    """All hybrids of sample and spatial split on `n_gpus` GPUs, pieces in powers of two.
+    """All hybrids of sample and spatial split on `n_chips` GPUs, pieces in powers of two.
 
     Args:
         network: geometry and kernels.
-        n_gpus: a power of two [1].
+        n_chips: a power of two [1].
         batch: global batch [sample].
         machine: links.
         coefficients: analytical layer time.
@@ -65,13 +65,13 @@ def survey_splits(
         Splits from no spatial split to all GPUs on one group.
 
     Raises:
-        InputError: `n_gpus` is not a power of two.
+        InputError: `n_chips` is not a power of two.
     """
-    splits_of(n_gpus, 1)
+    splits_of(n_chips, 1)
     rank = network.extent.shape[1]
     splits = []
-    for exponent in range(n_gpus.bit_length()):
-        pieces, groups = 2**exponent, n_gpus // 2**exponent
+    for exponent in range(n_chips.bit_length()):
+        pieces, groups = 2**exponent, n_chips // 2**exponent
         parts = jnp.asarray(splits_of(pieces, rank), jnp.result_type(float))
         sizes = jnp.asarray(groups, parts.dtype), jnp.asarray(batch, parts.dtype)
         step = _compiled(network, parts, *sizes, machine, coefficients, device, regime)

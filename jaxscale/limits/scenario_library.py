@@ -172,12 +172,12 @@ def scenario_descriptions(path: str | Path | None = None) -> dict[str, str]:
     return first | {name: str(table.get("description", name)) for name, table in named.items()}
 
 
-def scenario(name: str = "default", *, gpu: str | None = None, **changes: float | int) -> FrontierScenario:
+def scenario(name: str = "default", *, chip_id: str | None = None, **changes: float | int) -> FrontierScenario:
     """A shipped scenario, `scenario("batch-x10")`.
 
     Args:
         name: of the scenario.
-        gpu: catalogue id of a chip that replaces the scenario's.
+        chip_id: catalogue id of a chip that replaces the scenario's.
         changes: fields that differ.
 
     Returns:
@@ -187,8 +187,8 @@ def scenario(name: str = "default", *, gpu: str | None = None, **changes: float 
         InputError: unknown name, chip or field, or a number out of range.
     """
     named = scenario_named(name, load_scenarios())
-    if gpu is not None:
-        named = on_chip(named, load_hardware()[gpu])
+    if chip_id is not None:
+        named = on_chip(named, load_hardware()[chip_id])
     return dataclasses.replace(named, **_fields("scenario", changes, load_hardware()))
 
 

@@ -86,12 +86,12 @@ class TransformerCurve:
         shares = {name: share * self.utilisation.max() for name, share in SHARES.items()}
         return {name: self._last(level) for name, level in {**shares, "wall": 0.0}.items()}
 
-    def to_json(self, scenario: str, gpu: str) -> dict[str, Any]:
+    def to_json(self, scenario: str, chip_id: str) -> dict[str, Any]:
         """Document of the command line; a search among whole numbers has no elasticities."""
         return {
             "scenario": scenario,
             "model": "transformer",
-            "gpu": gpu,
+            "gpu": chip_id,
             "training_flop": self.training_flop.tolist(),
             "utilisation": self.utilisation.tolist(),
             "chips": self.chips.tolist(),
@@ -151,7 +151,7 @@ def plan_space(n_chips: float) -> PlanSpace:
 
 def transformer_curve(
     training_flop: np.ndarray,
-    gpu: str,
+    chip_id: str,
     laws: FrontierScenario | None = None,
     *,
     fit: Fit | str | Path = "default",
@@ -163,7 +163,7 @@ def transformer_curve(
 
     Args:
         training_flop: T [flop].
-        gpu: catalogue id of the chip.
+        chip_id: catalogue id of the chip.
         laws: scenario whose scaling laws, efficiencies aside, count; the default one where None.
         fit: a fit, or its name or file.
         hardware: catalogue; the shipped one where None.
@@ -175,16 +175,16 @@ def transformer_curve(
         InputError: an unknown chip.
     """
     laws = named_scenario() if laws is None else laws
-    record, levels = fit_of(fit), {"gpu": gpu, "precision": "bf16"}
+    record, levels = fit_of(fit), {"gpu": chip_id, "precision": "bf16"}
     fitted, usable = record.coefficients(levels), record.memory_limit(levels)
-    best = [_best(flop, gpu, laws, fitted, usable, hardware) for flop in training_flop]
+    best = [_best(flop, chip_id, laws, fitted, usable, hardware) for flop in training_flop]
     columns = np.asarray(best)
     return TransformerCurve(np.asarray(training_flop, float), columns[:, 0], columns[:, 1], columns[:, 2:])
 
 
 def _best(
     training_flop: float,
-    gpu: str,
+    chip_id: str,
     laws: FrontierScenario,
     fitted: Coefficients,
     usable: MemoryLimit,
@@ -192,7 +192,7 @@ def _best(
 ) -> tuple[float, ...]:
     """Utilisation, chips, tp, pp and dp of the best plan."""
     wanted = design(float(training_flop), laws)
-    one = cluster(gpu, 1, hardware=hardware)
+    one = cluster(chip_id, 1, hardware=hardware)
     peak = float(one.chip.peak("bf16"))
     limit = memory_limit(float(one.chip.hbm_bytes), usable, OOM)
     least = math.ceil(math.log2(max(wanted.flop / (peak * wanted.deadline), 1.0)))
@@ -201,7 +201,7 @@ def _best(
         table = enumerate_plans(wanted.model, n_chips, wanted.batch, within_domains(plan_space(n_chips), one))
         if not len(table):
             continue
-        scores = score_plans(wanted.model, table, cluster(gpu, round(n_chips), hardware=hardware), fitted)
+        scores = score_plans(wanted.model, table, cluster(chip_id, round(n_chips), hardware=hardware), fitted)
         allowed = (scores.memory <= limit) & (scores.step_time <= wanted.deadline)
         row = int(np.argmin(np.where(allowed, scores.step_time, np.inf)))
         share = wanted.flop / (n_chips * peak * float(scores.step_time[row]))

@@ -75,40 +75,40 @@ def systems() -> tuple[str, ...]:
     return tuple(table()["systems"])
 
 
-def system_of(gpu: str) -> Mapping[str, Any]:
+def system_of(chip_id: str) -> Mapping[str, Any]:
     """Host power and capital of a chip's system.
 
     Raises:
         InputError: not in the table.
     """
     systems_by_chip = table()["systems"]
-    if gpu not in systems_by_chip:
+    if chip_id not in systems_by_chip:
         raise InputError(
-            f"gpu {gpu!r} has no system power and price in data/trends.toml; expected {', '.join(systems_by_chip)}"
+            f"gpu {chip_id!r} has no system power and price in data/trends.toml; expected {', '.join(systems_by_chip)}"
         )
-    return systems_by_chip[gpu]
+    return systems_by_chip[chip_id]
 
 
-def price_of(gpu: str) -> Price:
+def price_of(chip_id: str) -> Price:
     """Price of a chip with its share of the system."""
     price = table()["price"]
     return Price(
-        system_of(gpu)["capital_dollars"]["value"],
+        system_of(chip_id)["capital_dollars"]["value"],
         price["lifetime_years"]["value"] * YEAR,
         price["electricity_dollars_per_kwh"]["value"] / KILOWATT_HOUR,
         price["overhead"]["value"],
     )
 
 
-def calibrated(gpu: str) -> Fit:
+def calibrated(chip_id: str) -> Fit:
     """Fit of the paper's workload where that has runs on the chip, else the shipped default."""
     fit = load_fit(table()["workload"]["fit"])
-    return fit if fit.seen.knows("gpu", gpu) else load_fit()
+    return fit if fit.seen.knows("gpu", chip_id) else load_fit()
 
 
 def deployment(
     name_or_model: str | Transformer = "llama2-7b",
-    gpu: str = "h100-80gb",
+    chip_id: str = "h100-80gb",
     *,
     overlay: Overlay | None = None,
     fit: Fit | str | Path | None = None,
@@ -121,7 +121,7 @@ def deployment(
 
     Args:
         name_or_model: catalogue name, or a model.
-        gpu: catalogue id of a chip with an entry in `systems`.
+        chip_id: catalogue id of a chip with an entry in `systems`.
         overlay: latencies and powers; the fitted ones where None.
         fit: a fit, or its name or file; that of `calibrated` where None.
         levels: framework, precision and so on whose fitted effects apply; those of the paper's workload, whose
@@ -139,12 +139,12 @@ def deployment(
     overlay = overlay or fitted_overlay()
     work = table()["workload"]
     chosen = model(name_or_model, **changes) if isinstance(name_or_model, str) else name_or_model
-    system, chips = system_of(gpu), cluster(gpu, 1, hardware=hardware)
+    system, chips = system_of(chip_id), cluster(chip_id, 1, hardware=hardware)
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
     named_levels = {"framework": work["framework"], "precision": work["precision"]} if levels is None else levels
-    record = calibrated(gpu) if fit is None else fit_of(fit)
-    resolved = record.coefficients({**named_levels, "gpu": gpu})
+    record = calibrated(chip_id) if fit is None else fit_of(fit)
+    resolved = record.coefficients({**named_levels, "gpu": chip_id})
     if levels is None:
         resolved = eqx.tree_at(lambda c: c.tp_overlap, resolved, work["tp_overlap"]["value"])
     return Deployment(
@@ -153,6 +153,6 @@ def deployment(
         coefficients=resolved,
         hop_latency=np.asarray(overlay.hop_latency),
         power=ChipPower(**overlay.power, host_power=system["host_power_w"]["value"]),
-        price=price_of(gpu),
+        price=price_of(chip_id),
         power_cap=power_cap,
     )

@@ -48,12 +48,12 @@ CHANGES: Mapping[str, Change] = {
 
 def generations(
     model: str = "llama2-7b",
-    gpus: Sequence[str] = GENERATIONS,
+    chip_ids: Sequence[str] = GENERATIONS,
     overlay: Overlay | None = None,
     **changes: Any,
 ) -> Deployment:
     """The same model on several chips, each with its catalogue network; every leaf [chip]."""
-    return stacked([deployment(model, gpu, overlay=overlay, **changes) for gpu in gpus])
+    return stacked([deployment(model, chip_id, overlay=overlay, **changes) for chip_id in chip_ids])
 
 
 def what_if(base: Deployment, changes: Mapping[str, Change] = CHANGES) -> Deployment:

@@ -63,10 +63,10 @@ def random_times(graph: LayerGraph, seed: int) -> MeasuredLayerTime:
     return MeasuredLayerTime(np.log(BATCHES), log_time)
 
 
-def random_job(seed: int, batch: float = 4.0, n_gpus: float = 4.0) -> BurstJob:
+def random_job(seed: int, batch: float = 4.0, n_chips: float = 4.0) -> BurstJob:
     rng = np.random.default_rng(seed + 20_000)
     bandwidth, latency = 10 ** rng.uniform(9, 11.5), 10 ** rng.uniform(-6, -3.3)
-    return traced(BurstJob(batch, n_gpus, bandwidth, latency, rng.uniform(1.1, 4.0), rng.choice([0.0, 3e-4])))
+    return traced(BurstJob(batch, n_chips, bandwidth, latency, rng.uniform(1.1, 4.0), rng.choice([0.0, 3e-4])))
 
 
 def traced(job: BurstJob) -> BurstJob:
@@ -79,9 +79,9 @@ class BruteForce:
 
     def __init__(self, graph: LayerGraph, times: MeasuredLayerTime, job: BurstJob, n_options: int):
         self.graph, self.job = graph, jax.tree.map(float, job)
-        self.gpus = [2**k for k in range(n_options)]
+        self.chips = [2**k for k in range(n_options)]
         column = {float(b): i for i, b in enumerate(BATCHES)}
-        samples = [self.job.batch / g for g in self.gpus]
+        samples = [self.job.batch / g for g in self.chips]
         self.compute = [[math.exp(row[column[s]]) for s in samples] for row in times.log_time]
         self.samples = samples
 
@@ -96,7 +96,7 @@ class BruteForce:
             sent = a * x - (min(a, b) * x if a > b and not moved else 0.0)
             received = b * x - (min(a, b) * x if b > a and not moved else 0.0)
             transfer = 2.0 * (max(sent, received) / s.bandwidth + s.latency)
-        n = self.gpus[option]
+        n = self.chips[option]
         time = transfer + self.compute[row][option] + 8.0 * g.weights[row] * (1.0 - 1.0 / n) / s.bandwidth
         single = self.compute[row][0]
         if single > s.exempt_below:
@@ -108,7 +108,7 @@ class BruteForce:
     def chain(self) -> float:
         """Fastest assignment of a chain."""
         best = math.inf
-        for options in itertools.product(range(len(self.gpus)), repeat=self.graph.n_steps):
+        for options in itertools.product(range(len(self.chips)), repeat=self.graph.n_steps):
             before = (options[0], *options[:-1])
             times = (self.step(i, a, b, False) for i, (a, b) in enumerate(zip(before, options, strict=True)))
             best = min(best, sum(times))
@@ -117,7 +117,7 @@ class BruteForce:
     def _branch(self, rows: list[int], entry: int, end: int, moved: bool, most: int) -> float:
         """Fastest assignment of one branch on at most `most` GPUs."""
         best = math.inf
-        allowed = [k for k, g in enumerate(self.gpus) if g <= most]
+        allowed = [k for k, g in enumerate(self.chips) if g <= most]
         for options in itertools.product(allowed, repeat=len(rows) - 1):
             path = (entry, *options, end)
             ends = (0, len(rows) - 1)
@@ -129,15 +129,15 @@ class BruteForce:
         """Fastest assignment of `random_block`: in sequence, or any placement that fits, one branch at home."""
         branches = [np.flatnonzero((self.graph.stage == 1) & (self.graph.branch == j)).tolist() for j in range(4)]
         branches = [rows for rows in branches if rows]
-        total, last, options = self.gpus[-1], self.graph.n_steps - 1, range(len(self.gpus))
-        shares = [c for c in itertools.product(self.gpus, repeat=len(branches)) if sum(c) <= total]
+        total, last, options = self.chips[-1], self.graph.n_steps - 1, range(len(self.chips))
+        shares = [c for c in itertools.product(self.chips, repeat=len(branches)) if sum(c) <= total]
         best = math.inf
         for entry, end in itertools.product(options, repeat=2):
             ways = [sum(self._branch(rows, entry, end, False, total) for rows in branches)]
             table = {
                 (j, most, away): self._branch(rows, entry, end, away, most)
                 for j, rows in enumerate(branches)
-                for most in self.gpus
+                for most in self.chips
                 for away in (False, True)
             }
             for share in shares:

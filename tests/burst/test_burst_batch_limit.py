@@ -5,7 +5,7 @@ import numpy as np
 from jaxscale.burst import (
     BurstJob,
     Convergence,
-    best_gpus,
+    best_chips,
     load_network,
     measured_layer_time,
     survey_batches,
@@ -32,5 +32,5 @@ def test_strong_scaling_begins_where_batches_stop_paying():
     assert 0.3 < small.growth.mean() < 0.7, "the square root of the cluster, in powers of two"
     assert np.all(large.batch >= small.batch)
     assert small.marginal[0] > 0.8 > small.marginal[-1]
-    few, many = best_gpus(small, GPUS, 0.7), best_gpus(large, GPUS, 0.7)
+    few, many = best_chips(small, GPUS, 0.7), best_chips(large, GPUS, 0.7)
     assert 1 < few < many

@@ -61,7 +61,7 @@ def test_interference_never_helps_and_gpu_time_adds_up(plans, slowdown, loss, sh
     ideal = COMPILED(*_case(plans), RATE, Interference(0.0, 0.0, share, 0.0))
     assert result.iteration_time >= ideal.iteration_time
     assert result.foreground <= ideal.foreground
-    busy = (1 + slowdown) * plans[0].gpu_seconds
+    busy = (1 + slowdown) * plans[0].chip_seconds
     np.testing.assert_allclose(result.free_share + busy / (8 * result.iteration_time), 1.0, rtol=1e-9)
     assert 0.5 - 1e-9 <= result.fairness <= 1.0 + 1e-9
     # Foreground and background together never do more work than the GPUs have time for.

@@ -43,13 +43,13 @@ def test_vgg_reproduces_the_released_planner(batch, limit, synchronisation, data
     job = BurstJob(batch, 8, 266e9, 240e-6, limit)
     exact, alone, released = _plans(job, synchronisation)
     single = {32: 44.79, 16: 25.27}[batch]
-    np.testing.assert_allclose(exact.single_gpu_time * 1e3, single, rtol=1e-3)
+    np.testing.assert_allclose(exact.single_chip_time * 1e3, single, rtol=1e-3)
     np.testing.assert_allclose(alone.time * 1e3, data_parallel, rtol=1e-3)
     np.testing.assert_allclose(exact.time * 1e3, burst, rtol=0.01)
     np.testing.assert_allclose(released.time * 1e3, burst, rtol=1e-3)
     if gpu_ms is not None:
-        np.testing.assert_allclose(exact.gpu_seconds * 1e3, gpu_ms, rtol=0.01)
-        np.testing.assert_allclose(released.gpu_seconds * 1e3, gpu_ms, rtol=2e-3)
+        np.testing.assert_allclose(exact.chip_seconds * 1e3, gpu_ms, rtol=0.01)
+        np.testing.assert_allclose(released.chip_seconds * 1e3, gpu_ms, rtol=2e-3)
 
 
 def test_synchronisation_formulas_differ():
@@ -132,7 +132,7 @@ def test_better_networks_and_looser_limits_never_hurt(bandwidth, latency, limit,
 def test_data_parallel_is_a_plan_without_limit():
     exact, alone, _ = _plans(BurstJob(32, 8, amplification_limit=1e6), "correct")
     assert exact.time <= alone.time
-    np.testing.assert_allclose(alone.gpu_seconds, 8 * alone.time, rtol=1e-12)
+    np.testing.assert_allclose(alone.chip_seconds, 8 * alone.time, rtol=1e-12)
 
 
 def test_vmap_equals_loop_and_gradient_equals_finite_difference():

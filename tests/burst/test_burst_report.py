@@ -11,7 +11,7 @@ from jaxscale.errors import InputError
 
 @pytest.fixture(scope="module")
 def report():
-    return burst_report("vgg", gpus=8, batch=32)
+    return burst_report("vgg", n_chips=8, batch=32)
 
 
 def test_report_holds_the_published_example(report):
@@ -36,7 +36,7 @@ def test_report_adds_up(report):
 
 
 def test_networks_without_profile_are_planned_analytically():
-    report = burst_report("unet", gpus=2, batch=4)
+    report = burst_report("unet", n_chips=2, batch=4)
     assert report["layer_times"] == "analytical"
     assert 0 < report["burst"]["time_s"] <= report["single_gpu_time_s"]
 
@@ -45,8 +45,8 @@ def test_networks_without_profile_are_planned_analytically():
     ("arguments", "message"),
     [
         ({"network": "lenet"}, "expected one of"),
-        ({"gpus": 6}, "power of two"),
-        ({"gpus": 1 << 20}, "up to 65536"),
+        ({"n_chips": 6}, "power of two"),
+        ({"n_chips": 1 << 20}, "up to 65536"),
         ({"batch": 0}, "at least 1"),
         ({"bandwidth": -1.0}, "above 0"),
         ({"latency": float("nan")}, "finite"),

@@ -51,7 +51,7 @@ def test_vgg_within_2_percent(limit):
     job = BurstJob(32, 8, amplification_limit=limit)
     exact, soft = EXACT(job), SOFT(job)
     np.testing.assert_allclose(soft.time, exact.time, rtol=0.02)
-    np.testing.assert_allclose(soft.gpu_seconds, exact.gpu_seconds, rtol=0.02)
+    np.testing.assert_allclose(soft.chip_seconds, exact.chip_seconds, rtol=0.02)
     np.testing.assert_allclose(soft.usage.sum(1), 1.0, rtol=1e-6)
 
 

@@ -89,4 +89,4 @@ def test_unknown_names():
     with pytest.raises(InputError, match="did you mean"):
         scenario("defalt")
     with pytest.raises(InputError, match="h1000"):
-        scenario(gpu="h1000")
+        scenario(chip_id="h1000")

@@ -99,7 +99,9 @@ def test_hops_bind_at_scale_and_bandwidth_does_not(improved):
 
 
 def test_newer_generations_are_faster_and_meet_the_ring_earlier(weak):
-    found, fits = side_by_side(generations(gpus=("v100-32gb", "a100-80gb", "h100-80gb", "gb200")), weak, [64.0, 4096.0])
+    found, fits = side_by_side(
+        generations(chip_ids=("v100-32gb", "a100-80gb", "h100-80gb", "gb200")), weak, [64.0, 4096.0]
+    )
     speed = np.asarray(found.tokens_per_s_per_chip)
     assert np.all(np.diff(speed[:, 0]) > 0.0)
     assert np.all(np.diff(speed[1:, 1] / speed[1:, 0]) < 0.0)

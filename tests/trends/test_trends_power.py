@@ -116,6 +116,6 @@ def test_tokens_per_joule_dollar_and_hour_follow_from_the_same_outcome(paper):
 
 def test_an_unknown_chip_and_a_cap_below_idle_are_refused():
     with pytest.raises(InputError, match="no system power"):
-        deployment(gpu="l40s")
+        deployment(chip_id="l40s")
     with pytest.raises(InputError, match="power cap = 10 W"):
         deployment(power_cap=10.0)

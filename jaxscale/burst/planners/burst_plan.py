@@ -17,21 +17,21 @@ class BurstPlan(eqx.Module):
 
     Attributes:
         time: one training iteration [s].
-        gpu_seconds: GPU-time that the job occupies in one iteration [s].
-        gpus: GPUs of each step [1].
+        chip_seconds: GPU-time that the job occupies in one iteration [s].
+        chips: GPUs of each step [1].
         step_time: transfer, compute and synchronisation of each step [s].
         amplification: GPU-time of each step over its time on one GPU [1]; 0 where the step is exempt.
         parallel: branches of the step's stage run at the same time.
-        single_gpu_time: one iteration on one GPU [s].
+        single_chip_time: one iteration on one GPU [s].
     """
 
     time: Float[Array, "*job"]
-    gpu_seconds: Float[Array, "*job"]
-    gpus: Float[Array, "*job step"]
+    chip_seconds: Float[Array, "*job"]
+    chips: Float[Array, "*job step"]
     step_time: Float[Array, "*job step"]
     amplification: Float[Array, "*job step"]
     parallel: Bool[Array, "*job step"]
-    single_gpu_time: Float[Array, "*job"]
+    single_chip_time: Float[Array, "*job"]
 
 
 def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
@@ -51,15 +51,15 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
     steps = jnp.arange(graph.n_steps, dtype=jnp.int32)
     step_time = costs.edge[steps, choice.place, choice.before, choice.option]
     amplification = costs.amplification[steps, choice.place, choice.before, choice.option]
-    gpus, parallel = costs.gpus[choice.option], choice.mode > 0
+    chips, parallel = costs.chips[choice.option], choice.mode > 0
     slot = jnp.asarray(graph.stage) * MAX_BRANCHES + jnp.asarray(graph.branch)
     branches = segment_sum(step_time, slot, graph.n_stages * MAX_BRANCHES).reshape(graph.n_stages, MAX_BRANCHES)
     together = segment_max(parallel.astype(jnp.int32), jnp.asarray(graph.stage), graph.n_stages) > 0
     stages = jnp.where(together, branches.max(1), branches.sum(1))
     return BurstPlan(
         stages.sum(),
-        (gpus * step_time).sum(),
-        gpus,
+        (chips * step_time).sum(),
+        chips,
         step_time,
         jnp.where(costs.exempt, 0.0, amplification),
         parallel,
@@ -99,8 +99,8 @@ def plan_burst(
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     fixed = jax.lax.stop_gradient(costs)
     edge = jnp.where(fixed.allowed(jax.lax.stop_gradient(job.amplification_limit)), fixed.edge, jnp.inf)
-    n_gpus = jax.lax.stop_gradient(jnp.asarray(job.n_gpus))
-    path, record = forward(graph, edge, fixed.gpus, n_gpus, jnp.inf, jnp.min, jnp.max)
+    n_chips = jax.lax.stop_gradient(jnp.asarray(job.n_chips))
+    path, record = forward(graph, edge, fixed.chips, n_chips, jnp.inf, jnp.min, jnp.max)
     return evaluate(graph, costs, backtrack(graph, edge, record, jnp.argmin(path)))
 
 

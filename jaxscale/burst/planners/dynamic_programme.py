@@ -56,8 +56,8 @@ def _flags(graph: LayerGraph) -> dict[str, Array]:
 def forward(
     graph: LayerGraph,
     edge: Float[Array, "step place option option"],
-    gpus: Float[Array, " option"],
-    n_gpus: ArrayLike,
+    chips: Float[Array, " option"],
+    n_chips: ArrayLike,
     forbidden: ArrayLike,
     minimum: Reduction,
     maximum: Reduction,
@@ -71,8 +71,8 @@ def forward(
     Args:
         graph: structure.
         edge: cost of each step; `forbidden` or more where it may not be taken [s].
-        gpus: GPUs of each option [1].
-        n_gpus: GPUs of the cluster [1].
+        chips: GPUs of each option [1].
+        n_chips: GPUs of the cluster [1].
         forbidden: cost that stands for infinity [s].
         minimum: of an array along an axis.
         maximum: of an array along an axis.
@@ -84,7 +84,7 @@ def forward(
     n_options, n_flavours = edge.shape[-1], len(table.exponent)
     identity = jnp.where(jnp.eye(n_options, dtype=bool), 0.0, forbidden)
     share = 2.0 ** jnp.asarray(table.exponent)[:, None]
-    too_wide = (gpus * share > jnp.asarray(n_gpus) * (1 + 1e-6)) & (share > 1)
+    too_wide = (chips * share > jnp.asarray(n_chips) * (1 + 1e-6)) & (share > 1)
     narrow = jnp.where(too_wide, forbidden, 0.0)
     away, splits, exists = jnp.asarray(table.away), jnp.asarray(table.flavour), jnp.asarray(table.exists)
     zero = jnp.zeros((n_options, n_options), edge.dtype)

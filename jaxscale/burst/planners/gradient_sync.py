@@ -8,23 +8,23 @@ from jaxscale.burst.networks.layers import FLOAT_BYTES
 SYNCHRONISATIONS = ("correct", "released")
 
 
-def all_reduce_time(weights: ArrayLike, n_gpus: ArrayLike, bandwidth: ArrayLike) -> Array:
+def all_reduce_time(weights: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
     r"""Bandwidth term of a ring all-reduce of all gradients of the layer.
 
     $t = \frac{8 P}{W}\left(1 - \frac1g\right)$: every GPU sends and receives 2 (1 - 1/g) times the 4 P bytes.
 
     Args:
         weights: P, trainable parameters [1].
-        n_gpus: g [1].
+        n_chips: g [1].
         bandwidth: W, per GPU and direction [byte/s].
 
     Returns:
         Seconds [s].
     """
-    return 2.0 * FLOAT_BYTES * jnp.asarray(weights) * (1.0 - 1.0 / jnp.asarray(n_gpus)) / bandwidth
+    return 2.0 * FLOAT_BYTES * jnp.asarray(weights) * (1.0 - 1.0 / jnp.asarray(n_chips)) / bandwidth
 
 
-def released_sync_time(released_elements: ArrayLike, n_gpus: ArrayLike, bandwidth: ArrayLike) -> Array:
+def released_sync_time(released_elements: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
     r"""Synchronisation time of the released planner, for comparison.
 
     $t = 4 R / W$ on more than one GPU, with $R = P$ for a linear layer and
@@ -33,7 +33,7 @@ def released_sync_time(released_elements: ArrayLike, n_gpus: ArrayLike, bandwidt
 
     Args:
         released_elements: R [1].
-        n_gpus: g [1].
+        n_chips: g [1].
         bandwidth: W, per GPU and direction [byte/s].
 
     Returns:
@@ -43,4 +43,4 @@ def released_sync_time(released_elements: ArrayLike, n_gpus: ArrayLike, bandwidt
         seojinpark/DeepPool@7922cac parallelizationPlanner.py.
     """
     time = FLOAT_BYTES * jnp.asarray(released_elements) / bandwidth
-    return jnp.where(jnp.asarray(n_gpus) > 1.0, time, 0.0)
+    return jnp.where(jnp.asarray(n_chips) > 1.0, time, 0.0)

@@ -18,7 +18,7 @@ _CHANGE_PENALTY = 1000.0
 def _accept(costs: StepCosts, limit: Array, state, step) -> tuple[tuple[Array, Array], Array]:
     """One layer: predecessors are tried from one GPU upwards and accepted one after another."""
     total, amplification = state
-    edge, gpus, exempt, legal, single = step
+    edge, chips, exempt, legal, single = step
     n_options = edge.shape[0]
     best = jnp.full(n_options, jnp.inf)
     lowest = jnp.full(n_options, jnp.inf)
@@ -32,7 +32,7 @@ def _accept(costs: StepCosts, limit: Array, state, step) -> tuple[tuple[Array, A
         lowest = jnp.where(accept, a, lowest)
         chosen = jnp.where(accept, before, chosen)
     layer = edge[chosen, jnp.arange(n_options)]
-    after = jnp.where(exempt, 1.0, layer * gpus / jnp.where(exempt, 1.0, single))
+    after = jnp.where(exempt, 1.0, layer * chips / jnp.where(exempt, 1.0, single))
     return (best, after), chosen
 
 
@@ -82,7 +82,7 @@ def plan_released(
 
     def layer(state, step):
         edge, exempt, legal, single = step
-        return _accept(costs, jnp.asarray(job.amplification_limit), state, (edge, costs.gpus, exempt, legal, single))
+        return _accept(costs, jnp.asarray(job.amplification_limit), state, (edge, costs.chips, exempt, legal, single))
 
     (total, _), chosen = jax.lax.scan(layer, start, (edge, costs.exempt, legal, single))
 

@@ -20,14 +20,14 @@ class SoftPlan(eqx.Module):
 
     Attributes:
         time: smooth minimum of the iteration time [s].
-        gpu_seconds: expected GPU-time of an iteration [s].
-        gpus: expected GPUs of each step [1].
+        chip_seconds: expected GPU-time of an iteration [s].
+        chips: expected GPUs of each step [1].
         usage: weight of each option in each step; 1 in all over the options of a step on the critical branch [1].
     """
 
     time: Float[Array, "*job"]
-    gpu_seconds: Float[Array, "*job"]
-    gpus: Float[Array, "*job step"]
+    chip_seconds: Float[Array, "*job"]
+    chips: Float[Array, "*job step"]
     usage: Float[Array, "*job step option"]
 
 
@@ -41,7 +41,7 @@ def _soft_edges(costs: StepCosts, limit: ArrayLike, width: ArrayLike, price: Arr
     return jnp.where(costs.legal[:, None], penalised, forbidden)
 
 
-def _soft_time(graph: LayerGraph, edge: Array, costs: StepCosts, n_gpus: ArrayLike, temperature: ArrayLike) -> Array:
+def _soft_time(graph: LayerGraph, edge: Array, costs: StepCosts, n_chips: ArrayLike, temperature: ArrayLike) -> Array:
     forbidden = _FORBIDDEN * jax.lax.stop_gradient(costs.edge[:, 0, 0, 0].sum())
 
     def maximum(values: Array, axis: int) -> Array:
@@ -50,7 +50,7 @@ def _soft_time(graph: LayerGraph, edge: Array, costs: StepCosts, n_gpus: ArrayLi
     def minimum(values: Array, axis: int) -> Array:
         return soft_minimum(values, temperature, axis)
 
-    path, _ = forward(graph, edge, costs.gpus, n_gpus, forbidden, minimum, maximum)
+    path, _ = forward(graph, edge, costs.chips, n_chips, forbidden, minimum, maximum)
     return minimum(path, 0)
 
 
@@ -86,7 +86,7 @@ def soft_plan_time(
     """
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     edge = _soft_edges(costs, job.amplification_limit, limit_width, limit_price)
-    return _soft_time(graph, edge, costs, job.n_gpus, temperature)
+    return _soft_time(graph, edge, costs, job.n_chips, temperature)
 
 
 def plan_soft(
@@ -120,10 +120,10 @@ def plan_soft(
     """
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     edge = _soft_edges(costs, job.amplification_limit, limit_width, limit_price)
-    time, weight = jax.value_and_grad(lambda e: _soft_time(graph, e, costs, job.n_gpus, temperature))(edge)
+    time, weight = jax.value_and_grad(lambda e: _soft_time(graph, e, costs, job.n_chips, temperature))(edge)
     usage = weight.sum((1, 2))
     share = usage / jnp.maximum(usage.sum(1, keepdims=True), 1e-12)
-    return SoftPlan(time, (weight * costs.edge * costs.gpus).sum(), share @ costs.gpus, usage)
+    return SoftPlan(time, (weight * costs.edge * costs.chips).sum(), share @ costs.chips, usage)
 
 
 def prices(

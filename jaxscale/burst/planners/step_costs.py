@@ -18,7 +18,7 @@ class BurstJob(eqx.Module):
 
     Attributes:
         batch: global batch of the job [sample].
-        n_gpus: GPUs of the cluster, a power of two [1].
+        n_chips: GPUs of the cluster, a power of two [1].
         bandwidth: per GPU and direction [byte/s].
         latency: of one redistribution of activations [s].
         amplification_limit: most GPU-time that a layer may take, in units of its time on one GPU [1]; above 1.
@@ -26,7 +26,7 @@ class BurstJob(eqx.Module):
     """
 
     batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
-    n_gpus: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    n_chips: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
     bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float, default=266e9)
     latency: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float, default=240e-6)
     amplification_limit: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float, default=2.0)
@@ -44,14 +44,14 @@ class StepCosts(eqx.Module):
         amplification: GPU-time of that edge over the time of the layer on one GPU [1].
         exempt: the limit does not bind the step.
         legal: options exist and the step may change the number of GPUs so (without regard to the limit).
-        gpus: GPUs of each option [1].
+        chips: GPUs of each option [1].
     """
 
     edge: Float[Array, "step place option option"]
     amplification: Float[Array, "step place option option"]
     exempt: Bool[Array, " step"]
     legal: Bool[Array, "step option option"]
-    gpus: Float[Array, " option"]
+    chips: Float[Array, " option"]
 
     def allowed(self, limit: ArrayLike) -> Bool[Array, "step place option option"]:
         """Edges that are legal and whose amplification is below the limit; one GPU throughout always is."""
@@ -59,15 +59,15 @@ class StepCosts(eqx.Module):
         return self.legal[:, None] & (within | self.exempt[:, None, None, None])
 
 
-def options_for(n_gpus: int) -> int:
-    """Number of options 1, 2, 4, ... up to `n_gpus` [1].
+def options_for(n_chips: int) -> int:
+    """Number of options 1, 2, 4, ... up to `n_chips` [1].
 
     Raises:
-        InputError: `n_gpus` is not a power of two.
+        InputError: `n_chips` is not a power of two.
     """
-    if n_gpus < 1 or n_gpus & (n_gpus - 1):
-        raise InputError(f"gpus = {n_gpus}: expected a power of two, for example 8")
-    return n_gpus.bit_length()
+    if n_chips < 1 or n_chips & (n_chips - 1):
+        raise InputError(f"gpus = {n_chips}: expected a power of two, for example 8")
+    return n_chips.bit_length()
 
 
 def step_costs(
@@ -102,26 +102,26 @@ def step_costs(
     """
     if synchronisation not in SYNCHRONISATIONS:
         raise InputError(f"synchronisation {synchronisation!r} is unknown; expected {' or '.join(SYNCHRONISATIONS)}")
-    gpus = 2.0 ** jnp.arange(n_options, dtype=jnp.result_type(float))
-    samples = job.batch / gpus
+    chips = 2.0 ** jnp.arange(n_options, dtype=jnp.result_type(float))
+    samples = job.batch / chips
     compute = jax.vmap(layer_time, out_axes=1)(samples)
     sync_of, amount = (
         (all_reduce_time, graph.weights)
         if synchronisation == "correct"
         else (released_sync_time, graph.released_sync_elements)
     )
-    sync = sync_of(jnp.asarray(amount, gpus.dtype)[:, None], gpus, job.bandwidth)
-    moved = jnp.asarray(graph.input_elements, gpus.dtype)[:, None, None]
+    sync = sync_of(jnp.asarray(amount, chips.dtype)[:, None], chips, job.bandwidth)
+    moved = jnp.asarray(graph.input_elements, chips.dtype)[:, None, None]
     link = (job.bandwidth, job.latency)
     transfers = [
-        redistribution_time(moved, samples[:, None], samples, *link, to_other_gpus=other) for other in (False, True)
+        redistribution_time(moved, samples[:, None], samples, *link, to_other_chips=other) for other in (False, True)
     ]
     edge = jnp.stack(transfers, 1) + (compute + sync)[:, None, None, :]
     single = compute[:, 0]
     exempt = single <= job.exempt_below
-    amplification = edge * gpus / jnp.where(exempt, 1.0, single)[:, None, None, None]
+    amplification = edge * chips / jnp.where(exempt, 1.0, single)[:, None, None, None]
     # An option needs a whole sample on each GPU; rounding of B / 2^k must not take it away.
-    exists = (gpus <= job.n_gpus * (1 + 1e-6)) & (samples >= 1.0 - 1e-6)
+    exists = (chips <= job.n_chips * (1 + 1e-6)) & (samples >= 1.0 - 1e-6)
     change = jnp.asarray(graph.keeps_layout)[:, None, None] & ~jnp.eye(n_options, dtype=bool)
     legal = exists[:, None] & exists & ~change
-    return StepCosts(edge, amplification, exempt, legal, gpus)
+    return StepCosts(edge, amplification, exempt, legal, chips)

@@ -14,7 +14,7 @@ def redistribution_time(
     bandwidth: ArrayLike,
     latency: ArrayLike,
     *,
-    to_other_gpus: bool = False,
+    to_other_chips: bool = False,
 ) -> Array:
     r"""Time to redistribute a tensor, forward and backward.
 
@@ -29,7 +29,7 @@ def redistribution_time(
         samples_after: samples per GPU after, s_b [1].
         bandwidth: W, per GPU and direction [byte/s].
         latency: alpha, of one redistribution [s].
-        to_other_gpus: the two layers run on disjoint GPUs.
+        to_other_chips: the two layers run on disjoint GPUs.
 
     Returns:
         Seconds in a training step [s].
@@ -38,9 +38,9 @@ def redistribution_time(
         Park et al., arXiv 2112.10065; seojinpark/DeepPool@7922cac parallelizationPlanner.py.
     """
     before, after = jnp.asarray(samples_before), jnp.asarray(samples_after)
-    kept = 0.0 if to_other_gpus else smaller(before, after)
+    kept = 0.0 if to_other_chips else smaller(before, after)
     egress = before - jnp.where(before > after, kept, 0.0)
     ingress = after - jnp.where(after > before, kept, 0.0)
     moved = FLOAT_BYTES * jnp.asarray(elements) * larger(egress, ingress)
-    moves = (moved > 0) & (to_other_gpus | (before != after))
+    moves = (moved > 0) & (to_other_chips | (before != after))
     return jnp.where(moves, 2.0 * (moved / bandwidth + latency), 0.0)
