@@ -141,8 +141,8 @@ class ProgramStore:
                 path.parent.mkdir(parents=True)
                 drop_folders(self._folder)
             write_whole(path, content)
-        except (OSError, InputError, ValueError, TypeError, pickle.PicklingError):
-            # A disk that is full, a result or a program that cannot be written: the next process compiles again.
+        except (AttributeError, InputError, OSError, TypeError, ValueError, pickle.PicklingError):
+            # A full disk, or a program that holds functions made on the way: the next process compiles again.
             pass
         return program
 
