@@ -16,6 +16,7 @@ from jaxscale.limits.frontier.degrees import Degrees
 from jaxscale.limits.frontier.overlap_norm import ExactOverlap
 from jaxscale.limits.frontier.scaling_laws import workload
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, PlanTable
+from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.reasons import alternatives
 from jaxscale.plans.score import Scores
 from jaxscale.power import ChipPower, energy_terms, mean_chip_power
@@ -89,11 +90,12 @@ def test_how_a_single_replica_is_sharded_is_no_decision():
         {"tp": 2, "dp": 2, "shard_group": 2, "zero_stage": 2, "n_microbatches": 4},
     )
     scores = Scores(np.asarray([1.0, 1.2, 1.1]), np.asarray([1e9, 2e9, 2e9]))
+    searched = FoundPlans(table, scores, 80e9, len(table))
     for best, decision in ((0, "tp"), (2, "zero_stage")):
-        told = alternatives(table, scores, best, 80e9)
+        told = alternatives(searched, best)
         assert decision in {alternative.decision for alternative in told}
-    assert {alternative.decision for alternative in alternatives(table, scores, 0, 80e9)} == {"tp"}
-    (slower,) = (one for one in alternatives(table, scores, 2, 80e9) if one.decision == "zero_stage")
+    assert {alternative.decision for alternative in alternatives(searched, 0)} == {"tp"}
+    (slower,) = (one for one in alternatives(searched, 2) if one.decision == "zero_stage")
     assert (slower.before, slower.after) == (2, 1)
     assert slower.time_change == pytest.approx(1.2 / 1.1 - 1.0)
 
@@ -122,11 +124,8 @@ def table(tmp_path) -> Callable[..., js.Runs]:
 
 def test_models_of_other_heads_are_other_architectures(table: Callable[..., js.Runs]):
     """Kernels suit the width of a head: as many layers or tokens more change no kernel."""
-    levels = measured_runs(table({}, {"n_heads": "32"}, {"d_model": "4096"}, {"n_layers": "48"}, {"seq_len": "4096"}))[
-        0
-    ]
-    told = levels.levels["architecture"]
-    names = [str(name) for name in told]
+    runs = table({}, {"n_heads": "32"}, {"d_model": "4096"}, {"n_layers": "48"}, {"seq_len": "4096"})
+    names = measured_runs(runs)[0].levels.column("architecture").tolist()
     assert len({names[0], names[1], names[2]}) == 3
     assert names[0] == names[3] == names[4]
 
