@@ -77,14 +77,17 @@ def test_stated_probabilities_hold():
     fit = load_fit("default")
     runs = outcomes(js.read_runs(data_path("runs") / "ultrascale_playbook_h100.csv"), fit)
     assert runs is not None
-    uses = np.exp(runs.log_use).tolist()
-    plain = [MemoryLimit("", 1.0, fit.interval({"source": s}).memory) for s in runs.sources]
-    fitted = [fit.memory_limit({"source": source}) for source in runs.sources]
+    uses, sources = np.exp(runs.log_use), sorted(set(runs.sources))
+    plain = {source: MemoryLimit("", 1.0, fit.interval({"source": source}).memory) for source in sources}
+    fitted = {source: fit.memory_limit({"source": source}) for source in sources}
     classes = ((0.02, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 0.98))
 
-    def worst(limits: list[MemoryLimit]) -> float:
+    def worst(limits: dict[str, MemoryLimit]) -> float:
         """Largest difference of a class, in standard errors of as many independent runs."""
-        stated = np.asarray([probability_of_oom(use, 1.0, limit) for use, limit in zip(uses, limits, strict=True)])
+        stated = np.zeros(len(uses))
+        for source, limit in limits.items():
+            own = np.asarray(runs.sources) == source
+            stated[own] = probability_of_oom(uses[own], 1.0, limit)
         inside = [(low <= stated) & (stated < high) for low, high in classes]
         errors = [np.sqrt(np.sum(stated[rows] * (1.0 - stated[rows]))) for rows in inside]
         apart = [abs(np.sum(stated[rows] - runs.ran_out[rows])) for rows in inside]

@@ -225,6 +225,24 @@ def test_the_last_stage_of_1f1b_holds_what_one_stage_with_one_microbatch_does(st
     assert more > 1.02 * first
 
 
+@pytest.mark.parametrize(("stages", "virtual"), [(4, 1), (4, 2), (8, 3), (2, 12)])
+def test_the_last_stage_waits_for_all_but_the_last_of_its_chunks(stages: int, virtual: int):
+    """Of v chunks all but one hold p microbatches, the last chunk one: 2 bytes per element of each input kept."""
+    coefficients = lossy(6, logit_memory_bytes=3000.0)
+    fields = {"micro_batch_size": 2, "recompute": "full", "schedule": "interleaved" if virtual > 1 else "1f1b"}
+    plan = js.Plan(pp=stages, vpp=virtual, n_microbatches=8 * stages, **fields)
+    found = peaks(*(case(DENSE, one, coefficients) for one in (plan, js.Plan(**FIRST))))
+    held = [float(peak.activations + peak.logits) for peak in found]
+    chunks = (virtual - 1) * stages + 1
+    inputs = 2.0 * 2 * 4096 * 4096 * 24 / stages / virtual * chunks
+    once = 2.0 * 2 * 4096 * 4096 * 24
+    assert held[0] - held[1] == pytest.approx(inputs - once, rel=1e-6)
+
+
+FIRST = {"micro_batch_size": 2, "recompute": "full"}
+"""One stage with one microbatch."""
+
+
 SHARDED = {"0": {}, "1": {"zero_stage": 1}, "2": {"zero_stage": 2}, "hybrid": {"zero_stage": 1, "shard_group": 4}}
 
 
