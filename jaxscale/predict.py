@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._compile import array_jit
+from jaxscale._compile.jit import array_jit
 from jaxscale.calibration.coefficients import Coefficients, from_values
 from jaxscale.calibration.intervals import Z90, interval_ends
 from jaxscale.calibration.levels import Levels

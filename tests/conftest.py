@@ -18,7 +18,7 @@ settings.load_profile("repeatable")
 # Most of the time goes to compiling programs that run a few times. The environment is for subprocesses.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 if jax.__version_info__[:2] == (0, 10):
-    # As `jaxscale._compile` has it, for what tests compile themselves; a release that lacks the option would not start.
+    # As in `jaxscale._compile.jit`, for programs that tests compile; a release that lacks the option would not start.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
 TOGETHER = ("tests/fit", "tests/limits", "tests/trends")

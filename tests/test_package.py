@@ -23,7 +23,6 @@ LAYERS = (
         "_lazy",
         "_smooth",
         "_resources",
-        "_programs",
         "_compile",
         "_markup",
         "files",

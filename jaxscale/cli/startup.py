@@ -8,7 +8,7 @@ def configure_jax() -> None:
     """Compute in double precision; keep compiled programs in the user's cache folder, where it can be made."""
     import jax
 
-    from jaxscale._programs import keep_programs
+    from jaxscale._compile.programs import keep_programs
 
     jax.config.update("jax_enable_x64", True)
     if (folder := cache_folder()) is not None:

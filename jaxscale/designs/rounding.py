@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._arrays import number
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
 from jaxscale.designs.integer_designs import (
     Candidate,

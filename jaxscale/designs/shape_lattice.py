@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import number, with_fields
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.designs.budgets import PARAMS_TOLERANCE
 from jaxscale.designs.design_space import Design
 from jaxscale.designs.integer_designs import row_of

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from threadpoolctl import threadpool_limits
 
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.fit.objective import SHARP, TEMPERATURE, FitProblem, RowErrors, errors_at, search_loss, smoothed
 from jaxscale.fit.polish import ANYWHERE, POLISHED, Solution, minimised
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale._smooth import Temperature
 from jaxscale.calibration.coordinates import constrain
 from jaxscale.calibration.levels import Levels

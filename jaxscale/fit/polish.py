@@ -9,7 +9,7 @@ import lineax as lx
 import optimistix as optx
 from jaxtyping import Array, Bool, Float
 
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.fit.objective import FitProblem, RowErrors, errors_at, residuals
 
 POLISH_STEPS = 12

@@ -14,7 +14,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.errors import InputError
 from jaxscale.laws.loss import LossLaw
 

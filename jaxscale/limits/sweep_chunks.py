@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jaxscale._compile import compiler_options
+from jaxscale._compile.jit import compiler_options
 from jaxscale.errors import InputError
 from jaxscale.files import check_folder, write_whole
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import stacked
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.optimise.problems import Problem
 
 BLOCK = 64

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._arrays import number
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.optimise.batches import LeafLayout, Problems, in_blocks
 from jaxscale.optimise.candidates import best_candidate, certify, promising
 from jaxscale.optimise.goals import Goals

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxscale._arrays import host_arrays, number
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.runs.arrays import Measured, RunBatch
 from jaxscale.runs.categorical import together
 from jaxscale.runs.cells import first_of

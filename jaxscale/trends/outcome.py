@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_arrays, filled_rows, host_arrays
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.power import mean_chip_power
 from jaxscale.step import StepTime, names_of_kind, tokens_per_step
 from jaxscale.trends.layout import Deployment, ParallelLayout, memory_at, plan_at, step_at

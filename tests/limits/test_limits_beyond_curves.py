@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.errors import InputError
 from jaxscale.limits.bands import band, threshold_bands, uncertainties
 from jaxscale.limits.frontier.frontier_scenario import stack_scenarios

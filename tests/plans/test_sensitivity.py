@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscale._arrays import host_arrays
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.calibration.coefficients import prior_medians, priors
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster

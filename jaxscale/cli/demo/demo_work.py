@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._arrays import number as concrete
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale._resources import data_path
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.record import Fit

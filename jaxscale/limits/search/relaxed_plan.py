@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxscale._arrays import filled_rows, host_arrays
-from jaxscale._compile import filter_jit
+from jaxscale._compile.jit import filter_jit
 from jaxscale.errors import InputError
 from jaxscale.limits.frontier.degrees import Degrees
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario

@@ -190,7 +190,7 @@ def read_program(path: Path) -> Program | None:
 @functools.cache
 def state_of_package() -> str:
     """Name for the state of all that programs depend on beside the call: sources, data, versions, settings, machine."""
-    folders = ((Path(__file__).parent, "*.py"), (data_path("."), "*.toml"))
+    folders = ((Path(__file__).parents[1], "*.py"), (data_path("."), "*.toml"))
     files = [file for folder, pattern in folders for file in sorted(folder.rglob(pattern))]
     stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     settings = sorted(pair for pair in os.environ.items() if pair[0].startswith(("JAX_", "XLA_")))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import equinox as eqx
 import jax
 
-from jaxscale._programs import call_of, program_store
+from jaxscale._compile.programs import call_of, program_store
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ def compiler_options() -> dict[str, Any]:
 def filter_jit(function: Function) -> Function:
     """`eqx.filter_jit` with the compiler options above; nothing is started before the first call.
 
-    Where the application keeps programs (`_programs.keep_programs`), calls outside any transformation use them.
+    Where the application keeps programs (`programs.keep_programs`), calls outside any transformation use them.
     """
     return _deferred(function, lambda options: eqx.filter_jit(function, compiler_options=options))  # pyright: ignore
 

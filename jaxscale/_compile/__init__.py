@@ -1,0 +1,1 @@
+"""Compilation of long elementwise programs, and compiled programs kept between processes."""
