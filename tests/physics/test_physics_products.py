@@ -216,3 +216,10 @@ def test_activations_are_gathered_and_scattered_for_each_block_and_way(tp: int):
     blocks = 2 * 24
     expected = c.layer_time_factor * 3 * blocks * 4 * gather
     assert terms(TENSORS, steps(one))[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_each_further_predicted_token_takes_one_more_pass_of_the_logits_head():
+    """Matmul and traffic of the logits of 1 + k tokens are 1 + k times those of one."""
+    shapes = [js.Transformer(24, 4096, 32, 4096, vocab_size=50304, n_predict_layers=k) for k in (0, 1, 2)]
+    found = terms("head", steps(*(case(shape, js.Plan(dp=2, tp=4), lossy(31)) for shape in shapes)))
+    np.testing.assert_allclose(found / found[0], (1.0, 2.0, 3.0), rtol=1e-9)
