@@ -39,7 +39,7 @@ LONGEST = (
 )
 """What takes longest comes first, so that no process is left with it alone at the end."""
 
-ROOMY = 1.0e9
+ROOMY = 1.5e9
 """Memory of the process beyond which compiled programs are dropped between two files [byte]."""
 
 
