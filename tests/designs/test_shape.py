@@ -10,7 +10,7 @@ import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.designs.best_design import best_design
-from jaxscale.designs.budgets import PARAMS_TOLERANCE, Budget
+from jaxscale.designs.budgets import PARAMS_TOLERANCE, Budget, budget_goals
 from jaxscale.designs.integer_designs import Candidate, possible
 from jaxscale.designs.relaxed_shape import depth_of, stretched
 from jaxscale.designs.shape_lattice import shape_lattice, shape_quantities
@@ -134,6 +134,13 @@ def test_integer_design_is_the_best_of_its_lattice(choice):
     assert abs(np.expm1(choice.rounded.smooth_objective - choice.relaxed.objective)) < 0.02
     (template,) = shape_quantities(jax.tree.map(lambda leaf: np.asarray([leaf], float), LLAMA), problem)
     assert 1.0 - math.exp(choice.rounded.objective - template[0]) >= -0.01
+
+
+@pytest.mark.parametrize(("factor", "is_admitted"), [(0.96, False), (0.98, True), (1.02, True), (1.04, False)])
+def test_a_budget_of_parameters_admits_sizes_near_it_on_either_side(factor, is_admitted):
+    wanted = budget_goals(Budget(params=8e9), default_laws(), 80e9)
+    size = math.log(factor * 8e9)
+    assert (size <= wanted.bound("params") and -size <= wanted.bound("inverse_params")) == is_admitted
 
 
 def test_without_penalty_the_model_gets_wide():

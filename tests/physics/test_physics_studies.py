@@ -1,5 +1,6 @@
 """What other parts of the package say of the same physics: power, neighbours of plans, tables, limits, bursts."""
 
+import re
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jaxscale.limits.frontier.overlap_norm import ExactOverlap
 from jaxscale.limits.frontier.scaling_laws import workload
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, PlanTable
 from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.reasons import alternatives
+from jaxscale.plans.reasons import alternatives, nothing_fits
 from jaxscale.plans.score import Scores
 from jaxscale.power import ChipPower, energy_terms, mean_chip_power
 from jaxscale.runs.measured import measured_runs
@@ -98,6 +99,18 @@ def test_how_a_single_replica_is_sharded_is_no_decision():
     (slower,) = (one for one in alternatives(searched, 2) if one.decision == "zero_stage")
     assert (slower.before, slower.after) == (2, 1)
     assert slower.time_change == pytest.approx(1.2 / 1.1 - 1.0)
+
+
+def test_chips_are_asked_for_until_state_that_is_shared_fits():
+    """Weights, gradients and optimizer shrink with the chips, all else stays: the fewest chips on which both fit."""
+    peak = {"weights": 20e9, "gradients": 20e9, "optimizer": 50e9, "activations": 10e9}
+    searched = FoundPlans(plan_table({"dp": 8}), Scores(np.ones(1), np.asarray([sum(peak.values())])), 60e9, 1)
+    (chips,) = re.findall(r"about (\d+) chips", str(nothing_fits(searched, peak, js.cluster("h100-80gb", 8))))
+
+    def needs(n: int) -> float:
+        return 90e9 * 8 / n + 10e9
+
+    assert needs(int(chips)) <= 60e9 < needs(int(chips) - 1)
 
 
 ROW = {
