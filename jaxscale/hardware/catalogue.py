@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxscale._resources import data_path, read_toml
 from jaxscale.errors import InputError, nearest
+from jaxscale.hardware.chip_names import ChipNames
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.hardware.formats import FORMATS, PRECISIONS
 from jaxscale.units import GB
@@ -109,16 +110,19 @@ class Hardware:
 
     chips: Mapping[str, ChipEntry]
 
-    def __getitem__(self, chip_id: str) -> ChipEntry:
-        """Entry of a chip.
+    @functools.cached_property
+    def names(self) -> ChipNames:
+        """Catalogue ids by the names of the chips: ids, aliases and full names."""
+        full_names = {entry.name.lower(): entry.id for entry in self.chips.values()}
+        return ChipNames(full_names | {name: entry.id for name, entry in self.chips.items()})
+
+    def __getitem__(self, name: str) -> ChipEntry:
+        """Entry of a chip by its id, or by a name as people and tools write it.
 
         Raises:
-            InputError: unknown id; names the closest ones.
+            InputError: a name that means no chip, or several; names the closest ones.
         """
-        found = self.chips.get(chip_id) or self.chips.get(chip_id.lower())
-        if found is None:
-            raise InputError(f"gpu {chip_id!r} is not in the hardware catalogue; {nearest(chip_id, self.chips)}")
-        return found
+        return self.chips.get(name) or self.chips[self.names[name]]
 
 
 def load_hardware(path: str | Path | None = None) -> Hardware:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscale.errors import one_like
+from jaxscale.hardware.chip_names import ChipNames
 from jaxscale.runs.defaults import translate, words
 from jaxscale.runs.schema import Column, Value
 
@@ -119,14 +119,14 @@ def _plain(bound: float) -> str:
 
 
 def _gpu_parser(known: Mapping[str, str]) -> Callable[[str], tuple[str | None, str]]:
-    """Parser of names of chips: catalogue id, None if it is unknown, and the problem, empty if there is none."""
-    # The first of names that differ in case alone stands for all of them.
-    by_lower_case = {name.lower(): known[name] for name in reversed(list(known))}
+    """Parser of names of chips: catalogue id, None if none is meant, and the problem, empty if there is none."""
+    names = ChipNames(known)
 
     def parse(text: str) -> tuple[str | None, str]:
-        chip = known.get(text) or by_lower_case.get(text.lower())
-        hint = "or a chip of your own by --hardware FILE.toml"
-        return chip, "" if chip else f"not in the hardware catalogue; {one_like(text, known)}, {hint}"
+        meant = names.meant(text)
+        if len(meant) == 1:
+            return meant[0], ""
+        return None, f"{names.problem(text, meant)}, or a chip of your own by --hardware FILE.toml"
 
     return parse
 

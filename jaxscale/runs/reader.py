@@ -40,10 +40,10 @@ def read_runs(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | 
     Raises:
         InputError: the file cannot be read as a runs table, or has bad rows; with `skip_bad`, if all are bad.
     """
-    chips, models = (hardware or load_hardware()).chips, model_fields()
+    names, models = (hardware or load_hardware()).names, model_fields()
     return read_table(
         path,
-        known_gpus={name: entry.id for name, entry in chips.items()},
+        known_gpus=names.ids,
         lookup=lambda name: models.get(name.lower()),
         known_models=models,
         skip_bad=skip_bad,
