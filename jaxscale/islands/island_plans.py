@@ -1,0 +1,162 @@
+"""Plans of islands: each island gets the fastest plan for its part of the batch, or for as many layers as it holds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxscale._arrays import number, with_fields
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.memory_limit import memory_limit
+from jaxscale.calibration.record import Fit
+from jaxscale.errors import InputError
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.islands.fleet import Fleet
+from jaxscale.islands.pace import Pace, island_paces
+from jaxscale.plan.plan import Plan
+from jaxscale.plans.best_plan import every_plan
+from jaxscale.plans.enumerate import PlanSpace, within_domains
+from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.units import GB
+from jaxscale.workload import Transformer
+
+FINENESS = 8
+"""Batches are rounded to powers of two of at least an eighth of them, which many degrees divide [1]."""
+
+OOM_PROBABILITY = 0.1
+"""Accepted probability of running out of memory, as in `js.best_plan` [1]."""
+
+
+class IslandPlans(NamedTuple):
+    """Plans and pace of all islands.
+
+    Attributes:
+        plans: of each island.
+        layers: that each island holds, all of the model's where it can [1], [island].
+        pace: for the whole model; an island that holds a part of it counts as if all its layers ran at that pace.
+        halfwidth: half of the 90 % interval of the logarithm of step times [1], [island].
+    """
+
+    plans: tuple[Plan, ...]
+    layers: Float[np.ndarray, " island"]
+    pace: Pace
+    halfwidth: Float[np.ndarray, " island"]
+
+
+def island_plans(
+    model: Transformer,
+    fleet: Fleet,
+    sequences: int,
+    *,
+    fit: Fit,
+    levels: Sequence[Mapping[str, str | None]],
+    space: PlanSpace | None = None,
+) -> IslandPlans:
+    """Plan of each island for a share of the batch by its peak rate, and the paces that follow.
+
+    Args:
+        model: the transformer.
+        fleet: islands.
+        sequences: B, batch of all islands together [sequence].
+        fit: calibration.
+        levels: of each island: gpu, precision and so on.
+        space: choices that are open; everything valid where None.
+
+    Returns:
+        The plans.
+
+    Raises:
+        InputError: an island that holds not even one layer with one sequence; names the island.
+    """
+    weights = np.asarray(fleet.clusters.n_chips) * np.asarray(fleet.clusters.chip.peak("bf16"))
+    wanted = sequences * weights / weights.sum()
+    plans, slices, coefficients, widths = [], [], [], []
+    for island, name in enumerate(fleet.names):
+        cluster, numbers = fleet.cluster(island), fit.coefficients(levels[island])
+        usable = fit.memory_limit(levels[island])
+        limit = memory_limit(number(cluster.chip.hbm_bytes), usable, OOM_PROBABILITY)
+        task = PlanTask(model, cluster, float(round_batch(wanted[island])), numbers, limit)
+        plan, part = _plan_or_part(task, sequences, space, name)
+        plans.append(plan)
+        slices.append(part)
+        coefficients.append(numbers)
+        widths.append(float(fit.interval(levels[island], number(cluster.n_chips)).time))
+    pace = whole_model_pace(model, plans, slices, fleet.clusters, coefficients)
+    layers = np.asarray([number(part.n_layers) for part in slices])
+    return IslandPlans(tuple(plans), layers, pace, np.asarray(widths))
+
+
+def round_batch(sequences: float) -> int:
+    """Batch near a wanted one that many degrees divide [sequence]."""
+    step = 2 ** max(math.floor(math.log2(max(sequences, 1.0) / FINENESS * 2.0)), 0)
+    return max(round(sequences / step), 1) * step
+
+
+def whole_model_pace(
+    model: Transformer,
+    plans: Sequence[Plan],
+    slices: Sequence[Transformer],
+    clusters: Cluster,
+    coefficients: Sequence[Coefficients],
+) -> Pace:
+    """Pace for the whole model of islands that hold slices of it.
+
+    Args:
+        model: the transformer.
+        plans: of each island.
+        slices: the model with the layers that each island holds.
+        clusters: chips and networks, stacked [island].
+        coefficients: of each island.
+
+    Returns:
+        The pace; times of a slice are stretched to the depth of the model.
+    """
+    pace = island_paces(slices, plans, clusters, coefficients)
+    stretch = np.asarray([number(model.n_layers) / number(part.n_layers) for part in slices])
+    times = {name: np.asarray(getattr(pace, name)) * stretch for name in ("base_time", "seconds_per_sequence")}
+    return with_fields(pace, times)
+
+
+def _plan_or_part(task: PlanTask, sequences: int, space: PlanSpace | None, name: str) -> tuple[Plan, Transformer]:
+    """Fastest plan that fits, of the whole model or of the most layers that the island holds."""
+    depth = int(number(task.model.n_layers))
+    plan = _fastest(task, space)
+    batch = task.batch
+    while plan is None and batch < sequences:
+        # Chips may be too many for a small share: the next larger power of two feeds more replicas.
+        batch = float(min(2 ** math.ceil(math.log2(batch + 1.0)), sequences))
+        plan = _fastest(task._replace(batch=batch), space)
+    if plan is not None:
+        return plan, task.model
+    held, best = 0, None
+    low, high = 1, depth - 1
+    while low <= high:
+        layers = (low + high) // 2
+        plan = _fastest(_slice(task, layers), space)
+        if plan is None:
+            high = layers - 1
+        else:
+            held, best, low = layers, plan, layers + 1
+    if best is None:
+        capacity = number(task.cluster.chip.hbm_bytes) / GB
+        raise InputError(
+            f"island {name}: {number(task.cluster.n_chips):g} chips of {capacity:g} GB do not hold one layer of the "
+            "model with one sequence; expected more chips, more memory, or the island left out"
+        )
+    return best, _slice(task, held).model
+
+
+def _slice(task: PlanTask, layers: int) -> PlanTask:
+    """The task for some layers of the model, on one sequence per chip at most."""
+    batch = min(task.batch, float(round_batch(number(task.cluster.n_chips))))
+    return task._replace(model=with_fields(task.model, {"n_layers": float(layers)}), batch=batch)
+
+
+def _fastest(task: PlanTask, space: PlanSpace | None) -> Plan | None:
+    """Fastest valid plan that fits; None where there is none."""
+    found = every_plan(task, within_domains(space, task.cluster))
+    if not len(found.table) or not found.fits.any():
+        return None
+    return found.table.plan(int(found.ranked()[0]))

@@ -1,0 +1,1 @@
+"""What loose coupling costs in loss and time."""

@@ -1,0 +1,146 @@
+r"""Law of looseness: rise of the loss when M replicas train apart for H steps at a time.
+
+$$ L = L_\text{law}(N, D_0)\,(1 + \rho), \qquad
+   \rho = c \left(\frac{N}{10^9}\right)^{-g} (M - 1)^p \left(\frac{H}{30}\right)^h - \mu + \sigma\,\frac{\tau}{H} $$
+
+with a gain $\mu$ of the outer momentum, which a single replica has too, and a rise with the share of H that hides an
+exchange. The critical batch grows by $r(M) = r_1 M^b$. Data parallelism has none of it. Numbers: `data/islands.toml`.
+Any loss of parameters and tokens can stand for $L_\text{law}$: functions here take it as a callable.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._arrays import Number, as_float, with_fields
+from jaxscale._resources import data_path, read_toml
+
+LossOf = Callable[[Any, Any], Any]
+"""Loss of parameters [1] and small-batch tokens [token] [nat per token]; falls with the tokens."""
+
+TINY_REPLICAS = 1e-9
+"""Added to M - 1, so that slopes are finite at one replica [1]."""
+
+
+class LooseLaw(eqx.Module):
+    """Rise of the loss and growth of the critical batch with looseness.
+
+    Attributes:
+        coefficient: c, rise of two replicas of 1e9 parameters at H = 30 [1].
+        params_exponent: g [1].
+        replicas_exponent: p [1].
+        steps_exponent: h [1].
+        outer_gain: mu, gain of the outer momentum [1].
+        hidden_rise: sigma, rise where a whole period hides an exchange [1].
+        batch_ratio: r_1, critical batch of one replica over that of data parallelism [1].
+        batch_exponent: b [1].
+    """
+
+    coefficient: Number = eqx.field(converter=as_float)
+    params_exponent: Number = eqx.field(converter=as_float)
+    replicas_exponent: Number = eqx.field(converter=as_float)
+    steps_exponent: Number = eqx.field(converter=as_float)
+    outer_gain: Number = eqx.field(converter=as_float)
+    hidden_rise: Number = eqx.field(converter=as_float, default=0.0)
+    batch_ratio: Number = eqx.field(converter=as_float, default=1.0)
+    batch_exponent: Number = eqx.field(converter=as_float, default=0.0)
+
+    def over_one_replica(self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike) -> Array:
+        """Relative rise of the loss over that of one replica with the same outer momentum [1]."""
+        size = jnp.power(jnp.asarray(n_params) / 1e9, -jnp.asarray(self.params_exponent))
+        apart = jnp.power(jnp.asarray(replicas) - 1.0 + TINY_REPLICAS, self.replicas_exponent)
+        period = jnp.power(jnp.asarray(inner_steps) / 30.0, self.steps_exponent)
+        return self.coefficient * size * apart * period
+
+    def rise(
+        self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike, hidden_share: ArrayLike = 0.0
+    ) -> Array:
+        """Relative rise of the loss over data parallelism; negative where the outer momentum gains more [1].
+
+        Args:
+            n_params: N [1].
+            replicas: M [1].
+            inner_steps: H [1].
+            hidden_share: share of H during which an exchange is under way [1].
+
+        Returns:
+            The rise.
+        """
+        apart = self.over_one_replica(n_params, replicas, inner_steps)
+        return apart - self.outer_gain + self.hidden_rise * jnp.asarray(hidden_share)
+
+    def looseness_alone(self) -> "LooseLaw":
+        """The law without the outer momentum's own gain and batch, which a single replica has as well."""
+        zero, one = 0.0 * jnp.asarray(self.outer_gain), 1.0 + 0.0 * jnp.asarray(self.batch_ratio)
+        return with_fields(self, {"outer_gain": zero, "batch_ratio": one})
+
+    def batch_growth(self, replicas: ArrayLike) -> Array:
+        """Critical batch of M replicas together over that of data parallelism, r [1]."""
+        return self.batch_ratio * jnp.power(jnp.asarray(replicas), self.batch_exponent)
+
+
+@functools.cache
+def _numbers() -> dict[str, Any]:
+    return read_toml(data_path("islands.toml"))["looseness"]
+
+
+def loose_law() -> LooseLaw:
+    """The law of looseness as shipped."""
+    return LooseLaw(**{name: entry["value"] for name, entry in _numbers().items() if name != "spread"})
+
+
+def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
+    """Laws drawn from the uncertainty of the shipped one, every leaf [sample].
+
+    Args:
+        count: number of samples [1].
+        seed: of the draws.
+
+    Returns:
+        The laws; numbers without a stated spread are the same in all of them.
+    """
+    law, spread, draws = loose_law(), _numbers()["spread"], np.random.default_rng(seed)
+    changes = {}
+    for name, width in spread.items():
+        deviates = width * draws.standard_normal(count)
+        value = getattr(law, name)
+        changes[name] = value * np.exp(deviates) if name == "coefficient" else value + deviates
+    same = {name: np.full(count, getattr(law, name)) for name in law.__dataclass_fields__ if name not in changes}
+    return with_fields(law, {**same, **changes})
+
+
+LOG_TOKENS = (np.log(1e6), np.log(1e20))
+"""Range in which tokens of a loss are looked for, of their logarithm [1]."""
+
+
+def tokens_to_loss(loss_of: LossOf, n_params: ArrayLike, loss: ArrayLike) -> Array:
+    """Small-batch tokens after which a model has a loss; differentiates in all arguments.
+
+    Args:
+        loss_of: loss of parameters and tokens.
+        n_params: N [1].
+        loss: target [nat per token].
+
+    Returns:
+        D_0 [token]; nan where no number of tokens reaches the target.
+    """
+
+    def miss(log_tokens: Array, target: Any) -> Array:
+        return jnp.asarray(loss_of(n_params, jnp.exp(log_tokens)) - target)
+
+    goal = jnp.asarray(loss, float)
+    low, high = (jnp.asarray(end) for end in LOG_TOKENS)
+    reached = (miss(high, goal) < 0.0) & (miss(low, goal) > 0.0)
+    # Where the target is out of reach the search runs on one that is in reach, so that no error stops a batch.
+    reachable = jnp.where(reached, goal, loss_of(n_params, 1e12))
+    solver = optx.Bisection(rtol=1e-12, atol=1e-10, flip=True)
+    found = optx.root_find(
+        miss, solver, jnp.log(1e12), args=reachable, options={"lower": low, "upper": high}, max_steps=200, throw=False
+    )
+    return jnp.where(reached, jnp.exp(found.value), jnp.nan)

@@ -1,0 +1,1 @@
+"""Measured and published runs of loosely coupled and unequal chips."""

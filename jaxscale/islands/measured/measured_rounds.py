@@ -1,0 +1,176 @@
+r"""Utilisation of measured local updates: predicted by the round formula, with two numbers fitted to measured runs.
+
+A run of s steps after a warm-up of $s_0$ has $n = \lfloor (s_0 + s) / H \rfloor - \lfloor s_0 / H \rfloor$ exchanges.
+Its blocked time is that of n rings over slow links, $1 + a \sqrt{W_0 / W}$ times the nominal time, and a start skew
+once: nodes that have not exchanged during the warm-up enter the measured window apart, and the first exchange waits for
+all of them.
+Nodes of one kind do not drift apart: runs whose warm-up held an exchange show no skew at any number of inner steps.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from jaxscale._arrays import Number, as_float
+from jaxscale._compile.jit import filter_jit
+from jaxscale._resources import data_path, read_toml
+from jaxscale.islands.fleet import REFERENCE_BANDWIDTH
+
+WORD_BYTES = 4.0
+"""Bytes of a parameter difference in the measured runs, 32 bits [byte]."""
+
+
+class LinkLosses(eqx.Module):
+    """Losses of links and starts.
+
+    Attributes:
+        slow_loss: a, loss of a link at 1 Gbit/s [1].
+        start_skew: time by which nodes enter a measured window apart [s].
+        step_time: compute of one step, of runs that do not state it [s].
+    """
+
+    slow_loss: Number = eqx.field(converter=as_float)
+    start_skew: Number = eqx.field(converter=as_float)
+    step_time: Number = eqx.field(converter=as_float)
+
+
+class MeasuredRounds(NamedTuple):
+    """Measured runs of local updates, as columns.
+
+    Attributes:
+        inner_steps: H [1], [run].
+        members: nodes of the ring [1], [run].
+        n_params: N [1], [run].
+        bandwidth: of the shaped links [byte/s], [run].
+        steps: measured, without the warm-up [1], [run].
+        exchanges: in the measured window [1], [run].
+        enters_apart: whether the warm-up held no exchange, [run].
+        compute: time of all measured steps [s], [run].
+        utilisation: compute over total time [1], [run].
+    """
+
+    inner_steps: Float[np.ndarray, " run"]
+    members: Float[np.ndarray, " run"]
+    n_params: Float[np.ndarray, " run"]
+    bandwidth: Float[np.ndarray, " run"]
+    steps: Float[np.ndarray, " run"]
+    exchanges: Float[np.ndarray, " run"]
+    enters_apart: Bool[np.ndarray, " run"]
+    compute: Float[np.ndarray, " run"]
+    utilisation: Float[np.ndarray, " run"]
+
+    def rows(self, kept: Any) -> "MeasuredRounds":
+        """Some of the runs.
+
+        Args:
+            kept: positions or a mask, [run].
+
+        Returns:
+            The columns of those runs.
+        """
+        return MeasuredRounds(*(column[kept] for column in self))
+
+
+def measured_rounds(table: Sequence[Mapping[str, str]]) -> MeasuredRounds:
+    """Columns of a table of measured runs, in the schema of `data/islands/diloco_measured.csv`.
+
+    Args:
+        table: rows of cells; the bandwidth asked for stands in where none was measured.
+
+    Returns:
+        The runs.
+    """
+
+    def column(name: str) -> np.ndarray:
+        return np.asarray([float(row[name] or "nan") for row in table])
+
+    inner, warmup = column("H"), column("warmup_steps")
+    before = np.floor(warmup / inner)
+    asked, got = column("bandwidth_requested_bit_per_s"), column("bandwidth_measured_bit_per_s")
+    return MeasuredRounds(
+        inner_steps=inner,
+        members=column("world_size"),
+        n_params=column("n_params"),
+        bandwidth=np.where(np.isnan(got), asked, got) / 8.0,
+        steps=column("steps") - warmup,
+        exchanges=np.floor(column("steps") / inner) - before,
+        enters_apart=before == 0.0,
+        compute=column("compute_s"),
+        utilisation=column("cu_measured"),
+    )
+
+
+def predicted_utilisation(runs: MeasuredRounds, losses: LinkLosses) -> Array:
+    """Compute utilisation of runs by the round formula.
+
+    Args:
+        runs: their periods, links and sizes; neither measured times nor utilisations are read.
+        losses: of links and starts.
+
+    Returns:
+        Utilisation [1], [run].
+    """
+    compute = losses.step_time * jnp.asarray(runs.steps)
+    ring = 2.0 * (1.0 - 1.0 / jnp.asarray(runs.members)) * runs.n_params * WORD_BYTES / runs.bandwidth
+    ring = ring * (1.0 + losses.slow_loss * jnp.sqrt(REFERENCE_BANDWIDTH / jnp.asarray(runs.bandwidth)))
+    blocked = runs.exchanges * ring + losses.start_skew * jnp.where(jnp.asarray(runs.enters_apart), 1.0, 0.0)
+    return compute / (compute + blocked)
+
+
+SCALE = 0.03
+"""Relative error of a utilisation from which it counts linearly: scatter of repeats [1]."""
+
+
+@filter_jit
+def _fitted(start: Array, runs: MeasuredRounds, step_time: Array) -> Array:
+    def misses(logs: Array, _: Any) -> Array:
+        slow_loss, start_skew = jnp.exp(logs)
+        miss = jnp.log(predicted_utilisation(runs, LinkLosses(slow_loss, start_skew, step_time)) / runs.utilisation)
+        scaled = miss / SCALE
+        # Signed square root of the pseudo-Huber loss.
+        return scaled * jnp.sqrt(2.0 / (1.0 + jnp.sqrt(1.0 + scaled**2)))
+
+    solver = optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8)
+    return optx.least_squares(misses, solver, start, max_steps=200, throw=False).value
+
+
+def fit_link_losses(runs: MeasuredRounds) -> LinkLosses:
+    """Losses of links and starts that describe the utilisation of runs best; the pace is the median of their steps.
+
+    Args:
+        runs: measured ones with a stated bandwidth.
+
+    Returns:
+        The losses.
+    """
+    step_time = jnp.asarray(float(np.median(runs.compute / runs.steps)))
+    logs = _fitted(jnp.log(jnp.asarray([0.1, 0.1])), runs, step_time)
+    return LinkLosses(float(jnp.exp(logs[0])), float(jnp.exp(logs[1])), float(step_time))
+
+
+def stated_slow_loss() -> float:
+    """Loss of a link at 1 Gbit/s as shipped, fitted to the measured runs [1]."""
+    return float(read_toml(data_path("islands.toml"))["links"]["slow_loss"]["value"])
+
+
+def bandwidth_left_out(runs: MeasuredRounds, rounded: ArrayLike) -> Float[np.ndarray, " run"]:
+    """Utilisation of runs predicted from the runs at all other bandwidths.
+
+    Args:
+        runs: measured ones.
+        rounded: label of the bandwidth of each run, equal for runs that are left out together, [run].
+
+    Returns:
+        Predictions [1], [run].
+    """
+    labels, predicted = np.asarray(rounded), np.zeros(len(runs.steps))
+    for label in np.unique(labels):
+        left_out = labels == label
+        losses = fit_link_losses(runs.rows(~left_out))
+        predicted[left_out] = np.asarray(predicted_utilisation(runs.rows(left_out), losses))
+    return predicted

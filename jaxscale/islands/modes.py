@@ -1,0 +1,180 @@
+"""Modes of joining islands, and the pace of a fleet under each: one job, one program, any number of fleets in a `vmap`.
+
+| mode | what crosses the links |
+|---|---|
+| `data-parallel` | gradients of every step, beside the last backward pass |
+| `pipeline` | activations and their gradients at each cut of the layers |
+| `local-updates` | differences of parameters every H steps (DiLoCo) |
+| `streaming` | fragments of them, coarsely rounded, while steps run on (Streaming DiLoCo) |
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._arrays import Number, as_float
+from jaxscale._compile.jit import filter_jit
+from jaxscale._smooth import larger, smaller
+from jaxscale.islands.batch_shares import best_shares
+from jaxscale.islands.exchange import send_times
+from jaxscale.islands.fleet import Links
+from jaxscale.islands.loose import Loose, local_updates, streaming, synchronous
+from jaxscale.islands.pace import Pace
+from jaxscale.islands.pipeline_split import divided_at_will, pipeline_time
+from jaxscale.islands.round_time import RoundTime, fleet_round, tokens_per_second
+
+MODES = ("data-parallel", "pipeline", "local-updates", "streaming")
+"""Names of the modes, in the order of the tables."""
+
+LOOSE_MODES = ("local-updates", "streaming")
+"""Modes whose islands train apart for H steps."""
+
+INNER_STEPS = (5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.0, 500.0, 1000.0)
+"""Numbers of inner steps that are tried [1]."""
+
+LAYERS_PER_FRAGMENT = 3.0
+"""Layers of a fragment of Streaming DiLoCo (arXiv 2501.18512, section 3) [1]."""
+
+STREAMED_BITS = 4.0
+"""Bits of a difference of parameters in Streaming DiLoCo (arXiv 2501.18512, section 2.3) [bit]."""
+
+ACTIVATION_BYTES = 2.0
+"""Bytes of an activation between stages, 16 bits [byte]."""
+
+
+class IslandJob(eqx.Module):
+    """A model that trains on a fleet.
+
+    Attributes:
+        pace: of the islands.
+        links: between them, numbered in the order of the ring or chain.
+        n_params: N [1].
+        n_layers: L [1].
+        d_model: d [1].
+        sequences: B, batch of all islands together [sequence].
+    """
+
+    pace: Pace
+    links: Links
+    n_params: Number = eqx.field(converter=as_float)
+    n_layers: Number = eqx.field(converter=as_float)
+    d_model: Number = eqx.field(converter=as_float)
+    sequences: Number = eqx.field(converter=as_float)
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of one step [token]."""
+        return jnp.asarray(self.sequences) * jnp.asarray(self.pace.seq_len)
+
+
+def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
+    """Plan of a mode in which each island holds all layers, with the shares under which islands finish together.
+
+    Args:
+        job: model and fleet.
+        mode: one of `MODES` but the pipeline.
+        inner_steps: H; not read by data parallelism [1].
+
+    Returns:
+        The plan.
+    """
+    shares = best_shares(job.pace, job.sequences)
+    if mode == "data-parallel":
+        return synchronous(shares)
+    if mode == "local-updates":
+        return local_updates(shares, inner_steps)
+    # No more fragments than steps between two exchanges of the same parameter.
+    fragments = smaller(larger(job.n_layers / LAYERS_PER_FRAGMENT, 1.0), inner_steps)
+    return streaming(shares, inner_steps, fragments, bits=STREAMED_BITS)
+
+
+def mode_round(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> RoundTime:
+    """Time of one round of a mode in which each island holds all layers, by cause.
+
+    Args:
+        job: model and fleet.
+        mode: one of `MODES` but the pipeline.
+        inner_steps: H [1].
+
+    Returns:
+        The terms [s].
+    """
+    plan = loose_plan(job, mode, inner_steps)
+    return fleet_round(job.pace, job.links, plan, n_params=job.n_params, sequences=job.sequences)
+
+
+def pipeline_microbatch(job: IslandJob) -> Array:
+    """Sequences that pass through the islands at a time: the largest of their granules, within the batch [sequence]."""
+    return smaller(jnp.max(jnp.asarray(job.pace.granule), axis=-1), job.sequences)
+
+
+def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]) -> Array:
+    """Time of one step of a pipeline over the islands in their order [s].
+
+    Args:
+        job: model and fleet.
+        layer_share: of the layers of each island, adding up to one [1], [island].
+
+    Returns:
+        Time; offsets of steps shrink with the layers.
+    """
+    size, share = pipeline_microbatch(job), jnp.asarray(layer_share)
+    stages = share * jnp.asarray(job.pace.seconds_per_sequence) * size
+    hops = send_times(ACTIVATION_BYTES * job.d_model * size * job.pace.seq_len, job.links)
+    offset = jnp.max(share * job.pace.offset, axis=-1)
+    return offset + pipeline_time(stages, hops.moving, job.sequences / size, hops.waiting)
+
+
+def mode_speed(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> Array:
+    """Pace of a fleet in a mode [token/s].
+
+    Args:
+        job: model and fleet.
+        mode: one of `MODES`.
+        inner_steps: H, of the modes that have it [1].
+
+    Returns:
+        The pace; that of a pipeline with layers that divide at will.
+    """
+    if mode == "pipeline":
+        whole = jnp.asarray(job.pace.seconds_per_sequence) * pipeline_microbatch(job)
+        _, share = divided_at_will(whole, job.sequences / pipeline_microbatch(job))
+        return job.tokens / pipeline_step(job, share)
+    plan = loose_plan(job, mode, inner_steps)
+    time = fleet_round(job.pace, job.links, plan, n_params=job.n_params, sequences=job.sequences)
+    return tokens_per_second(job.pace, plan, time, job.sequences)
+
+
+def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Array, "mode period"]:
+    """Pace of a fleet in every mode, at several numbers of inner steps [token/s], [mode, period].
+
+    Args:
+        job: model and fleet.
+        inner_steps: H [1], [period].
+
+    Returns:
+        Paces; the same for all H where a mode has none.
+    """
+    periods = jnp.asarray(inner_steps)
+    rows = []
+    for mode in MODES:
+        if mode in LOOSE_MODES:
+            rows.append(jax.vmap(lambda steps, mode=mode: mode_speed(job, mode, steps))(periods))
+        else:
+            rows.append(jnp.broadcast_to(mode_speed(job, mode), periods.shape))
+    return jnp.stack(rows)
+
+
+@filter_jit
+def survey_fleets(jobs: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Array, "fleet mode period"]:
+    """Pace of many fleets in every mode, in one `vmap` [token/s], [fleet, mode, period].
+
+    Args:
+        jobs: models and fleets of one number of islands; every leaf has the leading axis [fleet].
+        inner_steps: H [1], [period].
+
+    Returns:
+        The paces.
+    """
+    return jax.vmap(lambda job: speeds(job, inner_steps))(jobs)

@@ -1,0 +1,138 @@
+r"""Pace of islands: time of a step as an affine function of its share of the batch.
+
+Everything of a step but its microbatches is fixed, so the step of island i on $B_i$ sequences takes
+
+$$ t_i = o_i + r_i B_i, $$
+
+with the reciprocal pace $r_i$ and an offset $o_i$ that no share changes (fill and drain of pipelines, the exposed end
+of gradient reductions, the optimizer). Both follow from two evaluations of `js.step_time` for all islands in one
+`jax.vmap`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._arrays import Number, as_arrays, as_float, host_arrays, stacked, with_fields
+from jaxscale._compile.jit import filter_jit
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.islands.fleet import PerIsland, as_indexable
+from jaxscale.plan.plan import Plan
+from jaxscale.step import step_time
+from jaxscale.workload import Transformer
+
+BACKWARD_SHARE = 2.0 / 3.0
+"""Part of a step without recomputation that is backward: two of three multiply-adds [1]."""
+
+
+class Pace(eqx.Module):
+    """Step time of each island against its share of the batch.
+
+    Attributes:
+        base_time: of the step that was evaluated [s], [island].
+        base_sequences: batch of that step [sequence], [island].
+        seconds_per_sequence: r, reciprocal pace [s], [island].
+        granule: sequences that an island takes at a time, b dp [sequence], [island].
+        seq_len: S [token].
+    """
+
+    base_time: PerIsland
+    base_sequences: PerIsland
+    seconds_per_sequence: PerIsland
+    granule: PerIsland
+    seq_len: Number = eqx.field(converter=as_float)
+
+    @property
+    def offset(self) -> Array:
+        """Time of a step that no share changes, o [s], [island]."""
+        return jnp.asarray(self.base_time) - jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.base_sequences)
+
+    @property
+    def tokens_per_s(self) -> Array:
+        """Pace of an endless batch, S / r [token/s], [island]."""
+        return jnp.asarray(self.seq_len) / jnp.asarray(self.seconds_per_sequence)
+
+    @property
+    def gradient_window(self) -> Array:
+        """Backward time of the last microbatch, during which gradients become ready [s], [island]."""
+        return BACKWARD_SHARE * jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.granule)
+
+    def step(self, sequences: ArrayLike) -> Array:
+        """Time of a step on a number of sequences [s], [island].
+
+        Args:
+            sequences: batch of each island [sequence], [island].
+
+        Returns:
+            Times; at `base_sequences` the evaluated step time exactly.
+        """
+        more = jnp.asarray(sequences) - jnp.asarray(self.base_sequences)
+        return jnp.asarray(self.base_time) + jnp.asarray(self.seconds_per_sequence) * more
+
+    def part(self, islands: Sequence[int] | np.ndarray) -> "Pace":
+        """Pace of some of the islands, in the given order."""
+        kept = np.asarray(islands, int)
+        per_island = (self.base_time, self.base_sequences, self.seconds_per_sequence, self.granule)
+        base, sequences, slow, granule = (as_indexable(leaf)[..., kept] for leaf in per_island)
+        return Pace(base, sequences, slow, granule, self.seq_len)
+
+
+def pace_of_rates(tokens_per_s: ArrayLike, seq_len: ArrayLike, offset: ArrayLike = 0.0, granule: Any = 1.0) -> Pace:
+    """Pace of islands whose rates are given rather than computed.
+
+    Args:
+        tokens_per_s: of an endless batch [token/s], [island].
+        seq_len: S [token].
+        offset: of a step [s], [island].
+        granule: sequences taken at a time [sequence], [island].
+
+    Returns:
+        The pace.
+    """
+    rate = jnp.asarray(tokens_per_s)
+    ones = jnp.ones_like(rate)
+    return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, seq_len)
+
+
+@filter_jit
+def _two_steps(
+    models: Transformer, plans: Plan, clusters: Cluster, coefficients: Coefficients
+) -> tuple[Array, Array, Array, Array]:
+    def one(model: Transformer, plan: Plan, cluster: Cluster, numbers: Coefficients) -> Any:
+        def total(factor: Array) -> Array:
+            more = with_fields(plan, {"n_microbatches": factor * plan.n_microbatches})
+            return step_time(model, more, cluster, numbers).total
+
+        # One trace of the step serves both batches.
+        first, second = jax.vmap(total)(jnp.asarray([1.0, 2.0]))
+        return first, second, jnp.asarray(plan.global_batch_size_seqs), plan.micro_batch_size * plan.dp
+
+    return jax.vmap(one)(*as_arrays((models, plans, clusters, coefficients)))
+
+
+def island_paces(
+    models: Sequence[Transformer],
+    plans: Sequence[Plan],
+    clusters: Cluster,
+    coefficients: Sequence[Coefficients],
+) -> Pace:
+    """Pace of each island under its own plan, from step times of all islands at one and at two batches.
+
+    Args:
+        models: of each island: the same transformer, or its layers on that island.
+        plans: of each island.
+        clusters: chips and networks, stacked [island].
+        coefficients: fitted parameters of each island.
+
+    Returns:
+        The pace.
+    """
+    arguments = host_arrays((stacked(models), stacked(plans), clusters, stacked(coefficients)))
+    first, second, sequences, granule = _two_steps(*arguments)
+    return Pace(first, sequences, (second - first) / sequences, granule, float(models[0].seq_len))

@@ -1,0 +1,181 @@
+r"""Round of work: all islands compute for a period, then exchange; one formula for every mode.
+
+Islands compute for times $A_i$ between two exchanges, an exchange takes e, of which w seconds pass beside compute, and
+a tail t follows that nothing hides:
+
+$$ t_\text{round} = A + \max(0,\; e - w) + t, \qquad A = \max_i A_i . $$
+
+With T = A and $e = V / W$ the compute utilisation is $T / t_\text{round}$, and a utilisation takes the bandwidth
+
+$$ W = \frac{V}{T (1 / \mathrm{CU} - 1) + w} $$
+
+(Douillard et al. 2025, arXiv 2501.18512, simulate their table 4 this way; the closed form is ours).
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._smooth import Temperature, exposed, is_exact, larger, smaller, soft_maximum
+from jaxscale.islands.exchange import LinkTime, Order, ring_time
+from jaxscale.islands.fleet import Links, PerIsland
+from jaxscale.islands.loose import Loose
+from jaxscale.islands.pace import Pace
+
+Seconds = Float[Array, "*batch"]
+
+
+class RoundTime(eqx.Module):
+    """Time of one round, by cause; the terms add up to `total` exactly.
+
+    Attributes:
+        compute: mean over the active islands of their work [s].
+        imbalance: waiting for the islands that finish last [s].
+        exchange: bytes over links that no compute hides [s].
+        latency: latencies of links that no compute hides [s].
+        tail: exchange after the last work, which nothing can hide [s].
+    """
+
+    compute: Seconds
+    imbalance: Seconds
+    exchange: Seconds
+    latency: Seconds
+    tail: Seconds
+
+    @property
+    def total(self) -> Array:
+        """Time of the round [s]."""
+        return self.compute + self.imbalance + self.exchange + self.latency + self.tail
+
+    @property
+    def utilisation(self) -> Array:
+        """Compute utilisation: work of the slowest island over the time of the round [1]."""
+        return (self.compute + self.imbalance) / self.total
+
+    def terms(self) -> dict[str, Array]:
+        """Terms by name, in order [s]."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def slowest_of(times: PerIsland, quorum: ArrayLike | None = None, temperature: Temperature = 0.0) -> Array:
+    """Time at which a quorum of islands has finished [s].
+
+    Args:
+        times: of each island [s], [island].
+        quorum: K, islands waited for, between whole numbers interpolated; all of them where None [1].
+        temperature: 0 for the exact maximum of all, else its relative smoothing [1].
+
+    Returns:
+        The K-th smallest time.
+    """
+    finished = jnp.asarray(times)
+    if quorum is None and not is_exact(temperature):
+        return soft_maximum(finished, temperature * jnp.mean(finished, axis=-1), axis=-1)
+    if quorum is None:
+        return jnp.max(finished, axis=-1)
+    count = finished.shape[-1]
+    return jnp.interp(jnp.asarray(quorum) - 1.0, jnp.arange(float(count)), jnp.sort(finished))
+
+
+def round_of(
+    work: PerIsland,
+    exchange: LinkTime,
+    hidden: ArrayLike = 0.0,
+    tail: ArrayLike = 0.0,
+    *,
+    quorum: ArrayLike | None = None,
+    temperature: Temperature = 0.0,
+) -> RoundTime:
+    """Time of one round from the work of each island and the time of the exchange.
+
+    Args:
+        work: A, compute of each island between two exchanges; 0 for an island without work [s], [island].
+        exchange: e, of one exchange [s].
+        hidden: w, part of the exchange that passes beside compute at most [s].
+        tail: t, exchange after the last work [s].
+        quorum: islands that the exchange waits for; all where None [1].
+        temperature: smoothing of maxima [1].
+
+    Returns:
+        The terms [s].
+    """
+    busy = jnp.asarray(work)
+    active = jnp.sum(jnp.where(busy > 0.0, 1.0, 0.0), axis=-1)
+    mean = jnp.sum(busy, axis=-1) / larger(active, 1.0)
+    waited = slowest_of(busy, quorum, temperature)
+    shown = exposed(exchange.total, jnp.asarray(hidden), temperature)
+    # The hidden part covers bytes and latencies alike. The floor keeps the ratio finite where nothing is exchanged.
+    ratio = shown / (exchange.total + 1e-30)
+    moving = exchange.moving * ratio
+    return RoundTime(mean, waited - mean, moving, shown - moving, jnp.asarray(tail) + 0.0 * mean)
+
+
+def required_bandwidth(
+    volume: ArrayLike, compute: ArrayLike, utilisation: ArrayLike, hidden: ArrayLike = 0.0, tail_volume: ArrayLike = 0.0
+) -> Array:
+    """Bandwidth at which a round reaches a compute utilisation.
+
+    Args:
+        volume: V, that each member moves in a round [byte].
+        compute: T, compute of a round [s].
+        utilisation: CU [1].
+        hidden: w, seconds of the exchange that pass beside compute [s].
+        tail_volume: of V that is moved after the last compute [byte].
+
+    Returns:
+        W [byte/s]: the larger root of $T (1 / CU - 1) = max(0, (V - V_t) / W - w) + V_t / W$.
+    """
+    idle = jnp.asarray(compute) * (1.0 / jnp.asarray(utilisation) - 1.0)
+    # With all of the body hidden the tail alone fills the idle time.
+    return larger(jnp.asarray(volume) / (idle + hidden), jnp.asarray(tail_volume) / idle)
+
+
+def fleet_round(
+    pace: Pace,
+    links: Links,
+    loose: Loose,
+    *,
+    n_params: ArrayLike,
+    sequences: ArrayLike,
+    order: Order | None = None,
+    temperature: Temperature = 0.0,
+) -> RoundTime:
+    """Time of the H / P steps between two exchanges of a loose plan, by cause.
+
+    Args:
+        pace: of the islands.
+        links: between the islands.
+        loose: shares, period, bits and hidden steps.
+        n_params: N, parameters of the model [1].
+        sequences: B, batch of all islands together [sequence].
+        order: of the ring of islands; as numbered where None.
+        temperature: smoothing of maxima [1].
+
+    Returns:
+        The terms [s]. One island has its step time alone, exactly.
+    """
+    share = jnp.asarray(loose.batch_share)
+    step = pace.step(share * sequences)
+    # An island without a share takes no part: neither its offset nor its fixed work counts.
+    work = jnp.where(share > 0.0, loose.period * step, 0.0)
+    exchange = ring_time(jnp.max(loose.bytes_per_exchange(n_params), axis=-1), links, order)
+    # An exchange hides behind the steps until the next one at most.
+    steps = smaller(loose.hidden_steps, loose.period) * jnp.max(jnp.where(share > 0.0, step, 0.0), axis=-1)
+    backward = loose.hidden_backward * jnp.min(pace.gradient_window, axis=-1)
+    quorum = None if isinstance(loose.quorum, float) and loose.quorum == loose.n_islands else loose.quorum
+    return round_of(work, exchange, steps + backward, quorum=quorum, temperature=temperature)
+
+
+def tokens_per_second(pace: Pace, loose: Loose, round_time: RoundTime, sequences: ArrayLike) -> Array:
+    """Pace of the whole fleet [token/s].
+
+    Args:
+        pace: of the islands.
+        loose: the plan.
+        round_time: of the plan.
+        sequences: B, batch of all islands together [sequence].
+
+    Returns:
+        Tokens of a round over its time.
+    """
+    return loose.period * jnp.asarray(sequences) * jnp.asarray(pace.seq_len) / round_time.total
