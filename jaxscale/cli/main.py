@@ -16,6 +16,7 @@ from jaxscale.cli.console import say
 from jaxscale.cli.demo.demo_command import DemoCommand
 from jaxscale.cli.fit import FitCommand
 from jaxscale.cli.hardware import HardwareCommand
+from jaxscale.cli.islands import IslandsCommand
 from jaxscale.cli.limits import LimitsCommand
 from jaxscale.cli.plan import PlanCommand
 from jaxscale.cli.predict import PredictCommand
@@ -37,6 +38,7 @@ AnyCommand = (
     | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
     | Annotated[ShapeCommand, tyro.conf.subcommand("shape")]
     | Annotated[BurstCommand, tyro.conf.subcommand("burst")]
+    | Annotated[IslandsCommand, tyro.conf.subcommand("islands")]
     | Annotated[LimitsCommand, tyro.conf.subcommand("limits")]
     | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
     | Annotated[TrendsCommand, tyro.conf.subcommand("trends")]

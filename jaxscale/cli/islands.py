@@ -1,0 +1,84 @@
+"""`jaxscale islands`: the best way to train a model on islands of chips that slow links join."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
+from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.plan import checked_framework, load_model
+from jaxscale.errors import InputError
+
+
+@dataclass(frozen=True)
+class IslandsCommand:
+    """Choose how islands of chips train one model together: mode, shares, inner steps, and what each link is worth."""
+
+    fleet: Annotated[
+        tyro.conf.Positional[Path], tyro.conf.arg(metavar="FLEET.toml", help="islands and the links between them")
+    ]
+    model: Annotated[
+        str, tyro.conf.arg(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
+    ]
+    global_batch: Annotated[int, tyro.conf.arg(metavar="B", help="sequences in a step of all islands together")]
+    loss: Annotated[
+        float | None,
+        tyro.conf.arg(metavar="L", help="loss to reach; that of 20 tokens per parameter where left out"),
+    ] = None
+    seq_len: Annotated[
+        int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
+    ] = None
+    precision: Annotated[str, tyro.conf.arg(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
+    framework: Annotated[str | None, tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`")] = None
+    fit: FitName = "default"
+    nominal_links: Annotated[
+        bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="links give their stated bandwidth, without losses")
+    ] = False
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help="report with figures to write")] = None
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed fleet, an unknown name, a number out of range, or a model that does not fit.
+        """
+        checked_count("--global-batch", self.global_batch)
+        if self.seq_len is not None:
+            checked_count("--seq-len", self.seq_len)
+        if self.loss is not None and not 0.0 < self.loss < 100.0:
+            raise InputError(f"--loss = {self.loss:g} is out of range; expected nats per token, above 0 and below 100")
+        import jaxscale as js
+        from jaxscale.files import check_folder
+        from jaxscale.islands.choice.choose_fleet import best_fleet_plan
+        from jaxscale.islands.choice.islands_report import islands_report, islands_tables
+        from jaxscale.islands.fleet_file import read_fleet
+        from jaxscale.islands.measured.measured_rounds import stated_slow_loss
+        from jaxscale.plans.framework_space import framework_space
+
+        if self.out is not None:
+            check_folder(self.out)
+        hardware = js.load_hardware(self.hardware)
+        stated = read_fleet(self.fleet, hardware, 0.0 if self.nominal_links else stated_slow_loss())
+        model = load_model(self.model, self.seq_len)
+        fitted = js.load_fit(self.fit)
+        framework = checked_framework(self.framework, fitted)
+        precision = self.precision.lower()
+        space = framework_space(framework, precision)
+        for chip in dict.fromkeys(stated.chips):
+            if lacking := stated.hardware[chip].lacks(precision):
+                say(lacking)
+        levels = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
+        choice = best_fleet_plan(
+            model, stated.fleet, self.global_batch, fit=fitted, levels=levels, space=space, loss=self.loss
+        )
+        if self.out is not None:
+            say(f"report: {islands_report(choice, str(self.fleet)).save(self.out)}")
+        if self.json:
+            emit_json(choice.to_json())
+            return
+        for part in islands_tables(choice):
+            print_result(part)

@@ -1,0 +1,1 @@
+"""Choice among modes of joining islands."""

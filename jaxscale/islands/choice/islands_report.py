@@ -1,0 +1,184 @@
+"""Report of a choice among modes of joining islands: tables for the terminal, figures, one self-contained file."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxscale.islands.choice.islands_choice import IslandsChoice, ScoredMode
+from jaxscale.report.document import Report
+from jaxscale.report.figures.curves import curves
+from jaxscale.report.style import PALETTE, new_figure, seconds, style
+from jaxscale.report.terminal_tables import make_table, rounded_text
+from jaxscale.units import GBIT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODE_COLUMNS = ("mode", "islands", "tokens/s", "days", "90 % interval", "inner steps", "utilisation")
+ISLAND_COLUMNS = ("island", "gets", "share", "work", "waits", "exchange", "worth")
+
+
+def mode_rows(choice: IslandsChoice) -> list[tuple[str, ...]]:
+    """Cells of the table of modes, a row for each."""
+    rows = []
+    for scored in choice.modes:
+        band = f"{rounded_text(scored.band[0])} to {rounded_text(scored.band[1])}"
+        steps = f"{scored.inner_steps:g}" if scored.replicas else "-"
+        figures = (f"{scored.tokens_per_s:,.0f}", rounded_text(scored.days), band, steps, f"{scored.utilisation:.0%}")
+        rows.append((scored.mode, ", ".join(scored.islands), *figures))
+    return rows
+
+
+def island_rows(choice: IslandsChoice, scored: ScoredMode) -> list[tuple[str, ...]]:
+    """Cells of the table of islands in one mode: where the time of a round goes on each of them."""
+    unit, rows = "layers" if scored.mode == "pipeline" else "sequences", []
+    exchange = sum(scored.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
+    finish = sum(scored.terms.get(name, 0.0) for name in ("compute", "imbalance"))
+    for name in scored.islands:
+        work = scored.work[name]
+        times = (seconds(work), seconds(max(finish - work, 0.0)), seconds(exchange))
+        worth = f"{choice.worth[name]:.3f}"
+        rows.append((name, f"{scored.amounts[name]} {unit}", f"{scored.shares[name]:.1%}", *times, worth))
+    return rows
+
+
+def price_rows(choice: IslandsChoice) -> list[tuple[str, ...]]:
+    """Cells of the table of prices, the dearest first."""
+    entries = [(kind, name, price) for kind, table in choice.prices.items() for name, price in table.items()]
+    entries.sort(key=lambda entry: -abs(entry[2]))
+    return [(kind, name, f"{price:+.3f}") for kind, name, price in entries if abs(price) >= 5e-4]
+
+
+def verdict(choice: IslandsChoice) -> list[str]:
+    """Sentences on whether to join the islands, and how."""
+    best, alone = choice.best, [scored for scored in choice.modes if scored.mode == "alone"]
+    how = f"{best.mode} on {', '.join(best.islands)}"
+    lines = [f"best: {how}, {rounded_text(best.days)} days to a loss of {choice.loss:.4g} nats per token"]
+    if best.mode != "alone" and alone:
+        single = alone[0]
+        lines.append(
+            f"{single.islands[0]} alone takes {rounded_text(single.days)} days: joining is "
+            f"{single.days / best.days:.3g} times as fast"
+        )
+    if choice.sweep is not None and 0.0 < choice.sweep.break_even < np.inf:
+        rate = choice.sweep.break_even / GBIT
+        lines.append(f"joining pays from {rounded_text(rate)} Gbit/s on the slowest link, all links scaled alike")
+    if best.replicas:
+        low, high = choice.best_inner_steps
+        lines.append(f"inner steps: best at {best.inner_steps:g}, 90 % interval {low:g} to {high:g}")
+    if choice.sign_is_open:
+        low, high = (100.0 * end for end in choice.rise)
+        lines.append(
+            f"two replicas of 1e9 parameters at 30 inner steps change the loss by {low:+.2f} to {high:+.2f} %: "
+            "the sign is open"
+        )
+    return [*lines, *choice.notes]
+
+
+def islands_tables(choice: IslandsChoice) -> list[Any]:
+    """Tables and sentences for the terminal."""
+    parts = [
+        make_table("Modes, the fewest days first", MODE_COLUMNS, mode_rows(choice), text=("mode", "islands")),
+        make_table(
+            f"Islands in the best mode, {choice.best.mode}, one round",
+            ISLAND_COLUMNS,
+            island_rows(choice, choice.best),
+            text=("island", "gets"),
+        ),
+    ]
+    if priced := price_rows(choice):
+        title = "Prices: relative gain in pace for a relative gain"
+        parts.append(make_table(title, ("of", "name", "price"), priced, text=("of", "name")))
+    return [*parts, "\n".join(verdict(choice))]
+
+
+def bandwidth_figure(choice: IslandsChoice) -> "Figure":
+    """Pace of all islands against the bandwidth of the slowest link, by mode.
+
+    Args:
+        choice: of a fleet of several islands that hold the model.
+
+    Returns:
+        The figure.
+    """
+    sweep = choice.sweep
+    assert sweep is not None
+    alone = max(scored.tokens_per_s for scored in choice.modes if scored.mode == "alone")
+    lines = {mode: pace / alone for mode, pace in sweep.tokens_per_s.items()}
+    lines["best island alone"] = np.ones_like(sweep.bandwidth)
+    return curves(
+        sweep.bandwidth / GBIT,
+        lines,
+        xlabel="bandwidth of the slowest link [Gbit/s]",
+        ylabel="pace over that of the best island alone [1]",
+        title="Pace by mode, each at its best number of inner steps",
+    )
+
+
+def days_figure(choice: IslandsChoice) -> "Figure":
+    """Days to the loss by mode, with central 90 % intervals."""
+    with style():
+        figure = new_figure(7.8, 1.2 + 0.45 * len(choice.modes))
+        axes: Any = figure.subplots()
+        for row, scored in enumerate(choice.modes):
+            low, high = scored.band
+            top = high if np.isfinite(high) else scored.days
+            colour = PALETTE[0] if scored is choice.best else PALETTE[6]
+            axes.plot([low, top], [row, row], color=colour, lw=2.2, solid_capstyle="butt")
+            axes.plot(scored.days, row, "o", color=colour, ms=7)
+        labels = [f"{scored.mode}: {', '.join(scored.islands)}" for scored in choice.modes]
+        axes.set_yticks(range(len(labels)), labels)
+        axes.invert_yaxis()
+        axes.set(xlabel="days to the loss, with 90 % interval [day]", xscale="log")
+        axes.set_title("Days by mode")
+    return figure
+
+
+def time_figure(choice: IslandsChoice) -> "Figure":
+    """Time of one round on each island of the best mode: work, waiting, exchange."""
+    best = choice.best
+    finish = sum(best.terms.get(name, 0.0) for name in ("compute", "imbalance"))
+    exchange = sum(best.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
+    with style():
+        figure = new_figure(7.8, 1.6 + 0.45 * len(best.islands))
+        axes: Any = figure.subplots()
+        for row, name in enumerate(best.islands):
+            work = best.work[name]
+            parts = (("work", work), ("waiting", max(finish - work, 0.0)), ("exchange not hidden", exchange))
+            left = 0.0
+            for (label, length), colour in zip(parts, PALETTE, strict=False):
+                axes.barh(row, length, left=left, color=colour, label=label if row == 0 else None)
+                left += length
+        axes.set_yticks(range(len(best.islands)), best.islands)
+        axes.invert_yaxis()
+        axes.set(xlabel="time of one round [s]")
+        axes.set_title(f"Where the time goes: {best.mode}")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    return figure
+
+
+def islands_report(choice: IslandsChoice, title: str) -> Report:
+    """Report with verdict, tables and figures.
+
+    Args:
+        choice: the result.
+        title: of the fleet.
+
+    Returns:
+        The report, to be saved.
+    """
+    report = Report(f"Islands: {title}")
+    for line in verdict(choice):
+        report.text(line)
+    report.heading("Modes")
+    report.table(MODE_COLUMNS, mode_rows(choice))
+    report.figure("days", days_figure(choice), "Days to the loss by mode, with central 90 % intervals.")
+    report.heading("Where the time goes")
+    report.table(ISLAND_COLUMNS, island_rows(choice, choice.best))
+    report.figure("time", time_figure(choice), "One round of the best mode on each island.")
+    if choice.sweep is not None:
+        report.heading("Links")
+        report.figure("bandwidth", bandwidth_figure(choice), "Pace against the bandwidth of the links, by mode.")
+    if priced := price_rows(choice):
+        report.table(("of", "name", "price"), priced)
+    return report
