@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jaxscale import limits as limits
     from jaxscale import plans as plans
     from jaxscale import report as report
+    from jaxscale import tracing as tracing
     from jaxscale import trends as trends
     from jaxscale._resources import data_path as data_path
     from jaxscale.calibration.coefficients import Coefficients as Coefficients
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from jaxscale.step import StepTime as StepTime
     from jaxscale.step import model_flops_utilisation as model_flops_utilisation
     from jaxscale.step import step_time as step_time
+    from jaxscale.tracing.traced_workload import Workload as Workload
+    from jaxscale.tracing.traced_workload import load_workload as load_workload
+    from jaxscale.tracing.tracer import trace as trace
     from jaxscale.workload import Transformer as Transformer
     from jaxscale.workload import attention_params as attention_params
     from jaxscale.workload import mlp_params as mlp_params

@@ -28,7 +28,7 @@ LAYERS = (
         "files",
     ),
     ("hardware",),
-    ("workload",),
+    ("workload", "tracing"),
     ("models", "plan"),
     ("calibration",),
     ("costs",),
@@ -41,7 +41,7 @@ LAYERS = (
     ("plans",),
     ("designs",),
     ("report",),
-    ("burst", "islands", "limits", "trends"),
+    ("burst", "examples", "islands", "limits", "trends"),
     ("cli",),
 )
 """Modules and folders of the package in the order of the data flow: each imports from its own row and those above."""
@@ -287,7 +287,7 @@ def test_the_public_names_are_there():
     assert f'version = "{js.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-FACES = ("burst", "designs", "islands", "laws", "limits", "plans", "report", "trends")
+FACES = ("burst", "designs", "islands", "laws", "limits", "plans", "report", "tracing", "trends")
 """Sub-packages with public names of their own."""
 
 

@@ -23,6 +23,7 @@ from jaxscale.cli.predict import PredictCommand
 from jaxscale.cli.shape import ShapeCommand
 from jaxscale.cli.startup import configure_jax
 from jaxscale.cli.sweep import SweepCommand
+from jaxscale.cli.trace import TraceCommand
 from jaxscale.cli.trends import TrendsCommand
 from jaxscale.errors import InputError, one_like
 
@@ -42,6 +43,7 @@ AnyCommand = (
     | Annotated[LimitsCommand, tyro.conf.subcommand("limits")]
     | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
     | Annotated[TrendsCommand, tyro.conf.subcommand("trends")]
+    | Annotated[TraceCommand, tyro.conf.subcommand("trace")]
     | Annotated[HardwareCommand, tyro.conf.subcommand("hardware")]
 )
 

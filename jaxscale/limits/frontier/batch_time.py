@@ -18,7 +18,7 @@ from jaxscale.limits.frontier.degrees import DP, EP, PP, TP_FF, TP_WIDTH, Degree
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.movement import transfer_times
 from jaxscale.limits.frontier.overlap_norm import AbstractOverlap
-from jaxscale.limits.frontier.scaling_laws import Workload
+from jaxscale.limits.frontier.scaling_laws import FrontierWork
 
 
 class BatchTime(NamedTuple):
@@ -55,7 +55,7 @@ def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> A
     return n_microbatches + (n_stages - 1.0) * part + wait * (n_stages - fewer) * (1.0 - part)
 
 
-def batch_time(degrees: Degrees, work: Workload, scenario: FrontierScenario, overlap: AbstractOverlap) -> BatchTime:
+def batch_time(degrees: Degrees, work: FrontierWork, scenario: FrontierScenario, overlap: AbstractOverlap) -> BatchTime:
     """Time of one batch.
 
     Args:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.limits.frontier.degrees import DP, EP, PP, TP_FF, TP_WIDTH, Degrees
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-from jaxscale.limits.frontier.scaling_laws import Workload
+from jaxscale.limits.frontier.scaling_laws import FrontierWork
 
 N_MATMULS = 3.0
 """Matmuls of a weight matrix: forward, and backward for activations and for weights [1]."""
@@ -37,7 +37,7 @@ class Slice(NamedTuple):
         return self.experts + self.width + self.ff
 
 
-def local_slice(degrees: Degrees, work: Workload) -> Slice:
+def local_slice(degrees: Degrees, work: FrontierWork) -> Slice:
     """Slice of a matrix and a microbatch on one chip."""
     groups = degrees.groups
     return Slice(

@@ -18,7 +18,7 @@ DEPTH_STEPS = 6
 """Newton steps for a depth that depends on the width; each at least squares the relative error [1]."""
 
 
-class Workload(NamedTuple):
+class FrontierWork(NamedTuple):
     """Model, data and batch of a training compute, as natural logarithms where the name says so.
 
     Attributes:
@@ -58,7 +58,7 @@ def depth_and_width(log_params: Array, scenario: FrontierScenario) -> tuple[Arra
     return log_layers, 0.5 * (log_shape - log_layers)
 
 
-def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Workload:
+def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> FrontierWork:
     """Model, data and batch by the scaling laws of a scenario.
 
     Args:
@@ -78,7 +78,7 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Work
     )
     log_layers, log_width = depth_and_width(log_params, scenario)
     log_active = jnp.log(scenario.active_experts)
-    return Workload(
+    return FrontierWork(
         log_params,
         log_tokens,
         smaller(log_batch, log_tokens),
@@ -90,11 +90,11 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Work
     )
 
 
-def log_step_limit(work: Workload, scenario: FrontierScenario) -> Array:
+def log_step_limit(work: FrontierWork, scenario: FrontierScenario) -> Array:
     """Longest time of a batch that lets the run end in time, t_train B / D, natural logarithm [s]."""
     return jnp.log(scenario.training_time) + work.log_batch - work.log_tokens
 
 
-def log_ideal_chip_seconds(work: Workload, scenario: FrontierScenario) -> Array:
+def log_ideal_chip_seconds(work: FrontierWork, scenario: FrontierScenario) -> Array:
     """Chips times seconds of a batch at the chip's peak, 6 N B / C, natural logarithm [chip s]."""
     return math.log(6.0) + work.log_params + work.log_batch - jnp.log(scenario.peak_flops)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from jaxscale._smooth import larger
 from jaxscale.limits.frontier.degrees import DP, EP, PP, TP_FF, TP_WIDTH, Degrees
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-from jaxscale.limits.frontier.scaling_laws import Workload
+from jaxscale.limits.frontier.scaling_laws import FrontierWork
 
 N_GROUPS = 5
 MICRO, INTERLEAVE, EXCESS = range(N_GROUPS, 8)
@@ -26,7 +26,7 @@ MARGIN = 1e-6
 """Smallest range of a coordinate, e-folds: the feasible set keeps an interior where a degree can only be one [1]."""
 
 
-def degrees_at(point: Float[Array, " 8"], work: Workload) -> Degrees:
+def degrees_at(point: Float[Array, " 8"], work: FrontierWork) -> Degrees:
     """The plan at a point."""
     groups = point[:N_GROUPS].at[EP].multiply(work.log_experts)
     return Degrees(groups, point[MICRO], point[INTERLEAVE])
@@ -44,13 +44,13 @@ class LinearLimits(NamedTuple):
     bound: Float[Array, " 14"]
 
 
-def log_state_bytes(work: Workload, scenario: FrontierScenario) -> Array:
+def log_state_bytes(work: FrontierWork, scenario: FrontierScenario) -> Array:
     """Weights, gradients and optimizer state of the whole model, natural logarithm [byte]."""
     per_param = scenario.weight_bytes + scenario.gradient_bytes + scenario.optimizer_bytes
     return work.log_params + work.log_experts - work.log_active + jnp.log(per_param)
 
 
-def linear_limits(work: Workload, scenario: FrontierScenario) -> LinearLimits:
+def linear_limits(work: FrontierWork, scenario: FrontierScenario) -> LinearLimits:
     """Limits on the degrees: nothing below one, b >= 1, m DP <= B, PP i <= L, slices of a row at least, memory."""
     eye = jnp.eye(N_COORDINATES)
     upper = jnp.stack(

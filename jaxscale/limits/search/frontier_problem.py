@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from jaxscale.limits.frontier.batch_time import batch_time
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.overlap_norm import SmoothOverlap
-from jaxscale.limits.frontier.scaling_laws import Workload, log_ideal_chip_seconds, log_step_limit, workload
+from jaxscale.limits.frontier.scaling_laws import FrontierWork, log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.limits.search.feasible_set import EXCESS, N_LINEAR, LinearLimits, degrees_at, linear_limits
 
 PRICE = 1e3
@@ -38,7 +38,7 @@ class FrontierProblem(NamedTuple):
         chip_weight: w; one for utilisation, zero for speed [1].
     """
 
-    work: Workload
+    work: FrontierWork
     scenario: FrontierScenario
     limits: LinearLimits
     log_deadline: Array

@@ -1,0 +1,13 @@
+"""Workloads of any kind, read from the jaxpr of a JAX function: kernels, dimension classes, stored values."""
+
+from typing import TYPE_CHECKING
+
+from jaxscale._lazy import public_face
+
+if TYPE_CHECKING:
+    from jaxscale.tracing.custom_calls import custom_call as custom_call
+    from jaxscale.tracing.traced_workload import Workload as Workload
+    from jaxscale.tracing.traced_workload import load_workload as load_workload
+    from jaxscale.tracing.tracer import trace as trace
+
+public_face(__name__)

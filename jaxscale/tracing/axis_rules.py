@@ -1,0 +1,154 @@
+"""Equal axes of inputs and outputs of light primitives."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxscale.tracing.dimension_classes import Axis, make_equal
+from jaxscale.tracing.program import Value
+
+Params = Mapping[str, Any]
+
+
+def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    """Axes of an output of a primitive that is not heavy, equal to those of its inputs wherever the primitive says so.
+
+    Args:
+        name: of the primitive.
+        inputs: its inputs; None for a literal.
+        shape: of the output.
+        params: of the primitive.
+
+    Returns:
+        One axis for each length of the shape.
+    """
+    rule = RULES.get(name, _same_place)
+    axes = rule([value for value in inputs if value is not None], shape, params)
+    for axis, size in zip(axes, shape, strict=True):
+        assert axis.size == size, (name, shape)
+    return axes
+
+
+def _same_place(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    """Axes in the same place and of the same length are equal; the others are new."""
+    axes: list[Axis | None] = [None] * len(shape)
+    for value in inputs:
+        if len(value.axes) != len(shape):
+            continue
+        for place, axis in enumerate(value.axes):
+            if axis.size != shape[place]:
+                continue
+            kept = axes[place]
+            if kept is None:
+                axes[place] = axis
+            else:
+                make_equal([kept], [axis])
+    return tuple(axis or Axis(size) for axis, size in zip(axes, shape, strict=True))
+
+
+def _broadcast(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    axes = [Axis(size) for size in shape]
+    if inputs:
+        for axis, place in zip(inputs[0].axes, params["broadcast_dimensions"], strict=True):
+            if axis.size == shape[place]:
+                axes[place] = axis
+    return tuple(axes)
+
+
+def _reshape(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    if not inputs:
+        return tuple(Axis(size) for size in shape)
+    old = inputs[0].axes
+    if len(old) == len(shape) and all(axis.size == size for axis, size in zip(old, shape, strict=True)):
+        return tuple(old)
+    axes = tuple(Axis(size) for size in shape)
+    if all(axis.size > 0 for axis in axes):
+        make_equal(old, axes)
+    return axes
+
+
+def _transpose(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    return tuple(inputs[0].axes[place] for place in params["permutation"])
+
+
+def _reduce(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    gone = set(params["axes"])
+    return tuple(axis for place, axis in enumerate(inputs[0].axes) if place not in gone)
+
+
+def _slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    """A part of an axis that divides it is its minor factor, as in the halves of rotary embeddings."""
+    axes = []
+    for place, (axis, size) in enumerate(zip(inputs[0].axes, shape, strict=True)):
+        whole = axis.size
+        start = params["start_indices"][place] if "start_indices" in params else 0
+        if size == whole:
+            axes.append(axis)
+        elif size > 1 and whole % size == 0 and start % size == 0 and "strides" in params and not params["strides"]:
+            part = Axis(size)
+            make_equal([axis], [Axis(whole // size), part])
+            axes.append(part)
+        else:
+            axes.append(Axis(size))
+    return tuple(axes)
+
+
+def _concatenate(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    """Equal parts make an axis of two factors: which part, and the place in it."""
+    place = params["dimension"]
+    axes = list(_same_place(inputs, shape, params))
+    parts = [value.axes[place] for value in inputs]
+    size = parts[0].size
+    if size > 1 and len(parts) > 1 and len(parts) * size == shape[place] and all(part.size == size for part in parts):
+        for part in parts[1:]:
+            make_equal([parts[0]], [part])
+        axes[place] = Axis(shape[place])
+        make_equal([axes[place]], [Axis(len(parts)), parts[0]])
+    return tuple(axes)
+
+
+def _gather(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    """Offset axes are those of the operand that are read whole; the others are those of the indices."""
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    operand = inputs[0]
+    batching = getattr(numbers, "operand_batching_dims", ())
+    kept = [place for place in range(len(sizes)) if place not in {*numbers.collapsed_slice_dims, *batching}]
+    axes: list[Axis] = [Axis(size) for size in shape]
+    for place, source in zip(numbers.offset_dims, kept, strict=True):
+        if operand.axes[source].size == shape[place]:
+            axes[place] = operand.axes[source]
+    if len(inputs) > 1:
+        others = [place for place in range(len(shape)) if place not in numbers.offset_dims]
+        for place, axis in zip(others, inputs[1].axes[:-1], strict=True):
+            axes[place] = axis
+    return tuple(axes)
+
+
+def _window(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    return _same_place(inputs, shape, params)
+
+
+def _dynamic_slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    operand = inputs[0].axes
+    return tuple(axis if axis.size == size else Axis(size) for axis, size in zip(operand, shape, strict=True))
+
+
+def _expand(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
+    return _reshape(inputs, shape, params)
+
+
+RULES = {
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshape,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "split": _same_place,
+    "dynamic_slice": _dynamic_slice,
+    "concatenate": _concatenate,
+    "gather": _gather,
+    **dict.fromkeys(
+        "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split(), _reduce
+    ),
+}
+"""Rule of each primitive whose axes do not stay in place."""

@@ -1,0 +1,352 @@
+"""From a jaxpr to a flat program: calls inlined, loops entered, axes made equal, phases and scopes named."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.extend import core
+
+from jaxscale.errors import InputError
+from jaxscale.tracing.axis_rules import output_axes
+from jaxscale.tracing.dimension_classes import Axis, make_equal
+from jaxscale.tracing.primitives import CALLS, KINDS, REMATERIALISED
+from jaxscale.tracing.program import FlatProgram, Loop, Operation, Phase, Value, Work, loops_of
+from jaxscale.tracing.work_rules import COLLECTIVES, RULES
+
+WRAPPERS = re.compile(r"\b(?:jvp|transpose|vmap|checkpoint|rematted_computation)\b\(?|[()]")
+"""Marks that transformations leave in a stack of names."""
+
+
+class Place(NamedTuple):
+    """Where operations stand.
+
+    Attributes:
+        loop: loop in whose body.
+        phase: phase that a transformation says, or that of the place around; None where only data flow tells.
+        scope: names of the user, outermost first.
+        remat: identity of the rematerialised block; 0 outside.
+    """
+
+    loop: Loop | None
+    phase: Phase | None
+    scope: tuple[str, ...]
+    remat: int
+
+
+class Flattener:
+    """Interpreter of jaxprs that writes a flat program.
+
+    Attributes:
+        program: what has been written.
+        turns: turns of unbounded loops, by a name in their scope, or by `while`.
+    """
+
+    def __init__(self, turns: Mapping[str, int]):
+        """Args: turns: turns of unbounded loops, by a name in their scope, or by `while`."""
+        self.program = FlatProgram()
+        self.turns = turns
+        self.blocks = 0
+        self.seen: dict[Any, list[Value]] = {}
+
+    def run(
+        self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Value | None], place: Place
+    ) -> list[Value | None]:
+        """Write the operations of a jaxpr.
+
+        Args:
+            jaxpr: an open jaxpr.
+            consts: arrays or values for its constants.
+            inputs: values of its arguments; None for a literal.
+            place: where it stands.
+
+        Returns:
+            Its results; None for a literal.
+        """
+        values: dict[Any, Value | None] = dict(zip(jaxpr.invars, inputs, strict=True))
+        for variable, constant in zip(jaxpr.constvars, consts, strict=True):
+            values[variable] = constant if constant is None or isinstance(constant, Value) else self.constant(variable)
+
+        def read(atom: Any) -> Value | None:
+            return None if isinstance(atom, core.Literal) else values[atom]
+
+        for equation in jaxpr.eqns:
+            results = self.equation(equation, [read(atom) for atom in equation.invars], place)
+            values.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def constant(self, variable: Any) -> Value:
+        """An array that the program closes over."""
+        value = self.new_value(variable.aval, None)
+        value.origin = "constant"
+        self.program.constants.append(value)
+        return value
+
+    def new_value(self, aval: Any, loop: Loop | None, axes: Sequence[Axis] | None = None) -> Value:
+        """A value of the shape and width of an abstract one."""
+        shape = getattr(aval, "shape", ())
+        return Value(tuple(axes) if axes is not None else tuple(Axis(size) for size in shape), itemsize(aval), loop)
+
+    def equation(self, equation: Any, inputs: list[Value | None], place: Place) -> Sequence[Value | None]:
+        """Write one equation, and what it calls."""
+        name, params = equation.primitive.name, equation.params
+        place = within(place, str(equation.source_info.name_stack))
+        if KINDS.get(name) == "identity":
+            return inputs[: len(equation.outvars)]
+        if name in CALLS:
+            return self.call(name, params, inputs, place)
+        structured = STRUCTURED.get(name)
+        if structured is not None:
+            return structured(self, equation, inputs, place)
+        if name in KINDS:
+            return self.light(equation, inputs, place)
+        return self.heavy(equation, inputs, place)
+
+    def call(
+        self, name: str, params: Mapping[str, Any], inputs: list[Value | None], place: Place
+    ) -> Sequence[Value | None]:
+        """Write a called program in place of the call."""
+        body = params[CALLS[name]]
+        if name in REMATERIALISED:
+            self.blocks += 1
+            # Only what a gradient asks for again is behind a barrier; the first forward pass is not.
+            place = place._replace(remat=self.blocks if params.get("differentiated") else place.remat)
+        if name == "shard_map":
+            shards = int(np.prod([size for _, size in params["mesh"].shape_tuple]))
+            place = place._replace(loop=Loop(place.loop, Axis(shards), True))
+            inputs = [
+                self.link("unstack", [value], aval, place) for value, aval in zip(inputs, body_avals(body), strict=True)
+            ]
+        results = self.run(open_jaxpr(body), getattr(body, "consts", ()), inputs, place)
+        return results
+
+    def light(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Value]:
+        """Write an operation that is folded into its readers, or ends a fusion."""
+        name, params = equation.primitive.name, equation.params
+        given = [value for value in inputs if value is not None]
+        key = (name, tuple(inputs), _text(equation), place.loop, place.remat)
+        if given and key in self.seen:  # axes of constants are equal by chance
+            return self.seen[key]
+        loop = self.hoisted(given, equation, place) if KINDS[name] != "reduction" else place.loop
+        outputs = [
+            self.new_value(out.aval, loop, output_axes(name, inputs, getattr(out.aval, "shape", ()), params))
+            for out in equation.outvars
+        ]
+        self.write(name, KINDS[name], given, outputs, params, place._replace(loop=loop))
+        if not name.startswith(("random", "rng")):
+            self.seen[key] = outputs
+        return outputs
+
+    def hoisted(self, given: Sequence[Value], equation: Any, place: Place) -> Loop | None:
+        """Loop in whose body an operation stands once the compiler has moved what no turn changes out of loops."""
+        if not given or place.loop is None:
+            return place.loop
+        deepest = max((value.loop for value in given), key=lambda loop: len(loops_of(loop)))
+        grows = sum(size_of(out.aval) * itemsize(out.aval) for out in equation.outvars) > sum(
+            value.size * value.itemsize for value in given
+        )
+        return place.loop if grows else deepest
+
+    def heavy(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Value]:
+        """Write an operation that reads and writes memory."""
+        name = equation.primitive.name
+        rule = RULES.get(name)
+        if rule is None:
+            raise unknown_primitive(name, place.scope)
+        given = [value for value in inputs if value is not None]
+        outputs = [self.new_value(out.aval, place.loop) for out in equation.outvars]
+        work = rule(given, outputs, equation.params)
+        if name in COLLECTIVES:
+            work.kind = COLLECTIVES[name]
+        self.write(name, "heavy", given, outputs, equation.params, place, work)
+        return outputs
+
+    def link(self, kind: str, inputs: list[Value], aval: Any, place: Place, axes: Sequence[Axis] | None = None) -> Any:
+        """Write an operation that joins values inside and outside a loop, and return its output."""
+        if not inputs or inputs[0] is None:
+            return None
+        output = self.new_value(aval, place.loop, axes)
+        self.write(kind, kind, inputs, [output], {}, place)
+        return output
+
+    def write(
+        self,
+        name: str,
+        kind: str,
+        inputs: list[Value],
+        outputs: list[Value],
+        params: Mapping[str, Any],
+        place: Place,
+        work: Work | None = None,
+    ) -> None:
+        """Append an operation; what depends on a gradient and is not itself one belongs to the update."""
+        after = any(value.after_backward for value in inputs)
+        phase = place.phase or ("update" if after else "forward")
+        for output in outputs:
+            output.after_backward = after or phase == "backward"
+        self.program.operations.append(
+            Operation(
+                name,
+                kind,
+                inputs,
+                outputs,
+                params,
+                phase,
+                place.scope,
+                place.loop,
+                work,
+                place.remat,
+                place.phase is not None,
+            )
+        )
+
+    def scan(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Any]:
+        """Write the body of a scan once, in a loop; of one turn without a loop."""
+        params = equation.params
+        body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+        turns = int(params["length"])
+        unrolled = params.get("unroll", 1) is True or int(params.get("unroll", 1)) >= turns
+        loop = Loop(place.loop, Axis(turns), unrolled)
+        inside = place._replace(loop=loop)
+        consts, carried, stacked = (
+            inputs[:n_consts],
+            inputs[n_consts : n_consts + n_carry],
+            inputs[n_consts + n_carry :],
+        )
+        avals = [variable.aval for variable in body.jaxpr.invars]
+        carries = [self.carry(value, aval, inside) for value, aval in zip(carried, avals[n_consts:], strict=False)]
+        slices = []
+        for value, aval in zip(stacked, avals[n_consts + n_carry :], strict=True):
+            if value is not None:
+                make_equal([value.axes[0]], [loop.axis])
+            slices.append(self.link("unstack", [value], aval, inside, value.axes[1:] if value else None))
+        results = self.run(body.jaxpr, body.consts, [*consts, *carries, *slices], inside)
+        return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
+
+    def leave(self, results: list[Any], carries: list[Any], avals: list[Any], loop: Loop, place: Place) -> list[Any]:
+        """Results of a loop: what is carried, and stacks of what each turn gives."""
+        outputs = []
+        for index, (value, aval) in enumerate(zip(results, avals, strict=True)):
+            if value is None:
+                outputs.append(None)
+            elif index < len(carries):
+                for axis, other in zip(value.axes, carries[index].axes, strict=True):
+                    make_equal([axis], [other])
+                outer = self.link("carry_out", [value], aval, place, value.axes)
+                loop.carried[carries[index]] = outer
+                outputs.append(outer)
+            else:
+                outputs.append(self.stack(value, aval, loop, place))
+        return outputs
+
+    def stack(self, value: Value, aval: Any, loop: Loop, place: Place) -> Value:
+        """Values of all turns put together."""
+        return self.link("stack", [value], aval, place, [loop.axis, *value.axes])
+
+    def carry(self, value: Value | None, aval: Any, inside: Place) -> Value:
+        """A value that is handed from turn to turn."""
+        given = [] if value is None else [value]
+        output = self.new_value(aval, inside.loop, value.axes if value else None)
+        self.write("carry", "carry", given, [output], {}, inside)
+        return output
+
+    def while_loop(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Any]:
+        """Write the body of a loop whose turns the user states."""
+        turns = next((self.turns[name] for name in (*reversed(place.scope), "while") if name in self.turns), None)
+        if turns is None:
+            where = f" in scope {'/'.join(place.scope)!r}" if place.scope else ""
+            raise InputError(
+                f"while{where}: the number of turns depends on data; expected it in `turns`, "
+                f"such as turns={{'{place.scope[-1] if place.scope else 'while'}': 10}}, or a scan"
+            )
+        params = equation.params
+        loop = Loop(place.loop, Axis(int(turns)), False)
+        inside = place._replace(loop=loop)
+        start = params["cond_nconsts"]
+        consts, carried = inputs[start : start + params["body_nconsts"]], inputs[start + params["body_nconsts"] :]
+        body = params["body_jaxpr"]
+        avals = [variable.aval for variable in body.jaxpr.invars[len(consts) :]]
+        carries = [self.carry(value, aval, inside) for value, aval in zip(carried, avals, strict=True)]
+        results = self.run(body.jaxpr, body.consts, [*consts, *carries], inside)
+        return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
+
+    def cond(self, equation: Any, inputs: list[Value | None], place: Place) -> Sequence[Value | None]:
+        """Write the branch with the most work: an upper limit."""
+        branches = equation.params["branches"]
+        work = []
+        for branch in branches:
+            start, seen = len(self.program.operations), dict(self.seen)
+            self.run(branch.jaxpr, branch.consts, inputs[1:], place)
+            work.append(sum(map(total_work, self.program.operations[start:])))
+            del self.program.operations[start:]
+            self.seen = seen
+        largest = branches[int(np.argmax(work))]
+        return self.run(largest.jaxpr, largest.consts, inputs[1:], place)
+
+
+STRUCTURED: dict[str, Callable[..., Any]] = {
+    "scan": Flattener.scan,
+    "while": Flattener.while_loop,
+    "cond": Flattener.cond,
+}
+"""Primitives with bodies that run any number of times."""
+
+
+def total_work(operation: Operation) -> float:
+    """Flop of an operation over all turns, plus bytes of its outputs, to compare branches [1]."""
+    flop = operation.work.flop.value if operation.work and operation.work.flop else 0.0
+    for loop in loops_of(operation.loop):
+        flop *= loop.axis.size
+    return flop + sum(value.total_bytes for value in operation.outputs)
+
+
+def unknown_primitive(name: str, scope: tuple[str, ...]) -> InputError:
+    """Refusal of a primitive without a rule."""
+    where = f" in scope {'/'.join(scope)!r}" if scope else ""
+    return InputError(
+        f"{name}{where}: the work of this primitive is unknown; register it with "
+        f"@jaxscale.tracing.custom_call({name!r}), a function of inputs, outputs and parameters that returns its flop"
+    )
+
+
+def within(place: Place, stack: str) -> Place:
+    """Place of an equation with a stack of names, inside another place."""
+    phase = place.phase
+    if "rematted_computation" in stack:
+        phase = "recompute"
+    elif "transpose(" in stack:
+        phase = "backward"
+    elif "jvp(" in stack and phase is None:
+        phase = "forward"
+    names = tuple(name for name in WRAPPERS.sub("", stack).split("/") if name)
+    return place._replace(phase=phase, scope=(*place.scope, *names))
+
+
+def open_jaxpr(body: Any) -> Any:
+    """The open jaxpr of an open or closed one."""
+    return getattr(body, "jaxpr", body)
+
+
+def body_avals(body: Any) -> list[Any]:
+    """Abstract arguments of a jaxpr."""
+    return [variable.aval for variable in open_jaxpr(body).invars]
+
+
+def itemsize(aval: Any) -> float:
+    """Bytes of an element; random keys have 8 [byte]."""
+    try:
+        return float(np.dtype(aval.dtype).itemsize)
+    except (TypeError, AttributeError):
+        return float(getattr(getattr(aval, "dtype", None), "itemsize", 8.0))
+
+
+def size_of(aval: Any) -> int:
+    """Number of elements of an abstract value [1]."""
+    return int(np.prod(getattr(aval, "shape", ())))
+
+
+def _text(equation: Any) -> str:
+    """Parameters of an equation as text, to tell equal operations; literals included."""
+    literals = [str(atom.val) for atom in equation.invars if isinstance(atom, core.Literal) and np.ndim(atom.val) == 0]
+    shapes = [getattr(out.aval, "str_short", str)() for out in equation.outvars]
+    return f"{equation.params} {literals} {shapes}"

@@ -1,0 +1,216 @@
+"""Liveness: which stored values are in memory together, in program order.
+
+A loop is looked at in its first and in its last turn. In the first, what earlier loops have stacked is all there and
+its own stacks hold one turn; in the last it is the other way round. Arguments stay; results take the place of donated
+arguments, and elementwise work that of the input that it reads last.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxscale.tracing.fusion import FusedKernel, Fusion, is_view
+from jaxscale.tracing.program import PHASES, FlatProgram, Loop, Monomial, Value, loops_of
+
+POINTS = 6
+"""Points of the program whose memory a workload keeps, the fullest of each phase among them [1]."""
+
+
+class Allocation(NamedTuple):
+    """Memory of one stored value.
+
+    Attributes:
+        value: the value.
+        first: index of the operation that makes it.
+        last: index of the last operation that reads it.
+        turn: bytes while one turn of its loop is held.
+        whole: bytes of all turns that readers outside the loop see.
+        own: first and last index of the loop in which it is made.
+        readers: first and last index of the loop in which it is read last.
+    """
+
+    value: Value
+    first: int
+    last: int
+    turn: Monomial
+    whole: Monomial
+    own: tuple[int, int]
+    readers: tuple[int, int]
+
+
+class LivePoint(NamedTuple):
+    """Values in memory at one point of a program.
+
+    Attributes:
+        phase: part of the step.
+        held: what each value takes, with its origin: `weights`, `state`, `data`, `constant` or `made`.
+    """
+
+    phase: str
+    held: list[tuple[str, Monomial]]
+
+    @property
+    def value(self) -> float:
+        """Memory [byte]."""
+        return sum(term.value for _, term in self.held)
+
+
+def loop_ranges(fusion: Fusion) -> dict[Loop, tuple[int, int]]:
+    """First and last index of the operations of each loop."""
+    ranges: dict[Loop, tuple[int, int]] = {}
+    for place, operation in enumerate(fusion.operations):
+        for loop in loops_of(operation.loop):
+            first, _ = ranges.get(loop, (place, place))
+            ranges[loop] = (first, place)
+    return ranges
+
+
+def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
+    """Memory of every value that kernels make; results that take the place of donated arguments are left out."""
+    ranges = loop_ranges(fusion)
+    reads: dict[Value, list[FusedKernel]] = {}
+    for kernel in fusion.kernels:
+        for value in kernel.reads:
+            reads.setdefault(value, []).append(kernel)
+    results = {fusion.base(value) for value in program.outputs if value is not None}
+    spare = [(value.size, value.itemsize) for value in program.inputs if value.origin in ("weights", "state")]
+    end, found = len(fusion.operations), []
+    for kernel in fusion.kernels:
+        for value in kernel.stores:
+            if value in results and (value.size, value.itemsize) in spare:
+                spare.remove((value.size, value.itemsize))
+            elif not is_scratch(value, fusion):
+                found.append(_allocation(value, kernel.position, reads.get(value, []), ranges, end, value in results))
+    for loop, (_, last) in ranges.items():
+        for inner, outer in loop.carried.items():
+            place = fusion.index[fusion.producers[inner]]
+            one = _allocation(inner, place, reads.get(inner, []), ranges, end, outer in results)
+            after = max([last, *(kernel.position for kernel in reads.get(outer, ()))])
+            found.append(one._replace(last=max(one.last, after)))
+    return in_place(found, fusion)
+
+
+IN_PLACE = frozenset({"elementwise", "scatter", "copy"})
+"""Kinds of kernels whose result may take the place of an input."""
+
+
+def in_place(found: list[Allocation], fusion: Fusion) -> list[Allocation]:
+    """Memory of values where kernels write over what nobody else reads later."""
+    by_value = {one.value: place for place, one in enumerate(found)}
+    found = list(found)
+    for kernel in fusion.kernels:
+        if kernel.kind not in IN_PLACE:
+            continue
+        free = [value for value in kernel.reads if value in by_value and found[by_value[value]].last == kernel.position]
+        for stored in kernel.stores:
+            for value in free:
+                if value.loop is stored.loop and value.size * value.itemsize == stored.size * stored.itemsize:
+                    place = by_value[value]
+                    found[place] = found[place]._replace(last=kernel.position - 1)
+                    free.remove(value)
+                    break
+    return found
+
+
+def is_scratch(value: Value, fusion: Fusion) -> bool:
+    """Whether a value is written into the stack of a rolled loop right away, or over a value that a loop carries."""
+    folded = fusion.producers[value].kind != "heavy"
+    readers = fusion.readers.get(value, ())
+    stacked = any(reader.kind == "stack" and not is_view(reader) for reader in readers)
+    carried = any(reader.kind == "carry_out" for reader in readers)
+    return folded and (stacked or carried)
+
+
+def _allocation(
+    value: Value, first: int, readers: list[FusedKernel], ranges: dict[Loop, tuple[int, int]], end: int, is_result: bool
+) -> Allocation:
+    inside = set(loops_of(value.loop))
+    last, range_of_last = first, (end, end)
+    outermost: Loop | None = None  # the loops around the value up to it are left by a reader
+    for reader in readers:
+        chain = loops_of(reader.loop)
+        foreign = [loop for loop in chain if loop not in inside]
+        use = ranges[foreign[-1]][1] if foreign and not _same_turns(foreign, value) else reader.position
+        if use >= last:
+            last = use
+            range_of_last = ranges[foreign[-1]] if foreign else (end, end)
+        left = [loop for loop in loops_of(value.loop) if loop not in chain]
+        if left and (outermost is None or len(left) > len(loops_of(value.loop)) - len(loops_of(outermost))):
+            outermost = left[-1]
+    turn = Monomial(value.itemsize, list(value.axes))
+    if outermost is None:
+        return Allocation(value, first, end if is_result else last, turn, turn, (end, end), (end, end))
+    turns = []
+    for loop in loops_of(value.loop):
+        turns.append(loop.axis)
+        if loop is outermost:
+            break
+    whole = Monomial(value.itemsize, [*value.axes, *turns])
+    own = ranges[outermost]
+    return Allocation(value, first, end if is_result else last, turn, whole, own, range_of_last)
+
+
+def _same_turns(foreign: list[Loop], value: Value) -> bool:
+    """Whether a foreign loop takes the values of the turns apart again, one for each of its own."""
+    return bool(value.loop) and foreign[0].axis.size == value.loop.axis.size
+
+
+def live_points(program: FlatProgram, fusion: Fusion) -> list[LivePoint]:
+    """The fullest points of a program: of each phase, and overall.
+
+    Args:
+        program: the flat program.
+        fusion: its kernels.
+
+    Returns:
+        Points, the fullest first; none where nothing is stored.
+    """
+    found, end = allocations(program, fusion), len(fusion.operations)
+    held = np.zeros((2, end + 2))
+    for one in found:
+        for state in (0, 1):
+            for first, last, amount in spans(one, state):
+                held[state, first] += amount.value
+                held[state, last + 1] -= amount.value
+    held = np.cumsum(held, axis=1)[:, :end]
+    fixed = [
+        (value.origin, Monomial(value.itemsize, list(value.axes))) for value in (*program.inputs, *program.constants)
+    ]
+    places = fullest_places(held, fusion)
+    points = []
+    for state, place in places:
+        now = [
+            (one.value.origin, amount)
+            for one in found
+            for first, last, amount in spans(one, state)
+            if first <= place <= last
+        ]
+        points.append(LivePoint(fusion.operations[place].phase, [*fixed, *now]))
+    return sorted(points, key=lambda point: -point.value)
+
+
+def spans(one: Allocation, state: int) -> list[tuple[int, int, Monomial]]:
+    """Spans of a program over which a value takes memory, and how much: in first turns (state 0) or last turns (1)."""
+    if one.whole is one.turn:
+        return [(one.first, one.last, one.turn)]
+    early, late = (one.turn, one.whole) if state == 0 else (one.whole, one.turn)
+    unrolled = one.value.loop is not None and one.value.loop.unrolled
+    inside = (one.first, min(one.own[1], one.last), early if unrolled else one.whole)
+    between = (one.own[1] + 1, min(one.readers[0] - 1, one.last), one.whole)
+    reading = (max(one.readers[0], one.own[1] + 1), one.last, late if unrolled else one.whole)
+    return [(first, last, amount) for first, last, amount in (inside, between, reading) if first <= last]
+
+
+def fullest_places(held: np.ndarray, fusion: Fusion) -> list[tuple[int, int]]:
+    """Places of a program whose memory is the most: overall, and of each phase in first and last turns."""
+    if not held.size:
+        return []
+    phases = np.array([PHASES.index(operation.phase) for operation in fusion.operations])
+    best = {}
+    for state in (0, 1):
+        for phase in range(len(PHASES)):
+            within = np.where(phases == phase, held[state], -1.0)
+            place = int(np.argmax(within))
+            if within[place] > 0:
+                best[(state, place)] = within[place]
+    return sorted(best, key=lambda key: -best[key])[:POINTS]

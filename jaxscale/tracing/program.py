@@ -1,0 +1,176 @@
+"""A traced program as one flat list of operations: values, operations, and the loops around them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jaxscale.tracing.dimension_classes import Axis
+
+Phase = Literal["forward", "backward", "recompute", "update"]
+
+PHASES: tuple[Phase, ...] = ("forward", "backward", "recompute", "update")
+"""Parts of a training step: loss, gradients, forward work done again for them, and what follows from the gradients."""
+
+
+@dataclass(eq=False)
+class Loop:
+    """A loop of a fixed number of turns around operations, or the shards of one program.
+
+    Attributes:
+        parent: the loop around this one; None at the top.
+        axis: number of turns, as an axis [1].
+        unrolled: whether the compiler writes all turns out, so that no value is stacked.
+        carried: value handed from turn to turn, inside the loop, and that which leaves it, by the inner one.
+    """
+
+    parent: "Loop | None"
+    axis: Axis
+    unrolled: bool
+    carried: "dict[Value, Value]" = field(default_factory=dict)
+
+    def around(self) -> list["Loop"]:
+        """This loop and those around it, the innermost first."""
+        return [self, *(self.parent.around() if self.parent else [])]
+
+
+def loops_of(loop: Loop | None) -> list[Loop]:
+    """Loops around an operation, the innermost first."""
+    return loop.around() if loop else []
+
+
+@dataclass(eq=False)
+class Value:
+    """An array that an operation reads or writes, of one turn of the loops around the operation.
+
+    Attributes:
+        axes: its axes.
+        itemsize: bytes of an element [byte].
+        loop: loop whose turns each have a value of their own.
+        origin: `weights`, `state` or `data` for an argument of the program, `constant`, or `made`.
+        label: path of the argument.
+        after_backward: whether it depends on a gradient.
+    """
+
+    axes: tuple[Axis, ...]
+    itemsize: float
+    loop: Loop | None
+    origin: str = "made"
+    label: str = ""
+    after_backward: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def size(self) -> int:
+        """Number of elements [1]."""
+        return math.prod(self.shape)
+
+    @property
+    def all_axes(self) -> list[Axis]:
+        """Axes, and those of the loops that make one value per turn."""
+        return [*self.axes, *(loop.axis for loop in loops_of(self.loop))]
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes over all turns [byte]."""
+        return self.itemsize * math.prod(axis.size for axis in self.all_axes)
+
+
+@dataclass(eq=False)
+class Operation:
+    """One operation of a flat program.
+
+    Attributes:
+        name: of the primitive.
+        kind: `heavy` (reads and writes memory), `elementwise` (folded into its readers), `selection` (elementwise, of
+            a part of what it reads), `layout` (elementwise, free where a matmul reads it), `reduction`, `stack` and
+            `unstack` (values of the turns of a loop put together, and taken apart), `carry` (handed from turn to
+            turn).
+        inputs: values read; literals are left out.
+        outputs: values written.
+        params: of the primitive.
+        phase: part of the step.
+        scope: names that the user gave, outermost first.
+        loop: loop in whose body it stands.
+        work: what a heavy operation does.
+        remat: identity of the rematerialised block in which it stands; 0 outside.
+        marked: whether a transformation said the phase.
+    """
+
+    name: str
+    kind: str
+    inputs: list[Value]
+    outputs: list[Value]
+    params: Mapping[str, Any]
+    phase: Phase
+    scope: tuple[str, ...]
+    loop: Loop | None
+    work: "Work | None" = None
+    remat: int = 0
+    marked: bool = False
+
+
+@dataclass(eq=False)
+class Work:
+    """Arithmetic of a heavy operation; each quantity is a factor times the product of axes.
+
+    Attributes:
+        kind: `matmul`, `conv`, `attention`, `scatter`, ...: decides which efficiency applies.
+        flop: floating-point operations [flop].
+        m, n, k, batch: sizes of the matmul that it is, or is like [1].
+        read: bytes read, where they are not those of the inputs [byte].
+        written: bytes written, where they are not those of the outputs [byte].
+    """
+
+    kind: str
+    flop: "Monomial | None" = None
+    m: "Monomial | None" = None
+    n: "Monomial | None" = None
+    k: "Monomial | None" = None
+    batch: "Monomial | None" = None
+    read: "list[Monomial] | None" = None
+    written: "list[Monomial] | None" = None
+
+
+@dataclass
+class Monomial:
+    """A factor times a product of axes.
+
+    Attributes:
+        factor: in the unit of the quantity.
+        axes: factors of the product, each as often as it counts.
+    """
+
+    factor: float
+    axes: Sequence[Axis]
+
+    @property
+    def value(self) -> float:
+        """Value at the traced sizes."""
+        return self.factor * math.prod(axis.size for axis in self.axes)
+
+
+@dataclass
+class FlatProgram:
+    """A flat program.
+
+    Attributes:
+        operations: in program order.
+        inputs: arguments.
+        outputs: results.
+        constants: arrays that the program closes over.
+    """
+
+    operations: list[Operation] = field(default_factory=list)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    constants: list[Value] = field(default_factory=list)
+
+
+def bytes_of(value: Value) -> Monomial:
+    """Bytes of a value over all turns of its loops [byte]."""
+    return Monomial(value.itemsize, value.all_axes)

@@ -1,0 +1,162 @@
+"""Tracing: a JAX function and the shapes of its arguments become a workload; nothing is allocated or run."""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import jax
+from jax.interpreters import partial_eval
+
+from jaxscale.tracing.assembly import tables_of
+from jaxscale.tracing.flatten import Flattener, Place
+from jaxscale.tracing.fusion import Fusion
+from jaxscale.tracing.liveness import live_points
+from jaxscale.tracing.program import FlatProgram, Value
+from jaxscale.tracing.traced_workload import Workload
+
+
+def trace(
+    fn: Callable[..., Any],
+    *args: Any,
+    weights: int | Sequence[int] = 0,
+    turns: Mapping[str, int] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Workload:
+    """Workload of a JAX function, from its jaxpr.
+
+    The whole training step gives all phases: `trace(train_step, state, batch)`. Arguments may be arrays or
+    `jax.ShapeDtypeStruct`s, so that no memory is needed.
+
+    Args:
+        fn: function of the arguments, such as a training step.
+        args: its arguments; leaves that are no arrays are static.
+        weights: places of the arguments that hold weights and state of the optimiser; the others are data.
+        turns: turns of loops whose end depends on data, by a name in their scope, or by `while` [1].
+        names: new names of dimension classes, by those of arguments and axes, such as `{"tokens[0]": "batch"}`.
+
+    Returns:
+        The workload.
+
+    Raises:
+        InputError: a primitive whose work is unknown, a loop without an end, or an unknown class in `names`.
+    """
+    program = flat_program(fn, args, {weights} if isinstance(weights, int) else set(weights), turns or {})
+    fusion = Fusion(program)
+    sizes, tables = tables_of(program, fusion, live_points(program, fusion))
+    return Workload(sizes, tables).renamed(names or {})
+
+
+def flat_program(
+    fn: Callable[..., Any], args: Sequence[Any], weights: set[int], turns: Mapping[str, int]
+) -> FlatProgram:
+    """Flat program of a function: calls inlined, dead code left out, weights told from state and data."""
+    leaves, places, origins, rebuild = abstract_leaves(fn, args, weights)
+    with cudnn_without_a_device():
+        closed = jax.make_jaxpr(
+            lambda *arrays: [leaf for leaf in jax.tree.leaves(fn(*rebuild(arrays))) if is_array(leaf)]
+        )(*leaves)
+    jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    del used
+    flattener = Flattener(turns)
+    inputs = []
+    for aval, label, origin in zip(closed.in_avals, places, origins, strict=True):
+        value = flattener.new_value(aval, None)
+        value.label, value.origin = label, origin
+        inputs.append(value)
+    outputs = flattener.run(jaxpr, closed.consts, inputs, Place(None, None, (), 0))
+    program = flattener.program
+    program.inputs = inputs
+    program.outputs = [value for value in outputs if value is not None]
+    mark_updates(program)
+    mark_weights(program)
+    return program
+
+
+def abstract_leaves(
+    fn: Callable[..., Any], args: Sequence[Any], weights: set[int]
+) -> tuple[list[Any], list[str], list[str], Callable[[Sequence[Any]], list[Any]]]:
+    """Abstract arrays among the leaves of arguments, their paths and origins, and the way back to the arguments."""
+    parameters = parameter_names(fn, len(args))
+    leaves, paths, origins, kept, statics = [], [], [], [], []
+    flat, tree = jax.tree_util.tree_flatten_with_path(list(args))
+    for path, leaf in flat:
+        place = path[0].idx
+        if is_array(leaf):
+            kept.append(len(statics))
+            leaves.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+            paths.append(".".join([parameters[place], *map(_key, path[1:])]))
+            origins.append("state" if place in weights else "data")
+            statics.append(None)
+        else:
+            statics.append(leaf)
+
+    def rebuild(arrays: Sequence[Any]) -> list[Any]:
+        full = list(statics)
+        for place, array in zip(kept, arrays, strict=True):
+            full[place] = array
+        return jax.tree.unflatten(tree, full)
+
+    return leaves, paths, origins, rebuild
+
+
+def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of positional arguments of a function; those gathered by `*name` are numbered."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
+        parameters = []
+    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    gathered = next((one.name for one in parameters if one.kind == one.VAR_POSITIONAL), "arg")
+    return [*names[:count], *(f"{gathered}{place}" for place in range(max(count - len(names), 0)))]
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf of the arguments is an array, or the shape of one."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _key(entry: Any) -> str:
+    """One step of a path into a tree, as a word."""
+    return str(next((getattr(entry, name) for name in ("key", "name", "idx") if hasattr(entry, name)), entry))
+
+
+def mark_updates(program: FlatProgram) -> None:
+    """Move to the update what transformations did not mark and no loss needs, such as the decay of moments."""
+    if not any(operation.phase == "backward" for operation in program.operations):
+        return
+    needed: set[Value] = set()
+    for operation in reversed(program.operations):
+        if operation.phase == "update":
+            continue
+        if operation.marked or needed.intersection(operation.outputs):
+            needed.update(operation.inputs)
+        else:
+            operation.phase = "update"
+
+
+def mark_weights(program: FlatProgram) -> None:
+    """Call weights what the loss or its gradient reads; the other arguments beside them are state, such as moments."""
+    read: set[Value] = set()
+    for operation in program.operations:
+        if operation.phase in ("forward", "backward", "recompute"):
+            read.update(operation.inputs)
+    for value in program.inputs:
+        if value.origin == "state" and value in read and value.axes and value.itemsize > 0:
+            value.origin = "weights"
+
+
+@contextlib.contextmanager
+def cudnn_without_a_device() -> Iterator[None]:
+    """Answer the version checks of cuDNN's attention, which traces without the library and the device."""
+    try:
+        from jax._src.cudnn import fused_attention_stablehlo as attention
+    except ImportError:  # a version of jax without it
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        for name, answer in {"check_cudnn_version": 91000, "check_compute_capability": True}.items():
+            if hasattr(attention, name):
+                stack.enter_context(mock.patch.object(attention, name, lambda *_, answer=answer, **__: answer))
+        yield

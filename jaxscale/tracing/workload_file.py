@@ -1,0 +1,86 @@
+"""Files of traced workloads: JSON of sizes, kernels, stored values and names; no code and no weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxscale.errors import InputError
+from jaxscale.files import write_whole
+from jaxscale.tracing.workload_tables import QUANTITIES, Terms, WorkloadTables
+
+FORMAT = "jaxscale workload 1"
+"""Name and version of the format."""
+
+TERM_FIELDS = ("points", "stored", "weights")
+"""Fields of the tables that are `Terms` of their own."""
+
+ARRAY_FIELDS = ("widths", "weight_bytes")
+"""Fields of the tables that are arrays."""
+
+
+def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) -> None:
+    """Write a workload as one JSON document.
+
+    Args:
+        path: file to write.
+        tables: of the workload.
+        sizes: of its classes [1].
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    document: dict[str, Any] = {"format": FORMAT, "sizes": sizes.tolist()}
+    for name in WorkloadTables.__dataclass_fields__:
+        value = getattr(tables, name)
+        if name == "terms":
+            document[name] = {quantity: _term_lists(terms) for quantity, terms in value.items()}
+        elif name in TERM_FIELDS:
+            document[name] = _term_lists(value)
+        else:
+            document[name] = np.asarray(value).tolist() if name in ARRAY_FIELDS else list(value)
+    write_whole(path, json.dumps(document, separators=(",", ":")))
+
+
+def _term_lists(terms: Terms) -> dict[str, list[Any]]:
+    return {"row": terms.row.tolist(), "factor": terms.factor.tolist(), "classes": terms.classes.tolist()}
+
+
+def read_tables(path: str | Path) -> tuple[np.ndarray, WorkloadTables]:
+    """Sizes [1] and tables of a workload from a file.
+
+    Raises:
+        InputError: the file is missing, or holds no workload.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{path}: {reason}; expected a file that `Workload.save` wrote") from None
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(f"{path}: holds no workload; expected a file that `Workload.save` wrote, of format {FORMAT!r}")
+    try:
+        return np.asarray(document["sizes"], float), _tables(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: is incomplete ({error}); expected a file that `Workload.save` wrote") from None
+
+
+def _tables(document: dict[str, Any]) -> WorkloadTables:
+    fields: dict[str, Any] = {}
+    for name in WorkloadTables.__dataclass_fields__:
+        value = document[name]
+        if name == "terms":
+            fields[name] = {quantity: _terms(value[quantity]) for quantity in QUANTITIES}
+        elif name in TERM_FIELDS:
+            fields[name] = _terms(value)
+        else:
+            fields[name] = np.asarray(value, float) if name in ARRAY_FIELDS else tuple(value)
+    return WorkloadTables(**fields)
+
+
+def _terms(lists: dict[str, Any]) -> Terms:
+    row, factor = np.asarray(lists["row"], np.int32), np.asarray(lists["factor"], float)
+    return Terms(row, factor, np.asarray(lists["classes"], np.int32).reshape(len(row), -1))

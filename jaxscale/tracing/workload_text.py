@@ -1,0 +1,60 @@
+"""Text of a traced workload: flop, bytes and kernels by group and phase, and its dimension classes."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxscale.tracing.program import PHASES
+from jaxscale.tracing.workload_tables import KernelColumns, WorkloadTables
+
+MOST_CLASSES = 12
+"""Classes that the text lists [1]."""
+
+MOST_GROUPS = 20
+"""Groups that the text lists, the largest by bytes first [1]."""
+
+
+def workload_text(tables: WorkloadTables, columns: KernelColumns, classes: Mapping[str, float]) -> str:
+    """Text of a workload.
+
+    Args:
+        tables: of the workload.
+        columns: quantities of its kernels.
+        classes: size of each class, by name [1].
+
+    Returns:
+        Several lines.
+    """
+    rows = group_rows(tables, columns)
+    names = [f"{group} {phase}".strip() for group, phase, *_ in rows]
+    width = max([len("group and phase"), *map(len, names)])
+    lines = [f"{'group and phase':<{width}}  {'Gflop':>12}  {'GB':>9}  {'kernels':>8}"]
+    for name, (_, _, flop, moved, launches) in zip(names, rows, strict=True):
+        lines.append(f"{name:<{width}}  {flop / 1e9:12,.1f}  {moved / 1e9:9,.2f}  {launches:8,.0f}")
+    total = [sum(row[place] for row in rows) for place in (2, 3, 4)]
+    lines.append(f"{'total':<{width}}  {total[0] / 1e9:12,.1f}  {total[1] / 1e9:9,.2f}  {total[2]:8,.0f}")
+    arguments = [
+        name for name, origin in zip(tables.class_names, tables.origins, strict=True) if origin in ("data", "weights")
+    ]
+    listed = ", ".join(f"{name} = {classes[name]:,.0f}" for name in arguments[:MOST_CLASSES])
+    more = f", and {len(arguments) - MOST_CLASSES} more" if len(arguments) > MOST_CLASSES else ""
+    return "\n".join([*lines, f"classes: {listed}{more}"])
+
+
+def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str, str, float, float, float]]:
+    """Group, phase, flop [flop], bytes [byte] and launches [1] of the kernels, in program order of the groups.
+
+    Groups beyond the largest `MOST_GROUPS` by bytes are one, `others`.
+    """
+    flop, moved, launches = (np.asarray(one, float) for one in (columns.flop, columns.bytes, columns.launches))
+    size: dict[str, float] = {}
+    for group, amount in zip(tables.groups, moved, strict=True):
+        size[group] = size.get(group, 0.0) + float(amount)
+    kept = set(sorted(size, key=lambda group: -size[group])[:MOST_GROUPS])
+    sums: dict[tuple[str, str], np.ndarray] = {}
+    for group, phase, *amounts in zip(tables.groups, tables.phases, flop, moved, launches, strict=True):
+        key = (group if group in kept else "others", phase)
+        sums[key] = sums.get(key, np.zeros(3)) + np.array(amounts)
+    order = {group: place for place, group in enumerate([*dict.fromkeys(tables.groups), "others"])}
+    keys = sorted(sums, key=lambda key: (PHASES.index(key[1]), order[key[0]]))  # pyright: ignore
+    return [(*key, *map(float, sums[key])) for key in keys]
