@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxscale._arrays import Number, as_float
 from jaxscale._compile.jit import filter_jit
 from jaxscale._resources import data_path, read_toml
 from jaxscale.islands.fleet import REFERENCE_BANDWIDTH
+from jaxscale.islands.measured.robust_fit import bounded, least_squares_fit
 
 WORD_BYTES = 4.0
 """Bytes of a parameter difference in the measured runs, 32 bits [byte]."""
@@ -131,12 +131,9 @@ def _fitted(start: Array, runs: MeasuredRounds, step_time: Array) -> Array:
     def misses(logs: Array, _: Any) -> Array:
         slow_loss, start_skew = jnp.exp(logs)
         miss = jnp.log(predicted_utilisation(runs, LinkLosses(slow_loss, start_skew, step_time)) / runs.utilisation)
-        scaled = miss / SCALE
-        # Signed square root of the pseudo-Huber loss.
-        return scaled * jnp.sqrt(2.0 / (1.0 + jnp.sqrt(1.0 + scaled**2)))
+        return bounded(miss / SCALE)
 
-    solver = optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8)
-    return optx.least_squares(misses, solver, start, max_steps=200, throw=False).value
+    return least_squares_fit(misses, start, None)
 
 
 def fit_link_losses(runs: MeasuredRounds) -> LinkLosses:
