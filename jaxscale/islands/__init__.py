@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jaxscale.islands.looseness.fleet_days import LossGoal as LossGoal
     from jaxscale.islands.looseness.fleet_days import days_to_loss as days_to_loss
     from jaxscale.islands.looseness.fleet_days import loss_goal as loss_goal
+    from jaxscale.islands.looseness.loose_fit import fit_loose_law as fit_loose_law
     from jaxscale.islands.looseness.loose_law import LooseLaw as LooseLaw
     from jaxscale.islands.looseness.loose_law import loose_law as loose_law
     from jaxscale.islands.looseness.loose_law import tokens_to_loss as tokens_to_loss
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from jaxscale.islands.measured.measured_rounds import fit_link_losses as fit_link_losses
     from jaxscale.islands.measured.measured_rounds import measured_rounds as measured_rounds
     from jaxscale.islands.measured.measured_rounds import predicted_utilisation as predicted_utilisation
+    from jaxscale.islands.measured.pipeline_trials import degrees_left_out as degrees_left_out
+    from jaxscale.islands.measured.pipeline_trials import fit_trials as fit_trials
+    from jaxscale.islands.measured.pipeline_trials import pipeline_trials as pipeline_trials
+    from jaxscale.islands.measured.pipeline_trials import predicted_trials as predicted_trials
     from jaxscale.islands.modes import MODES as MODES
     from jaxscale.islands.modes import IslandJob as IslandJob
     from jaxscale.islands.modes import mode_round as mode_round

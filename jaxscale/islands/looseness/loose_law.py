@@ -131,16 +131,23 @@ def tokens_to_loss(loss_of: LossOf, n_params: ArrayLike, loss: ArrayLike) -> Arr
         D_0 [token]; nan where no number of tokens reaches the target.
     """
 
-    def miss(log_tokens: Array, target: Any) -> Array:
-        return jnp.asarray(loss_of(n_params, jnp.exp(log_tokens)) - target)
+    def one(params: Array, goal: Array) -> Array:
+        return _tokens_of_one(loss_of, params, goal)
 
-    goal = jnp.asarray(loss, float)
+    return jnp.vectorize(one, signature="(),()->()")(jnp.asarray(n_params, float), jnp.asarray(loss, float))
+
+
+def _tokens_of_one(loss_of: LossOf, params: Array, goal: Array) -> Array:
+    """Tokens to one loss, by bisection of their logarithm."""
+
+    def miss(log_tokens: Array, target: Any) -> Array:
+        return jnp.asarray(loss_of(params, jnp.exp(log_tokens)) - target)
+
     low, high = (jnp.asarray(end) for end in LOG_TOKENS)
     reached = (miss(high, goal) < 0.0) & (miss(low, goal) > 0.0)
     # Where the target is out of reach the search runs on one that is in reach, so that no error stops a batch.
-    reachable = jnp.where(reached, goal, loss_of(n_params, 1e12))
+    reachable = jnp.where(reached, goal, loss_of(params, 1e12))
     solver = optx.Bisection(rtol=1e-12, atol=1e-10, flip=True)
-    found = optx.root_find(
-        miss, solver, jnp.log(1e12), args=reachable, options={"lower": low, "upper": high}, max_steps=200, throw=False
-    )
+    ends = {"lower": low, "upper": high}
+    found = optx.root_find(miss, solver, jnp.log(1e12), args=reachable, options=ends, max_steps=200, throw=False)
     return jnp.where(reached, jnp.exp(found.value), jnp.nan)
