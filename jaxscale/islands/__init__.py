@@ -53,9 +53,16 @@ if TYPE_CHECKING:
     from jaxscale.islands.pace import Pace as Pace
     from jaxscale.islands.pace import island_paces as island_paces
     from jaxscale.islands.pace import pace_of_rates as pace_of_rates
+    from jaxscale.islands.papers.partitioned_learning import best_partition as best_partition
+    from jaxscale.islands.papers.published_exchanges import compression_ratios as compression_ratios
+    from jaxscale.islands.papers.published_exchanges import graph_cut_words as graph_cut_words
+    from jaxscale.islands.papers.published_exchanges import local_loss_time as local_loss_time
+    from jaxscale.islands.papers.published_exchanges import subnetwork_exchange as subnetwork_exchange
+    from jaxscale.islands.papers.published_exchanges import subnetwork_plan as subnetwork_plan
     from jaxscale.islands.pipeline_split import best_cut as best_cut
     from jaxscale.islands.pipeline_split import divided_at_will as divided_at_will
     from jaxscale.islands.pipeline_split import pipeline_time as pipeline_time
+    from jaxscale.islands.placement import best_placement as best_placement
     from jaxscale.islands.ring_order import best_order as best_order
     from jaxscale.islands.round_time import RoundTime as RoundTime
     from jaxscale.islands.round_time import fleet_round as fleet_round

@@ -1,0 +1,1 @@
+"""Published systems as cases of the same equations: partitioned learning, subnetworks, local losses, graphs."""
