@@ -1,4 +1,4 @@
-r"""Placement of pipelines on nodes whose links were measured one by one.
+r"""NodePlacement of pipelines on nodes whose links were measured one by one.
 
 Nodes of a cluster are many small islands. An order of the nodes, read as rows of pipelines, has the cost
 
@@ -18,7 +18,7 @@ from jaxscale.errors import InputError
 from jaxscale.islands.ring_order import MOST_PERMUTED, best_permutation
 
 
-class Placement(NamedTuple):
+class NodePlacement(NamedTuple):
     """Nodes of pipelines.
 
     Attributes:
@@ -57,8 +57,8 @@ def placement_cost(
 
 def best_placement(
     bandwidth: Float[np.ndarray, "node node"], pipelines: int, stage_bytes: float, gradient_bytes: float
-) -> Placement:
-    """Placement of least cost: of all of them where nodes are few, else by exchanges and turns from several orders.
+) -> NodePlacement:
+    """NodePlacement of least cost: of all of them where nodes are few, else by exchanges and turns from several orders.
 
     Args:
         bandwidth: measured from each node to each other one [byte/s].
@@ -81,12 +81,12 @@ def best_placement(
 
     if count <= MOST_PERMUTED:
         order, cost = best_permutation(score, count)
-        return Placement(order.reshape(pipelines, -1), cost, True)
+        return NodePlacement(order.reshape(pipelines, -1), cost, True)
     draws = np.random.default_rng(0)
     starts = [np.arange(count), *(draws.permutation(count) for _ in range(STARTS))]
     found = [_improved_order(score, start) for start in starts]
     order, cost = min(found, key=lambda entry: entry[1])
-    return Placement(order.reshape(pipelines, -1), cost, False)
+    return NodePlacement(order.reshape(pipelines, -1), cost, False)
 
 
 STARTS = 8
