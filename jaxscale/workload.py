@@ -23,8 +23,8 @@ DEFAULT_VOCABULARY = 51200.0
 class Transformer(eqx.Module):
     """Transformer, dense or mixture of experts, with optional latent attention and state-space layers.
 
-    All fields are floats: widths and depths trace and differentiate, and models of different kinds stack. Layers of one
-    kind are stored as shares of the depth, so that a model with another `n_layers` is the same model, deeper.
+    All fields are floats: they trace and differentiate, and models of different kinds stack. Layers of one kind are
+    shares of the depth: a model with another `n_layers` is the same model, deeper.
 
     Attributes:
         n_layers: L, depth [1].
@@ -54,13 +54,16 @@ class Transformer(eqx.Module):
         kv_lora_rank: rank of the key/value projection of latent attention; 0 for a full one [1].
         rope_head_dim: rotary part of a latent-attention head [1].
         v_head_dim: width of a value head [1].
+        shared_key_value: 1 where one projection makes keys and values [1].
+        attention_gate: 1 where a gate as wide as all value heads multiplies the output of attention [1].
+        o_lora_rank: rank of the output projection, over all its groups; 0 for a full one [1].
+        o_groups: groups of heads that the first half of a low-rank output projection keeps apart [1].
         window: keys a sliding-window layer attends to [token].
         window_share: share of attention layers with a sliding window [1].
         position_embeddings: learned positions [token].
         causal: 1 where a token attends to earlier ones alone, 0 for an encoder [1].
         trainable_share: share of the weights that receive gradients; 0 for low-rank adapters [1].
-        n_predict_layers: layers for multi-token prediction, which are among the others; each brings a projection of two
-            tokens to one, and logits of its own [1].
+        n_predict_layers: layers for multi-token prediction, among the others, with a merge and logits of their own [1].
     """
 
     n_layers: Number
@@ -90,6 +93,10 @@ class Transformer(eqx.Module):
     kv_lora_rank: Number
     rope_head_dim: Number
     v_head_dim: Number
+    shared_key_value: Number
+    attention_gate: Number
+    o_lora_rank: Number
+    o_groups: Number
     window: Number
     window_share: Number
     position_embeddings: Number
@@ -127,6 +134,10 @@ class Transformer(eqx.Module):
         kv_lora_rank: Any = 0,
         rope_head_dim: Any = 0,
         v_head_dim: Any = None,
+        shared_key_value: Any = False,
+        attention_gate: Any = False,
+        o_lora_rank: Any = 0,
+        o_groups: Any = 1,
         window: Any = 0,
         window_share: Any = 0,
         position_embeddings: Any = 0,
@@ -151,8 +162,7 @@ class Transformer(eqx.Module):
         self.n_kv_heads = _default(n_kv_heads, n_heads)
         self.head_dim = d_model / n_heads if head_dim is None else as_float(head_dim)
         self.d_ff = 4.0 * d_model if d_ff is None else as_float(d_ff)
-        self.gated_mlp = as_float(gated_mlp)
-        self.vocab_size = as_float(vocab_size)
+        self.gated_mlp, self.vocab_size = as_float(gated_mlp), as_float(vocab_size)
         self.tied_embeddings = as_float(tied_embeddings)
         self.n_experts, self.moe_top_k = as_float(n_experts), as_float(moe_top_k)
         self.d_ff_expert = _default(d_ff_expert, self.d_ff)
@@ -165,8 +175,9 @@ class Transformer(eqx.Module):
         self.ssm_share, self.ssm_d_inner = as_float(n_ssm_layers) / n_layers, as_float(ssm_d_inner)
         self.ssm_state, self.ssm_groups = as_float(ssm_state), as_float(ssm_groups)
         self.q_lora_rank, self.kv_lora_rank = as_float(q_lora_rank), as_float(kv_lora_rank)
-        self.rope_head_dim = as_float(rope_head_dim)
-        self.v_head_dim = _default(v_head_dim, self.head_dim)
+        self.rope_head_dim, self.v_head_dim = as_float(rope_head_dim), _default(v_head_dim, self.head_dim)
+        self.shared_key_value, self.attention_gate = as_float(shared_key_value), as_float(attention_gate)
+        self.o_lora_rank, self.o_groups = as_float(o_lora_rank), as_float(o_groups)
         self.window, self.window_share = as_float(window), as_float(window_share)
         self.position_embeddings, self.causal = as_float(position_embeddings), as_float(causal)
         self.trainable_share = as_float(trainable_share)
@@ -175,10 +186,10 @@ class Transformer(eqx.Module):
         """Refuse impossible shapes; traced values are not looked at."""
         for name in ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "seq_len"):
             _check_size(name, getattr(self, name))
-        if _both_floats(self.n_kv_heads, self.n_heads) and self.n_kv_heads > self.n_heads:
-            raise ValueError(f"Transformer.n_kv_heads = {self.n_kv_heads:g} exceeds n_heads = {self.n_heads:g}")
-        if _both_floats(self.moe_top_k, self.n_experts) and self.moe_top_k > self.n_experts:
-            raise ValueError(f"Transformer.moe_top_k = {self.moe_top_k:g} exceeds n_experts = {self.n_experts:g}")
+        for name, most in (("n_kv_heads", "n_heads"), ("moe_top_k", "n_experts")):
+            few, many = getattr(self, name), getattr(self, most)
+            if _both_floats(few, many) and few > many:
+                raise ValueError(f"Transformer.{name} = {few:g} exceeds {most} = {many:g}")
         if _both_floats(self.dense_share, self.mlp_share) and self.dense_share > self.mlp_share:
             dense, mlp = (float(share * self.n_layers) for share in (self.dense_share, self.mlp_share))
             raise ValueError(f"Transformer.n_dense_layers = {dense:g} exceeds n_mlp_layers = {mlp:g}")
@@ -208,14 +219,14 @@ ARGUMENTS = tuple(inspect.signature(Transformer).parameters)
 """Names by which a shape is described, as in a TOML file."""
 
 
-def _default(value: Any, otherwise: Any) -> Any:
-    return otherwise if value is None else as_float(value)
-
-
 def is_dense(n_experts: Any) -> Any:
     """1 for a single expert, which makes a layer a dense one, 0 from two on, linear between [1]."""
     clip = jnp.clip if isinstance(n_experts, jax.Array) else np.clip
     return as_float(clip(2.0 - n_experts, 0.0, 1.0))
+
+
+def _default(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else as_float(value)
 
 
 def _check_size(name: str, value: Any) -> None:
@@ -232,19 +243,19 @@ def attention_params(model: Transformer) -> Array:
 
     $d H h + 2 d K h + H h_v d$ (query, key/value, output) for grouped-query attention; for latent attention
     (DeepSeek-V2, arXiv 2405.04434, section 2.1) the query goes through rank $r_q$ and keys and values through $r_{kv}$.
+    Keys that serve as values count once, $d K h$; an output gate adds $d H h_v$; an output projection of rank $r_o$ in
+    g groups of heads has $r_o (H h_v / g + d)$.
     """
     d, heads, h, h_v = model.d_model, model.n_heads, model.head_dim, model.v_head_dim
-    query_width = heads * h
-    is_q_latent = _indicator(model.q_lora_rank)
-    is_kv_latent = _indicator(model.kv_lora_rank)
-    full_query = d * query_width
-    latent_query = model.q_lora_rank * (d + query_width)
-    full_key_value = d * model.n_kv_heads * (h + h_v)
+    full_query, latent_query = d * heads * h, model.q_lora_rank * (d + heads * h)
+    full_key_value = d * model.n_kv_heads * (h + h_v) * (1.0 - 0.5 * model.shared_key_value)
     unrotated = h - model.rope_head_dim
     latent_key_value = d * (model.kv_lora_rank + model.rope_head_dim) + model.kv_lora_rank * heads * (unrotated + h_v)
-    query = full_query + is_q_latent * (latent_query - full_query)
-    key_value = full_key_value + is_kv_latent * (latent_key_value - full_key_value)
-    return query + key_value + heads * h_v * d
+    query = full_query + _indicator(model.q_lora_rank) * (latent_query - full_query)
+    key_value = full_key_value + _indicator(model.kv_lora_rank) * (latent_key_value - full_key_value)
+    full_output, latent_output = heads * h_v * d, model.o_lora_rank * (heads * h_v / model.o_groups + d)
+    output = full_output + _indicator(model.o_lora_rank) * (latent_output - full_output)
+    return query + key_value + output + model.attention_gate * full_output
 
 
 def _indicator(rank: ArrayLike) -> Array:
@@ -268,10 +279,7 @@ def expert_params(model: Transformer) -> Array:
 
 
 def merge_params(model: Transformer) -> Number:
-    """Matmul parameters by which the layers of multi-token prediction make one token of two, 2 d^2 each [1].
-
-    Source: DeepSeek-V3 technical report, arXiv 2412.19437, equation 21.
-    """
+    """Parameters by which prediction layers make one token of two, 2 d^2 each (arXiv 2412.19437, equation 21) [1]."""
     return model.n_predict_layers * 2.0 * jnp.square(model.d_model)
 
 
@@ -286,10 +294,7 @@ def router_params(model: Transformer) -> Number:
 
 
 def shared_expert_params(model: Transformer) -> Number:
-    """Matmul parameters of a mixture layer that see every token: shared experts, and projections around routed ones.
-
-    The projections lead to the `moe_latent_size` on which routed experts work, and back [1].
-    """
+    """Matmul parameters of a mixture layer that see every token: shared experts, projections to the latent [1]."""
     return model.n_shared_experts * mlp_params(model, model.d_ff_expert) + 2.0 * model.d_model * model.moe_latent_size
 
 

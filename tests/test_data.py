@@ -43,8 +43,8 @@ MODEL_FIELDS = {
     "n_layers", "d_model", "n_heads", "seq_len", "n_kv_heads", "head_dim", "d_ff", "gated_mlp", "vocab_size",
     "tied_embeddings", "n_experts", "moe_top_k", "d_ff_expert", "moe_latent_size", "n_shared_experts", "expert_bias",
     "n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers", "ssm_d_inner", "ssm_state", "ssm_groups",
-    "q_lora_rank", "kv_lora_rank", "rope_head_dim", "v_head_dim", "window", "window_share", "position_embeddings",
-    "causal", "trainable_share",
+    "q_lora_rank", "kv_lora_rank", "rope_head_dim", "v_head_dim", "attention_gate", "window", "window_share",
+    "position_embeddings", "causal", "trainable_share",
 }  # fmt: skip
 REQUIRED_OF_MODEL = {"source", "n_layers", "d_model", "n_heads", "d_ff", "gated_mlp", "vocab_size", "seq_len"}
 ABOUT_MODEL = {"aliases", "source", "published_params", "published_digits", "published_active_params", "note"}
@@ -280,9 +280,9 @@ def attention_params(model):
     key_value = d * model.get("n_kv_heads", heads) * (head + value)
     if "kv_lora_rank" in model:
         rank, rotary = model["kv_lora_rank"], model["rope_head_dim"]
-        query = model["q_lora_rank"] * (d + heads * head)
+        query = model["q_lora_rank"] * (d + heads * head) if "q_lora_rank" in model else query
         key_value = d * (rank + rotary) + rank * heads * (head - rotary + value)
-    return query + key_value + heads * value * d
+    return query + key_value + (1 + model.get("attention_gate", 0)) * heads * value * d
 
 
 def params(model, n_routed):
@@ -318,7 +318,9 @@ def test_shape_of_a_model(name):
     assert model["source"] in MODELS["sources"]
     assert model["n_heads"] % model.get("n_kv_heads", 1) == 0
     kinds = ("n_attention_layers", "n_mlp_layers", "n_ssm_layers")
-    assert "n_ssm_layers" not in model or sum(model[kind] for kind in kinds) == model["n_layers"]
+    # A layer has a mixer or an MLP, or one of both.
+    layers = model["n_layers"]
+    assert "n_ssm_layers" not in model or sum(model[kind] for kind in kinds) in (layers, 2 * layers)
     if "published_params" in model:
         found = params(model, model.get("n_experts", 0))
         assert found == pytest.approx(model["published_params"], abs=published_tolerance(model))

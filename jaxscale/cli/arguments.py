@@ -21,6 +21,14 @@ FitName = Annotated[
     ),
 ]
 
+ModelName = Annotated[
+    str,
+    tyro.conf.arg(
+        metavar="NAME|FILE",
+        help="catalogue name or Hugging Face id, a TOML file with fields of a Transformer, or a config.json",
+    ),
+]
+
 RunsFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUNS.csv", help="runs table")]
 
 LARGEST_COUNT = 10**10

@@ -16,6 +16,7 @@ from jaxscale.cli.console import say
 from jaxscale.cli.demo.demo_command import DemoCommand
 from jaxscale.cli.fit import FitCommand
 from jaxscale.cli.hardware import HardwareCommand
+from jaxscale.cli.inputs.model_command import ModelCommand
 from jaxscale.cli.islands import IslandsCommand
 from jaxscale.cli.limits import LimitsCommand
 from jaxscale.cli.plan import PlanCommand
@@ -45,6 +46,7 @@ AnyCommand = (
     | Annotated[TrendsCommand, tyro.conf.subcommand("trends")]
     | Annotated[TraceCommand, tyro.conf.subcommand("trace")]
     | Annotated[HardwareCommand, tyro.conf.subcommand("hardware")]
+    | Annotated[ModelCommand, tyro.conf.subcommand("model")]
 )
 
 NAMES = tuple(get_args(command)[1].name for command in get_args(AnyCommand))

@@ -1,12 +1,11 @@
 """`jaxscale plan`: the fastest parallel plans of a model on a cluster."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, checked_count
 from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
 
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
 class PlanCommand:
     """Rank every valid parallel plan of a model on a cluster that fits its memory, nine times out of ten by default."""
 
-    model: Annotated[
-        str, tyro.conf.arg(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
-    ]
+    model: ModelName
     gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")]
     n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips")]
     global_batch: Annotated[int, tyro.conf.arg(metavar="B", help="sequences in a step")]
@@ -124,44 +121,15 @@ def fitted_frameworks(fitted: "Fit") -> list[str]:
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
-    """A catalogue model, or one of the user's own from a TOML file with the arguments of `Transformer`.
+    """A model by name or file, at its own sequence length or at another.
 
     Args:
-        name_or_path: catalogue name, or a path that ends in .toml.
+        name_or_path: catalogue name, or a TOML or config.json file.
         seq_len: sequence length; the model's own where None [token].
-
-    Returns:
-        The model.
 
     Raises:
         InputError: unknown name, or a file with a mistake.
     """
-    from jaxscale._resources import read_toml
-    from jaxscale.errors import nearest
     from jaxscale.models import model
-    from jaxscale.workload import ARGUMENTS, Transformer
 
-    changes = {} if seq_len is None else {"seq_len": seq_len}
-    if not name_or_path.endswith(".toml"):
-        return model(name_or_path, **changes)
-    fields = read_toml(Path(name_or_path))
-    fields = fields.get("model", fields)
-    if not isinstance(fields, dict):
-        raise InputError(f"{name_or_path}: model = {fields!r} is no table; expected [model] with n_layers and so on")
-    fields = {**fields, **changes}
-    for name, value in fields.items():
-        if name not in ARGUMENTS:
-            raise InputError(f"{name_or_path}: {name!r} is not a field of a model; {nearest(name, ARGUMENTS)}")
-        if not isinstance(value, int | float):
-            raise InputError(f"{name_or_path}: {name} = {value!r} is not a number; expected a number, or true or false")
-        if not (name.endswith("_share") or float(value).is_integer()):
-            raise InputError(f"{name_or_path}: {name} = {value!r} is no whole number; expected one")
-    missing = [name for name in ("n_layers", "d_model", "n_heads") if name not in fields]
-    if missing:
-        raise InputError(
-            f"{name_or_path}: missing {', '.join(missing)}; expected n_layers, d_model and n_heads at least"
-        )
-    try:
-        return Transformer(**fields)
-    except ValueError as error:
-        raise InputError(f"{name_or_path}: {error}") from None
+    return model(name_or_path, **({} if seq_len is None else {"seq_len": seq_len}))

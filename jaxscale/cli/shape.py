@@ -27,7 +27,7 @@ class ShapeCommand:
     model: Annotated[
         str,
         tyro.conf.arg(
-            metavar="NAME|FILE.toml",
+            metavar="NAME|FILE",
             help="template whose proportions are kept: sequence length, vocabulary, key/value heads, experts",
         ),
     ] = "llama3-8b"
@@ -40,13 +40,13 @@ class ShapeCommand:
         Raises:
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
         """
-        from jaxscale.cli.plan import load_model
         from jaxscale.designs.budgets import Budget
         from jaxscale.designs.shape_report import shape_report
+        from jaxscale.models import model
         from jaxscale.report.terminal_tables import price_list, shape_choice
 
         budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
-        template = load_model(self.model, None)
+        template = model(self.model)
         document = shape_report(self.gpu, self.n_gpus, budget, fit=self.fit, template=template, hardware=self.hardware)
         if self.json:
             emit_json(document)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxscale.calibration.levels import Levels
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, load_hardware
-from jaxscale.models import model_fields
+from jaxscale.models import catalogue_model
 from jaxscale.runs.arrays import Measured, RunBatch, assemble, classes
 from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.defaults import default_for
@@ -45,8 +45,7 @@ class Described:
 def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     """Describe every row of a table for the model; no measured column is read."""
     hardware = hardware or load_hardware()
-    models = model_fields()
-    described = describe_rows(runs, lambda name: models.get(name.lower()))
+    described = describe_rows(runs, catalogue_model)
     batch = assemble(described, hardware) if len(described.index) else None
     zero_stage = described.numbers["zero_stage"]
     is_inferred = np.zeros(0, dtype=bool) if batch is None else batch.plan.zero_stage != zero_stage

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxscale.errors import InputError, one_like
 from jaxscale.hardware.catalogue import Hardware, load_hardware
-from jaxscale.models import model_fields
+from jaxscale.models import catalogue_model, model_fields
 from jaxscale.runs.categorical import Categorical, TextColumn
 from jaxscale.runs.cells import first_of, parse_cells, show
 from jaxscale.runs.checks import row_checks
@@ -40,12 +40,12 @@ def read_runs(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | 
     Raises:
         InputError: the file cannot be read as a runs table, or has bad rows; with `skip_bad`, if all are bad.
     """
-    names, models = (hardware or load_hardware()).names, model_fields()
+    names = (hardware or load_hardware()).names
     return read_table(
         path,
         known_gpus=names.ids,
-        lookup=lambda name: models.get(name.lower()),
-        known_models=models,
+        lookup=catalogue_model,
+        known_models=model_fields(),
         skip_bad=skip_bad,
     )
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from jaxscale.calibration.store import load_fit
-from jaxscale.cli.plan import load_model
+from jaxscale.models import model
 from jaxscale.plan.plan import Plan
 from jaxscale.plan.rules import violations
 
@@ -28,7 +28,7 @@ def test_json(run):
     lo, hi = document["step_time_interval_s"]
     assert lo < figures["step_time_s"] < hi
     plan = Plan(**words)
-    assert violations(load_model("llama3-8b", 4096), plan, 16.0) == []
+    assert violations(model("llama3-8b", seq_len=4096), plan, 16.0) == []
     assert plan.global_batch_size_seqs == 32.0
 
 

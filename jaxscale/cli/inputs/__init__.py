@@ -1,0 +1,1 @@
+"""Commands of what people bring: models, logs and launch files."""

@@ -1,0 +1,1 @@
+"""Configurations of Hugging Face: what their keys mean for the shape of a model."""

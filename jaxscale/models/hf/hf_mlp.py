@@ -1,0 +1,111 @@
+"""MLPs of a configuration: dense ones, experts, shared experts; means where layers differ."""
+
+from typing import Any
+
+from jaxscale.models.hf.hf_layers import LayerKinds, nas_blocks
+from jaxscale.models.hf.hf_settings import Settings
+
+UNGATED = frozenset(
+    "gpt2 gpt_neo gpt_neox gptj gpt_bigcode bloom falcon opt mpt starcoder2 phi bert roberta xlm-roberta electra "
+    "deberta deberta-v2 distilbert vit deit dinov2 nemotron nemotron_h codegen persimmon".split()
+)
+"""Families whose MLP has two matrices."""
+
+EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts", "ffn_config.moe_num_experts")
+CHOSEN = (
+    "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k",
+    "experts_per_token", "num_selected_experts", "ffn_config.moe_top_k",
+)  # fmt: skip
+
+
+def is_mixture(settings: Settings) -> bool:
+    """Whether a configuration is of a mixture of experts."""
+    return settings.number(*EXPERTS, default=0) > 1 and settings.get(*CHOSEN) is not None
+
+
+def mlp_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
+    """MLPs as arguments of `Transformer`."""
+    d_model = settings.number("hidden_size", "n_embd", "d_model", "dim")
+    d_ff = settings.number(
+        "intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", default=0
+    )
+    if settings.kind == "mpt":
+        d_ff = settings.number("expansion_ratio", default=4) * d_model
+    if settings.kind == "dbrx":
+        d_ff = settings.number("ffn_config.ffn_hidden_size", default=0)
+    fields: dict[str, Any] = {"d_ff": d_ff or 4.0 * d_model, "gated_mlp": settings.kind not in UNGATED}
+    if (blocks := nas_blocks(settings)) is not None:
+        return fields | _chosen_widths(settings, blocks, d_model)
+    mixtures = kinds.mlp_count("moe")
+    if mixtures:
+        fields |= _experts(settings, fields["d_ff"])
+        fields["n_dense_layers"] = kinds.mlp_count("dense")
+    return fields
+
+
+def _experts(settings: Settings, d_ff: float) -> dict[str, Any]:
+    width = settings.number("moe_intermediate_size", "moe_ffn_hidden_size", "expert_hidden_size", default=0)
+    if not width:
+        # Where dense layers have a width of their own, the plain key is that of an expert.
+        width = settings.number("intermediate_size", "ffn_config.ffn_hidden_size", default=d_ff)
+    fields: dict[str, Any] = {
+        "n_experts": settings.number(*EXPERTS),
+        "moe_top_k": settings.number(*CHOSEN),
+        "d_ff_expert": width,
+    }
+    if shared := _shared_experts(settings, width):
+        fields["n_shared_experts"] = shared
+    if latent := settings.number("moe_latent_size", "routed_expert_hidden_size", default=0):
+        fields["moe_latent_size"] = latent
+    if settings.kind == "gpt_oss":
+        fields["expert_bias"] = True
+    return fields
+
+
+def _shared_experts(settings: Settings, width: float) -> float:
+    """Widths of what every token passes through beside the routed experts, over that of one of them [1]."""
+    if settings.flag("enable_moe_block"):
+        return settings.number("intermediate_size") / width
+    if settings.kind.startswith("llama4"):
+        return 1.0
+    wide = settings.number(
+        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim",
+        "shared_intermediate_size", default=0,
+    )  # fmt: skip
+    if wide:
+        return wide / width
+    count = settings.get("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+    if isinstance(count, list):
+        count = count[0] if count else 0
+    return float(count or 0)
+
+
+def _chosen_widths(settings: Settings, blocks: list, d_model: float) -> dict[str, Any]:
+    """Layers of a search over architectures (Puzzle, arXiv 2411.19146): mean width of the layers that have an MLP."""
+    widths = [_block_width(block.get("ffn") or {}, d_model) for block in blocks]
+    attention = [block.get("attention") or {} for block in blocks]
+    with_mlp = [width for width in widths if width > 0.0]
+    with_attention = [one for one in attention if not (one.get("no_op") or one.get("replace_with_linear"))]
+    heads = settings.number("num_attention_heads")
+    keys = [one.get("num_key_value_heads") or heads / (one.get("n_heads_in_group") or 1) for one in with_attention]
+    # A linear layer in the place of attention is a third of a gated MLP of the width of the model.
+    linear = sum(bool(one.get("replace_with_linear")) for one in attention)
+    total = sum(with_mlp) + linear * d_model / 3.0
+    return {
+        "d_ff": total / max(len(with_mlp), 1),
+        "n_mlp_layers": len(with_mlp),
+        "n_attention_layers": len(with_attention),
+        "n_kv_heads": sum(keys) / max(len(keys), 1),
+    }
+
+
+def _block_width(ffn: dict, d_model: float) -> float:
+    """Width of one MLP; 0 where there is none [1]."""
+    if ffn.get("no_op"):
+        return 0.0
+    if ffn.get("replace_with_linear"):
+        return d_model / 3.0
+    if ffn.get("intermediate_size"):
+        return float(ffn["intermediate_size"])
+    # Rounded up to whole tiles, as the modelling code of the family does.
+    return -(-int(2 * float(ffn.get("ffn_mult") or 4.0) * d_model / 3) // 256) * 256.0

@@ -1,0 +1,106 @@
+"""A config.json of Hugging Face as arguments of `Transformer`, and what has no field."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxscale.errors import InputError
+from jaxscale.models.hf.hf_attention import attention_fields
+from jaxscale.models.hf.hf_layers import LayerKinds, layer_kinds
+from jaxscale.models.hf.hf_mlp import is_mixture, mlp_fields
+from jaxscale.models.hf.hf_recurrent import recurrent_fields
+from jaxscale.models.hf.hf_remarks import prediction_part, told_remarks, vision_params
+from jaxscale.models.hf.hf_settings import ENCODER_DECODERS, Settings
+
+TIED = frozenset(
+    "gemma gemma2 gemma3 gemma3n gemma4 gpt2 gpt_neo gpt_bigcode bloom opt mpt falcon bert roberta starcoder2 cohere "
+    "cohere2 lfm2 lfm2_moe vit deit dinov2 mamba mamba2".split()
+)
+"""Families that tie their embeddings where the configuration does not say."""
+
+LEARNED_POSITIONS = frozenset("gpt2 gpt_neo gpt_bigcode opt bert roberta xlm-roberta electra distilbert".split())
+ENCODERS = frozenset(
+    "bert roberta xlm-roberta electra deberta deberta-v2 distilbert modernbert vit deit dinov2".split()
+)
+IMAGES = frozenset("vit deit dinov2".split())
+TRAINED_LENGTH = 4096.0
+"""Sequence length where a configuration states no shorter one: its own is what the model can read at most [token]."""
+
+
+class Converted(NamedTuple):
+    """Fields of a `Transformer`, parameters of the parts that they leave out [1], and what has no field."""
+
+    fields: dict[str, Any]
+    parts: dict[str, float]
+    not_modelled: tuple[str, ...]
+
+
+def converted(config: Mapping[str, Any]) -> Converted:
+    """A configuration as arguments of `Transformer`.
+
+    Args:
+        config: content of a config.json.
+
+    Raises:
+        InputError: no depth, width or heads, a value that is no size, or a kind of model without a shape here.
+    """
+    settings = Settings(config)
+    if settings.flag("is_encoder_decoder") or settings.kind in ENCODER_DECODERS:
+        raise InputError(f"model_type {settings.kind!r} has an encoder and a decoder; expected a model of one stack")
+    kinds = layer_kinds(settings, is_mixture(settings))
+    attention = attention_fields(settings, kinds)
+    recurrent, scans = recurrent_fields(settings, kinds)
+    fields = {"n_layers": len(kinds.mixers), **attention, **_counts(kinds), **recurrent, **mlp_fields(settings, kinds)}
+    fields |= _vocabulary(settings, fields["d_model"])
+    fields = {name: _plain(value) for name, value in fields.items()}
+    parts = prediction_part(settings, fields)
+    if settings.vision is not None:
+        parts["vision tower"] = vision_params(settings.vision)
+    parts = {name: params for name, params in parts.items() if params}
+    return Converted(fields, parts, tuple(told_remarks(settings, fields, parts, scans)))
+
+
+def _counts(kinds: LayerKinds) -> dict[str, Any]:
+    """Layers with attention and with an MLP, where not all have both."""
+    n_layers, attention, mlps = len(kinds.mixers), kinds.count("full", "window"), kinds.mlp_count("dense", "moe")
+    counts = {"n_attention_layers": attention, "n_mlp_layers": mlps}
+    return {name: count for name, count in counts.items() if count != n_layers}
+
+
+def _vocabulary(settings: Settings, d_model: float) -> dict[str, Any]:
+    """Embeddings, positions and sequence length."""
+    if settings.kind in IMAGES:
+        return _image_patches(settings)
+    tied = settings.flag("tie_word_embeddings", "tie_embeddings", default=settings.kind in TIED)
+    longest = settings.number(
+        "rope_scaling.original_max_position_embeddings", "initial_context_length", "max_position_embeddings",
+        "n_positions", "seq_length", "max_seq_len", "model_max_length", default=TRAINED_LENGTH,
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "vocab_size": settings.number("vocab_size", "padded_vocab_size"),
+        "tied_embeddings": tied,
+        "seq_len": min(longest, TRAINED_LENGTH),
+    }
+    if settings.kind in LEARNED_POSITIONS:
+        fields["position_embeddings"] = settings.number("max_position_embeddings", "n_positions", "n_ctx", default=0)
+    if settings.kind in ENCODERS:
+        fields["causal"] = False
+    return fields
+
+
+def _image_patches(settings: Settings) -> dict[str, Any]:
+    """A vision transformer: each patch is a token, and the matrix that embeds it a tied vocabulary of its pixels."""
+    size, patch = settings.number("image_size", default=224), settings.number("patch_size", default=16)
+    tokens = (size // patch) ** 2 + 1
+    pixels = patch**2 * settings.number("num_channels", default=3)
+    return {
+        "vocab_size": pixels,
+        "tied_embeddings": True,
+        "seq_len": tokens,
+        "position_embeddings": tokens,
+        "causal": False,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A number as people write it: whole ones as integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

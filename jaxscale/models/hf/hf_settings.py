@@ -1,0 +1,67 @@
+"""Keys of a config.json, by the several names that families of models have for one quantity."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxscale.errors import InputError
+
+INNER = ("text_config", "llm_config", "language_config", "language_model_config")
+"""Keys under which models of several modalities keep their language model."""
+
+ENCODER_DECODERS = frozenset("t5 mt5 umt5 bart mbart pegasus marian whisper t5gemma m2m_100 led".split())
+"""Families of two stacks, which the package has no shape for."""
+
+
+class Settings:
+    """Keys of a configuration, those of its language model before its own.
+
+    Args:
+        config: content of a config.json.
+    """
+
+    def __init__(self, config: Mapping[str, Any]):
+        """Find the language model of a configuration."""
+        thinker = config.get("thinker_config")
+        outer = {**config, **thinker} if isinstance(thinker, Mapping) else config
+        inner = next((outer[key] for key in INNER if isinstance(outer.get(key), Mapping)), {})
+        nested = {key for key, value in outer.items() if isinstance(value, Mapping)} & set(INNER)
+        self._keys = {key: value for key, value in outer.items() if key not in nested} | {
+            key: value for key, value in inner.items() if value is not None
+        }
+        self.kind = str(inner.get("model_type") or config.get("model_type") or "").lower().removesuffix("_text")
+        self.vision = next((config[key] for key in ("vision_config", "vit_config") if config.get(key)), None)
+
+    def get(self, *names: str) -> Any:
+        """Value of the first key that is there and not null, None where none is."""
+        for name in names:
+            value: Any = self._keys
+            for part in name.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None:
+                return value
+        return None
+
+    def number(self, *names: str, default: int | float | None = None) -> float:
+        """Number of the first key that is there; the default where none is.
+
+        Raises:
+            InputError: no key is there and there is no default, or its value is no number.
+        """
+        value = self.get(*names)
+        if value is None:
+            if default is None:
+                raise InputError(f"{names[0]!r} is missing; expected a number, as in a config.json of Hugging Face")
+            return float(default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e15:
+            raise InputError(f"{names[0]!r} = {value!r} is no size; expected a number >= 0")
+        return float(value)
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """Flag of the first key that is there."""
+        value = self.get(*names)
+        return default if value is None else bool(value)
+
+    def sequence(self, *names: str) -> Sequence[Any] | None:
+        """List of the first key that is one."""
+        values = (self.get(name) for name in names)
+        return next((value for value in values if isinstance(value, list | tuple)), None)

@@ -1,0 +1,49 @@
+"""Catalogue of public models: shapes by name and alias, from `data/models.toml`."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from jaxscale._resources import data_path, read_toml
+from jaxscale.errors import similar
+from jaxscale.models.model_names import model_keys
+from jaxscale.workload import ARGUMENTS
+
+WHAT_ELSE = "a TOML file with n_layers, d_model, n_heads and so on, or a config.json of Hugging Face"
+"""What names a model that the catalogue lacks."""
+
+
+@functools.cache
+def model_entries() -> dict[str, dict[str, Any]]:
+    """Entries of the catalogue by name, as in the file."""
+    return read_toml(data_path("models.toml"))["models"]
+
+
+@functools.cache
+def model_fields() -> dict[str, dict[str, Any]]:
+    """Shape fields of every catalogue model, by lower-case name and alias."""
+    fields: dict[str, dict[str, Any]] = {}
+    for name, entry in model_entries().items():
+        shape = {key: value for key, value in entry.items() if key in ARGUMENTS}
+        for alias in (name, *entry.get("aliases", [])):
+            fields[alias.lower()] = shape
+    return fields
+
+
+@functools.cache
+def _by_key() -> dict[str, dict[str, Any]]:
+    return {model_keys(name)[0]: shape for name, shape in model_fields().items()}
+
+
+def catalogue_model(name: str) -> Mapping[str, Any] | None:
+    """Shape fields of a catalogue model by a name as people and tools write it, None for an unknown one."""
+    if (fields := model_fields().get(name.strip().lower())) is not None:
+        return fields
+    return next((_by_key()[key] for key in model_keys(name) if key in _by_key()), None)
+
+
+def unknown_model(name: str) -> str:
+    """Statement that the catalogue lacks a model, and what would be valid, as the end of a message."""
+    like = similar(name, sorted(model_fields()), lambda other, part: part in other, most=3, likeness=0.75)
+    close = f"did you mean {', '.join(like)}? Else give" if like else "`jaxscale model` lists the catalogue; else give"
+    return f"is not in the catalogue; {close} {WHAT_ELSE}"

@@ -1,0 +1,52 @@
+"""Figures of one model: parameters, flop and cache for each token, as `jaxscale model` tells them."""
+
+from typing import Any
+
+from jaxscale.models.model_file import ModelDescription
+from jaxscale.workload import Transformer, embedding_params, head_params, model_flops, n_active_params, n_params
+
+CACHE_BYTES = 2.0
+"""Width of a key or value kept for later tokens [byte]."""
+
+
+def kv_bytes_per_token(model: Transformer) -> float:
+    """Size of the keys and values of one token in all attention layers, in 16 bits [byte].
+
+    K (h + h_v) numbers of each layer; of latent attention the r_kv of the latent and the rotary part of one head; of
+    keys that serve as values the half. Layers with a window keep no more tokens than the window has.
+    """
+    grouped = model.n_kv_heads * (model.head_dim + model.v_head_dim) * (1.0 - 0.5 * model.shared_key_value)
+    latent = model.kv_lora_rank + model.rope_head_dim
+    numbers = latent if float(model.kv_lora_rank) > 0.0 else grouped
+    return float(CACHE_BYTES * model.n_attention_layers * numbers)
+
+
+def model_figures(name: str, description: ModelDescription) -> dict[str, Any]:
+    """Figures of a model.
+
+    Args:
+        name: name or file by which it was asked for.
+        description: its fields, and what they leave out.
+
+    Returns:
+        Parameters in all, of those a token passes through and of the embeddings [1], flop of a training step and bytes
+        of keys and values for each token, fields, parts that the fields leave out [1], and what is not modelled.
+
+    Raises:
+        InputError: a shape that no transformer can have.
+    """
+    model = description.transformer(name)
+    tied = float(model.tied_embeddings)
+    return {
+        "name": name,
+        "n_params": float(n_params(model)),
+        "n_active_params": float(n_active_params(model)),
+        "n_embedding_params": float(embedding_params(model)),
+        "n_active_params_without_input_embedding": float(n_active_params(model) - (1.0 - tied) * head_params(model)),
+        "flop_per_token": float(model_flops(model)),
+        "flop_per_token_causal": float(model_flops(model, causal=True)),
+        "kv_bytes_per_token": kv_bytes_per_token(model),
+        "fields": dict(description.fields),
+        "parts": dict(description.parts),
+        "not_modelled": list(description.not_modelled),
+    }

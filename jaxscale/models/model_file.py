@@ -1,0 +1,130 @@
+"""A model by its name in the catalogue, or from a file: TOML with fields of a `Transformer`, or a config.json."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxscale._resources import read_toml
+from jaxscale.errors import InputError, nearest
+from jaxscale.models.hf.hf_model import converted
+from jaxscale.models.model_catalogue import catalogue_model, unknown_model
+from jaxscale.workload import ARGUMENTS, Transformer
+
+LARGEST_FILE = 32 * 2**20
+"""Size beyond which a file is no configuration [byte]."""
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """A model as arguments of `Transformer`, and what they leave out.
+
+    Attributes:
+        fields: arguments of `Transformer`.
+        parts: parameters that the fields leave out, by the part of the model that has them [1].
+        not_modelled: what has no field, with what it does to time and memory.
+    """
+
+    fields: Mapping[str, Any]
+    parts: Mapping[str, float] = field(default_factory=dict)
+    not_modelled: tuple[str, ...] = ()
+
+    def transformer(self, where: str, **changes: Any) -> Transformer:
+        """The model, with single fields replaced.
+
+        Raises:
+            InputError: a shape that no transformer can have; begins with `where`.
+        """
+        try:
+            return Transformer(**{**self.fields, **changes})
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{where}: {error}") from None
+
+
+def model(name: str | Path, **changes: Any) -> Transformer:
+    """A model by name or file, `js.model("llama3-8b")`, `js.model("config.json")`; `changes` replace single fields.
+
+    Args:
+        name: a catalogue name or Hugging Face id in any spelling, a TOML file with fields of a `Transformer`, or a
+            config.json of Hugging Face.
+        changes: fields that replace those of the catalogue or file.
+
+    Raises:
+        InputError: unknown name, or a file with a mistake.
+    """
+    return described_model(name).transformer(str(name), **changes)
+
+
+def described_model(name: str | Path) -> ModelDescription:
+    """Fields of a model by name or file, and what they leave out.
+
+    Raises:
+        InputError: unknown name, or a file with a mistake.
+    """
+    text = str(name)
+    if text.lower().endswith((".toml", ".json")) or Path(text).is_file():
+        return _from_file(Path(text))
+    if (fields := catalogue_model(text)) is not None:
+        return ModelDescription(fields)
+    if Path(text).is_dir() and (Path(text) / "config.json").is_file():
+        return _from_file(Path(text) / "config.json")
+    raise InputError(f"model {text!r} {unknown_model(text)}")
+
+
+def model_file_fields(path: str | Path) -> Mapping[str, Any]:
+    """Arguments of `Transformer` from a file: TOML, or a config.json of Hugging Face.
+
+    Raises:
+        InputError: a file that cannot be read, or that describes no model; one line.
+    """
+    return _from_file(Path(path)).fields
+
+
+def _from_file(path: Path) -> ModelDescription:
+    if path.suffix.lower() == ".toml":
+        return ModelDescription(_toml_fields(path))
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: is no configuration; expected the config.json of a model, one JSON object")
+    try:
+        result = converted(config)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    return ModelDescription(result.fields, result.parts, result.not_modelled)
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file.
+
+    Raises:
+        InputError: the file is missing, too large, not text or not JSON; one line.
+    """
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise InputError(f"{path}: {path.stat().st_size / 1e6:.0f} MB is too large; expected a configuration")
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    except (ValueError, RecursionError) as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise InputError(f"{path}: not valid JSON: {reason}") from None
+
+
+def _toml_fields(path: Path) -> dict[str, Any]:
+    """Fields of a TOML file, checked."""
+    fields = read_toml(path)
+    fields = fields.get("model", fields)
+    if not isinstance(fields, dict):
+        raise InputError(f"{path}: model = {fields!r} is no table; expected [model] with n_layers and so on")
+    for name, value in fields.items():
+        if name not in ARGUMENTS:
+            raise InputError(f"{path}: {name!r} is not a field of a model; {nearest(name, ARGUMENTS)}")
+        if not isinstance(value, int | float):
+            raise InputError(f"{path}: {name} = {value!r} is not a number; expected a number, or true or false")
+        if not (name.endswith("_share") or float(value).is_integer()):
+            raise InputError(f"{path}: {name} = {value!r} is no whole number; expected one")
+    missing = [name for name in ("n_layers", "d_model", "n_heads") if name not in fields]
+    if missing:
+        raise InputError(f"{path}: missing {', '.join(missing)}; expected n_layers, d_model and n_heads at least")
+    return fields

@@ -1,0 +1,32 @@
+"""Names of models as people and tools write them: organisation, separators and kind of tuning do not matter."""
+
+import functools
+import re
+
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
+_BEGINNINGS = ("meta-", "nvidia-", "google-", "mistral-ai-", "qwen-", "openai-", "microsoft-", "ibm-", "deepseek-ai-")
+_ENDINGS = re.compile(
+    r"[-_ ](hf|instruct|it|chat|base|pt|bf16|fp8|fp4|nvfp4|mxfp4|gguf|awq|thinking|preview|"
+    r"(instruct[-_ ])?v0\.\d|(?:instruct[-_ ])?\d{4})$"
+)
+
+
+@functools.cache
+def model_keys(name: str) -> tuple[str, ...]:
+    """Keys under which the catalogue may have a name, the closest first.
+
+    `meta-llama/Llama-3.1-8B-Instruct` gives `llama318binstruct` and `llama318b`: without its organisation, and then
+    without the endings that do not change a shape.
+    """
+    text = name.strip().lower()
+    # What stands before the last slash is an organisation or a folder.
+    text = text.rsplit("/", 1)[-1]
+    keys: list[str] = []
+    for candidate in (text, *(text.removeprefix(start) for start in _BEGINNINGS if text.startswith(start))):
+        while True:
+            keys.append(_SEPARATORS.sub("", candidate))
+            shorter = _ENDINGS.sub("", candidate)
+            if shorter == candidate:
+                break
+            candidate = shorter
+    return tuple(dict.fromkeys(key for key in keys if key))

@@ -1,0 +1,49 @@
+"""Models by name: spellings, Hugging Face ids, and none taken for another."""
+
+import pytest
+
+from jaxscale.errors import InputError
+from jaxscale.models import catalogue_model, model, model_fields
+from jaxscale.models.model_catalogue import model_entries
+
+SPELLINGS = {
+    "llama3-8b": [
+        "meta-llama/Llama-3.1-8B",
+        "meta-llama/Meta-Llama-3-8B-Instruct",
+        "Llama-3.1-8B-Instruct",
+        "LLAMA3_8B",
+    ],
+    "llama2-7b": ["meta-llama/Llama-2-7b-hf", "Llama-2-7b-chat-hf"],
+    "llama3.2-1b": ["meta-llama/Llama-3.2-1B-Instruct"],
+    "mixtral-8x7b": ["mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral_8x7b"],
+    "mistral-7b": ["mistralai/Mistral-7B-v0.1"],
+    "qwen2.5-7b": ["Qwen/Qwen2.5-7B-Instruct"],
+    "qwen3-8b": ["Qwen/Qwen3-8B", "Qwen3-8B-Base"],
+    "qwen3-30b-a3b": ["Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3_30b_a3b"],
+    "deepseek-v3": ["deepseek-ai/DeepSeek-V3"],
+    "deepseek-v2-lite": ["deepseek-ai/DeepSeek-V2-Lite-Chat"],
+    "kimi-k2": ["moonshotai/Kimi-K2-Instruct"],
+    "gpt-oss-120b": ["openai/gpt-oss-120b"],
+    "gemma3-27b": ["google/gemma-3-27b-it"],
+    "glm4.5-air": ["zai-org/GLM-4.5-Air"],
+    "phi4": ["microsoft/phi-4-14b"],
+    "olmo2-13b": ["allenai/OLMo-2-1124-13B"],
+}
+UNKNOWN = ["gpt-9", "llama3-9b", "meta-llama/Llama-3.1-8B-LoRA", "qwen3", "mistral", "8b", "", "deepseek"]
+
+
+@pytest.mark.parametrize(("name", "spellings"), SPELLINGS.items())
+def test_spellings_mean_the_model(name: str, spellings: list[str]):
+    assert all(catalogue_model(spelling) is model_fields()[name] for spelling in spellings)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_no_name_is_taken_for_another(name: str):
+    assert catalogue_model(name) is None
+    with pytest.raises(InputError, match="is not in the catalogue; .* a config.json of Hugging Face"):
+        model(name)
+
+
+def test_the_catalogue_has_the_models_that_people_train():
+    assert len(model_entries()) >= 80
+    assert all(catalogue_model(name.upper()) is fields for name, fields in model_fields().items())
