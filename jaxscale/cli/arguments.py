@@ -1,7 +1,7 @@
 """Arguments that several commands share, and the check of counts."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -44,3 +44,20 @@ def checked_count(flag: str, value: int) -> int:
     if not 1 <= value <= LARGEST_COUNT:
         raise InputError(f"{flag} = {value} is out of range; expected a whole number from 1 to {LARGEST_COUNT:,}")
     return value
+
+
+def checked_batch(text: str, seq_len: Any) -> int:
+    """Sequences of a batch that is given as their count or in tokens, as `4M tokens`.
+
+    Raises:
+        InputError: no such number, or one out of range.
+    """
+    from jaxscale.runs.words.spellings import sequences_in
+
+    sequences = sequences_in(text, float(seq_len))
+    if sequences is None or not 1 <= sequences <= LARGEST_COUNT:
+        raise InputError(
+            f"--global-batch = {text} is out of range; expected sequences, a whole number from 1 to"
+            f" {LARGEST_COUNT:,}, or tokens, as `4M tokens`"
+        )
+    return int(sequences)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, checked_count
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, checked_batch, checked_count
 from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
 
@@ -21,7 +21,7 @@ class PlanCommand:
     model: ModelName
     gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")]
     n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips")]
-    global_batch: Annotated[int, tyro.conf.arg(metavar="B", help="sequences in a step")]
+    global_batch: Annotated[str, tyro.conf.arg(metavar="B", help="sequences in a step, or tokens: `4M tokens`")]
     seq_len: Annotated[
         int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
     ] = None
@@ -45,7 +45,7 @@ class PlanCommand:
             InputError: an unknown model, chip, framework, precision or fit, a number out of range, or no plan that is
                 valid and fits.
         """
-        for name, value in (("--n-gpus", self.n_gpus), ("--global-batch", self.global_batch), ("--top", self.top)):
+        for name, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
             checked_count(name, value)
         if self.seq_len is not None:
             checked_count("--seq-len", self.seq_len)
@@ -71,7 +71,7 @@ class PlanCommand:
         choice = best_plan(
             model,
             cluster,
-            self.global_batch,
+            checked_batch(self.global_batch, model.seq_len),
             fit=fitted,
             levels=levels,
             space=space,

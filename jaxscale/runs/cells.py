@@ -10,6 +10,7 @@ import numpy as np
 from jaxscale.hardware.chip_names import ChipNames
 from jaxscale.runs.defaults import translate, words
 from jaxscale.runs.schema import Column, Value
+from jaxscale.runs.words.spellings import question, respelt, without_separators
 
 # Stricter than float(): no underscores, no digits of other scripts.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -47,6 +48,7 @@ def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, s
     Returns:
         The values and the problems.
     """
+    texts = [respelt(column.name, text) if text else text for text in texts]
     if column.kind in ("integer", "number"):
         return _parse_numbers(column, texts)
     if column.kind == "text" and column.name != "gpu":
@@ -62,7 +64,7 @@ def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
         flag = _FLAGS.get(text.lower())
         return flag, "" if flag is not None else f"not a flag; expected {column.expected}"
     if column.kind == "word" and translate(column.vocabulary, text) is None:
-        return None, f"not known; expected one of {words(column.vocabulary)}"
+        return None, question(column.name, text) or f"not known; expected one of {words(column.vocabulary)}"
     if column.kind == "name":
         name = text.lower()
         return (translate(column.vocabulary, name) or name) if column.vocabulary else name, ""
@@ -79,6 +81,9 @@ def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
     for place in np.flatnonzero(~is_valid).tolist():
         if texts[place]:
             value, values[place] = values[place], None
+            if value is None and (asked := question(column.name, texts[place])):
+                problems[place] = asked
+                continue
             problem = _not_a_number(texts[place]) if value is None else _range_problem(column, value)
             hint = ", or an empty cell where it is not known" if _NOT_FINITE.fullmatch(texts[place]) else ""
             problems[place] = f"{problem}; expected {column.expected}{hint}"
@@ -93,7 +98,8 @@ def _floats(texts: Sequence[str]) -> list[float | None]:
             return [float(text) if text else None for text in texts]
         except ValueError:
             pass
-    return [float(text) if _NUMBER.fullmatch(text) else None for text in texts]
+    plain = map(without_separators, texts)
+    return [float(text) if _NUMBER.fullmatch(text) else None for text in plain]
 
 
 def _not_a_number(text: str) -> str:

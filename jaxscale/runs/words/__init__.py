@@ -1,0 +1,1 @@
+"""Words of runs tables as people and tools write them."""
