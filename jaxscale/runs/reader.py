@@ -89,14 +89,16 @@ def read_table(
     runs = table.runs
     lines = [f"{path}:{runs.lines[row]}: {problem}" for row, problem in sorted(problems.items())]
     if lines and (not skip_bad or len(lines) == len(runs)):
-        raise _refusal(path, {int(runs.lines[row]): problem for row, problem in problems.items()}, lines, len(runs))
+        raise table_refusal(
+            path, {int(runs.lines[row]): problem for row, problem in problems.items()}, lines, len(runs)
+        )
     if not lines:
         return runs
     kept = runs.take(np.setdiff1d(np.arange(len(runs)), list(problems)))
     return replace(kept, problems=tuple(lines))
 
 
-def _refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: int) -> InputError:
+def table_refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: int) -> InputError:
     """One problem is its own message, in however many rows; several are listed below a summary."""
     grouped: dict[str, list[int]] = {}
     for line, problem in sorted(problems.items()):
@@ -129,13 +131,13 @@ class _Table(NamedTuple):
 
 def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, dict[int, int]]:
     """The table, and the number of cells of rows that have not as many as the header, by row."""
-    records = _records(path)
+    records = csv_records(path)
     first = next(records, None)
     if first is None:
         raise InputError(f"{path}: empty file; expected a CSV table with a header")
     columns = tuple(canonical(name) for name in first[1])
     check_header(path, columns)
-    lines, cells, n_cells = _coded(path, records, len(columns))
+    lines, cells, n_cells = coded_columns(path, records, len(columns))
     values, problems = {}, {}
     for name, column in zip(columns, cells, strict=True):
         if name in BY_NAME:
@@ -145,7 +147,7 @@ def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, di
     return _Table(runs, problems), n_cells
 
 
-def _coded(
+def coded_columns(
     path: Path, records: Iterator[tuple[int, list[str]]], n_columns: int
 ) -> tuple[np.ndarray, list[Categorical], dict[int, int]]:
     """Lines and columns of the records, and the number of cells of those that have not one for each column."""
@@ -166,7 +168,7 @@ def _coded(
     return np.asarray(lines, dtype=int), [column.categorical() for column in columns], n_cells
 
 
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Records of a CSV file with the line on which each starts; blank lines are left out."""
     start = 1
     try:
