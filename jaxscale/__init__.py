@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jaxscale import limits as limits
     from jaxscale import plans as plans
     from jaxscale import report as report
+    from jaxscale import serving as serving
     from jaxscale import tracing as tracing
     from jaxscale import trends as trends
     from jaxscale._resources import data_path as data_path

@@ -40,6 +40,7 @@ LAYERS = (
     ("laws", "optimise"),
     ("plans",),
     ("designs",),
+    ("serving",),
     ("report",),
     ("burst", "examples", "islands", "limits", "trends"),
     ("cli",),
@@ -287,7 +288,7 @@ def test_the_public_names_are_there():
     assert f'version = "{js.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-FACES = ("burst", "designs", "islands", "laws", "limits", "plans", "report", "tracing", "trends")
+FACES = ("burst", "designs", "islands", "laws", "limits", "plans", "report", "serving", "tracing", "trends")
 """Sub-packages with public names of their own."""
 
 

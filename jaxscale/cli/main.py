@@ -21,6 +21,7 @@ from jaxscale.cli.islands import IslandsCommand
 from jaxscale.cli.limits import LimitsCommand
 from jaxscale.cli.plan import PlanCommand
 from jaxscale.cli.predict import PredictCommand
+from jaxscale.cli.serving_commands.serving_command import ServingCommand
 from jaxscale.cli.shape import ShapeCommand
 from jaxscale.cli.startup import configure_jax
 from jaxscale.cli.sweep import SweepCommand
@@ -39,6 +40,7 @@ AnyCommand = (
     | Annotated[PredictCommand, tyro.conf.subcommand("predict")]
     | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
     | Annotated[ShapeCommand, tyro.conf.subcommand("shape")]
+    | Annotated[ServingCommand, tyro.conf.subcommand("serving")]
     | Annotated[BurstCommand, tyro.conf.subcommand("burst")]
     | Annotated[IslandsCommand, tyro.conf.subcommand("islands")]
     | Annotated[LimitsCommand, tyro.conf.subcommand("limits")]

@@ -1,0 +1,131 @@
+"""Fit of serving stacks to all shipped tables: writes fits/results/serving.toml and the scoreboard fits/serving.md."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+from markdown import markdown_table, with_contents
+
+from jaxscale.serving.calibrate.fit_serving import HeldOutServing, fit_and_hold_out, folds, names_left_out
+from jaxscale.serving.calibrate.serving_problem import TARGETS, measured_serving
+from jaxscale.serving.calibrate.serving_widths import NOVELTIES, ServingWidths, widths_of
+from jaxscale.serving.serving_memory import max_batch
+from jaxscale.serving.tables.serving_table import read_serving
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = (*sorted((ROOT / "data/serving").glob("*.csv")), *sorted((ROOT / "data/restricted").glob("serving_*.csv")))
+
+INTRODUCTION = """# Serving: held-out errors of the shipped fit
+
+Made by `python fits/serving.py`, which also writes `fits/results/serving.toml`. Errors are those of runs that a fit did
+not see, median / mean / 90 % quantile in percent of the measured value. A group is a model on a chip with its count of
+chips and its degrees: runs of a group differ in load alone. Levels of what is left out are at their prior then, and
+everything else is refitted.
+
+## Errors
+
+"""
+
+
+def arguments() -> argparse.Namespace:
+    """Options of the script."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-write", action="store_true", help="print the scoreboard only")
+    return parser.parse_args()
+
+
+def sets_of(held: HeldOutServing) -> dict[str, np.ndarray]:
+    """Measurements of each part of the scoreboard [measurement]."""
+    measured, row = held.measured, held.problem.row
+    target = np.asarray(TARGETS, dtype=object)[held.problem.target]
+    source, serving = measured.sources[row], measured.levels["serving"][row]
+    mixture = np.char.endswith(measured.levels["kind"][row].astype(str), "mixture")
+    batch, loads = measured.batch, measured.batch.requests
+    room = np.asarray(max_batch(batch.model, batch.engine, batch.cluster, loads.input_len + loads.output_len))
+    fits = (room * batch.engine.copies * batch.engine.attention_dp >= loads.concurrency)[row]
+    llama = measured.levels["framework"][row] == "llama.cpp"
+    argonne, trtllm = source == "argonne_llm_inference_bench", source == "nvidia_trtllm"
+    online, e2e = serving == "online", target == "e2e_latency_s"
+    return {
+        "NeMo, 22 runs of arXiv 2407.14645 (latency)": (source == "nvidia_nemo_llama2") & (loads.input_len[row] == 200),
+        "FasterTransformer (latency)": source == "nvidia_fastertransformer",
+        "Argonne, fits memory (latency)": argonne & e2e & fits & ~llama,
+        "Argonne, in waves (latency)": argonne & e2e & ~fits & ~llama,
+        "llama.cpp (latency)": llama & e2e,
+        "MI300X (latency)": (source == "rocm_vllm_docs") & e2e,
+        "TensorRT-LLM, static (latency)": trtllm & e2e,
+        "TensorRT-LLM, static (first token)": trtllm & (target == "ttft_s"),
+        "Neuron (per token)": (source == "aws_neuron_docs") & (target == "tpot_s"),
+        "H100, PyTorch": source == "h100_torch_serving",
+        "online, dense (per token)": online & ~mixture & (target == "tpot_s"),
+        "online, mixtures (per token)": online & mixture & (target == "tpot_s"),
+        "online (first token)": online & (target == "ttft_s"),
+        "maximum load (throughput)": serving == "offline_max",
+        "disaggregated (per token)": (serving == "disagg") & (target == "tpot_s"),
+    }
+
+
+def cell(errors: np.ndarray) -> str:
+    """Median, mean and 90 % quantile of errors of logarithms, in percent."""
+    percent = 100.0 * np.abs(np.expm1(errors[np.isfinite(errors)]))
+    if not len(percent):
+        return "-"
+    return f"{np.median(percent):.1f} / {percent.mean():.1f} / {np.quantile(percent, 0.9):.0f}"
+
+
+def error_table(held: HeldOutServing) -> str:
+    """Errors of every set by what was left out."""
+    columns = ("set", "n", "in sample", *(f"{novelty} left out" for novelty in NOVELTIES))
+    columns = tuple("group left out" if name == "seen left out" else name for name in columns)
+    rows = []
+    for name, mask in sets_of(held).items():
+        errors = [held.log_errors[key][mask] for key in ("fit", *NOVELTIES)]
+        rows.append([name, str(int(mask.sum())), *(cell(part) for part in errors)])
+    return markdown_table(columns, rows)
+
+
+def coverage_table(held: HeldOutServing) -> str:
+    """Share of left-out runs inside intervals whose widths come from the other half of the groups."""
+    measured, problem = held.measured, held.problem
+    half = folds(names_left_out(measured, "seen"), 2, seed=1)[problem.row]
+    targets = np.asarray(TARGETS, dtype=object)[problem.target]
+    levels = {kind: measured.levels[kind][problem.row] for kind in ("serving", "kind", "stack")}
+    density = np.asarray([kind.split()[-1] for kind in levels["kind"]], dtype=object)
+    inside = {novelty: np.full(len(targets), np.nan) for novelty in NOVELTIES}
+    for side in (0, 1):
+        hidden = {key: np.where(half == side, held.log_errors[key], np.nan) for key in NOVELTIES}
+        widths = ServingWidths(widths_of(hidden, targets, levels, measured.groups[problem.row].astype(str)))
+        for novelty in NOVELTIES:
+            errors, ends = held.log_errors[novelty], {}
+            for place in np.flatnonzero((half != side) & np.isfinite(errors)).tolist():
+                key = (targets[place], levels["serving"][place], density[place], levels["stack"][place], novelty)
+                lo, hi = ends.setdefault(key, widths.interval(*key))
+                inside[novelty][place] = lo <= -errors[place] <= hi
+    rows = []
+    for name, mask in sets_of(held).items():
+        shares = [inside[novelty][mask] for novelty in NOVELTIES]
+        rows.append([name, *(f"{100 * np.nanmean(s):.0f}" if np.isfinite(s).any() else "-" for s in shares)])
+    total = [f"{100 * np.nanmean(inside[novelty]):.0f}" for novelty in NOVELTIES]
+    return markdown_table(("set", "group", *NOVELTIES[1:]), [*rows, ["all", *total]])
+
+
+def main() -> None:
+    """Fit, judge, write."""
+    options = arguments()
+    measured = measured_serving([read_serving(path) for path in TABLES])
+    fit, held = fit_and_hold_out(measured, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    errors, coverage = error_table(held), coverage_table(held)
+    print(errors, coverage, sep="\n\n")
+    if options.no_write:
+        return
+    fit.save(ROOT / "fits/results/serving.toml")
+    text = (
+        f"{INTRODUCTION}{errors}\n\n## Coverage of 90 % intervals\n\nPercent of left-out runs inside, with widths from "
+        f"the other half of the groups.\n\n{coverage}\n"
+    )
+    (ROOT / "fits/serving.md").write_text(with_contents(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""`jaxscale serving predict|fit`: latency, throughput and memory of serving, and its calibration."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import HardwareFile, Json
+from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.errors import InputError
+
+ServingTable = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="TABLE.csv", help="serving table")]
+ServingFitName = Annotated[
+    str, tyro.conf.arg(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")
+]
+SkipBad = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="drop bad rows instead of refusing")]
+
+
+@dataclass(frozen=True)
+class ServingPredict:
+    """Predict first token, time per token, throughput and memory for every row of a serving table.
+
+    Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
+    """
+
+    table: ServingTable
+    out: Annotated[Path | None, tyro.conf.arg(metavar="OUT.csv", help="table to write: all columns, predictions")] = (
+        None
+    )
+    fit: ServingFitName = "default"
+    skip_bad: SkipBad = False
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.
+        """
+        import jaxscale as js
+        from jaxscale.cli.serving_commands.serving_tables import error_lines, prediction_cells, write_serving
+        from jaxscale.files import check_writable
+
+        if self.out is not None:
+            check_writable(self.out, self.table, self.fit, self.hardware)
+        hardware = js.load_hardware(self.hardware)
+        runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
+        if runs.n_skipped:
+            say(f"{self.table}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
+        prediction = js.serving.predict_serving(runs, self.fit, hardware)
+        answered = int((prediction.values["tpot_s"] > 0).sum())
+        if answered < len(runs):
+            say(f"{len(runs) - answered} of {len(runs)} rows are incomplete and get no prediction: see predicted_note")
+        if self.out is not None:
+            write_serving(self.out, runs, prediction)
+            say(f"wrote {self.out}")
+        errors = prediction.errors(runs)
+        if self.json:
+            counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
+            emit_json({**counts, "errors": errors, "predictions": prediction_cells(prediction)})
+            return
+        print_result(error_lines(len(runs), answered, errors))
+
+
+@dataclass(frozen=True)
+class ServingFitCommand:
+    """Fit serving stacks to a table of measured rows; ten rows of a new stack are enough."""
+
+    table: ServingTable
+    out: Annotated[Path, tyro.conf.arg(metavar="FIT.toml", help="file to write; `serving predict --fit` reads it")]
+    start: ServingFitName = "default"
+    skip_bad: SkipBad = False
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed table or hardware file, an unknown start, or an output that cannot be written.
+        """
+        import jaxscale as js
+        from jaxscale.cli.serving_commands.serving_tables import error_lines
+        from jaxscale.files import check_writable
+
+        check_writable(self.out, self.table, self.start, self.hardware)
+        if self.out.suffix != ".toml":
+            raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
+        hardware = js.load_hardware(self.hardware)
+        runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
+        before = js.serving.predict_serving(runs, self.start, hardware).errors(runs)
+        fit = js.serving.fit_serving(runs, self.start, name=self.out.stem, hardware=hardware, progress=say)
+        fit.save(self.out)
+        say(f"wrote {self.out}")
+        after = js.serving.predict_serving(runs, fit, hardware).errors(runs)
+        if self.json:
+            emit_json({"name": fit.name, "n_rows": len(runs), "errors_before": before, "errors_in_sample": after})
+            return
+        print_result(f"before the fit\n{error_lines(len(runs), len(runs), before)}")
+        print_result(f"after the fit, in sample\n{error_lines(len(runs), len(runs), after)}")
+
+
+AnyServing = (
+    Annotated[ServingPredict, tyro.conf.subcommand("predict", prefix_name=False)]
+    | Annotated[ServingFitCommand, tyro.conf.subcommand("fit", prefix_name=False)]
+)
+
+
+@dataclass(frozen=True)
+class ServingCommand:
+    """Serving: predict, fit."""
+
+    action: tyro.conf.OmitArgPrefixes[AnyServing]
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: as the action does.
+        """
+        self.action.run()

@@ -1,0 +1,28 @@
+"""Serving: prefill, decode, memory and throughput of engines, fitted to measured runs."""
+
+from typing import TYPE_CHECKING
+
+from jaxscale._lazy import public_face
+
+if TYPE_CHECKING:
+    from jaxscale.serving.calibrate.fit_serving import fit_serving as fit_serving
+    from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients as ServingCoefficients
+    from jaxscale.serving.calibrate.serving_coefficients import usual_coefficients as usual_coefficients
+    from jaxscale.serving.calibrate.serving_record import ServingFit as ServingFit
+    from jaxscale.serving.calibrate.serving_record import load_serving_fit as load_serving_fit
+    from jaxscale.serving.engine import Engine as Engine
+    from jaxscale.serving.engine import Requests as Requests
+    from jaxscale.serving.forward_pass import PassTime as PassTime
+    from jaxscale.serving.forward_pass import decode_pass as decode_pass
+    from jaxscale.serving.forward_pass import prefill_pass as prefill_pass
+    from jaxscale.serving.kv_cache import cache_per_sequence as cache_per_sequence
+    from jaxscale.serving.serving_memory import ServingMemory as ServingMemory
+    from jaxscale.serving.serving_memory import max_batch as max_batch
+    from jaxscale.serving.serving_memory import serving_memory as serving_memory
+    from jaxscale.serving.serving_predict import ServingPrediction as ServingPrediction
+    from jaxscale.serving.serving_predict import predict_serving as predict_serving
+    from jaxscale.serving.serving_time import ServingTime as ServingTime
+    from jaxscale.serving.serving_time import serving_time as serving_time
+    from jaxscale.serving.tables.serving_table import read_serving as read_serving
+
+public_face(__name__)

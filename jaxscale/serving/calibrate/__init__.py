@@ -1,0 +1,1 @@
+"""What measured runs tell of serving stacks: coefficients, their fit, intervals."""

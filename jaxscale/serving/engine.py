@@ -1,0 +1,125 @@
+"""Engines that serve a model, and the requests that they answer: the inputs of every time and size of serving.
+
+An engine is one copy of the weights on tp x pp x attention_dp chips. Experts spread over all chips of a pipeline stage.
+Words such as the kind of serving become switches, so that rows of every kind stack and one program evaluates them all.
+"""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import ArrayLike
+
+from jaxscale._arrays import Number, PerPrecision, as_float
+from jaxscale.errors import InputError, one_like
+from jaxscale.hardware.formats import PRECISIONS
+
+WEIGHT_FORMATS = {
+    "fp32": (4.0, "fp32"),
+    "bf16": (2.0, "bf16"),
+    "fp16": (2.0, "bf16"),
+    "fp8": (1.0, "fp8"),
+    # Integers weigh as the floats of their width. A100 and older multiply 8-bit weights in 16 bits, as they do fp8.
+    "int8": (1.0, "fp8"),
+    # NVFP4, NVIDIA 2025: 4 bits and an 8-bit scale for each block of 16 weights.
+    "fp4": (0.5 + 1.0 / 16.0, "fp4"),
+    # Groups of 128 4-bit weights with a 16-bit scale (AWQ, arXiv 2306.00978), multiplied in 16 bits.
+    "int4": (0.5 + 2.0 / 128.0, "bf16"),
+}
+"""Stored bytes of a weight [byte] and the format of its matmuls, by the word of a table."""
+
+CACHE_FORMATS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625}
+"""Stored bytes of an element of the key/value cache, by the word of a table [byte]."""
+
+
+class Engine(eqx.Module):
+    """Copies of a model and how each is spread over chips.
+
+    Attributes:
+        tp: tensor-parallel degree [1].
+        pp: pipeline stages [1].
+        attention_dp: ranks that each hold the attention of their own sequences, and share the experts [1].
+        copies: engines that answer requests side by side [1].
+        weight_bytes: stored bytes of a weight of the layers [byte].
+        cache_bytes: stored bytes of an element of the key/value cache [byte].
+        formats: share of the matmuls in each number format [1].
+    """
+
+    tp: Number
+    pp: Number
+    attention_dp: Number
+    copies: Number
+    weight_bytes: Number
+    cache_bytes: Number
+    formats: PerPrecision
+
+    def __init__(
+        self,
+        tp: Any = 1,
+        pp: Any = 1,
+        *,
+        attention_dp: Any = 1,
+        copies: Any = 1,
+        precision: str = "bf16",
+        cache_precision: str | None = None,
+        weight_bytes: Any = None,
+        cache_bytes: Any = None,
+        formats: Any = None,
+    ):
+        """Describe an engine; bytes and formats follow from the words where they are not given.
+
+        Raises:
+            InputError: a precision that is not in the tables of this module.
+        """
+        stored, computed = _entry("precision", precision, WEIGHT_FORMATS)
+        usual_cache = "bf16" if precision not in ("fp8", "fp4") else "fp8"
+        self.tp, self.pp, self.attention_dp, self.copies = map(as_float, (tp, pp, attention_dp, copies))
+        self.weight_bytes = stored if weight_bytes is None else as_float(weight_bytes)
+        word = cache_precision or usual_cache
+        self.cache_bytes = _entry("cache_precision", word, CACHE_FORMATS) if cache_bytes is None else cache_bytes
+        one_hot = [1.0 if name == computed else 0.0 for name in PRECISIONS]
+        self.formats = as_float(formats) if formats is not None else _row(one_hot)
+
+    @property
+    def n_chips(self) -> Number:
+        """Chips of all copies [1]."""
+        return self.tp * self.pp * self.attention_dp * self.copies
+
+
+def _row(values: list[float]) -> ArrayLike:
+    import numpy as np
+
+    return np.asarray(values)
+
+
+def _entry(argument: str, word: str, table: dict[str, Any]) -> Any:
+    if word not in table:
+        raise InputError(f"{argument} = {word!r} is unknown; {one_like(word, table)}")
+    return table[word]
+
+
+class Requests(eqx.Module):
+    """Requests that engines answer.
+
+    Attributes:
+        concurrency: requests in flight over all copies, as the client asks for; for a static batch its size [1].
+        input_len: S_in, prompt of a request [token].
+        output_len: S_out, answer of a request [token].
+        continuous: 1 where requests join and leave a running batch, 0 where all of a batch start together [1].
+        at_limit: 1 where more requests wait than memory and scheduler admit, 0 where `concurrency` counts [1].
+        disaggregated: 1 where prompts are worked off on engines of their own [1].
+        n_requests: requests of a benchmark that sends them all at once; 0 for a stream without end [1].
+        prefix_hit: share of prompt tokens whose keys and values are cached [1].
+        draft_tokens: tokens guessed ahead in each step, by speculation or multi-token prediction [1].
+        acceptance: probability that a guessed token is right [1].
+    """
+
+    concurrency: Number = eqx.field(converter=as_float)
+    input_len: Number = eqx.field(converter=as_float)
+    output_len: Number = eqx.field(converter=as_float)
+    continuous: Number = eqx.field(converter=as_float, default=1.0)
+    at_limit: Number = eqx.field(converter=as_float, default=0.0)
+    disaggregated: Number = eqx.field(converter=as_float, default=0.0)
+    n_requests: Number = eqx.field(converter=as_float, default=0.0)
+    prefix_hit: Number = eqx.field(converter=as_float, default=0.0)
+    draft_tokens: Number = eqx.field(converter=as_float, default=0.0)
+    acceptance: Number = eqx.field(converter=as_float, default=0.7)

@@ -1,0 +1,288 @@
+r"""Forward passes of an engine: a decode step, and the work on prompts.
+
+Through all stages of the pipeline, on each chip of a stage,
+
+$$ T = \max\left(\frac{B_w}{\epsilon_w W}, \frac{F}{\epsilon_C C}\right) + T_{att} + T_{coll} + L o_L + o + n_s o_s $$
+
+with the bytes of the weights that the tokens touch, the flops of their matmuls, the cache, the collectives, and floors
+for launches, scheduler and sampler. Of E experts, n tokens with k experts each touch $E (1 - (1 - k / E)^n)$.
+Layers follow Pope et al. 2022 (arXiv 2211.05102); the logarithmic latency of small all-reduces is that of the kernels
+that serving frameworks bring (data/serving).
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._arrays import Number, as_arrays
+from jaxscale._smooth import Temperature, larger, several, smaller, smooth_max
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.hardware.formats import wide_shares
+from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
+from jaxscale.serving.engine import Engine
+from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys, is_latent
+from jaxscale.workload import (
+    Transformer,
+    dense_layer_params,
+    expert_params,
+    head_params,
+    is_dense,
+    moe_layers,
+    router_params,
+)
+
+WIDE_BYTES = 2.0
+"""Stored bytes of activations, and of the weights of router and logits head, which stay in 16 bits [byte]."""
+
+FLASH = 0.6
+"""Rate of attention over prompts relative to that of matmuls (FlashAttention-2 and 3, arXiv 2307.08691 table 1,
+2407.08608 figure 5: 0.5 to 0.7) [1]."""
+
+SEND_LATENCY = 1e-5
+"""Hand-over between pipeline stages: a kernel launch on either side and one hop [s]."""
+
+
+class PassTime(eqx.Module):
+    """Time of one forward pass by cause [s].
+
+    Attributes:
+        weights: roofline of the matmuls: the longer of reading weights and computing.
+        attention: cache reads or flops of the attention core.
+        collectives: latency and bandwidth of tensor and expert parallelism, and sends between stages.
+        floors: launches, scheduler and sampler.
+    """
+
+    weights: Number
+    attention: Number
+    collectives: Number
+    floors: Number
+
+    @property
+    def total(self) -> Array:
+        """Sum of the terms [s]."""
+        return self.weights + self.attention + self.collectives + self.floors
+
+
+class Shares(eqx.Module):
+    """Quantities of a model on one chip of its engine that do not depend on the tokens of a pass.
+
+    Attributes:
+        dense: parameters that every token meets, on a chip, over all stages [1].
+        expert: parameters of one expert of every mixture layer, on a chip [1].
+        head: parameters of the logits head on a chip [1].
+        layers: layers of the model [1].
+        peak: seconds per flop at the peak of the engine's format [s/flop].
+        wide_peak: seconds per flop at the peak in 16 bits [s/flop].
+        latency: of the small collectives of one pass, in units of `collective_latency` [1].
+        link: seconds per token at the full bandwidth of the links, of all collectives of one pass [s].
+        sends: latency of the hand-overs between stages [s].
+    """
+
+    dense: Number
+    expert: Number
+    head: Number
+    layers: Number
+    peak: Number
+    wide_peak: Number
+    latency: Number
+    link: Number
+    sends: Number
+
+
+def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Shares:
+    """Quantities of a model on one chip of its engine."""
+    tp, ranks = engine.tp, engine.tp * engine.attention_dp
+    mixtures = moe_layers(model)
+    wide = _split(dense_layer_params(model) + mixtures * router_params(model), tp)
+    formats = jnp.asarray(engine.formats)
+    attention, mlps = model.n_attention_layers + model.n_ssm_layers, model.n_mlp_layers - mixtures
+    small, large = _collective(tp, cluster)
+    small_moe, large_moe = _collective(ranks, cluster)
+    per_token = model.d_model * WIDE_BYTES
+    # A rank of attention sends its own tokens alone; the experts' collective carries those of all ranks.
+    link = (attention + mlps) * large + mixtures * large_moe * engine.attention_dp
+    return Shares(
+        dense=wide,
+        expert=mixtures * expert_params(model) / ranks,
+        head=head_params(model) / tp,
+        layers=jnp.asarray(model.n_layers),
+        peak=cluster.chip.seconds_per_flop(formats),
+        wide_peak=cluster.chip.seconds_per_flop(wide_shares(formats)),
+        latency=(attention + mlps) * small + mixtures * small_moe,
+        link=link * per_token + (engine.pp - 1.0) * per_token / jnp.asarray(cluster.network.bandwidth)[..., 0],
+        sends=(engine.pp - 1.0) * SEND_LATENCY,
+    )
+
+
+def _split(params: ArrayLike, tp: ArrayLike) -> Array:
+    return jnp.divide(params, tp)
+
+
+def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array]:
+    """One all-reduce among n chips: latency in units of that of two chips [1], and time of one byte [s/byte].
+
+    The latency grows as (1 + log2 n) / 2, and doubles where the group leaves its domain. Within a domain the bytes are
+    reduced first, so that each chip sends its own part of them over the network.
+    """
+    domain = jnp.asarray(cluster.network.domain_size)[..., 0]
+    inside, outside = (jnp.asarray(cluster.network.bandwidth)[..., level] for level in (0, 1))
+    peers = larger(cluster.network.link_peers, 1.0)
+    used = smaller(larger(jnp.asarray(n) - 1.0, 1.0) / peers, 1.0)
+    crosses = several(larger(jnp.divide(n, domain), 1.0))
+    per_byte = 1.0 / (inside * used) + crosses / (outside * domain)
+    latency = several(n) * 0.5 * (1.0 + jnp.log2(n)) * (1.0 + crosses)
+    return latency, 2.0 * (1.0 - 1.0 / jnp.asarray(n)) * per_byte
+
+
+def experts_touched(model: Transformer, n_tokens: ArrayLike) -> Array:
+    """Experts of a layer that at least one of n tokens is sent to: E (1 - (1 - k/E)^n) [1]."""
+    spared = jnp.log1p(-smaller(model.moe_top_k / model.n_experts, 1.0 - 1e-6))
+    return -model.n_experts * jnp.expm1(n_tokens * spared)
+
+
+def weight_times(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    shares: Shares,
+    coefficients: ServingCoefficients,
+    *,
+    n_tokens: ArrayLike,
+    n_logits: ArrayLike,
+    efficiency: ArrayLike,
+    temperature: Temperature = 0.0,
+) -> tuple[Array, Array]:
+    """Time to read the weights that tokens touch, and to multiply by them, on one chip.
+
+    Args:
+        model: the transformer.
+        engine: its spread over chips.
+        cluster: the chips.
+        shares: of the model on one chip.
+        coefficients: of the stack.
+        n_tokens: tokens of the pass on each attention rank [token].
+        n_logits: tokens whose logits are needed [token].
+        efficiency: share of the peak that the matmuls reach [1].
+        temperature: unused maxima stay exact at 0 [1].
+
+    Returns:
+        Time of the reads, and time of the flops [s].
+    """
+    everywhere = n_tokens * engine.attention_dp
+    touched = experts_touched(model, everywhere)
+    is_mixture = 1.0 - is_dense(model.n_experts)
+    bandwidth = coefficients.weight_bandwidth * cluster.chip.hbm_bandwidth
+    experts = is_mixture * touched * shares.expert / coefficients.expert_bandwidth
+    read = (shares.dense + experts) * engine.weight_bytes + shares.head * WIDE_BYTES
+    routed = is_mixture * engine.attention_dp * model.moe_top_k * shares.expert / coefficients.expert_bandwidth
+    computed = 2.0 * n_tokens * (shares.dense + routed) * shares.peak + 2.0 * n_logits * shares.head * shares.wide_peak
+    return read / bandwidth, computed / efficiency
+
+
+def _floors(shares: Shares, coefficients: ServingCoefficients, n_sequences: ArrayLike) -> Array:
+    launches = shares.layers * coefficients.layer_floor + coefficients.step_floor
+    return launches + n_sequences * coefficients.sequence_floor
+
+
+def _collectives(shares: Shares, coefficients: ServingCoefficients, n_tokens: ArrayLike) -> Array:
+    latency = shares.latency * coefficients.collective_latency + shares.sends
+    return latency + n_tokens * shares.link / coefficients.link
+
+
+def decode_pass(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    coefficients: ServingCoefficients,
+    *,
+    n_sequences: ArrayLike,
+    context: ArrayLike,
+    tokens_each: ArrayLike = 1.0,
+    shares: Shares | None = None,
+    temperature: Temperature = 0.0,
+) -> PassTime:
+    """Time of one decode step: every sequence of an attention rank gets a token.
+
+    Args:
+        model: the transformer.
+        engine: its spread over chips.
+        cluster: the chips.
+        coefficients: of the stack.
+        n_sequences: sequences on each attention rank [1].
+        context: tokens of each, prompt included [token].
+        tokens_each: tokens of each sequence in the step, more than one where some are guessed [token].
+        shares: of the model on one chip, where the caller has them.
+        temperature: 0 for exact maxima, else their smoothing [1].
+
+    Returns:
+        The step by cause [s].
+    """
+    model, engine, cluster, coefficients = as_arrays((model, engine, cluster, coefficients))
+    shares = shares or engine_shares(model, engine, cluster)
+    tokens = jnp.multiply(n_sequences, tokens_each)
+    read, computed = weight_times(
+        model, engine, cluster, shares, coefficients,
+        n_tokens=tokens, n_logits=tokens, efficiency=coefficients.matmul,
+    )  # fmt: skip
+    cache = n_sequences * cache_per_sequence(model, engine, context, temperature)
+    fetched = cache / (coefficients.cache_bandwidth * cluster.chip.hbm_bandwidth)
+    # Absorbed latent attention multiplies by the cached latent vectors themselves (arXiv 2405.04434, section 2.1.2).
+    width = model.head_dim + model.v_head_dim
+    width = width + is_latent(model) * (2.0 * model.kv_lora_rank + model.rope_head_dim - width)
+    keys = cached_keys(model, context, temperature) * model.n_attention_layers
+    flops = 2.0 * tokens * keys * model.n_heads / engine.tp * width
+    scores = flops * shares.wide_peak / coefficients.matmul
+    return PassTime(
+        weights=smooth_max(read, computed, temperature),
+        attention=smooth_max(fetched, scores, temperature),
+        collectives=_collectives(shares, coefficients, tokens),
+        floors=_floors(shares, coefficients, n_sequences),
+    )
+
+
+def prefill_pass(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    coefficients: ServingCoefficients,
+    *,
+    n_sequences: ArrayLike,
+    input_len: ArrayLike,
+    cached_len: ArrayLike = 0.0,
+    shares: Shares | None = None,
+    temperature: Temperature = 0.0,
+) -> PassTime:
+    """Time of the work on prompts, all in one pass.
+
+    Args:
+        model: the transformer.
+        engine: its spread over chips.
+        cluster: the chips.
+        coefficients: of the stack.
+        n_sequences: prompts on each attention rank [1].
+        input_len: tokens of a prompt that are not cached [token].
+        cached_len: tokens of a prompt before them, whose keys and values are cached [token].
+        shares: of the model on one chip, where the caller has them.
+        temperature: 0 for exact maxima, else their smoothing [1].
+
+    Returns:
+        The pass by cause [s].
+    """
+    model, engine, cluster, coefficients = as_arrays((model, engine, cluster, coefficients))
+    shares = shares or engine_shares(model, engine, cluster)
+    tokens = jnp.multiply(n_sequences, input_len)
+    read, computed = weight_times(
+        model, engine, cluster, shares, coefficients,
+        n_tokens=tokens, n_logits=n_sequences, efficiency=coefficients.prefill_matmul,
+    )  # fmt: skip
+    # A window of w tokens meets w - w^2 / (2 S) keys, the causal whole S / 2.
+    held = cached_keys(model, input_len, temperature)
+    keys = held * (1.0 - 0.5 * held / input_len) + cached_len
+    width = model.head_dim + model.v_head_dim
+    flops = 2.0 * tokens * keys * model.n_attention_layers * model.n_heads / engine.tp * width
+    return PassTime(
+        weights=smooth_max(read, computed, temperature),
+        attention=flops * shares.wide_peak / (FLASH * coefficients.prefill_matmul),
+        collectives=_collectives(shares, coefficients, tokens),
+        floors=_floors(shares, coefficients, 0.0),
+    )

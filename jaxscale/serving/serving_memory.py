@@ -1,0 +1,112 @@
+"""Memory of an engine: weights, cache and buffers on one chip, and the batch that they allow."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._arrays import Number, as_arrays
+from jaxscale._smooth import Temperature, larger
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.serving.engine import Engine
+from jaxscale.serving.kv_cache import cache_per_sequence
+from jaxscale.workload import (
+    Transformer,
+    dense_layer_params,
+    embedding_params,
+    expert_params,
+    moe_layers,
+    router_params,
+)
+
+USABLE = 0.92
+"""Share of the memory that an engine takes: vLLM's gpu_memory_utilization is 0.9 by default, TensorRT-LLM gives the
+cache 0.9 of what weights leave, SGLang's mem_fraction_static lies between 0.85 and 0.95 [1]."""
+
+BUFFERS = 2.5e9
+"""Activations, graphs and communication buffers of one chip (NVIDIA aiconfigurator 0.12, systems/*.yaml, reserves
+3.5 GB, and 0.34 to 0.41 GB for NCCL, on chips of 80 GB and more) [byte]."""
+
+LEAST_BUFFERS = 0.04
+"""Those buffers as a share of a small chip's memory [1]."""
+
+
+class ServingMemory(eqx.Module):
+    """Memory of one chip by purpose [byte].
+
+    Attributes:
+        weights: of the layers and embeddings.
+        cache: keys and values of the sequences in flight.
+        buffers: activations, graphs, communication.
+    """
+
+    weights: Number
+    cache: Number
+    buffers: Number
+
+    @property
+    def total(self) -> Array:
+        """Sum of the parts [byte]."""
+        return self.weights + self.cache + self.buffers
+
+
+def weights_per_chip(model: Transformer, engine: Engine) -> Array:
+    """Weights of a model on one chip of its engine [byte]."""
+    layers = dense_layer_params(model) / engine.tp
+    mixtures = moe_layers(model)
+    experts = mixtures * model.n_experts * expert_params(model) / (engine.tp * engine.attention_dp)
+    wide = 2.0 * (embedding_params(model) + mixtures * router_params(model)) / engine.tp
+    return ((layers + experts) * engine.weight_bytes + wide) / engine.pp
+
+
+def buffers_per_chip(cluster: Cluster) -> Array:
+    """Buffers of an engine on one chip, a fixed size that small chips cut down [byte]."""
+    size = jnp.asarray(cluster.chip.hbm_bytes)
+    return BUFFERS * size / (size + BUFFERS / LEAST_BUFFERS)
+
+
+def serving_memory(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    *,
+    n_sequences: ArrayLike,
+    context: ArrayLike,
+    temperature: Temperature = 0.0,
+) -> ServingMemory:
+    """Memory of one chip.
+
+    Args:
+        model: the transformer.
+        engine: its spread over chips.
+        cluster: the chips.
+        n_sequences: sequences in flight on each attention rank [1].
+        context: tokens of each [token].
+        temperature: 0 for exact minima, else their smoothing [1].
+
+    Returns:
+        The parts [byte].
+    """
+    model, engine, cluster = as_arrays((model, engine, cluster))
+    cache = n_sequences * cache_per_sequence(model, engine, context, temperature) / engine.pp
+    return ServingMemory(weights_per_chip(model, engine), cache, buffers_per_chip(cluster))
+
+
+def max_batch(
+    model: Transformer, engine: Engine, cluster: Cluster, context: ArrayLike, temperature: Temperature = 0.0
+) -> Array:
+    """Sequences of a given context for which an attention rank has memory; may be below one, never below zero [1].
+
+    Args:
+        model: the transformer.
+        engine: its spread over chips.
+        cluster: the chips.
+        context: tokens of a sequence: its length at the end where all start together, the mean over its life where
+            pages fill as sequences grow [token].
+        temperature: 0 for exact minima, else their smoothing [1].
+
+    Returns:
+        The batch [1].
+    """
+    model, engine, cluster = as_arrays((model, engine, cluster))
+    room = USABLE * cluster.chip.hbm_bytes - weights_per_chip(model, engine) - buffers_per_chip(cluster)
+    return larger(room, 0.0) * engine.pp / cache_per_sequence(model, engine, context, temperature)

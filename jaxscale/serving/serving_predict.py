@@ -1,0 +1,210 @@
+"""Predictions for the rows of a serving table: latency, throughput and memory with intervals."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale._arrays import host_arrays
+from jaxscale._compile.jit import array_jit
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs.arrays import bucket_of, padded
+from jaxscale.runs.table import Runs
+from jaxscale.serving.calibrate.serving_coefficients import serving_coefficients
+from jaxscale.serving.calibrate.serving_record import ServingFit, load_serving_fit
+from jaxscale.serving.kv_cache import is_latent
+from jaxscale.serving.serving_memory import serving_memory
+from jaxscale.serving.serving_time import serving_time
+from jaxscale.serving.tables.serving_rows import ServingBatch, ServingRows, describe_serving
+
+ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
+"""Predicted columns that have intervals."""
+
+BLOCK = 16384
+"""Rows that are evaluated together [1]."""
+
+GUESSING = 1.8
+"""Tokens of a step with one token guessed ahead and right in 80 of 100 cases (DeepSeek-V3, arXiv 2412.19437, section
+5.4.3: 85 to 90 %, 1.8 times the tokens per second) [token]."""
+
+
+@dataclass(frozen=True)
+class ServingPrediction:
+    """Predictions for the rows of a table, in its order; nan where a row cannot be answered.
+
+    Attributes:
+        values: of each of `ANSWERS` [s] or [token/s], [answer][row].
+        lo: lower end of the central 90 % interval [answer][row].
+        hi: upper end [answer][row].
+        memory: peak memory of a chip [byte], [row].
+        max_batch: sequences for which all copies have memory [1], [row].
+        notes: why a row has no prediction, or what was assumed [row].
+    """
+
+    values: Mapping[str, np.ndarray]
+    lo: Mapping[str, np.ndarray]
+    hi: Mapping[str, np.ndarray]
+    memory: np.ndarray
+    max_batch: np.ndarray
+    notes: np.ndarray
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Columns that `serving predict --out` adds, by name [row]."""
+        added: dict[str, np.ndarray] = {}
+        for name in ANSWERS:
+            parts = (self.values[name], self.lo[name], self.hi[name])
+            added |= dict(zip((f"predicted_{name}", *interval_columns(name)), parts, strict=True))
+        return {
+            **added,
+            "predicted_memory_gb": self.memory / 1e9,
+            "predicted_max_batch": self.max_batch,
+            "predicted_note": self.notes,
+        }
+
+    def errors(self, runs: Runs) -> dict[str, dict[str, float | int]]:
+        """Error of the predictions where the table has measurements [%], and coverage of the intervals [1]."""
+        result: dict[str, dict[str, float | int]] = {}
+        for name in ANSWERS:
+            measured = runs.numbers(name)
+            scored = np.isfinite(measured) & np.isfinite(self.values[name])
+            if not scored.any():
+                continue
+            ape = 100.0 * np.abs(self.values[name][scored] / measured[scored] - 1.0)
+            inside = (self.lo[name] <= measured) & (measured <= self.hi[name])
+            result[name] = {
+                "n": int(scored.sum()),
+                "median_ape": float(np.median(ape)),
+                "mape": float(ape.mean()),
+                "p90_ape": float(np.quantile(ape, 0.9)),
+                "coverage_90": float(inside[scored].mean()),
+            }
+        return result
+
+
+def interval_columns(name: str) -> tuple[str, str]:
+    """Columns of the ends of the interval of an answer."""
+    return f"predicted_{name}_lo", f"predicted_{name}_hi"
+
+
+@array_jit
+def _evaluate(batch: ServingBatch, logs: Float[Array, "row coefficient"]) -> dict[str, Array]:
+    def one(row: ServingBatch, own: Array) -> dict[str, Array]:
+        model, engine, cluster, load = row.model, row.engine, row.cluster, row.requests
+        times = serving_time(model, engine, cluster, load, serving_coefficients(own))
+        ranks = engine.copies * engine.attention_dp
+        context = load.input_len + load.output_len
+        memory = serving_memory(model, engine, cluster, n_sequences=times.n_sequences / ranks, context=context)
+        values = (times.ttft, times.tpot, times.e2e, times.throughput)
+        return {
+            **dict(zip(ANSWERS, map(jnp.asarray, values), strict=True)),
+            "memory": memory.total,
+            "max_batch": jnp.asarray(times.max_batch),
+            "latent": is_latent(model) * load.continuous,
+        }
+
+    return jax.vmap(one)(batch, logs)
+
+
+def predict_serving(
+    runs: Runs, fit: ServingFit | str | Path = "default", hardware: Hardware | None = None
+) -> ServingPrediction:
+    """Predict every row of a serving table; measured columns are never read.
+
+    Args:
+        runs: the table.
+        fit: a fit, `default`, `prior`, or a file.
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        Predictions in the order of the table.
+
+    Raises:
+        InputError: no such fit.
+    """
+    record = load_serving_fit(fit)
+    rows = describe_serving(runs, hardware)
+    if rows.batch is None:
+        empty = {name: np.full(len(runs), np.nan) for name in ANSWERS}
+        return ServingPrediction(empty, empty, empty, empty["ttft_s"], empty["ttft_s"], rows.notes)
+    answers = _answers(rows.batch, record.logs(rows.levels))
+    is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (answers["latent"] > 0.5)
+    lo, hi = _intervals(answers, rows, record, is_open)
+    notes = rows.notes.copy()
+    remarks = _remarks(rows, record, is_open)
+    notes[rows.index] = ["; ".join(filter(None, both)) for both in zip(notes[rows.index], remarks, strict=True)]
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        column = np.full(len(runs), np.nan)
+        column[rows.index] = values
+        return column
+
+    return ServingPrediction(
+        *({name: spread(part[name]) for name in ANSWERS} for part in (answers, lo, hi)),
+        memory=spread(answers["memory"]),
+        max_batch=spread(np.floor(answers["max_batch"] + 1e-6)),
+        notes=notes,
+    )
+
+
+def _answers(batch: ServingBatch, logs: np.ndarray) -> dict[str, np.ndarray]:
+    """Values of `_evaluate` on the host, block by block [row]."""
+    size = min(bucket_of(len(batch)), BLOCK)
+    blocks = []
+    for start in range(0, len(batch), size):
+        rows = slice(start, start + size)
+        part = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], batch)
+        own = host_arrays((part, logs[rows]))
+        blocks.append(_evaluate(*padded(own, len(logs[rows]), size)))
+    return {name: np.concatenate([np.asarray(block[name]) for block in blocks])[: len(batch)] for name in blocks[0]}
+
+
+def novelties(rows: ServingRows, fit: ServingFit) -> list[tuple[str, ...]]:
+    """What is new of each row to a fit, see `serving_widths.NOVELTIES` [row]."""
+    levels = rows.levels
+    news = []
+    for place in range(len(rows.index)):
+        new = [kind for kind in ("framework", "chip") if not fit.has_seen(kind, levels[kind][place])]
+        if not new and not fit.has_seen("stack", levels["stack"][place]):
+            new = ["stack"]
+        if not fit.has_seen("model", levels["model"][place]):
+            new.append("model")
+        news.append(tuple(new) or ("seen",))
+    return news
+
+
+def _intervals(
+    answers: Mapping[str, np.ndarray], rows: ServingRows, fit: ServingFit, is_open: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Ends of the intervals: the widest that anything new of a row brings [answer][row]."""
+    table, levels = fit.intervals, rows.levels
+    density = [kind.split()[-1] for kind in levels["kind"]]
+    keys = list(zip(levels["serving"], density, levels["stack"], novelties(rows, fit), strict=True))
+    known: dict[Any, tuple[float, float]] = {}
+    lo, hi = {}, {}
+    for name in ANSWERS:
+        for key in set(keys) - {key[1:] for key in known if key[0] == name}:
+            ends = [table.interval(name, *key[:3], novelty) for novelty in key[3]]
+            known[(name, *key)] = (min(0.0, *(end[0] for end in ends)), max(0.0, *(end[1] for end in ends)))
+        ends = np.asarray([known[(name, *key)] for key in keys])
+        # Where a table does not say whether tokens are guessed ahead, both may be: steps then yield more.
+        low = np.where(is_open & (name in ("tpot_s", "e2e_latency_s")), np.log(GUESSING), 0.0)
+        high = np.where(is_open & (name == "output_tokens_per_s_total"), np.log(GUESSING), 0.0)
+        lo[name] = answers[name] * np.exp(np.minimum(ends[:, 0], -low))
+        hi[name] = answers[name] * np.exp(np.maximum(ends[:, 1], high))
+    return lo, hi
+
+
+def _remarks(rows: ServingRows, fit: ServingFit, is_open: np.ndarray) -> list[str]:
+    """What the fit has not seen of each row, and what its table leaves open [row]."""
+    told = []
+    for place, new in enumerate(novelties(rows, fit)):
+        names = [f"{kind} {rows.levels[kind][place] or 'not named'}" for kind in new if kind != "seen"]
+        unseen = f"not seen by the fit: {', '.join(names)}" if names else ""
+        guess = "multi-token prediction not stated: the interval covers both" if is_open[place] else ""
+        told.append("; ".join(filter(None, (unseen, guess))))
+    return told

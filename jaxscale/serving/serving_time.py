@@ -1,0 +1,165 @@
+r"""Latency and throughput of engines under load: static batches, continuous batching, maximum load, disaggregation.
+
+A static batch of b: $T = T_{prefill}(b, S_{in}) + \sum_{i=1}^{S_{out}-1} T_{dec}(b, S_{in} + i)$, which is
+$T_{prefill} + (S_{out} - 1) T_{dec}(b, S_{in} + S_{out} / 2)$ as long as $T_{dec}$ is affine in the context.
+
+Continuous batching in steady state: every step carries the prompts that arrive, $b / S_{out}$ of them,
+$T_{step} = T_{dec} + (b / S_{out}) T_{prompt}$, and Little's law closes: $c = X (TTFT + (S_{out} - 1) TPOT)$.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxscale._arrays import Number, as_arrays
+from jaxscale._smooth import Temperature, larger, smooth_max, smooth_min
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
+from jaxscale.serving.engine import Engine, Requests
+from jaxscale.serving.forward_pass import PassTime, decode_pass, engine_shares, prefill_pass
+from jaxscale.serving.kv_cache import cache_per_sequence
+from jaxscale.serving.serving_memory import max_batch
+from jaxscale.workload import Transformer
+
+TAIL = 0.5
+"""Part of a request's latency by which a queue of requests takes longer to empty than in steady state: at the end the
+batch runs dry [1]."""
+
+LEAST_BATCH = 1.0
+"""Sequences of a rank at least: one copy answers while others stand idle [1]."""
+
+NO_LIMIT = 1e6
+"""Sequences of a rank where there is memory for none: the time is then that of chips with more memory [1]."""
+
+
+class ServingTime(eqx.Module):
+    """Times and rates of requests.
+
+    Attributes:
+        ttft: time to the first token, waiting included [s].
+        tpot: time per token after the first [s].
+        throughput: answer tokens of all copies [token/s].
+        n_sequences: sequences in flight in all copies [1].
+        max_batch: sequences for which all copies have memory [1].
+        waiting: time for which a request waits for a place [s].
+        decode: terms of a decode step [s].
+        prefill: terms of the work on prompts [s].
+        output_len: answer of a request [token].
+    """
+
+    ttft: Number
+    tpot: Number
+    throughput: Number
+    n_sequences: Number
+    max_batch: Number
+    waiting: Number
+    decode: PassTime
+    prefill: PassTime
+    output_len: Number
+
+    @property
+    def e2e(self) -> Array:
+        """Time of a request from its arrival to its last token: TTFT + (S_out - 1) TPOT [s]."""
+        return self.ttft + (self.output_len - 1.0) * self.tpot
+
+
+def tokens_yielded(requests: Requests) -> Array:
+    """Tokens that a step yields: (1 - p^(g + 1)) / (1 - p) for g guessed tokens, right with probability p [token].
+
+    Source: Leviathan et al., arXiv 2211.17192, equation 1.
+    """
+    p = jnp.minimum(requests.acceptance, 1.0 - 1e-4)
+    return -jnp.expm1((requests.draft_tokens + 1.0) * jnp.log(p)) / (1.0 - p)
+
+
+def serving_time(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    requests: Requests,
+    coefficients: ServingCoefficients,
+    temperature: Temperature = 0.0,
+) -> ServingTime:
+    """Latency and throughput of requests on engines.
+
+    Args:
+        model: the transformer.
+        engine: copies of the model and how each is spread over chips.
+        cluster: the chips and their network.
+        requests: load, lengths and kind of serving.
+        coefficients: of the stack.
+        temperature: 0 for exact maxima and minima, else their smoothing [1].
+
+    Returns:
+        Times and rates.
+    """
+    model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
+    shares = engine_shares(model, engine, cluster)
+    ranks = engine.copies * engine.attention_dp
+    end = r.input_len + r.output_len
+    middle = r.input_len + 0.5 * r.output_len
+    # Pages fill as sequences grow; a static batch reaches its full length all at once.
+    room = max_batch(model, engine, cluster, end + r.continuous * (middle - end), temperature)
+    room = room + (1.0 - jnp.clip(room, 0.0, 1.0)) * NO_LIMIT
+    wanted = _wanted(r, ranks, room, coefficients, temperature)
+    batch = smooth_min(wanted, room, temperature)
+    # Continuous batching keeps a batch in every stage of the pipeline; a static batch passes through stage by stage.
+    stages = 1.0 + r.continuous * (engine.pp - 1.0)
+    in_step = batch / stages
+    decode = decode_pass(
+        model, engine, cluster, coefficients,
+        n_sequences=in_step, context=middle, tokens_each=1.0 + r.draft_tokens, shares=shares, temperature=temperature,
+    )  # fmt: skip
+    fresh = r.input_len * (1.0 - r.prefix_hit)
+    prompts = batch + r.continuous * (1.0 - batch)
+    prefill = prefill_pass(
+        model, engine, cluster, coefficients,
+        n_sequences=prompts, input_len=fresh, cached_len=r.input_len - fresh, shares=shares, temperature=temperature,
+    )  # fmt: skip
+    guessed = tokens_yielded(r)
+    # Prompts join the step of the running batch, whose launches are paid for.
+    joined = r.continuous * (1.0 - r.disaggregated) * in_step * guessed / r.output_len
+    shared_work = prefill.total - prefill.floors
+    pace = coefficients.pace
+    step = pace * (decode.total + joined * shared_work)
+    tpot = step / guessed
+    busy = joined * shared_work / (decode.total + joined * shared_work)
+    moved = (
+        r.disaggregated
+        * cache_per_sequence(model, engine, r.input_len)
+        / jnp.asarray(cluster.network.bandwidth)[..., 1]
+    )
+    queue = coefficients.queue * in_step + 0.5 * busy / larger(1.0 - busy, 0.05)
+    own = prefill.total * (1.0 + r.continuous * queue) + r.continuous * decode.total
+    first = pace * (own + moved) + coefficients.first_token
+    latency = first + (r.output_len - 1.0) * tpot
+    # Little's law: requests per second of one rank.
+    steady = batch / latency
+    queued = larger(wanted - batch, 0.0) + r.continuous * coefficients.waiting / engine.attention_dp
+    waiting = queued / steady * (1.0 - r.at_limit)
+    total = r.output_len * steady * ranks
+    emptying = r.n_requests / (r.n_requests + TAIL * batch * ranks + 1e-9)
+    finite = 1.0 + r.at_limit * jnp.clip(r.n_requests, 0.0, 1.0) * (emptying - 1.0)
+    static = wanted / (latency + waiting) * r.output_len * ranks
+    throughput = r.continuous * total * finite + (1.0 - r.continuous) * static
+    return ServingTime(
+        ttft=first + waiting,
+        tpot=tpot,
+        throughput=throughput,
+        n_sequences=batch * ranks,
+        max_batch=room * ranks,
+        waiting=waiting,
+        decode=decode,
+        prefill=prefill,
+        output_len=r.output_len,
+    )
+
+
+def _wanted(
+    r: Requests, ranks: Number, room: Array, coefficients: ServingCoefficients, temperature: Temperature
+) -> Array:
+    """Sequences of one rank that the client asks for, or that the scheduler admits where it asks for all [1]."""
+    asked = smooth_max(r.concurrency / ranks, LEAST_BATCH, temperature)
+    most = smooth_min(coefficients.batch_limit, room, temperature)
+    queued = r.n_requests / ranks + (1.0 - jnp.clip(r.n_requests, 0.0, 1.0)) * most
+    return asked + r.at_limit * (smooth_min(most, queued, temperature) - asked)

@@ -1,0 +1,1 @@
+"""Serving tables: columns, reading, rows as arrays."""

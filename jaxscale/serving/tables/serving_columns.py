@@ -1,0 +1,90 @@
+"""The columns of a serving table: what each holds, what is valid and what an empty cell means."""
+
+from jaxscale.runs.schema import MAX_BATCH, Column
+from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
+
+MAX_LENGTH = 1e8
+"""Tokens of a request at most: a longer one is a slip [token]."""
+
+SERVING_KINDS = {
+    "static": "one batch, all start together",
+    "online": "a client keeps requests in flight",
+    "offline_max": "all requests wait; the engine picks the batch",
+    "disagg": "prompts on engines of their own",
+}
+"""Kinds of serving by the word of a table."""
+
+
+def _size(name: str, meaning: str, default: str = "", maximum: float = 1e8, minimum: int = 1) -> Column:
+    required = not default
+    return Column(
+        name, "integer", meaning, "1", default or "the row is incomplete", required, minimum=minimum, maximum=maximum
+    )
+
+
+def _length(name: str, meaning: str) -> Column:
+    return Column(name, "number", meaning, "token", "the row is incomplete", True, maximum=MAX_LENGTH)
+
+
+def _time(name: str, meaning: str) -> Column:
+    return Column(name, "number", meaning, "s", "not measured", maximum=1e7)
+
+
+SERVING_COLUMNS = (
+    Column("source", "text", "where the row comes from; one name per table"),
+    Column("source_row", "text", "place in the source"),
+    Column("model", "text", "name of the model; a catalogue name fills the shape columns"),
+    Column("framework", "name", "serving framework"),
+    Column("release", "text", "release of the framework"),
+    Column("gpu", "text", "catalogue id of the chip", "", "the row is incomplete", True),
+    _size("n_gpus", "chips of all copies", "tp pp dp"),
+    _size("tp", "tensor-parallel degree", "n_gpus / (pp dp)"),
+    _size("pp", "pipeline stages", "1"),
+    _size("ep", "expert-parallel degree", "tp dp"),
+    _size("dp", "attention data parallelism of a mixture of experts, else copies", "1"),
+    Column("precision", "name", f"format of the weights: {', '.join(WEIGHT_FORMATS)}", default="bf16"),
+    Column("kv_precision", "name", f"format of the cache: {', '.join(CACHE_FORMATS)}", default="fp8 below 16 bits"),
+    Column("serving", "name", f"kind of serving: {', '.join(SERVING_KINDS)}", default="online, static with a batch"),
+    _size("batch_size", "sequences in flight", "the concurrency", MAX_BATCH),
+    _size("concurrency", "requests that the client keeps in flight", "as many as the engine takes", MAX_BATCH),
+    _length("input_len", "prompt of a request"),
+    _length("output_len", "answer of a request"),
+    _size("n_requests", "requests of the benchmark", "a stream without end", MAX_BATCH),
+    Column("prefix_hit", "number", "share of prompt tokens that are cached", "1", "0", maximum=1.0),
+    _size("draft_tokens", "tokens guessed ahead in each step", "not recorded", 1e3, minimum=0),
+    Column("acceptance", "number", "probability that a guessed token is right", "1", "0.7", maximum=1.0),
+    _time("ttft_s", "time to the first token"),
+    _time("tpot_s", "time per token after the first"),
+    _time("e2e_latency_s", "time from arrival to the last token"),
+    Column(
+        "output_tokens_per_s_total", "number", "answer tokens of all copies", "token/s", "not measured", maximum=1e10
+    ),
+    Column(
+        "total_tokens_per_s",
+        "number",
+        "prompt and answer tokens of all copies",
+        "token/s",
+        "not measured",
+        maximum=1e11,
+    ),
+    Column("peak_mem_gb", "number", "peak memory of a chip", "1e9 byte", "not measured", maximum=1e6),
+    Column("status", "name", "ok, oom, suspect (not fitted) or incomplete", default="ok"),
+    Column("notes", "text", "remarks"),
+    _size("n_layers", "depth", "from the catalogue model", 1e5),
+    _size("d_model", "width", "from the catalogue model", 1e7),
+    _size("n_heads", "query heads", "from the catalogue model", 1e6),
+    _size("n_kv_heads", "key/value heads", "from the catalogue model, else n_heads", 1e6),
+    _size("head_dim", "width of a head", "from the catalogue model, else d_model / n_heads", 1e6),
+    _size("d_ff", "width of the dense MLP, 0 for none", "from the catalogue model, else 4 d_model", minimum=0),
+    _size("vocab_size", "vocabulary", "from the catalogue model, else 51200"),
+    _size("n_experts", "experts of a mixture layer", "from the catalogue model, else 1", 1e6),
+    _size("moe_top_k", "experts of a token", "from the catalogue model, else 1", 1e6),
+    _size("d_ff_expert", "width of an expert", "from the catalogue model, else d_ff"),
+    Column("attention", "name", "kind of attention", default="from the catalogue model, else gqa"),
+)
+"""Columns of a serving table, in the order of the shipped ones."""
+
+SERVING_BY_NAME = {column.name: column for column in SERVING_COLUMNS}
+SERVING_REQUIRED = ("gpu", "input_len", "output_len")
+# A name of the catalogue, or these three, describe a model.
+SERVING_SHAPE = ("n_layers", "d_model", "n_heads")

@@ -1,0 +1,63 @@
+"""`jaxscale serving`: predictions beside all input columns, fits, refusals."""
+
+import csv
+
+import pytest
+
+from jaxscale import data_path
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Some rows of a shipped table."""
+    lines = (data_path("serving") / "nvidia_fastertransformer.csv").read_text(encoding="utf-8").splitlines()
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(lines[:1] + lines[200:230]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_predict_adds_its_columns(run, table, tmp_path):
+    out = tmp_path / "out.csv"
+    done = run("serving", "predict", table, "--out", out)
+    assert done.code == 0 and "30 of 30 rows predicted" in done.out
+    with out.open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    header = table.read_text(encoding="utf-8").splitlines()[0].split(",")
+    assert list(rows[0])[: len(header)] == header
+    for name in ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total"):
+        for row in rows:
+            low, value, high = (float(row[f"predicted_{name}{end}"]) for end in ("_lo", "", "_hi"))
+            assert 0 < low <= value <= high
+    assert all(float(row["predicted_memory_gb"]) > 1 and float(row["predicted_max_batch"]) >= 1 for row in rows)
+    assert "predicted_note" in rows[0]
+
+
+def test_measured_columns_are_not_read(run, table, tmp_path):
+    before = run("serving", "predict", table, "--json").json["predictions"]
+    text = table.read_text(encoding="utf-8").splitlines()
+    names = text[0].split(",")
+    with table.open(encoding="utf-8") as stream:
+        rows = [{**row, "e2e_latency_s": "123", "output_tokens_per_s_total": ""} for row in csv.DictReader(stream)]
+    with table.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, fieldnames=names)
+        writer.writeheader()
+        writer.writerows(rows)
+    assert run("serving", "predict", table, "--json").json["predictions"] == before
+
+
+def test_fit_writes_a_fit_that_predict_reads(run, table, tmp_path):
+    fit = tmp_path / "mine.toml"
+    done = run("serving", "fit", table, "--out", fit, "--json")
+    assert done.code == 0
+    after = done.json["errors_in_sample"]["e2e_latency_s"]["median_ape"]
+    assert after <= done.json["errors_before"]["e2e_latency_s"]["median_ape"] + 0.5
+    again = run("serving", "predict", table, "--fit", fit, "--json").json
+    assert again["errors"]["e2e_latency_s"]["median_ape"] == pytest.approx(after, rel=1e-3)
+
+
+def test_bad_input_is_one_line(run, table, tmp_path):
+    done = run("serving", "predict", tmp_path / "absent.csv")
+    assert done.code == 2 and done.err.count("\n") == 1 and "absent.csv" in done.err
+    assert run("serving", "fit", table, "--out", tmp_path / "fit.txt").code == 2
+    assert run("serving", "predict", table, "--fit", "potato").code == 2
+    assert run("serving", "predict", table, "--out", table).code == 2

@@ -1,0 +1,133 @@
+"""Serving tables: every kind of malformed one gets one clear line; empty cells take what the documentation says."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from jaxscale import InputError, serving
+from jaxscale.serving.tables.serving_rows import describe_serving
+from jaxscale.serving.tables.serving_table import SERVING_BY_NAME
+
+GOOD = {
+    "model": "llama3-8b", "framework": "vllm", "gpu": "h100-80gb", "n_gpus": "4", "tp": "4", "precision": "fp8",
+    "serving": "online", "concurrency": "16", "input_len": "1024", "output_len": "128", "n_heads": "", "n_kv_heads": "",
+    "n_layers": "", "d_model": "", "n_experts": "", "moe_top_k": "", "draft_tokens": "",
+}  # fmt: skip
+
+
+def write(path, *changes, without=()):
+    """A table whose rows are the good one with changes."""
+    rows = [{name: cell for name, cell in {**GOOD, **change}.items() if name not in without} for change in changes]
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+BAD = [
+    ({"tp": "abc"}, "column 'tp' = 'abc': not a number; expected a whole number >= 1"),
+    ({"tp": "2.5"}, "column 'tp' = '2.5': not a whole number"),
+    ({"input_len": "-5"}, "column 'input_len' = '-5': negative; expected a number > 0"),
+    ({"output_len": "0"}, "column 'output_len' = '0': zero"),
+    ({"concurrency": "inf"}, "column 'concurrency' = 'inf': infinite"),
+    ({"output_len": "nan"}, "column 'output_len' = 'nan': not a number (NaN)"),
+    ({"n_gpus": "1e9"}, "column 'n_gpus' = '1e9': too large"),
+    ({"gpu": "potato"}, "column 'gpu' = 'potato': not in the hardware catalogue"),
+    ({"precision": "int3"}, "column 'precision' = 'int3': not known; expected one of fp32, bf16"),
+    ({"serving": "batch"}, "column 'serving' = 'batch': not known; expected one of static, online"),
+    ({"n_gpus": "2"}, "column 'n_gpus' = '2': fewer than tp*pp = 4*1; expected at least 4"),
+    ({"n_heads": "32", "n_kv_heads": "5"}, "column 'n_kv_heads' = '5': does not divide n_heads"),
+    ({"n_experts": "4", "moe_top_k": "8"}, "column 'moe_top_k' = '8': more than n_experts; expected at most 4"),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), BAD, ids=lambda value: str(value)[:40])
+def test_one_bad_cell_is_one_line(tmp_path, change, expected):
+    path = write(tmp_path / "t.csv", change)
+    with pytest.raises(InputError) as caught:
+        serving.read_serving(path)
+    assert str(caught.value).startswith(f"{path}:2: ") and expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_rows_are_dropped_where_asked(tmp_path):
+    runs = serving.read_serving(write(tmp_path / "t.csv", {}, {"tp": "abc"}, {}), skip_bad=True)
+    assert len(runs) == 2 and runs.n_skipped == 1 and ":3: " in runs.problems[0]
+
+
+@pytest.mark.parametrize("name", ["gpu", "input_len", "output_len"])
+def test_a_missing_column_is_named(tmp_path, name):
+    with pytest.raises(InputError, match=f"missing column '{name}'"):
+        serving.read_serving(write(tmp_path / "t.csv", {}, without=[name]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "empty file"),
+        ("model,gpu,input_len,output_len\n", "no data rows"),
+        ("model;gpu;input_len\na;b;1\n", "separated by semicolons"),
+        ("model,gpu,gpu,input_len,output_len\na,b,c,1,1\n", "'gpu' appears twice"),
+        ("model,gpu,input_len,output_len\nllama3-8b,h100-80gb,1\n", "3 cells; expected 4"),
+        ("model,gpu,input_len,output_len\ngpt-9,h100-80gb,1,1\n", "unknown model and no shape"),
+        ('model,gpu,input_len,output_len\n"llama3-8b,h100-80gb,1,1\n', "not valid CSV"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path, text, expected):
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=expected):
+        serving.read_serving(path)
+
+
+def test_incomplete_rows_are_kept_with_a_note(tmp_path):
+    runs = serving.read_serving(write(tmp_path / "t.csv", {"model": "my-own"}, {}, {"input_len": ""}))
+    found = serving.predict_serving(runs)
+    assert np.isfinite(found.values["tpot_s"]).tolist() == [False, True, False]
+    assert "lacks a model in the catalogue" in found.notes[0] and "lacks input_len" in found.notes[2]
+
+
+def test_empty_cells_take_their_defaults(tmp_path):
+    path = write(
+        tmp_path / "t.csv",
+        {"tp": "", "precision": ""},
+        {"serving": "", "concurrency": ""},
+        {"model": "meta-llama/Llama3-8B"},
+    )
+    rows = describe_serving(serving.read_serving(path))
+    assert rows.batch is not None
+    assert rows.batch.engine.tp.tolist() == [4.0, 4.0, 4.0]
+    assert rows.batch.engine.weight_bytes.tolist() == [2.0, 1.0, 1.0]
+    assert rows.batch.requests.at_limit.tolist() == [0.0, 1.0, 0.0]
+    assert "16-bit weights" in rows.notes[0] and "all chips in tensor parallelism" in rows.notes[0]
+    assert rows.levels["serving"][1] == "offline_max"
+
+
+def test_the_shape_of_a_row_counts_before_its_name(tmp_path):
+    shape = {"n_layers": "16", "d_model": "4096", "n_heads": "32"}
+    rows = describe_serving(serving.read_serving(write(tmp_path / "t.csv", shape, {})))
+    assert rows.batch is not None
+    assert rows.batch.model.n_layers.tolist() == [16.0, 32.0]
+    assert "differs from that of its name" in rows.notes[0] and not rows.notes[1]
+
+
+def test_models_that_may_guess_ahead_get_an_interval_for_both(tmp_path):
+    deepseek = {"model": "deepseek-v3", "gpu": "h200-141gb", "n_gpus": "8", "tp": "8"}
+    guessing = {**deepseek, "draft_tokens": "1"}
+    path = write(tmp_path / "t.csv", deepseek, {**deepseek, "draft_tokens": "0"}, guessing)
+    found = serving.predict_serving(serving.read_serving(path))
+    value, lo, hi = (part["tpot_s"] for part in (found.values, found.lo, found.hi))
+    assert value[2] < value[1]
+    assert lo[0] <= value[2] and hi[0] >= value[1] and lo[0] <= value[1] / 1.8
+    assert "interval covers both" in found.notes[0] and "both" not in found.notes[1]
+    assert lo[1] >= lo[0]
+
+
+def test_every_column_of_the_shipped_tables_is_described():
+    from jaxscale import data_path
+
+    for path in sorted(data_path("serving").glob("*.csv")):
+        header = path.read_text(encoding="utf-8").splitlines()[0].split(",")
+        assert set(header) <= set(SERVING_BY_NAME), path.name

@@ -1,0 +1,176 @@
+"""Physics of serving: Little's law, sums of steps, scalings, cache, experts, memory and limits."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from serving_cases import DENSE, H100, LARGE, LATENT, USUAL, WINDOWS, times
+
+import jaxscale as js
+from jaxscale import serving
+from jaxscale.serving.forward_pass import experts_touched
+from jaxscale.serving.kv_cache import cached_width
+from jaxscale.workload import n_params
+
+MODELS = {"dense": DENSE, "latent": LATENT, "windows": WINDOWS, "hybrid": js.model("nemotron-h-56b")}
+ONLINE = serving.Requests(concurrency=32, input_len=1000, output_len=500)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_littles_law_closes(name):
+    found = times(MODELS[name], serving.Engine(tp=8, copies=2, precision="fp8"), ONLINE)
+    rate = found.throughput / ONLINE.output_len
+    latency = found.ttft - found.waiting + (ONLINE.output_len - 1) * found.tpot
+    assert float(rate * latency) == pytest.approx(float(found.n_sequences), rel=1e-6)
+    assert float(found.n_sequences) == pytest.approx(32, rel=1e-6)
+    assert float(found.e2e) == pytest.approx(float(found.ttft + 499 * found.tpot), rel=1e-6)
+
+
+def test_a_static_batch_is_the_sum_of_its_steps():
+    engine, n_out = serving.Engine(tp=2), 64.0
+    load = serving.Requests(concurrency=4, input_len=512, output_len=n_out, continuous=0)
+    found = times(DENSE, engine, load)
+
+    def step(context):
+        return serving.decode_pass(DENSE, engine, H100, USUAL, n_sequences=4.0, context=context).total
+
+    explicit = float(jax.vmap(step)(512.0 + jnp.arange(1.0, n_out)).sum())
+    first = serving.prefill_pass(DENSE, engine, H100, USUAL, n_sequences=4.0, input_len=512.0).total
+    assert float(found.e2e) == pytest.approx(float(first) + explicit + USUAL.first_token, rel=1e-6)
+    # With windows the step is not affine in the context, and the middle is only near the mean.
+    short = jax.vmap(lambda s: serving.decode_pass(WINDOWS, engine, H100, USUAL, n_sequences=4.0, context=s).attention)
+    contexts = jnp.arange(1.0, 300.0)
+    assert float(short(contexts).mean()) != pytest.approx(float(short(jnp.asarray([150.0]))[0]), rel=1e-3)
+
+
+def scaled(cluster, coefficients, factor):
+    """Every rate times a factor, every fixed time divided by it."""
+    chip = eqx.tree_at(
+        lambda c: (c.peak_flops, c.hbm_bandwidth),
+        cluster.chip,
+        (cluster.chip.peak_flops * factor, cluster.chip.hbm_bandwidth * factor),
+    )
+    network = eqx.tree_at(lambda n: n.bandwidth, cluster.network, cluster.network.bandwidth * factor)
+    fixed = ("layer_floor", "step_floor", "sequence_floor", "collective_latency", "first_token")
+    moved = [getattr(coefficients, name) / factor for name in fixed]
+    changed = eqx.tree_at(lambda c: [getattr(c, name) for name in fixed], coefficients, moved)
+    return eqx.tree_at(lambda c: (c.chip, c.network), cluster, (chip, network)), changed
+
+
+@pytest.mark.parametrize("name", ["dense", "latent"])
+@pytest.mark.parametrize("continuous", [0.0, 1.0])
+def test_all_times_scale_with_all_rates(name, continuous):
+    load = eqx.tree_at(lambda r: r.continuous, ONLINE, continuous)
+    engine = serving.Engine(tp=4, attention_dp=2 if name == "latent" else 1)
+    cluster, coefficients = scaled(H100, USUAL, 3.0)
+    before, after = times(MODELS[name], engine, load), times(MODELS[name], engine, load, cluster, coefficients)
+    for field in ("ttft", "tpot", "e2e"):
+        assert float(getattr(before, field)) == pytest.approx(3.0 * float(getattr(after, field)), rel=1e-6)
+    only_rates = times(MODELS[name], engine, load, cluster, USUAL)
+    assert float(before.tpot) != pytest.approx(3.0 * float(only_rates.tpot), rel=1e-3)
+
+
+def test_caches_have_their_published_sizes():
+    """DeepSeek-V3 caches 70 kB per token in 16 bits, Llama 3 70B 328 kB: 61 (512 + 64) 2 and 80 2 8 128 2 byte."""
+    engine = serving.Engine()
+    per_token = [float(serving.cache_per_sequence(model, engine, 1.0)) for model in (LATENT, LARGE)]
+    assert per_token == pytest.approx([61 * 576 * 2, 80 * 2 * 8 * 128 * 2])
+    assert float(cached_width(LATENT)) == 576
+
+
+def test_tensor_parallelism_splits_the_cache_up_to_the_key_value_heads():
+    sizes = [float(serving.cache_per_sequence(LARGE, serving.Engine(tp=tp), 1000.0)) for tp in (1, 4, 8, 16)]
+    assert sizes[0] / np.asarray(sizes) == pytest.approx([1, 4, 8, 8])
+    latent = [float(serving.cache_per_sequence(LATENT, serving.Engine(tp=tp), 1000.0)) for tp in (1, 8)]
+    assert latent[0] == pytest.approx(latent[1])
+
+
+def test_windows_hold_no_more_than_a_window():
+    engine = serving.Engine()
+    short, long = (float(serving.cache_per_sequence(WINDOWS, engine, s)) for s in (128.0, 12800.0))
+    # Half of the layers grow a hundredfold, half stay.
+    assert long / short == pytest.approx(50.5)
+
+
+def test_experts_touched_by_few_and_many_tokens():
+    assert float(experts_touched(LATENT, 1.0)) == pytest.approx(8.0)
+    assert float(experts_touched(LATENT, 1e5)) == pytest.approx(256.0)
+    assert float(experts_touched(LATENT, 32.0)) == pytest.approx(256 * (1 - (1 - 8 / 256) ** 32))
+    assert float(experts_touched(DENSE, 7.0)) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_weights_weigh_what_the_model_has():
+    memory = serving.serving_memory(DENSE, serving.Engine(), H100, n_sequences=0.0, context=1000.0)
+    assert float(memory.weights) == pytest.approx(2.0 * float(n_params(DENSE)), rel=1e-3)
+    split = serving.serving_memory(DENSE, serving.Engine(tp=2, pp=2), H100, n_sequences=0.0, context=1000.0)
+    assert float(split.weights) == pytest.approx(float(memory.weights) / 4)
+
+
+def test_the_largest_batch_fills_the_memory_and_no_more():
+    engine = serving.Engine(tp=2)
+    batch = float(serving.max_batch(LARGE, serving.Engine(tp=8), H100, 4096.0))
+    assert batch > 100
+    most = float(serving.max_batch(DENSE, engine, H100, 2048.0))
+    memory = serving.serving_memory(DENSE, engine, H100, n_sequences=most, context=2048.0)
+    assert float(memory.total) == pytest.approx(0.92 * H100.chip.hbm_bytes, rel=1e-6)
+
+
+def test_more_requests_than_fit_wait():
+    engine = serving.Engine(tp=1, precision="bf16")
+    room = times(DENSE, engine, serving.Requests(concurrency=1, input_len=8000, output_len=500)).max_batch
+    over, full = (
+        times(DENSE, engine, serving.Requests(concurrency=factor * room, input_len=8000, output_len=500))
+        for factor in (2.0, 1.0)
+    )
+    # Twice the requests wait as long again, at the same time per token.
+    assert float(over.tpot) == pytest.approx(float(full.tpot), rel=1e-6)
+    served = full.ttft - full.waiting + 499 * full.tpot
+    assert float(over.waiting - full.waiting) == pytest.approx(float(served), rel=1e-3)
+
+
+def test_guessing_without_luck_costs_and_with_luck_pays():
+    def tpot(draft, acceptance):
+        load = eqx.tree_at(lambda r: (r.draft_tokens, r.acceptance), ONLINE, (float(draft), float(acceptance)))
+        return float(times(LARGE, serving.Engine(tp=8), load).tpot)
+
+    assert tpot(1, 0.0) > tpot(0, 0.7)
+    assert tpot(1, 0.9) < 0.65 * tpot(0, 0.7)
+
+
+def test_cached_prompts_are_not_worked_off_again():
+    def ttft(hit):
+        load = serving.Requests(concurrency=1, input_len=8000, output_len=10, prefix_hit=hit)
+        return float(times(LARGE, serving.Engine(tp=8), load).ttft)
+
+    assert ttft(0.9) < 0.5 * ttft(0.0)
+
+
+def test_pipelines_lower_no_latency_but_raise_throughput():
+    load = serving.Requests(concurrency=128, input_len=500, output_len=500)
+    one, four = (times(LARGE, serving.Engine(tp=2, pp=pp, precision="fp8"), load) for pp in (1, 4))
+    assert float(four.throughput) > 1.3 * float(one.throughput)
+    single = serving.Requests(concurrency=1, input_len=500, output_len=500, continuous=0)
+    one, four = (times(LARGE, serving.Engine(tp=2, pp=pp, precision="fp8"), single) for pp in (1, 4))
+    assert float(four.tpot) >= float(one.tpot)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.1])
+def test_gradients_agree_with_differences(temperature):
+    def log_tpot(logs):
+        batch, bandwidth, width, heads = jnp.exp(logs)
+        model = js.Transformer(
+            32, width, 32, n_kv_heads=heads, head_dim=128, d_ff=14336, gated_mlp=1, vocab_size=128256
+        )
+        chip = eqx.tree_at(lambda c: c.hbm_bandwidth, H100.chip, bandwidth)
+        cluster = eqx.tree_at(lambda c: c.chip, H100, chip)
+        load = serving.Requests(concurrency=batch, input_len=1000.0, output_len=500.0)
+        found = serving.serving_time(model, serving.Engine(tp=2), cluster, load, USUAL, temperature)
+        return jnp.log(found.tpot) + jnp.log(found.ttft)
+
+    point = jnp.log(jnp.asarray([20.0, 3.35e12, 4096.0, 8.0]))
+    gradient = jax.jit(jax.grad(log_tpot))(point)
+    function = jax.jit(log_tpot)
+    differences = [(function(point.at[i].add(1e-5)) - function(point.at[i].add(-1e-5))) / 2e-5 for i in range(4)]
+    assert np.asarray(gradient) == pytest.approx(np.asarray(differences), rel=1e-4, abs=1e-7)
+    assert np.all(np.asarray(gradient) != 0.0)
