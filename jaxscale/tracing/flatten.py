@@ -10,7 +10,7 @@ from jax.extend import core
 from jaxscale.errors import InputError
 from jaxscale.tracing.axis_rules import output_axes
 from jaxscale.tracing.dimension_classes import Axis, make_equal
-from jaxscale.tracing.primitives import CALLS, KINDS, REMATERIALISED
+from jaxscale.tracing.primitives import BARRIER, CALLS, KINDS, REMATERIALISED
 from jaxscale.tracing.program import FlatProgram, Loop, Operation, Phase, Value, Work, loops_of
 from jaxscale.tracing.work_rules import COLLECTIVES, RULES
 
@@ -48,6 +48,8 @@ class Flattener:
         self.turns = turns
         self.blocks = 0
         self.seen: dict[Any, list[Value]] = {}
+        self.stacks: set[Value] = set()  # results of loops, one part for each turn
+        self.cuts: set[Value] = set()  # parts of arrays that no loop has put together
 
     def run(
         self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Value | None], place: Place
@@ -110,7 +112,9 @@ class Flattener:
         if name in REMATERIALISED:
             self.blocks += 1
             # Only what a gradient asks for again is behind a barrier; the first forward pass is not.
-            place = place._replace(remat=self.blocks if params.get("differentiated") else place.remat)
+            if params.get("differentiated"):
+                place = place._replace(remat=self.blocks)
+                inputs = [self.behind_barrier(value, place) for value in inputs]
         if name == "shard_map":
             shards = int(np.prod([size for _, size in params["mesh"].shape_tuple]))
             place = place._replace(loop=Loop(place.loop, Axis(shards), True))
@@ -119,6 +123,14 @@ class Flattener:
             ]
         results = self.run(open_jaxpr(body), getattr(body, "consts", ()), inputs, place)
         return results
+
+    def behind_barrier(self, value: Value | None, place: Place) -> Value | None:
+        """A value as a rematerialised block sees it: what was cut out of a larger array becomes one of its own."""
+        if value is None or value not in self.cuts:
+            return value
+        output = Value(value.axes, value.itemsize, value.loop)
+        self.write(BARRIER, "elementwise", [value], [output], {}, place)
+        return output
 
     def light(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Value]:
         """Write an operation that is folded into its readers, or ends a fusion."""
@@ -219,7 +231,10 @@ class Flattener:
         for value, aval in zip(stacked, avals[n_consts + n_carry :], strict=True):
             if value is not None:
                 make_equal([value.axes[0]], [loop.axis])
-            slices.append(self.link("unstack", [value], aval, inside, value.axes[1:] if value else None))
+            part = self.link("unstack", [value], aval, inside, value.axes[1:] if value else None)
+            slices.append(part)
+            if value is not None and value not in self.stacks:
+                self.cuts.add(part)
         results = self.run(body.jaxpr, body.consts, [*consts, *carries, *slices], inside)
         return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
 
@@ -241,7 +256,9 @@ class Flattener:
 
     def stack(self, value: Value, aval: Any, loop: Loop, place: Place) -> Value:
         """Values of all turns put together."""
-        return self.link("stack", [value], aval, place, [loop.axis, *value.axes])
+        stack = self.link("stack", [value], aval, place, [loop.axis, *value.axes])
+        self.stacks.add(stack)
+        return stack
 
     def carry(self, value: Value | None, aval: Any, inside: Place) -> Value:
         """A value that is handed from turn to turn."""

@@ -10,6 +10,7 @@ matmul reads it, and so are the values of an unrolled loop; a rolled loop fills,
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from jaxscale.tracing.primitives import BARRIER
 from jaxscale.tracing.program import FlatProgram, Loop, Monomial, Operation, Phase, Value, bytes_of, loops_of
 
 VIEWS = frozenset({"layout", "stack", "unstack"})
@@ -17,6 +18,10 @@ VIEWS = frozenset({"layout", "stack", "unstack"})
 
 FOLDED = frozenset({"elementwise", "selection", "layout", "stack", "unstack"})
 """Kinds of operations that are folded into their readers."""
+
+
+COSTLY = frozenset({"tanh", "erf", "erf_inv", "lgamma", "digamma"})
+"""Functions of so many steps that a compiler keeps their results for a second reader."""
 
 
 @dataclass(eq=False)
@@ -77,7 +82,9 @@ class Fusion:
         self.force(program)
         self.sources: dict[Value, dict[Value, Monomial]] = {}
         self.level: dict[Value, int] = defaultdict(int)
-        self.choose(self.sinks())
+        self.follow()
+        self.choose()
+        self.follow()
         self.kernels = sorted([*self.heavy_kernels(), *self.fused_kernels()], key=lambda kernel: kernel.position)
 
     def base(self, value: Value) -> Value:
@@ -99,12 +106,12 @@ class Fusion:
                 self.stored.add(self.base(operation.inputs[0]))
             if operation.kind in ("heavy", "carry", "carry_out"):
                 self.stored.update(self.base(value) for value in operation.inputs)
-            if operation.kind == "carry_out":
+            if operation.kind == "carry_out" or operation.name == BARRIER:
                 self.stored.update(operation.outputs)
         self.stored.update(self.base(value) for value in program.outputs if value is not None)
 
-    def sinks(self) -> dict[Value, set[object]]:
-        """Kernels that finally read each value, told apart as far as fusing them is not foreseen."""
+    def choose(self) -> None:
+        """Store what is worth it, the last values first: a reader that is stored reads once for all of its own readers."""
         sinks: dict[Value, set[object]] = {}
         for operation in reversed(self.operations):
             for output in operation.outputs:
@@ -112,7 +119,14 @@ class Fusion:
                 for reader in self.readers.get(output, ()):
                     reached |= self._reached(reader, sinks)
                 sinks[output] = reached
-        return sinks
+                if operation.kind in FOLDED and output not in self.stored and not is_view(operation):
+                    if self._worth(operation, output, len(reached)):
+                        self.stored.add(output)
+
+    def _worth(self, operation: Operation, output: Value, readers: int) -> bool:
+        """Whether storing a value costs less than computing it again for each of its readers."""
+        read, own = sum(one.value for one in self.sources[output].values()), output.total_bytes
+        return readers > 1 and (operation.name in COSTLY or readers * read >= read + (1 + readers) * own)
 
     def _reached(self, reader: Operation, sinks: dict[Value, set[object]]) -> set[object]:
         if reader.kind in FOLDED and not any(output in self.stored for output in reader.outputs):
@@ -122,8 +136,9 @@ class Fusion:
             return {(reader.loop, domain, reader.phase, reader.kind == "reduction")}
         return {reader}
 
-    def choose(self, sinks: dict[Value, set[object]]) -> None:
-        """Sources of every value, and which values are worth storing."""
+    def follow(self) -> None:
+        """Sources of every value among those that are stored, and the longest chain of kernels before it."""
+        self.level.clear()
         for operation in self.operations:
             if operation.kind not in (*FOLDED, "reduction"):
                 for value in operation.outputs:
@@ -132,11 +147,6 @@ class Fusion:
             sources = self.read_by(operation)
             for output in operation.outputs:
                 self.sources[output] = sources
-                if operation.kind in FOLDED and output not in self.stored and not is_view(operation):
-                    readers = len(sinks[output])
-                    read, own = sum(one.value for one in sources.values()), output.total_bytes
-                    if readers > 1 and readers * read >= read + (1 + readers) * own:
-                        self.stored.add(output)
                 self.level[output] = self._level(operation, output, sources)
 
     def read_by(self, operation: Operation) -> dict[Value, Monomial]:

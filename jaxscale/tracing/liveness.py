@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscale.tracing.fusion import FusedKernel, Fusion, is_view
+from jaxscale.tracing.primitives import BARRIER
 from jaxscale.tracing.program import PHASES, FlatProgram, Loop, Monomial, Value, loops_of
 
 POINTS = 6
@@ -79,6 +80,9 @@ def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
         for value in kernel.stores:
             if value in results and (value.size, value.itemsize) in spare:
                 spare.remove((value.size, value.itemsize))
+            elif is_cut_early(value, fusion):
+                begin = min(other.position for source in kernel.reads for other in reads[source])
+                found.append(_early(value, begin, kernel.position, reads.get(value, []), ranges))
             elif not is_scratch(value, fusion):
                 found.append(_allocation(value, kernel.position, reads.get(value, []), ranges, end, value in results))
     for loop, (_, last) in ranges.items():
@@ -119,6 +123,23 @@ def is_scratch(value: Value, fusion: Fusion) -> bool:
     stacked = any(reader.kind == "stack" and not is_view(reader) for reader in readers)
     carried = any(reader.kind == "carry_out" for reader in readers)
     return folded and (stacked or carried)
+
+
+def is_cut_early(value: Value, fusion: Fusion) -> bool:
+    """Whether the parts of all turns of an unrolled loop are cut out of an array at once."""
+    return fusion.producers[value].name == BARRIER and value.loop is not None and value.loop.unrolled
+
+
+def _early(
+    value: Value, first: int, place: int, readers: list[FusedKernel], ranges: dict[Loop, tuple[int, int]]
+) -> Allocation:
+    """Memory of parts that the first kernel which reads their array cuts out, and that a later loop frees by turns."""
+    assert value.loop is not None
+    begin, _ = ranges[value.loop]
+    last = max([place, *(kernel.position for kernel in readers)])
+    turn = Monomial(value.itemsize, list(value.axes))
+    whole = Monomial(value.itemsize, [*value.axes, value.loop.axis])
+    return Allocation(value, first, last, turn, whole, (begin - 1, begin - 1), ranges[value.loop])
 
 
 def _allocation(

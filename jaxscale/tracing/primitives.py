@@ -68,3 +68,6 @@ CALLS = {
 
 REMATERIALISED = frozenset({"remat", "remat2", "checkpoint"})
 """Calls behind a barrier: what they compute again is not taken from where it was computed first."""
+
+BARRIER = "barrier"
+"""Operation that keeps a rematerialised block from taking what was computed before."""
