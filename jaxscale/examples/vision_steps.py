@@ -1,6 +1,6 @@
 """Steps of convolutional networks: ResNet-50, RetinaNet on ResNeXt-50, UNet-3D."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,8 @@ from jax import lax
 from jaxscale.examples.training import array_of, descent_step, mean_cross_entropy, weights_of
 
 Shape = tuple[int, ...]
+
+Norm = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
 """Blocks and inner channels of the stages of ResNet-50 (He et al. 2016, arXiv 1512.03385, table 1)."""
@@ -51,11 +53,16 @@ def residual_shapes(width: int, groups: int) -> dict[str, Shape]:
     return shapes
 
 
-def residual_network(w: dict[str, jax.Array], x: jax.Array, groups: int) -> list[jax.Array]:
+def frozen_norm(x: jax.Array, gain: jax.Array, bias: jax.Array) -> jax.Array:
+    """Norm whose statistics do not change any more: a scale and a shift."""
+    return (x.astype(jnp.float32) * gain + bias).astype(x.dtype)
+
+
+def residual_network(w: dict[str, jax.Array], x: jax.Array, groups: int, norm: Norm = batch_norm) -> list[jax.Array]:
     """Outputs of the four stages."""
 
     def unit(x: jax.Array, name: str, stride: int = 1, groups: int = 1) -> jax.Array:
-        return batch_norm(convolve(x, w[name], stride, groups), w[f"{name}.gain"], w[f"{name}.bias"])
+        return norm(convolve(x, w[name], stride, groups), w[f"{name}.gain"], w[f"{name}.bias"])
 
     x = jax.nn.relu(unit(x.astype(jnp.bfloat16), "stem", 2))
     x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -86,10 +93,13 @@ def resnet50(batch: int = 256, size: int = 224, n_classes: int = 1000) -> tuple[
 def retinanet(batch: int = 8, size: int = 800, n_classes: int = 264, anchors: int = 9) -> tuple[Any, ...]:
     """Training step of RetinaNet on ResNeXt-50 32x4d as in MLPerf Training, and the shapes of its arguments.
 
-    Losses are sums over all anchors, without the choice of those that match a box.
+    Norms, stem and first stage are frozen. Losses are sums over all anchors, without the choice of those that match a
+    box.
     """
     groups, width = 32, 256
-    shapes: dict[str, Shape] = residual_shapes(128, groups)
+    network = residual_shapes(128, groups)
+    fixed = {name: shape for name, shape in network.items() if name.startswith(("stem", "stage0")) or len(shape) == 1}
+    shapes: dict[str, Shape] = {name: shape for name, shape in network.items() if name not in fixed}
     for level, channels in enumerate((512, 1024, 2048)):
         shapes[f"lateral{level}"], shapes[f"smooth{level}"] = (1, 1, channels, width), (3, 3, width, width)
     shapes["down3"] = shapes["down4"] = (3, 3, width, width)
@@ -101,8 +111,8 @@ def retinanet(batch: int = 8, size: int = 800, n_classes: int = 264, anchors: in
             x = jax.nn.relu(convolve(x, w[f"{name}{layer}"]))
         return convolve(x, w[f"{name}4"])
 
-    def loss(w: dict[str, jax.Array], images: jax.Array) -> jax.Array:
-        features = residual_network(w, images, groups)[1:]
+    def loss(w: dict[str, jax.Array], images: jax.Array, fixed: dict[str, jax.Array]) -> jax.Array:
+        features = residual_network({**w, **fixed}, images, groups, frozen_norm)[1:]
         merged: jax.Array | None = None
         pyramid: list[jax.Array] = []
         for level in (2, 1, 0):
@@ -119,7 +129,7 @@ def retinanet(batch: int = 8, size: int = 800, n_classes: int = 264, anchors: in
             total = total + jnp.sum(jax.nn.softplus(scores)) + jnp.sum(jnp.abs(head(w, x, "box").astype(jnp.float32)))
         return total
 
-    return descent_step(loss), weights_of(shapes), array_of((batch, size, size, 3))
+    return descent_step(loss), weights_of(shapes), array_of((batch, size, size, 3)), weights_of(fixed)
 
 
 FILTERS = (32, 64, 128, 256, 320, 320)

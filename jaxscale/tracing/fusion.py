@@ -111,7 +111,7 @@ class Fusion:
         self.stored.update(self.base(value) for value in program.outputs if value is not None)
 
     def choose(self) -> None:
-        """Store what is worth it, the last values first: a reader that is stored reads once for all of its own readers."""
+        """Store what is worth it, the last values first: a stored reader reads once for all of its own readers."""
         sinks: dict[Value, set[object]] = {}
         for operation in reversed(self.operations):
             for output in operation.outputs:
