@@ -46,6 +46,20 @@ def best_shares(pace: Pace, sequences: ArrayLike) -> Array:
     return given / jnp.sum(given)
 
 
+def _host_times(pace: Pace) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and reciprocal pace on the host [s], [island]."""
+    slow = np.asarray(pace.seconds_per_sequence, float)
+    return np.asarray(pace.base_time, float) - slow * np.asarray(pace.base_sequences, float), slow
+
+
+def least_finish(pace: Pace, sequences: float) -> float:
+    """Time of an equal finish, as that of `equal_finish`, on the host [s]."""
+    offset, slow = _host_times(pace)
+    order = np.argsort(offset)
+    work = np.cumsum((offset / slow)[order])
+    return float(np.min((sequences + work) / np.cumsum(1.0 / slow[order])))
+
+
 def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     """Sequences of each island in whole granules, of least time of the slowest island.
 
@@ -64,11 +78,9 @@ def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     """
     if sequences < 1:
         raise InputError(f"batch = {sequences} is out of range; expected at least one sequence")
-    slow, granule = np.asarray(pace.seconds_per_sequence, float), np.asarray(pace.granule, float)
-    offset = np.asarray(pace.base_time, float) - slow * np.asarray(pace.base_sequences, float)
-    order = np.argsort(offset)
-    rates = np.cumsum(1.0 / slow[order])
-    ideal = (np.min((sequences + np.cumsum((offset / slow)[order])) / rates) - offset) / slow
+    offset, slow = _host_times(pace)
+    granule = np.asarray(pace.granule, float)
+    ideal = (least_finish(pace, float(sequences)) - offset) / slow
     # All but the last granules follow from the equal finish: no optimum leaves an island two granules below it.
     given = granule * np.maximum(np.floor(ideal / granule) - 1.0, 0.0)
     finish = [(offset[i] + slow[i] * (given[i] + granule[i]), i) for i in range(len(granule))]

@@ -36,12 +36,14 @@ class IslandPlans(NamedTuple):
         plans: of each island.
         layers: that each island holds, all of the model's where it can [1], [island].
         pace: for the whole model; an island that holds a part of it counts as if all its layers ran at that pace.
+        alone_time: of a step on the whole batch by its best plan; inf where the island holds a part [s], [island].
         halfwidth: half of the 90 % interval of the logarithm of step times [1], [island].
     """
 
     plans: tuple[Plan, ...]
     layers: Float[np.ndarray, " island"]
     pace: Pace
+    alone_time: Float[np.ndarray, " island"]
     halfwidth: Float[np.ndarray, " island"]
 
 
@@ -72,20 +74,27 @@ def island_plans(
     """
     weights = np.asarray(fleet.clusters.n_chips) * np.asarray(fleet.clusters.chip.peak("bf16"))
     wanted = sequences * weights / weights.sum()
-    plans, slices, coefficients, widths = [], [], [], []
+    plans, slices, coefficients, widths, alone = [], [], [], [], []
     for island, name in enumerate(fleet.names):
         cluster, numbers = fleet.cluster(island), fit.coefficients(levels[island])
         usable = fit.memory_limit(levels[island])
         limit = memory_limit(number(cluster.chip.hbm_bytes), usable, OOM_PROBABILITY)
         task = PlanTask(model, cluster, float(round_batch(wanted[island])), numbers, limit)
         plan, part = _plan_or_part(task, sequences, space, name)
+        by_itself = _fastest(task._replace(batch=float(sequences)), space) if part is model else None
+        alone.append(np.inf if by_itself is None else by_itself.step_time)
         plans.append(plan)
         slices.append(part)
         coefficients.append(numbers)
         widths.append(float(fit.interval(levels[island], number(cluster.n_chips)).time))
     pace = whole_model_pace(model, plans, slices, fleet.clusters, coefficients)
     layers = np.asarray([number(part.n_layers) for part in slices])
-    return IslandPlans(tuple(plans), layers, pace, np.asarray(widths))
+    # A batch that no plan of an island divides is timed by its pace.
+    steps = np.asarray(pace.base_time) + np.asarray(pace.seconds_per_sequence) * (
+        sequences - np.asarray(pace.base_sequences)
+    )
+    times = np.where(np.isinf(alone) & (layers == number(model.n_layers)), steps, np.asarray(alone))
+    return IslandPlans(tuple(plans), layers, pace, times, np.asarray(widths))
 
 
 def round_batch(sequences: float) -> int:
@@ -129,7 +138,7 @@ def _plan_or_part(task: PlanTask, sequences: int, space: PlanSpace | None, name:
         batch = float(min(2 ** math.ceil(math.log2(batch + 1.0)), sequences))
         plan = _fastest(task._replace(batch=batch), space)
     if plan is not None:
-        return plan, task.model
+        return plan.plan, task.model
     held, best = 0, None
     low, high = 1, depth - 1
     while low <= high:
@@ -138,7 +147,7 @@ def _plan_or_part(task: PlanTask, sequences: int, space: PlanSpace | None, name:
         if plan is None:
             high = layers - 1
         else:
-            held, best, low = layers, plan, layers + 1
+            held, best, low = layers, plan.plan, layers + 1
     if best is None:
         capacity = number(task.cluster.chip.hbm_bytes) / GB
         raise InputError(
@@ -154,9 +163,17 @@ def _slice(task: PlanTask, layers: int) -> PlanTask:
     return task._replace(model=with_fields(task.model, {"n_layers": float(layers)}), batch=batch)
 
 
-def _fastest(task: PlanTask, space: PlanSpace | None) -> Plan | None:
+class _TimedPlan(NamedTuple):
+    """A plan and the time of its step [s]."""
+
+    plan: Plan
+    step_time: float
+
+
+def _fastest(task: PlanTask, space: PlanSpace | None) -> _TimedPlan | None:
     """Fastest valid plan that fits; None where there is none."""
     found = every_plan(task, within_domains(space, task.cluster))
     if not len(found.table) or not found.fits.any():
         return None
-    return found.table.plan(int(found.ranked()[0]))
+    row = int(found.ranked()[0])
+    return _TimedPlan(found.table.plan(row), float(found.scores.step_time[row]))

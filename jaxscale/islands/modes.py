@@ -105,8 +105,8 @@ def mode_round(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> Round
 
 
 def pipeline_microbatch(job: IslandJob) -> Array:
-    """Sequences that pass through the islands at a time: the largest of their granules, within the batch [sequence]."""
-    return smaller(jnp.max(jnp.asarray(job.pace.granule), axis=-1), job.sequences)
+    """Sequences that pass through the islands at a time: the largest microbatch, within the batch [sequence]."""
+    return smaller(jnp.max(jnp.asarray(job.pace.microbatch), axis=-1), job.sequences)
 
 
 def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]) -> Array:

@@ -38,7 +38,8 @@ class Pace(eqx.Module):
         base_time: of the step that was evaluated [s], [island].
         base_sequences: batch of that step [sequence], [island].
         seconds_per_sequence: r, reciprocal pace [s], [island].
-        granule: sequences that an island takes at a time, b dp [sequence], [island].
+        granule: sequences by which the share of an island grows, one for each replica, dp [sequence], [island].
+        microbatch: sequences that an island takes at a time, b dp [sequence], [island].
         seq_len: S [token].
     """
 
@@ -46,6 +47,7 @@ class Pace(eqx.Module):
     base_sequences: PerIsland
     seconds_per_sequence: PerIsland
     granule: PerIsland
+    microbatch: PerIsland
     seq_len: Number = eqx.field(converter=as_float)
 
     @property
@@ -61,7 +63,7 @@ class Pace(eqx.Module):
     @property
     def gradient_window(self) -> Array:
         """Backward time of the last microbatch, during which gradients become ready [s], [island]."""
-        return BACKWARD_SHARE * jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.granule)
+        return BACKWARD_SHARE * jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.microbatch)
 
     def step(self, sequences: ArrayLike) -> Array:
         """Time of a step on a number of sequences [s], [island].
@@ -78,32 +80,40 @@ class Pace(eqx.Module):
     def part(self, islands: Sequence[int] | np.ndarray) -> "Pace":
         """Pace of some of the islands, in the given order."""
         kept = np.asarray(islands, int)
-        per_island = (self.base_time, self.base_sequences, self.seconds_per_sequence, self.granule)
-        base, sequences, slow, granule = (as_indexable(leaf)[..., kept] for leaf in per_island)
-        return Pace(base, sequences, slow, granule, self.seq_len)
+        per_island = (self.base_time, self.base_sequences, self.seconds_per_sequence, self.granule, self.microbatch)
+        base, sequences, slow, granule, microbatch = (as_indexable(leaf)[..., kept] for leaf in per_island)
+        return Pace(base, sequences, slow, granule, microbatch, self.seq_len)
 
 
-def pace_of_rates(tokens_per_s: ArrayLike, seq_len: ArrayLike, offset: ArrayLike = 0.0, granule: Any = 1.0) -> Pace:
+def pace_of_rates(
+    tokens_per_s: ArrayLike,
+    seq_len: ArrayLike,
+    offset: ArrayLike = 0.0,
+    granule: Any = 1.0,
+    microbatch: Any = None,
+) -> Pace:
     """Pace of islands whose rates are given rather than computed.
 
     Args:
         tokens_per_s: of an endless batch [token/s], [island].
         seq_len: S [token].
         offset: of a step [s], [island].
-        granule: sequences taken at a time [sequence], [island].
+        granule: sequences by which a share grows [sequence], [island].
+        microbatch: sequences taken at a time; the granule where None [sequence], [island].
 
     Returns:
         The pace.
     """
     rate = jnp.asarray(tokens_per_s)
     ones = jnp.ones_like(rate)
-    return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, seq_len)
+    taken = granule if microbatch is None else microbatch
+    return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, ones * taken, seq_len)
 
 
 @filter_jit
 def _two_steps(
     models: Transformer, plans: Plan, clusters: Cluster, coefficients: Coefficients
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array, Array]:
     def one(model: Transformer, plan: Plan, cluster: Cluster, numbers: Coefficients) -> Any:
         def total(factor: Array) -> Array:
             more = with_fields(plan, {"n_microbatches": factor * plan.n_microbatches})
@@ -111,7 +121,7 @@ def _two_steps(
 
         # One trace of the step serves both batches.
         first, second = jax.vmap(total)(jnp.asarray([1.0, 2.0]))
-        return first, second, jnp.asarray(plan.global_batch_size_seqs), plan.micro_batch_size * plan.dp
+        return first, second, jnp.asarray(plan.global_batch_size_seqs), plan.dp, plan.micro_batch_size * plan.dp
 
     return jax.vmap(one)(*as_arrays((models, plans, clusters, coefficients)))
 
@@ -134,5 +144,5 @@ def island_paces(
         The pace.
     """
     arguments = host_arrays((stacked(models), stacked(plans), clusters, stacked(coefficients)))
-    first, second, sequences, granule = _two_steps(*arguments)
-    return Pace(first, sequences, (second - first) / sequences, granule, float(models[0].seq_len))
+    first, second, sequences, granule, microbatch = _two_steps(*arguments)
+    return Pace(first, sequences, (second - first) / sequences, granule, microbatch, float(models[0].seq_len))

@@ -86,7 +86,9 @@ def test_prices_are_gains_with_shares_optimal_again(mode):
             base = np.asarray(job.pace.base_time).copy()
             slow[place] *= np.exp(-step)
             base[place] *= np.exp(-step)
-            pace = type(job.pace)(base, job.pace.base_sequences, slow, job.pace.granule, job.pace.seq_len)
+            pace = type(job.pace)(
+                base, job.pace.base_sequences, slow, job.pace.granule, job.pace.microbatch, job.pace.seq_len
+            )
             moved = IslandJob(pace, job.links, job.n_params, job.n_layers, job.d_model, job.sequences)
             gains.append(float(jnp.log(mode_speed(moved, mode, 30.0))))
         assert prices["islands"][name] == pytest.approx((gains[0] - gains[1]) / 2e-4, rel=1e-3)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from jaxscale._arrays import host_arrays, stacked, with_fields
 from jaxscale._compile.jit import filter_jit
+from jaxscale.islands.batch_shares import least_finish, whole_shares
 from jaxscale.islands.fleet import host_rate, part_of_links
 from jaxscale.islands.looseness.fleet_days import LossGoal, sampled_tokens, tokens_needed
 from jaxscale.islands.looseness.loose_law import LooseLaw
@@ -55,7 +56,14 @@ def host_steps(pace: Pace, sequences: Any) -> Float[np.ndarray, " island"]:
 
 def host_microbatch(job: IslandJob) -> float:
     """Sequences that pass through a pipeline of islands at a time, on the host [sequence]."""
-    return min(float(np.max(np.asarray(job.pace.granule))), float(np.asarray(job.sequences)))
+    return min(float(np.max(np.asarray(job.pace.microbatch))), float(np.asarray(job.sequences)))
+
+
+def whole_delay(job: IslandJob) -> float:
+    """Time by which a step takes longer where islands get whole granules than where shares divide at will [s]."""
+    given = whole_shares(job.pace, round(float(np.asarray(job.sequences))))
+    exact = np.max(host_steps(job.pace, given) * (given > 0.0))
+    return max(float(exact) - least_finish(job.pace, float(np.asarray(job.sequences))), 0.0)
 
 
 @filter_jit
@@ -127,12 +135,17 @@ def subset_speeds(
 
 
 def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:
-    """Sets of at least two islands that are scored: all of them where they are few, else all and all but one."""
+    """Sets of at least two islands that are scored first: all of them where they are few, else all and all but one."""
     count = len(islands)
     if count <= MOST_SUBSETS:
         sizes = range(2, count + 1)
         return [subset for size in sizes for subset in itertools.combinations(islands, size)]
-    return [tuple(islands), *(tuple(other for other in islands if other != island) for island in islands)]
+    return [tuple(islands), *without_each(islands)]
+
+
+def without_each(islands: Sequence[int]) -> list[tuple[int, ...]]:
+    """Sets of islands that leave out one of them."""
+    return [tuple(other for other in islands if other != island) for island in islands]
 
 
 class TokenTable(NamedTuple):
