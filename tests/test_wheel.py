@@ -22,8 +22,19 @@ SHIPPED = (
     "jaxscale/_data/runs/vtrain_a100_ground_truth.csv",
     "jaxscale/_data/runs/vtrain_a100_ground_truth.toml",
     "jaxscale/_data/companion/collectives.csv",
+    "jaxscale/_data/losses/gemstones.csv",
+    "jaxscale/_data/losses/tables.toml",
+    "jaxscale/_data/law_priors.toml",
 )
-ABSENT = ("tests", "notebooks", "benchmarks", "restricted", "chinchilla_svg_loss", "mamf_matmul_peak", "ml_engineering")
+ABSENT = (
+    "tests",
+    "notebooks",
+    "benchmarks",
+    "restricted",
+    "chinchilla_besiroglu",
+    "mamf_matmul_peak",
+    "ml_engineering",
+)
 
 
 @pytest.fixture(scope="module")
