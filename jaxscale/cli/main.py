@@ -18,6 +18,7 @@ from jaxscale.cli.fit import FitCommand
 from jaxscale.cli.hardware import HardwareCommand
 from jaxscale.cli.inputs.model_command import ModelCommand
 from jaxscale.cli.islands import IslandsCommand
+from jaxscale.cli.law.law_command import LawCommand
 from jaxscale.cli.limits import LimitsCommand
 from jaxscale.cli.plan import PlanCommand
 from jaxscale.cli.predict import PredictCommand
@@ -41,6 +42,7 @@ AnyCommand = (
     | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
     | Annotated[ShapeCommand, tyro.conf.subcommand("shape")]
     | Annotated[ServingCommand, tyro.conf.subcommand("serving")]
+    | Annotated[LawCommand, tyro.conf.subcommand("law")]
     | Annotated[BurstCommand, tyro.conf.subcommand("burst")]
     | Annotated[IslandsCommand, tyro.conf.subcommand("islands")]
     | Annotated[LimitsCommand, tyro.conf.subcommand("limits")]

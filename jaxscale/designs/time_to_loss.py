@@ -137,7 +137,6 @@ def compute_optimal_flop(laws: Laws, params: ArrayLike) -> Array:
     $T = 6 (N / G)^{(\alpha + \beta) / \beta}$.
     """
     law = laws.loss
-    balance = jnp.log(law.params_exponent * law.params_coefficient / (law.tokens_exponent * law.tokens_coefficient))
     exponents = jnp.add(law.params_exponent, law.tokens_exponent)
-    log_work = (exponents * jnp.log(params) - balance) / law.tokens_exponent
+    log_work = (exponents * jnp.log(params) - law.log_balance()) / law.tokens_exponent
     return FLOP_PER_PARAM_TOKEN * jnp.exp(log_work)

@@ -41,8 +41,22 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
     return {key: value for key, value in known[name].items() if key not in ("source", "note", "error")}
 
 
+def joint_sum(log_first: ArrayLike, log_second: ArrayLike, joint: ArrayLike) -> Array:
+    r"""Logarithm of a joint sum of two positive quantities, $\ln (x^{1/k} + y^{1/k})^k$ [1].
+
+    Args:
+        log_first: ln x [1].
+        log_second: ln y [1].
+        joint: k [1].
+    """
+    return jnp.asarray(joint * jnp.logaddexp(jnp.divide(log_first, joint), jnp.divide(log_second, joint)))
+
+
 class LossLaw(eqx.Module):
-    r"""Loss of a compute-efficient run, $L = E + A N^{-\alpha} + B D^{-\beta}$ (Hoffmann et al. 2022, equation 10).
+    r"""Loss of a compute-efficient run, $L = E + [(A N^{-\alpha})^{1/k} + (B D^{-\beta})^{1/k}]^k$.
+
+    With k = 1 the law of Hoffmann et al. 2022, equation 10; below 1 the scarcer of parameters and tokens decides alone
+    (Videau et al. 2026). Both exponents are those of the limits, and of the law at k = 1.
 
     Attributes:
         irreducible: E [nat per token].
@@ -50,6 +64,7 @@ class LossLaw(eqx.Module):
         tokens_coefficient: B [nat per token].
         params_exponent: alpha [1].
         tokens_exponent: beta [1].
+        joint: k [1].
     """
 
     irreducible: Number = eqx.field(converter=as_float)
@@ -57,20 +72,32 @@ class LossLaw(eqx.Module):
     tokens_coefficient: Number = eqx.field(converter=as_float)
     params_exponent: Number = eqx.field(converter=as_float)
     tokens_exponent: Number = eqx.field(converter=as_float)
+    joint: Number = eqx.field(converter=as_float, default=1.0)
 
     def reducible(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
         """Reducible loss, above the irreducible one [nat per token]."""
-        params = jnp.divide(self.params_coefficient, jnp.power(n_params, self.params_exponent))
-        return params + jnp.divide(self.tokens_coefficient, jnp.power(n_tokens, self.tokens_exponent))
+        params = jnp.log(self.params_coefficient) - self.params_exponent * jnp.log(n_params)
+        tokens = jnp.log(self.tokens_coefficient) - self.tokens_exponent * jnp.log(n_tokens)
+        return jnp.exp(joint_sum(params, tokens, self.joint))
 
     def loss(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
         """Loss [nat per token]."""
         return jnp.add(self.irreducible, self.reducible(n_params, n_tokens))
 
+    def log_balance(self) -> Array:
+        r"""Logarithm of $N^\alpha / D^\beta$ where parameters and tokens are compute-optimal, $\alpha x = \beta y$ [1].
+
+        x and y are the summands in the bracket: $(\alpha / \beta)^k A / B$.
+        """
+        ratio = jnp.log(self.params_exponent) - jnp.log(self.tokens_exponent)
+        coefficients = jnp.log(self.params_coefficient) - jnp.log(self.tokens_coefficient)
+        return jnp.asarray(self.joint * ratio + coefficients)
+
     def optimum(self, training_flop: ArrayLike) -> tuple[Array, Array]:
         r"""Parameters and tokens of least loss at a number of training flop.
 
-        $N^* = G (T/6)^{\beta/(\alpha+\beta)}$, $G = (\alpha A / \beta B)^{1/(\alpha+\beta)}$ (Hoffmann et al., eq. 4).
+        $N^* = G (T/6)^{\beta/(\alpha+\beta)}$, $G = ((\alpha / \beta)^k A / B)^{1/(\alpha+\beta)}$ (Hoffmann et al.,
+        equation 4, with k = 1).
 
         Args:
             training_flop: T = 6 N D [flop].
@@ -80,8 +107,7 @@ class LossLaw(eqx.Module):
         """
         a, b = self.params_exponent, self.tokens_exponent
         work = jnp.log(training_flop) - jnp.log(FLOP_PER_PARAM_TOKEN)
-        balance = jnp.log(a * self.params_coefficient / (b * self.tokens_coefficient))
-        log_params = (balance + b * work) / (a + b)
+        log_params = (self.log_balance() + b * work) / (a + b)
         return jnp.exp(log_params), jnp.exp(work - log_params)
 
 

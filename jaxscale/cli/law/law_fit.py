@@ -1,0 +1,108 @@
+"""`jaxscale law fit` and `jaxscale law compare`: laws of loss from a table of runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import Json, checked_count
+from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.law.law_arguments import PriorName, Source, prior_name
+from jaxscale.errors import InputError
+
+
+@dataclass(frozen=True)
+class LawFit:
+    """Fit a law of loss to runs, with intervals, and test it on the runs' own upper decade."""
+
+    source: Annotated[Source, tyro.conf.arg(name="")]
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="LAW.toml", help="file to write; `law predict` and `shape --law` read it")
+    ] = None
+    form: Annotated[str, tyro.conf.arg(metavar="joint|additive|tied|kaplan", help="form of the law")] = "joint"
+    terms: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="TERM", help="of shape, batch, repetition and experts")
+    ] = ()
+    prior: PriorName = "shipped"
+    likelihood: Annotated[
+        str, tyro.conf.arg(metavar="student|huber", help="robust likelihood; huber as in Hoffmann et al. 2022")
+    ] = "student"
+    cluster: Annotated[
+        str, tyro.conf.arg(metavar="auto|rows|COLUMN", help="rows that are drawn together: runs or shapes")
+    ] = "auto"
+    draws: Annotated[int, tyro.conf.arg(metavar="N", help="resampled fits")] = 200
+    seed: Annotated[int, tyro.conf.arg(metavar="N", help="of the draws")] = 0
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed table, an unknown word, or an output that cannot be written.
+        """
+        from jaxscale.files import check_writable
+        from jaxscale.laws.fitting.backtest import checked_law
+        from jaxscale.laws.fitting.law_store import law_document, save_law
+        from jaxscale.laws.fitting.loss_fit import fit_law
+        from jaxscale.report.law_tables import law_summary
+
+        checked_count("--draws", self.draws)
+        if self.out is not None:
+            if self.out.suffix != ".toml":
+                raise InputError(f"--out = {str(self.out)!r} is not the name of a law; expected one that ends in .toml")
+            check_writable(self.out, self.source.runs)
+        law = fit_law(
+            self.source.losses(),
+            self.form,
+            self.terms,
+            prior=prior_name(self.prior),
+            cluster=self.cluster,
+            likelihood=self.likelihood,
+            n_draws=self.draws,
+            seed=self.seed,
+            progress=say,
+        )
+        law = checked_law(law, progress=say)
+        for doubt in law.warnings:
+            say(f"warning: {doubt}")
+        if self.out is not None:
+            save_law(law, self.out)
+            say(f"wrote {self.out}")
+        if self.json:
+            emit_json(law_document(law))
+        else:
+            for part in law_summary(law):
+                print_result(part)
+
+
+@dataclass(frozen=True)
+class LawCompare:
+    """Compare forms of the law by how well each predicts the runs' own upper decade."""
+
+    source: Annotated[Source, tyro.conf.arg(name="")]
+    forms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FORM", help="forms to compare")] = (
+        "joint",
+        "additive",
+        "tied",
+        "kaplan",
+    )
+    terms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TERM", help="terms of every form")] = ()
+    prior: PriorName = "shipped"
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed table or an unknown word.
+        """
+        from jaxscale.laws.fitting.comparison import compare_forms
+        from jaxscale.report.law_tables import comparison_table
+
+        table = self.source.losses()
+        rows = compare_forms(table, self.forms, self.terms, prior=prior_name(self.prior), progress=say)
+        if self.json:
+            emit_json({"n": len(table), "forms": [row._asdict() for row in rows]})
+        else:
+            print_result(comparison_table(rows))

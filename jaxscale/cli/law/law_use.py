@@ -1,0 +1,109 @@
+"""`jaxscale law predict` and `jaxscale law optimum`: what a fitted law says."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import Json
+from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.law.law_arguments import LawFile
+from jaxscale.errors import InputError
+
+PREDICTED = ("predicted_loss", "predicted_loss_lo", "predicted_loss_hi")
+"""Columns that `law predict` adds: the loss and its 90 % interval [nat per token]."""
+
+
+@dataclass(frozen=True)
+class LawPredict:
+    """Predict the loss of each run of a table, with 90 % intervals; a column of losses is not read for it."""
+
+    law: LawFile
+    points: Annotated[
+        tyro.conf.Positional[Path], tyro.conf.arg(metavar="POINTS.csv", help="table with n_params and tokens")
+    ]
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="OUT.csv", help="table to write: all input columns and the predictions")
+    ] = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed law or table, another count of parameters, or an output that cannot be written.
+        """
+        from jaxscale.files import check_writable
+        from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.laws.losses.loss_checks import check_needed
+        from jaxscale.laws.losses.loss_reader import read_losses, with_count
+        from jaxscale.report.law_tables import prediction_table
+        from jaxscale.runs import write_table
+
+        if self.out is not None:
+            check_writable(self.out, self.law, self.points)
+        law = load_law(self.law)
+        table = read_losses(self.points, needs_loss=False)
+        if law.count and table.count and table.count != law.count:
+            table = with_count(table, law.count)
+        check_needed(table, law.terms)
+        told = law.predict_table(table)
+        columns = dict(zip(PREDICTED, (told.loss, told.lo, told.hi), strict=True))
+        far = float(told.decades.max())
+        if far > 1.0:
+            say(f"the farthest point is {far:.1f} decades outside the fitted range: intervals widen with each decade")
+        if self.out is not None:
+            kept = {name: cells.tolist() for name, cells in table.cells.items() if name not in columns}
+            added = {name: [f"{value:.7g}" for value in values] for name, values in columns.items()}
+            write_table(self.out, [*kept, *added], zip(*kept.values(), *added.values(), strict=True))
+            say(f"wrote {self.out}")
+        if self.json:
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            emit_json({"n": len(table), "predictions": rows})
+        elif self.out is None:
+            print_result(prediction_table(table, told))
+
+
+@dataclass(frozen=True)
+class LawOptimal:
+    """Find the parameters and tokens of least loss for a training compute, with 90 % intervals."""
+
+    law: LawFile
+    flop: Annotated[tuple[float, ...], tyro.conf.arg(metavar="T", help="training flop 6 N D, one or several")] = (
+        1e21,
+        1e22,
+        1e23,
+        1e24,
+        1e25,
+    )
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed law, or a compute out of range.
+        """
+        from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.report.law_tables import optimum_table
+
+        bad = [value for value in self.flop if not 1.0 < value < 1e40]
+        if bad:
+            raise InputError(f"--flop = {bad[0]:g} is out of range; expected above 1, below 1e40")
+        law = load_law(self.law)
+        optima = [law.optimum(value) for value in self.flop]
+        if self.json:
+            emit_json({"count": law.count, "optima": [optimum_entry(one) for one in optima]})
+        else:
+            print_result(optimum_table(optima))
+
+
+def optimum_entry(one: "object") -> dict[str, object]:
+    """An optimum as JSON: value, lo and hi of each quantity."""
+    from jaxscale.laws.fitting.fitted_law import LawOptimum
+
+    assert isinstance(one, LawOptimum)
+    names = ("value", "lo", "hi")
+    parts = {name: dict(zip(names, getattr(one, name), strict=True)) for name in ("n_params", "n_tokens", "loss")}
+    return {"flop": one.flop, **parts}

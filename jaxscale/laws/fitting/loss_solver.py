@@ -1,0 +1,185 @@
+"""Search for the best numbers of a law of loss: a grid with the linear numbers solved, then BFGS from its best points.
+
+Variable projection (Golub and Pereyra 1973): at given exponents and a given balance of both terms the law is linear in
+E and in the size of the reducible loss, two numbers with a closed form. A grid over four others meets every basin.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, Float
+
+from jaxscale._compile.jit import filter_jit
+from jaxscale.laws.fitting.loss_forms import BASE, Form
+from jaxscale.laws.fitting.loss_objective import LossProblem, loss_residuals, objective
+from jaxscale.laws.fitting.loss_terms import START_OF, number_names
+
+if TYPE_CHECKING:
+    # Static checkers take numpy arrays for no arrays of JAX.
+    AnyArray = Any
+else:
+    AnyArray = Array | np.ndarray
+
+LANES = 20
+"""Searches that run at a time: starts of one table or draws of its rows, so that both share one program [1]."""
+
+MAX_STEPS = 500
+"""Steps of BFGS at most; the median search takes 60 [1]."""
+
+TOLERANCE = 1e-8
+"""Change of a coordinate and of the objective at which a search ends [1]."""
+
+BLOCK = 64
+"""Points of the grid evaluated at a time, which bounds memory [1]."""
+
+N_POINTS = 2304
+"""Points of the grid of every form, so that all share one program [1]."""
+
+GRID = {
+    "joint": (np.geomspace(0.06, 1.2, 8), np.geomspace(0.06, 1.2, 8), (0.3, 0.5, 0.75, 1.0), 9),
+    "additive": (np.geomspace(0.04, 1.5, 14), np.geomspace(0.04, 1.5, 14), (1.0,), 11),
+    "tied": (np.geomspace(0.02, 2.0, 64), None, (1.0,), 33),
+    "kaplan": (np.geomspace(0.02, 1.2, 20), np.geomspace(0.02, 1.2, 20), None, 5),
+}
+"""Exponents a and b (None: equal to a), joint exponents k (None: equal to b), and number of balances."""
+
+BALANCE = 3.0
+"""Largest balance of the grid: ln of the first term over the second in the middle of the table [1]."""
+
+
+def grid_points(form: str) -> Float[np.ndarray, "point 4"]:
+    """Points of the grid of a form: ln a, ln b, ln k and balance, filled up to `N_POINTS` by its last point."""
+    first, second, joint, n_balances = GRID[form]
+    axes = (first, [np.nan] if second is None else second, [np.nan] if joint is None else joint)
+    a, b, k, balance = np.meshgrid(*axes, np.linspace(-BALANCE, BALANCE, n_balances), indexing="ij")
+    b = np.where(np.isnan(b), a, b)
+    k = np.where(np.isnan(k), b, k)
+    points = np.stack([np.log(a), np.log(b), np.log(k), balance], axis=-1).reshape(-1, 4)
+    return points[np.minimum(np.arange(N_POINTS), len(points) - 1)]
+
+
+def regions_of(points: Float[np.ndarray, "point 4"]) -> np.ndarray:
+    """Region of each point of a grid, by the ratio of both exponents and then by the balance [point]."""
+    order = np.lexsort((points[:, 3], points[:, 0] - points[:, 1]))
+    regions = np.empty(len(points), dtype=int)
+    regions[order] = np.arange(len(points)) * LANES // len(points)
+    return regions
+
+
+def _projected(point: Array, problem: LossProblem, has_floor: Array) -> tuple[Array, Array]:
+    """Sum of squared residuals and logarithms of the six numbers at a point of the grid, both linear ones solved."""
+    log_a, log_b, log_k, balance = point
+    runs, k = problem.covariates, jnp.exp(log_k)
+    by_params = 0.5 * balance - jnp.exp(log_a) * (runs.log_params - runs.middle[0])
+    by_tokens = -0.5 * balance - jnp.exp(log_b) * (runs.log_tokens - runs.middle[1])
+    # Residuals relative to the loss, as in the logarithm: both columns are divided by the measured loss.
+    shape = jnp.exp(k * jnp.logaddexp(by_params / k, by_tokens / k) - problem.log_loss)
+    inverse = jnp.exp(-problem.log_loss)
+    w = problem.weights
+    gg, gh, hh = jnp.sum(w * shape**2), jnp.sum(w * shape * inverse), jnp.sum(w * inverse**2)
+    g1, h1 = jnp.sum(w * shape), jnp.sum(w * inverse)
+    floor = jnp.clip((h1 * gg - g1 * gh) / jnp.maximum(hh * gg - gh**2, 1e-300), 0.0) * has_floor
+    height = (g1 - floor * gh) / gg
+    floor, height = jnp.where(height > 0.0, floor, 0.0), jnp.where(height > 0.0, height, g1 / gg)
+    squares = jnp.sum(w * (floor * inverse + height * shape - 1.0) ** 2)
+    size, least = jnp.log(height), jnp.log(0.01) - jnp.log(jnp.max(inverse))  # a floor of zero has no logarithm
+    log_floor = jnp.where(floor > 0.0, jnp.log(jnp.where(floor > 0.0, floor, 1.0)), least)
+    numbers = [jnp.maximum(log_floor, least), size + 0.5 * balance, size - 0.5 * balance, log_a, log_b, log_k]
+    return squares, jnp.stack(numbers)
+
+
+@filter_jit
+def _grid_starts(points: AnyArray, regions: AnyArray, problem: LossProblem, has_floor: AnyArray) -> Array:
+    """Logarithms of the six numbers at the best point of each region of the grid [region, number]."""
+    blocks = points.reshape(-1, BLOCK, 4)
+    squares, numbers = jax.lax.map(lambda block: jax.vmap(lambda p: _projected(p, problem, has_floor))(block), blocks)
+    squares, numbers = squares.reshape(-1), numbers.reshape(-1, len(BASE))
+    by_region = jnp.where(regions[None, :] == jnp.arange(LANES)[:, None], squares[None, :], jnp.inf)
+    return numbers[jnp.argmin(jnp.where(jnp.isnan(by_region), jnp.inf, by_region), axis=1)]
+
+
+@filter_jit
+def _search(
+    starts: AnyArray, problem: LossProblem, weights: AnyArray, prior_means: AnyArray, terms: tuple[str, ...]
+) -> tuple[Array, Array]:
+    """Optimum and objective of searches that differ in start, weights of rows and prior means [search]."""
+
+    def one(start: Array, weight: Array, prior_mean: Array) -> tuple[Array, Array]:
+        varied = problem._replace(weights=weight, prior_mean=prior_mean)
+        done = optx.minimise(
+            lambda point, args: objective(point, args, terms),
+            optx.BestSoFarMinimiser(optx.BFGS(rtol=TOLERANCE, atol=TOLERANCE)),
+            start,
+            args=varied,
+            max_steps=MAX_STEPS,
+            throw=False,
+        )
+        return done.value, objective(done.value, varied, terms)
+
+    return jax.vmap(one)(starts, weights, prior_means)
+
+
+@filter_jit
+def _first_scales(starts: AnyArray, problem: LossProblem, terms: tuple[str, ...]) -> Array:
+    """Logarithm of the scale of the noise at each start, from the root mean square of the residuals [start]."""
+
+    def one(free: Array) -> Array:
+        miss = loss_residuals(free, problem, terms)
+        mean = jnp.sum(problem.weights * miss**2) / jnp.sum(problem.weights)
+        return jnp.where(problem.is_huber > 0.5, 0.0, 0.5 * jnp.log(mean + 1e-12))
+
+    return jax.vmap(one)(starts)
+
+
+def starts_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> Float[np.ndarray, "lane coordinate"]:
+    """Starting points of the searches of a table, one of each region of the grid."""
+    points = grid_points(form.name)
+    has_floor = np.asarray(0.0 if form.name == "kaplan" else 1.0)
+    base = np.asarray(_grid_starts(points, regions_of(points), problem, has_floor))
+    extra = [START_OF[name] for name in number_names(terms)[len(BASE) :]]
+    free = np.concatenate([base, np.tile(np.asarray(extra, float), (LANES, 1))], axis=1)
+    free = np.where(form.is_free, free, 0.0)
+    return np.concatenate([free, np.asarray(_first_scales(free, problem, terms))[:, None]], axis=1)
+
+
+def optimum_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> tuple[np.ndarray, float]:
+    """Best point over all starts and its objective."""
+    starts = starts_of(form, problem, terms)
+    points, values = searches(starts, problem, terms=terms)
+    best = int(np.nanargmin(values))
+    return points[best], float(values[best])
+
+
+def searches(
+    starts: Float[np.ndarray, "search coordinate"],
+    problem: LossProblem,
+    weights: Float[np.ndarray, "search row"] | None = None,
+    prior_means: Float[np.ndarray, "search trait"] | None = None,
+    terms: tuple[str, ...] = (),
+) -> tuple[np.ndarray, np.ndarray]:
+    """Optima and objectives of many searches, `LANES` at a time.
+
+    Args:
+        starts: of the searches.
+        problem: table, form and priors.
+        weights: of the rows in each search; those of the problem where None.
+        prior_means: of each search; that of the problem where None.
+        terms: of the law.
+
+    Returns:
+        Points [search, coordinate] and objectives [search].
+    """
+    count = len(starts)
+    rows = np.minimum(np.arange(-(-count // LANES) * LANES), count - 1)
+    weights = np.broadcast_to(problem.weights, (count, len(problem.weights))) if weights is None else weights
+    means = np.broadcast_to(problem.prior_mean, (count, len(problem.prior_mean)))
+    means = means if prior_means is None else prior_means
+    points, values = [], []
+    for block in rows.reshape(-1, LANES):
+        optima, value = _search(starts[block], problem, np.asarray(weights[block]), np.asarray(means[block]), terms)
+        points.append(np.asarray(optima))
+        values.append(np.asarray(value))
+    return np.concatenate(points)[:count], np.concatenate(values)[:count]

@@ -1,0 +1,120 @@
+"""Tables of fitted laws of loss for the terminal and for reports."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxscale.laws.fitting.comparison import Compared
+from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum, LossPrediction
+from jaxscale.laws.losses.loss_reader import Losses
+from jaxscale.report.terminal_tables import make_table, rounded_text
+
+SYMBOLS = {
+    "irreducible": "E [nat/token]",
+    "params_coefficient": "A",
+    "tokens_coefficient": "B",
+    "params_exponent": "alpha",
+    "tokens_exponent": "beta",
+    "joint": "k",
+}
+"""Symbols of the numbers of a law."""
+
+MOST_ROWS = 40
+"""Rows of predictions that the terminal shows [1]."""
+
+
+def number_rows(law: FittedLaw) -> list[tuple[str, ...]]:
+    """Value, interval and identification of each number as text."""
+    rows = []
+    for name, entry in law.parameters.items():
+        label = f"{name}, {SYMBOLS[name]}" if name in SYMBOLS else name
+        fixed = entry["lo"] == entry["hi"]
+        ends = "set by the form" if fixed else f"{rounded_text(entry['lo'])} to {rounded_text(entry['hi'])}"
+        rows.append((label, rounded_text(entry["value"], 4), ends, "" if fixed else yes_or_no(entry["identified"])))
+    return rows
+
+
+def yes_or_no(fact: bool) -> str:
+    """Word of a fact."""
+    return "yes" if fact else "no"
+
+
+def law_summary(law: FittedLaw) -> list[Any]:
+    """Text and tables that sum a fit up."""
+    counted = f"parameters: {law.count}" if law.count else "the count of parameters is not stated"
+    head = (
+        f"{law.form} law of {law.n} runs in {law.n_groups} groups ({counted}); prior {law.prior.name}; "
+        f"noise {100.0 * law.noise:.2f} %, {100.0 * law.discrepancy:.2f} % per decade of extrapolation"
+    )
+    parts: list[Any] = [
+        head,
+        make_table("Numbers", ("number", "value", "90 %", "identified"), number_rows(law), ("number",)),
+    ]
+    if law.backtest is not None and law.backtest.rollouts:
+        parts.append(rollout_table(law))
+    decades = np.log10(np.exp(law.span.log_flop)) + np.arange(-1.0, 3.0)
+    parts.append(optimum_table([law.optimum(float(10.0**decade)) for decade in decades]))
+    return parts
+
+
+def rollout_table(law: FittedLaw) -> Any:
+    """Table of the rollouts of a backtest."""
+    columns = ("fitted up to [flop]", "runs", "predicted", "decades", "bias %", "error %", "half-width %", "holds %")
+    rows = [
+        (
+            f"{one.cut:.2g}",
+            one.n_fitted,
+            one.n_predicted,
+            f"{one.decades.mean():.1f}",
+            f"{100.0 * np.expm1(one.error).mean():+.2f}",
+            f"{100.0 * one.mean_error:.2f}",
+            f"{100.0 * np.median(one.half_width):.2f}",
+            f"{100.0 * one.coverage:.0f}",
+        )
+        for one in law.backtest.rollouts
+    ]
+    return make_table("Upper decade predicted from below", columns, rows)
+
+
+def optimum_table(optima: Sequence[LawOptimum]) -> Any:
+    """Table of compute-optimal sizes."""
+    rows = []
+    for one in optima:
+        cells = [f"{one.flop:.2g}"]
+        for value, lo, hi in (one.n_params, one.n_tokens):
+            cells.append(f"{value:.3g} ({lo:.2g} to {hi:.2g})")
+        cells.append(f"{one.n_tokens[0] / one.n_params[0]:.3g}")
+        cells.append(f"{one.loss[0]:.4g} ({one.loss[1]:.4g} to {one.loss[2]:.4g})")
+        rows.append(cells)
+    columns = ("flop 6ND", "parameters", "tokens", "tokens per parameter", "loss")
+    return make_table("Compute-optimal runs, 90 % intervals", columns, rows)
+
+
+def prediction_table(table: Losses, told: LossPrediction) -> Any:
+    """Table of the first predictions."""
+    rows = [
+        (f"{n:.4g}", f"{d:.4g}", f"{loss:.4g}", f"{lo:.4g}", f"{hi:.4g}", f"{decades:.1f}")
+        for n, d, loss, lo, hi, decades in list(
+            zip(table.n_params, table.tokens, told.loss, told.lo, told.hi, told.decades, strict=True)
+        )[:MOST_ROWS]
+    ]
+    columns = ("parameters", "tokens", "loss", "lo", "hi", "decades outside")
+    return make_table("Predicted losses [nat per token], 90 % intervals", columns, rows)
+
+
+def comparison_table(rows: Sequence[Compared]) -> Any:
+    """Table of forms, the one that predicts best first."""
+    best = min(row.objective for row in rows)
+    cells = [
+        (
+            row.form,
+            rounded_text(row.error_percent),
+            rounded_text(100.0 * row.coverage_90),
+            f"{100.0 * row.scale:.2f}",
+            f"{row.objective - best:.1f}",
+        )
+        for row in rows
+    ]
+    columns = ("form", "error of the upper decade %", "holds %", "noise %", "log likelihood below the best")
+    return make_table("Forms, the best prediction first", columns, cells, ("form",))

@@ -1,0 +1,124 @@
+"""Tables of losses: schema, named tables, bad input and doubts."""
+
+import numpy as np
+import pytest
+
+from jaxscale.errors import InputError
+from jaxscale.laws.losses.loss_checks import check_losses
+from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, LOSS_COLUMNS, count_of
+from jaxscale.laws.losses.loss_reader import best_of, losses_of, read_losses
+from jaxscale.laws.losses.loss_tables import loss_table, loss_table_names
+
+GOOD = [(1e8, 2e9, 3.5), (1e8, 8e9, 3.2), (4e8, 8e9, 2.9), (4e8, 3e10, 2.7), (1.6e9, 3e10, 2.5)]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writer of a table of losses."""
+
+    def write(rows=GOOD, header="n_params,tokens,loss", name="losses.csv"):
+        path = tmp_path / name
+        path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+        return path
+
+    return write
+
+
+def test_every_shipped_table_is_in_the_schema():
+    names = [column.name for column in LOSS_COLUMNS]
+    for name in loss_table_names(judged=False):
+        table = loss_table(name)
+        assert [column for column in table.columns if column not in names] == []
+        assert len(table) >= 17 and table.family
+        assert (table.loss > 0.5).all() and (table.tokens >= 5e7).all()
+    assert LOSS_COLUMN["loss"].required and not LOSS_COLUMN["lr"].required
+
+
+def test_named_tables_have_the_published_rows():
+    """770 and 199 of Gemstones, 240 of Besiroglu et al., 17 pairs of Step Law."""
+    sizes = {name: len(loss_table(name)) for name in ("gemstones", "gemstones-cooldown", "chinchilla", "steplaw")}
+    assert sizes == {"gemstones": 770, "gemstones-cooldown": 199, "chinchilla": 240, "steplaw": 17}
+    with pytest.raises(InputError, match="unknown; expected one like gemstones"):
+        loss_table("gemstone")
+
+
+def test_counts_are_named_and_never_mixed(written):
+    total, other = loss_table("gemstones"), loss_table("gemstones", "non-embedding")
+    assert (total.count, other.count) == ("total", "non-embedding")
+    vocabulary = total.number("vocab_size") * total.number("d_model")
+    np.testing.assert_allclose(total.n_params - other.n_params, vocabulary)
+    rows = [(*row, kind) for row, kind in zip(GOOD, ["total"] * 4 + ["non-embedding"], strict=True)]
+    mixed = written(rows, "n_params,tokens,loss,n_params_kind")
+    with pytest.raises(InputError, match="mixes counts of parameters"):
+        read_losses(mixed)
+    with pytest.raises(InputError, match=r"csv:2: no count of parameters is 'non-embedding'"):
+        read_losses(mixed, count="non-embedding")
+    assert count_of("total, tied embedding counted once") == "total"
+    assert count_of("active, non-embedding") != count_of("non-embedding")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((1e9, 2e10, 0.0), r"losses.csv:7: column 'loss' = '0.0': zero; expected a number > 0"),
+        ((1e9, 2e10, "nan"), r"losses.csv:7: column 'loss' = 'nan': not a number"),
+        ((1e9, 2e10, ""), r"losses.csv:7: column 'loss' = '': empty"),
+        ((-1e9, 2e10, 2.0), r"column 'n_params' = '-1000000000.0': negative"),
+        ((1e9, "many", 2.0), r"column 'tokens' = 'many': not a number"),
+        ((1e9, 2e10), r"losses.csv:7: 2 cells; expected 3"),
+    ],
+)
+def test_bad_cells_are_refused_in_one_line(written, row, message):
+    with pytest.raises(InputError, match=message) as refusal:
+        read_losses(written([*GOOD, row]))
+    assert "\n" not in str(refusal.value)
+    assert len(read_losses(written())) == len(GOOD)
+
+
+def test_bad_tables_are_refused(written, tmp_path):
+    with pytest.raises(InputError, match="missing 'loss'"):
+        read_losses(written([row[:2] for row in GOOD], "n_params,tokens"))
+    with pytest.raises(InputError, match="appears twice"):
+        read_losses(written([(1, *row) for row in GOOD], "loss,n_params,tokens,loss"))
+    with pytest.raises(InputError, match="no data rows"):
+        read_losses(written([]))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_losses(tmp_path / "absent.csv")
+    with pytest.raises(InputError, match="no row has group = x"):
+        read_losses(written([(*row, "a") for row in GOOD], "n_params,tokens,loss,group"), where={"group": "x"})
+    with pytest.raises(InputError, match=r"below batch_tokens = 1e\+11"):
+        check_losses(read_losses(written([(*row, 1e11) for row in GOOD], "n_params,tokens,loss,batch_tokens")))
+    with pytest.raises(InputError, match="3 rows are too few"):
+        check_losses(read_losses(written(GOOD[:3])))
+    with pytest.raises(InputError, match="'n_layers' is empty; the term 'shape' needs it"):
+        check_losses(read_losses(written()), ("shape",))
+
+
+def test_other_headings_are_understood(written):
+    table = read_losses(written(header="N,D,val_loss"))
+    assert table.n_params[0] == 1e8 and table.loss[-1] == 2.5
+
+
+def told(rows, **more):
+    n, d, loss = (np.asarray(column, float) for column in zip(*rows, strict=True))
+    return " / ".join(check_losses(losses_of({"n_params": n, "tokens": d, "loss": loss, **more})))
+
+
+def test_doubts_are_told():
+    assert told(GOOD) == ""
+    assert "one value of n_params" in told([(1e9, d, 3.0) for d in (1e9, 1e10, 1e11, 2e11)])
+    assert "2 budgets" in told([(n, c / n, 3.0) for c in (1e18, 1e19) for n in (1e8, 4e8, 1.6e9)])
+    assert "1 rows repeat another row" in told([*GOOD, GOOD[0]])
+    assert "tokens per parameter span less" in told([(n, 20 * n, 3.0) for n in (1e8, 3e8, 1e9, 3e9, 1e10)])
+    assert "several learning rates" in told([*GOOD, (1e8, 2e9, 3.6)], lr=[1e-3] * 5 + [3e-3])
+    assert "in millions or billions" in told([(n / 1e9, d / 1e9, loss) for n, d, loss in GOOD])
+
+
+def test_the_best_of_a_sweep_is_kept():
+    sweep, best = loss_table("steplaw-sweep"), loss_table("steplaw")
+    assert len(sweep) > 1000 and len(best) == 17
+    for row in range(len(best)):
+        same = (sweep.n_params == best.n_params[row]) & (sweep.tokens == best.tokens[row])
+        assert best.loss[row] == sweep.loss[same].min()
+    with pytest.raises(InputError, match="column 'colour' is not there"):
+        best_of(best, ["colour"])
