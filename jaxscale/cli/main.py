@@ -17,6 +17,7 @@ from jaxscale.cli.demo.demo_command import DemoCommand
 from jaxscale.cli.fit import FitCommand
 from jaxscale.cli.hardware import HardwareCommand
 from jaxscale.cli.inputs.model_command import ModelCommand
+from jaxscale.cli.inputs.read_command import ReadCommand
 from jaxscale.cli.islands import IslandsCommand
 from jaxscale.cli.law.law_command import LawCommand
 from jaxscale.cli.limits import LimitsCommand
@@ -51,6 +52,7 @@ AnyCommand = (
     | Annotated[TraceCommand, tyro.conf.subcommand("trace")]
     | Annotated[HardwareCommand, tyro.conf.subcommand("hardware")]
     | Annotated[ModelCommand, tyro.conf.subcommand("model")]
+    | Annotated[ReadCommand, tyro.conf.subcommand("read")]
 )
 
 NAMES = tuple(get_args(command)[1].name for command in get_args(AnyCommand))

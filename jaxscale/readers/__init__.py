@@ -1,0 +1,1 @@
+"""Training logs and launch files of frameworks as rows of a runs table."""

@@ -1,0 +1,1 @@
+"""Formats of training logs, one module for each family of programs."""

@@ -1,0 +1,81 @@
+"""Steps of one training run as a log tells them, and the steady ones among them."""
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+
+QUANTITIES = ("seconds", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_gb", "mfu", "batch")
+"""Quantities of a step: time [s], throughput of a chip [token/s], flop rate of a chip [1e12 flop/s], peak memory [GB],
+utilisation [1], sequences [1]."""
+
+SLOW = 1.5
+"""Time over the median from which a step held a checkpoint, an evaluation or a compilation [1]."""
+
+WARM = 1.1
+"""Time over the median of the later steps until which the first steps are warm-up [1]."""
+
+KEPT = 500_000
+"""Steps that are kept; a longer log gives its first so many [1]."""
+
+
+@dataclass
+class StepSeries:
+    """Quantities of the steps of a run in the order of the log; nan where a line does not tell one.
+
+    Attributes:
+        steps: number of each step [1].
+        values: quantities by name, see `QUANTITIES`.
+    """
+
+    steps: array = field(default_factory=lambda: array("d"))
+    values: dict[str, array] = field(default_factory=lambda: {name: array("d") for name in QUANTITIES})
+
+    def add(self, step: int | float, **quantities: float) -> None:
+        """Add one step; quantities that are not given are unknown."""
+        if len(self.steps) < KEPT:
+            self.steps.append(step)
+            for name in QUANTITIES:
+                self.values[name].append(quantities.get(name, float("nan")))
+
+    def amend(self, **quantities: float) -> None:
+        """Set quantities of the last step, which a line of their own tells."""
+        for name, value in quantities.items():
+            if self.steps:
+                self.values[name][-1] = value
+
+    def __len__(self) -> int:
+        """Steps of the log [1]."""
+        return len(self.steps)
+
+    def quantity(self, name: str) -> np.ndarray:
+        """One quantity of all steps, nan where it is unknown [step]."""
+        return np.asarray(self.values[name], dtype=float)
+
+    def is_steady(self) -> np.ndarray:
+        """Whether a step is neither warm-up nor slowed by a checkpoint or an evaluation [step].
+
+        Times decide; where a log tells none, throughputs do.
+        """
+        times, rates = self.quantity("seconds"), self.quantity("tokens_per_s_per_gpu")
+        if not np.isfinite(times).any():
+            times = 1.0 / np.where(rates > 0.0, rates, np.nan)
+        if not np.isfinite(times).any():
+            return np.ones(len(self), dtype=bool)
+        later = times[len(times) // 2 :]
+        usual = float(np.nanmedian(later if np.isfinite(later).any() else times))
+        calm = np.flatnonzero(times <= WARM * usual)
+        first = int(calm[0]) if len(calm) else 0
+        steady = np.isfinite(times) & (times <= SLOW * usual)
+        steady[:first] = False
+        return steady
+
+    def medians(self) -> dict[str, float]:
+        """Medians of the quantities over the steady steps, the highest memory and the last batch; known ones alone."""
+        steady, told = self.is_steady(), {}
+        for name in QUANTITIES:
+            values = self.quantity(name)
+            values = values[np.isfinite(values) & (steady if name != "memory_gb" else True)]
+            if len(values):
+                told[name] = float({"memory_gb": np.max, "batch": lambda all_: all_[-1]}.get(name, np.median)(values))
+        return told
