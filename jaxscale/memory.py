@@ -14,9 +14,12 @@ from jaxscale._smooth import Temperature, several, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients, checked
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import host_lead, microbatch_times
+from jaxscale.costs.traced.class_plan import ClassPlan, class_plan_checked
+from jaxscale.costs.traced.plan_time import traced_memory_terms
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.plan.local import LocalPlan, local_plan
 from jaxscale.plan.plan import Plan
+from jaxscale.tracing.traced_workload import Workload
 from jaxscale.workload import (
     Transformer,
     attended_keys,
@@ -204,13 +207,17 @@ def unsharded_bytes(local: LocalPlan) -> Array:
 
 
 def memory(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
+    model: Transformer | Workload,
+    plan: Plan | ClassPlan,
+    cluster: Cluster,
+    coefficients: Coefficients,
+    temperature: Temperature = 0.0,
 ) -> Memory:
     """Peak memory of the fullest chip.
 
     Args:
-        model: the transformer.
-        plan: degrees, sharding, recomputation.
+        model: the transformer, or a traced workload.
+        plan: degrees, sharding, recomputation; of a traced workload a `ClassPlan`.
         cluster: capacity of a chip; how fast it and its host are decides how far launches queue up.
         coefficients: factors of activations, buffers, logits, gradients; rates of chip and host.
         temperature: smoothing of the maxima [1].
@@ -218,6 +225,8 @@ def memory(
     Returns:
         The terms of the peak [byte].
     """
+    if isinstance(model, Workload):
+        return Memory(**traced_memory_terms(model, class_plan_checked(plan), cluster, coefficients))
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
     local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
     layers = microbatch_times(local, machine, coefficients, temperature)

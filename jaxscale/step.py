@@ -1,5 +1,7 @@
 """The step: cost terms put together into the time of one optimizer step."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,10 +15,13 @@ from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import MicrobatchTimes, host_lead, microbatch_times
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.costs.terms import Kind, cost_term, declared_terms
+from jaxscale.costs.traced.class_plan import ClassPlan, class_plan_checked
+from jaxscale.costs.traced.plan_time import traced_terms
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import Memory, memory_with_lead
 from jaxscale.plan.local import LocalPlan, local_plan
 from jaxscale.plan.plan import Plan
+from jaxscale.tracing.traced_workload import Workload
 from jaxscale.workload import Transformer, model_flops
 
 Seconds = Float[Array, "*batch"]
@@ -88,7 +93,11 @@ def names_of_kind(*kinds: Kind) -> tuple[str, ...]:
 
 
 def step_time(
-    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
+    model: Transformer | Workload,
+    plan: Plan | ClassPlan,
+    cluster: Cluster,
+    coefficients: Coefficients,
+    temperature: Temperature = 0.0,
 ) -> StepTime:
     """Time of one optimizer step, term by term.
 
@@ -96,8 +105,8 @@ def step_time(
     the exact model; degrees between whole numbers are its continuous relaxation.
 
     Args:
-        model: the transformer.
-        plan: degrees, batch, schedule.
+        model: the transformer, or a traced workload.
+        plan: degrees, batch, schedule; of a traced workload a `ClassPlan`.
         cluster: chips and network.
         coefficients: fitted parameters.
         temperature: 0 for exact maxima and ceilings (prediction); above 0 their smooth forms (design search), off by a
@@ -106,10 +115,21 @@ def step_time(
     Returns:
         The terms of the step [s].
     """
+    if isinstance(model, Workload):
+        return _traced_step_time(model, plan, cluster, coefficients, temperature)
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
     local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
     layers = microbatch_times(local, machine, coefficients, temperature)
     return times_of_step(local, machine, coefficients, layers, temperature)
+
+
+def _traced_step_time(
+    work: Workload, plan: Any, cluster: Cluster, coefficients: Coefficients, temperature: Temperature
+) -> StepTime:
+    """Time of one step of a traced workload; the terms that it lacks are nothing."""
+    terms = traced_terms(work, class_plan_checked(plan), cluster, coefficients, temperature=temperature)
+    nothing = jnp.zeros_like(terms["matmul"])
+    return StepTime(**{name: terms.get(name, nothing) for name in TERM_NAMES})
 
 
 def step_and_memory(

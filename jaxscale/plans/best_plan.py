@@ -13,12 +13,14 @@ from jaxscale.calibration.store import fit_of
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
+from jaxscale.plans.class_plans import ClassPlanChoice, best_class_plan
 from jaxscale.plans.enumerate import PlanSpace, count_degrees, enumerate_plans, within_domains
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.reasons import alternatives, binding, nothing_fits, nothing_valid
 from jaxscale.plans.relaxed_search import search_plans
 from jaxscale.plans.score import detail_plans, score_plans
+from jaxscale.tracing.traced_workload import Workload
 from jaxscale.workload import Transformer
 
 ROOMY_BATCH = 2.0**40
@@ -29,7 +31,7 @@ MOST_DEGREES = 50_000
 
 
 def best_plan(
-    model: Transformer,
+    model: Transformer | Workload,
     cluster: Cluster,
     global_batch_size_seqs: float | int,
     *,
@@ -39,13 +41,13 @@ def best_plan(
     top: int = 10,
     oom_probability: float = 0.1,
     exhaustive: bool | None = None,
-) -> PlanChoice:
+) -> PlanChoice | ClassPlanChoice:
     """The fastest plan that fits: out of every valid plan, or by gradient and local search where plans are too many.
 
     Args:
-        model: the transformer.
+        model: the transformer, or a traced workload.
         cluster: chips and network; the plan uses all chips.
-        global_batch_size_seqs: B, sequences per step [sequence].
+        global_batch_size_seqs: B, sequences per step, or what the data class of a traced workload counts [sequence].
         fit: a fit, or the name or file of a fit.
         levels: framework, gpu and so on of the planned run, whose fitted effects apply.
         space: choices that are open; everything valid where None.
@@ -63,6 +65,8 @@ def best_plan(
     record, levels = fit_of(fit), levels or {}
     usable = record.memory_limit(levels)
     limit = memory_limit(number(cluster.chip.hbm_bytes), usable, oom_probability)
+    if isinstance(model, Workload):
+        return best_class_plan(model, cluster, global_batch_size_seqs, record.coefficients(levels), float(limit), top)
     task = PlanTask(model, cluster, global_batch_size_seqs, record.coefficients(levels), limit)
     space = within_domains(space, cluster)
     if exhaustive is None:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxscale.tracing.dimension_classes import Axis, atoms
 from jaxscale.tracing.fusion import FusedKernel, Fusion
 from jaxscale.tracing.liveness import LivePoint
+from jaxscale.tracing.partial_sums import conflicting_classes, sum_points, weight_uses
 from jaxscale.tracing.program import FlatProgram, Monomial, Value, loops_of
 from jaxscale.tracing.workload_tables import QUANTITIES, Terms, WorkloadTables, terms_of
 
@@ -155,7 +156,31 @@ def tables_of(program: FlatProgram, fusion: Fusion, points: Sequence[LivePoint])
     trained = [value for value in program.inputs if value.origin == "weights"]
     for row, value in enumerate(trained):
         weights.add(row, Monomial(1.0, value.axes))
+    sums, counts, points_of_sums = TermList(classes), TermList(classes), sum_points(program)
+    for row, point in enumerate(points_of_sums):
+        sums.add(row, Monomial(point.value.itemsize, point.value.all_axes))
+        counts.add(row, Monomial(1.0, [loop.axis for loop in loops_of(point.value.loop)]))
+    turns, pooled, uses = TermList(classes), TermList(classes), weight_uses(program)
+    for row, use in enumerate(uses):
+        turns.add(row, Monomial(1.0, use.loops))
+        if use.pooled is not None:
+            pooled.add(row, Monomial(use.pooled.itemsize, use.pooled.all_axes))
+    handed, layers = TermList(classes), {id(axis) for use in uses for axis in use.loops}
+    for operation in program.operations:
+        if operation.kind == "carry" and operation.phase == "forward" and id(operation.loop.axis) in layers:  # pyright: ignore
+            handed.add(0, Monomial(operation.outputs[0].itemsize, operation.outputs[0].axes))
     tables = WorkloadTables(
+        handed=handed.terms(),
+        weight_widths=np.array([use.width for use in uses], float),
+        weight_gathers=np.array([use.gathers for use in uses], float),
+        weight_turns=turns.terms(),
+        pooled=pooled.terms(),
+        sums=sums.terms(),
+        sum_counts=counts.terms(),
+        sum_classes=tuple(tuple(sorted(classes.classes(list(point.classes)))) for point in points_of_sums),
+        sum_roles=tuple(point.role for point in points_of_sums),
+        sum_phases=tuple(point.phase for point in points_of_sums),
+        conflicts=tuple(sorted(classes.classes(list(conflicting_classes(program))))),
         kinds=tuple(kernel.kind for kernel in kernels),
         phases=tuple(kernel.phase for kernel in kernels),
         groups=tuple(group_of(kernel, classes) for kernel in kernels),

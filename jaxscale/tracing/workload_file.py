@@ -13,12 +13,6 @@ from jaxscale.tracing.workload_tables import QUANTITIES, Terms, WorkloadTables
 FORMAT = "jaxscale workload 1"
 """Name and version of the format."""
 
-TERM_FIELDS = ("points", "stored", "weights")
-"""Fields of the tables that are `Terms` of their own."""
-
-ARRAY_FIELDS = ("widths", "weight_bytes")
-"""Fields of the tables that are arrays."""
-
 
 def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) -> None:
     """Write a workload as one JSON document.
@@ -36,10 +30,10 @@ def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) ->
         value = getattr(tables, name)
         if name == "terms":
             document[name] = {quantity: _term_lists(terms) for quantity, terms in value.items()}
-        elif name in TERM_FIELDS:
+        elif isinstance(value, Terms):
             document[name] = _term_lists(value)
         else:
-            document[name] = np.asarray(value).tolist() if name in ARRAY_FIELDS else list(value)
+            document[name] = value.tolist() if isinstance(value, np.ndarray) else list(value)
     write_whole(path, json.dumps(document, separators=(",", ":")))
 
 
@@ -70,17 +64,19 @@ def read_tables(path: str | Path) -> tuple[np.ndarray, WorkloadTables]:
 
 def _tables(document: dict[str, Any]) -> WorkloadTables:
     fields: dict[str, Any] = {}
-    for name in WorkloadTables.__dataclass_fields__:
+    for name, field in WorkloadTables.__dataclass_fields__.items():
         value = document[name]
         if name == "terms":
             fields[name] = {quantity: _terms(value[quantity]) for quantity in QUANTITIES}
-        elif name in TERM_FIELDS:
+        elif field.type is Terms:
             fields[name] = _terms(value)
+        elif field.type is np.ndarray:
+            fields[name] = np.asarray(value, float)
         else:
-            fields[name] = np.asarray(value, float) if name in ARRAY_FIELDS else tuple(value)
+            fields[name] = tuple(tuple(one) if isinstance(one, list) else one for one in value)
     return WorkloadTables(**fields)
 
 
 def _terms(lists: dict[str, Any]) -> Terms:
     row, factor = np.asarray(lists["row"], np.int32), np.asarray(lists["factor"], float)
-    return Terms(row, factor, np.asarray(lists["classes"], np.int32).reshape(len(row), -1))
+    return Terms(row, factor, np.asarray(lists["classes"], np.int32).reshape(len(row), -1 if len(row) else 1))

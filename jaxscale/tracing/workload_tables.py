@@ -52,6 +52,17 @@ class WorkloadTables:
         weights: elements of the weights [1]; rows are weights.
         weight_names: names of the weights.
         weight_bytes: bytes of an element of each weight [byte].
+        weight_widths: bytes of an element as products read it [byte].
+        weight_gathers: times that a weight in parts is put together in a step [1].
+        weight_turns: parts in which it is put together, one for each turn of a loop; rows are weights [1].
+        pooled: bytes of what look-ups make of a table; rows are weights, none for those that are no tables [byte].
+        handed: bytes that a loop over weights hands from turn to turn in the forward pass; one row [byte].
+        sums: values that chips add up where a class is split among them [byte].
+        sum_counts: times that each is added up in a step; rows are those of `sums` [1].
+        sum_classes: classes whose split asks for each sum.
+        sum_roles: `gradient`, `table`, `activation` or `statistic`, see `partial_sums.SumPoint`.
+        sum_phases: phase of each sum.
+        conflicts: classes that some value has twice.
     """
 
     class_names: tuple[str, ...]
@@ -69,6 +80,17 @@ class WorkloadTables:
     weights: Terms
     weight_names: tuple[str, ...]
     weight_bytes: np.ndarray
+    weight_widths: np.ndarray
+    weight_gathers: np.ndarray
+    weight_turns: Terms
+    pooled: Terms
+    handed: Terms
+    sums: Terms
+    sum_counts: Terms
+    sum_classes: tuple[tuple[int, ...], ...]
+    sum_roles: tuple[str, ...]
+    sum_phases: tuple[str, ...]
+    conflicts: tuple[int, ...]
 
 
 class KernelColumns(eqx.Module):
