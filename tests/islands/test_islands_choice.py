@@ -184,6 +184,8 @@ def test_break_even_is_where_the_fleet_beats_its_best_island():
     at = with_scaled_links(job, sweep.break_even / 1.25e9)
     fastest = max(float(mode_speed(at, mode, steps)) for mode in MODES for steps in periods)
     assert fastest == pytest.approx(RATES[0], rel=0.02)
+    for gain in sweep.gain.values():
+        assert np.all(np.diff(gain) >= -1e-9 * gain[1:])
     never = break_even_sweep(job, periods, 1.0, np.ones((2, 3)), 1e-9 * alone)
     assert np.isinf(never.break_even)
 

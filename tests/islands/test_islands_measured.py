@@ -10,8 +10,10 @@ from jaxscale.islands.measured.measured_rounds import (
     LinkLosses,
     bandwidth_left_out,
     fit_link_losses,
+    implied_bandwidth,
     measured_rounds,
     predicted_utilisation,
+    run_left_out,
     stated_slow_loss,
 )
 
@@ -23,6 +25,15 @@ def runs():
         table = [row for row in csv.DictReader(file) if row["algorithm"] == "diloco"]
     every = measured_rounds(table)
     return every.rows(np.isfinite(every.bandwidth))
+
+
+@pytest.fixture(scope="module")
+def unshaped():
+    """Measured DiLoCo runs on links that were left as they are."""
+    with js.data_path("islands/diloco_measured.csv").open(encoding="utf-8") as file:
+        table = [row for row in csv.DictReader(file) if row["algorithm"] == "diloco"]
+    every = measured_rounds(table)
+    return every.rows(np.isnan(every.bandwidth))
 
 
 def error(predicted, runs):
@@ -38,6 +49,18 @@ def label(runs):
 def test_utilisation_with_a_bandwidth_left_out(runs):
     assert len(runs.steps) == 48
     missed = error(bandwidth_left_out(runs, label(runs)), runs)
+    assert missed.mean() <= 0.07 and np.median(missed) <= 0.05
+
+
+def test_utilisation_of_all_runs(runs, unshaped):
+    """Runs over unshaped links count too: the others of them tell their bandwidth."""
+    losses = fit_link_losses(runs)
+    rate = implied_bandwidth(unshaped, losses)
+    assert 8.0 * rate == pytest.approx(1.15e10, rel=0.1)
+    missed = np.concatenate([
+        error(bandwidth_left_out(runs, label(runs)), runs), error(run_left_out(unshaped, losses), unshaped)
+    ])  # fmt: skip
+    assert len(missed) == 52
     assert missed.mean() <= 0.07 and np.median(missed) <= 0.05
 
 

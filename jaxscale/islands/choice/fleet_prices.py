@@ -128,7 +128,8 @@ def break_even_sweep(
     slowest = rate[~np.eye(len(rate), dtype=bool)].min()
     bandwidth = BANDWIDTH_FACTORS * slowest
     lines = {mode: paces[:, place] for place, mode in enumerate(MODES)}
-    return BandwidthSweep(bandwidth, lines, fewest, _crossing(bandwidth, fewest, alone))
+    gain = {mode: alone / days[:, place].min(axis=1) for place, mode in enumerate(MODES)}
+    return BandwidthSweep(bandwidth, lines, gain, fewest, _crossing(bandwidth, fewest, alone))
 
 
 def _crossing(bandwidth: np.ndarray, days: np.ndarray, alone: float) -> float:

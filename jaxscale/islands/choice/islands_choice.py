@@ -77,6 +77,7 @@ class BandwidthSweep:
     Attributes:
         bandwidth: of the slowest link [byte/s], [point].
         tokens_per_s: of each mode at its best number of inner steps, by mode [token/s], [point].
+        gain: days of the best island alone over those of each mode, by mode [1], [point].
         days: of the best mode [day], [point].
         break_even: bandwidth of the slowest link from which the fleet beats its best island alone; inf where it never
             does, 0 where it always does [byte/s].
@@ -84,6 +85,7 @@ class BandwidthSweep:
 
     bandwidth: Float[np.ndarray, " point"]
     tokens_per_s: Mapping[str, Float[np.ndarray, " point"]]
+    gain: Mapping[str, Float[np.ndarray, " point"]]
     days: Float[np.ndarray, " point"]
     break_even: float
 

@@ -93,7 +93,7 @@ def islands_tables(choice: IslandsChoice) -> list[Any]:
 
 
 def bandwidth_figure(choice: IslandsChoice) -> "Figure":
-    """Pace of all islands against the bandwidth of the slowest link, by mode.
+    """Gain of all islands over the best one alone, looseness counted, against the bandwidth of the slowest link.
 
     Args:
         choice: of a fleet of several islands that hold the model.
@@ -103,15 +103,13 @@ def bandwidth_figure(choice: IslandsChoice) -> "Figure":
     """
     sweep = choice.sweep
     assert sweep is not None
-    alone = max(scored.tokens_per_s for scored in choice.modes if scored.mode == "alone")
-    lines = {mode: pace / alone for mode, pace in sweep.tokens_per_s.items()}
-    lines["best island alone"] = np.ones_like(sweep.bandwidth)
+    lines = {**sweep.gain, "best island alone": np.ones_like(sweep.bandwidth)}
     return curves(
         sweep.bandwidth / GBIT,
         lines,
         xlabel="bandwidth of the slowest link [Gbit/s]",
-        ylabel="pace over that of the best island alone [1]",
-        title="Pace by mode, each at its best number of inner steps",
+        ylabel="days of the best island alone over days [1]",
+        title="What joining gains, each mode at its best number of inner steps",
     )
 
 
@@ -178,7 +176,11 @@ def islands_report(choice: IslandsChoice, title: str) -> Report:
     report.figure("time", time_figure(choice), "One round of the best mode on each island.")
     if choice.sweep is not None:
         report.heading("Links")
-        report.figure("bandwidth", bandwidth_figure(choice), "Pace against the bandwidth of the links, by mode.")
+        report.figure(
+            "bandwidth",
+            bandwidth_figure(choice),
+            "Gain over the best island alone against the bandwidth of the links, by mode.",
+        )
     if priced := price_rows(choice):
         report.table(("of", "name", "price"), priced)
     return report

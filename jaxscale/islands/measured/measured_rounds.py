@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -170,4 +171,44 @@ def bandwidth_left_out(runs: MeasuredRounds, rounded: ArrayLike) -> Float[np.nda
         left_out = labels == label
         losses = fit_link_losses(runs.rows(~left_out))
         predicted[left_out] = np.asarray(predicted_utilisation(runs.rows(left_out), losses))
+    return predicted
+
+
+def implied_bandwidth(runs: MeasuredRounds, losses: LinkLosses) -> float:
+    """Bandwidth of links that were not shaped, from the utilisation of runs over them [byte/s].
+
+    Args:
+        runs: measured ones over the same links; their bandwidth is not read.
+        losses: of links and starts.
+
+    Returns:
+        The bandwidth of least squared log error, on a grid of 1 %.
+    """
+    grid = np.geomspace(1e7, 1e11, 926)
+    tried = runs._replace(bandwidth=np.broadcast_to(grid[:, None], (len(grid), len(runs.steps))))
+    misses = np.log(np.asarray(_over_bandwidths(tried, losses)) / runs.utilisation)
+    return float(grid[int(np.argmin(np.sum(misses**2, axis=1)))])
+
+
+@filter_jit
+def _over_bandwidths(runs: MeasuredRounds, losses: LinkLosses) -> Array:
+    """Utilisation of every run at each of several bandwidths [bandwidth, run]."""
+    return jax.vmap(lambda rate: predicted_utilisation(runs._replace(bandwidth=rate), losses))(runs.bandwidth)
+
+
+def run_left_out(runs: MeasuredRounds, losses: LinkLosses) -> Float[np.ndarray, " run"]:
+    """Utilisation of runs over links of unknown bandwidth, which the other runs over them tell.
+
+    Args:
+        runs: measured ones over the same links.
+        losses: of links and starts, fitted to runs over other links.
+
+    Returns:
+        Predictions [1], [run].
+    """
+    predicted = np.zeros(len(runs.steps))
+    for row in range(len(predicted)):
+        others = runs.rows(np.arange(len(predicted)) != row)
+        known = runs.rows([row])._replace(bandwidth=np.asarray([implied_bandwidth(others, losses)]))
+        predicted[row] = float(predicted_utilisation(known, losses)[0])
     return predicted
