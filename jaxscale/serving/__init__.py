@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from jaxscale.serving.calibrate.serving_coefficients import usual_coefficients as usual_coefficients
     from jaxscale.serving.calibrate.serving_record import ServingFit as ServingFit
     from jaxscale.serving.calibrate.serving_record import load_serving_fit as load_serving_fit
+    from jaxscale.serving.choose.best_engine import ServingChoice as ServingChoice
+    from jaxscale.serving.choose.best_engine import best_plan as best_plan
+    from jaxscale.serving.choose.engine_space import ServingSpace as ServingSpace
+    from jaxscale.serving.choose.lifetime import LifetimeLoad as LifetimeLoad
+    from jaxscale.serving.choose.lifetime import lifetime_cost as lifetime_cost
+    from jaxscale.serving.choose.lifetime import lifetime_optimum as lifetime_optimum
+    from jaxscale.serving.choose.rollouts import rollout_split as rollout_split
+    from jaxscale.serving.choose.rollouts import rollout_time as rollout_time
     from jaxscale.serving.engine import Engine as Engine
     from jaxscale.serving.engine import Requests as Requests
     from jaxscale.serving.forward_pass import PassTime as PassTime

@@ -42,6 +42,8 @@ class Engine(eqx.Module):
         weight_bytes: stored bytes of a weight of the layers [byte].
         cache_bytes: stored bytes of an element of the key/value cache [byte].
         formats: share of the matmuls in each number format [1].
+        overlap: share of the collectives that may hide behind the work on the other half of the batch [1].
+        expert_nodes: domains to which a token is sent at most, where its experts are limited to some [1].
     """
 
     tp: Number
@@ -51,6 +53,8 @@ class Engine(eqx.Module):
     weight_bytes: Number
     cache_bytes: Number
     formats: PerPrecision
+    overlap: Number
+    expert_nodes: Number
 
     def __init__(
         self,
@@ -64,6 +68,8 @@ class Engine(eqx.Module):
         weight_bytes: Any = None,
         cache_bytes: Any = None,
         formats: Any = None,
+        overlap: Any = 0.0,
+        expert_nodes: Any = 1e3,
     ):
         """Describe an engine; bytes and formats follow from the words where they are not given.
 
@@ -78,6 +84,8 @@ class Engine(eqx.Module):
         self.cache_bytes = _entry("cache_precision", word, CACHE_FORMATS) if cache_bytes is None else cache_bytes
         one_hot = [1.0 if name == computed else 0.0 for name in PRECISIONS]
         self.formats = as_float(formats) if formats is not None else _row(one_hot)
+
+        self.overlap, self.expert_nodes = as_float(overlap), as_float(expert_nodes)
 
     @property
     def n_chips(self) -> Number:

@@ -99,8 +99,12 @@ def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Share
     small, large = _collective(tp, cluster)
     small_moe, large_moe = _collective(ranks, cluster)
     per_token = model.d_model * WIDE_BYTES
-    # A rank of attention sends its own tokens alone; the experts' collective carries those of all ranks.
-    link = (attention + mlps) * large + mixtures * large_moe * engine.attention_dp
+    # Experts on other ranks get a copy of a token each, or the tokens of all ranks where these are fewer.
+    copies = smaller(engine.attention_dp, larger(model.moe_top_k, 1.0))
+    sent = copies * large_moe + _beyond(model, engine, cluster)
+    # Tokens go out in the format of the matmuls and come back in 16 bits (DeepEP, DeepSeek 2025).
+    narrow = 0.5 + 0.5 * smaller(larger(engine.weight_bytes, 1.0), WIDE_BYTES) / WIDE_BYTES
+    link = (attention + mlps) * large + mixtures * sent * narrow
     return Shares(
         dense=wide,
         expert=mixtures * expert_params(model) / ranks,
@@ -132,6 +136,18 @@ def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array]:
     per_byte = 1.0 / (inside * used) + crosses / (outside * domain)
     latency = several(n) * 0.5 * (1.0 + jnp.log2(n)) * (1.0 + crosses)
     return latency, 2.0 * (1.0 - 1.0 / jnp.asarray(n)) * per_byte
+
+
+def _beyond(model: Transformer, engine: Engine, cluster: Cluster) -> Array:
+    """Further time of a byte of tokens whose experts are in other domains, there and back [s/byte].
+
+    Of N domains, k experts are in $N (1 - (1 - 1/N)^k)$; a token is sent once to each but its own.
+    """
+    network = cluster.network
+    domain, outside = jnp.asarray(network.domain_size)[..., 0], jnp.asarray(network.bandwidth)[..., 1]
+    n = larger(engine.tp * engine.attention_dp / domain, 1.0)
+    reached = smaller(-n * jnp.expm1(model.moe_top_k * jnp.log1p(-1.0 / (n + 1e-6))), engine.expert_nodes)
+    return 2.0 * several(n) * reached * (1.0 - 1.0 / n) / outside * several(engine.attention_dp)
 
 
 def experts_touched(model: Transformer, n_tokens: ArrayLike) -> Array:
@@ -184,9 +200,13 @@ def _floors(shares: Shares, coefficients: ServingCoefficients, n_sequences: Arra
     return launches + n_sequences * coefficients.sequence_floor
 
 
-def _collectives(shares: Shares, coefficients: ServingCoefficients, n_tokens: ArrayLike) -> Array:
+def _collectives(
+    engine: Engine, shares: Shares, coefficients: ServingCoefficients, n_tokens: ArrayLike, work: Array
+) -> Array:
+    """Collectives of a pass that do not hide behind its work [s]."""
     latency = shares.latency * coefficients.collective_latency + shares.sends
-    return latency + n_tokens * shares.link / coefficients.link
+    large = n_tokens * shares.link / coefficients.link
+    return latency + large - engine.overlap * smaller(large, work)
 
 
 def decode_pass(
@@ -232,10 +252,11 @@ def decode_pass(
     keys = cached_keys(model, context, temperature) * model.n_attention_layers
     flops = 2.0 * tokens * keys * model.n_heads / engine.tp * width
     scores = flops * shares.wide_peak / coefficients.matmul
+    weights, attention = smooth_max(read, computed, temperature), smooth_max(fetched, scores, temperature)
     return PassTime(
-        weights=smooth_max(read, computed, temperature),
-        attention=smooth_max(fetched, scores, temperature),
-        collectives=_collectives(shares, coefficients, tokens),
+        weights=weights,
+        attention=attention,
+        collectives=_collectives(engine, shares, coefficients, tokens, weights + attention),
         floors=_floors(shares, coefficients, n_sequences),
     )
 
@@ -280,9 +301,11 @@ def prefill_pass(
     keys = held * (1.0 - 0.5 * held / input_len) + cached_len
     width = model.head_dim + model.v_head_dim
     flops = 2.0 * tokens * keys * model.n_attention_layers * model.n_heads / engine.tp * width
+    weights = smooth_max(read, computed, temperature)
+    attention = flops * shares.wide_peak / (FLASH * coefficients.prefill_matmul)
     return PassTime(
-        weights=smooth_max(read, computed, temperature),
-        attention=flops * shares.wide_peak / (FLASH * coefficients.prefill_matmul),
-        collectives=_collectives(shares, coefficients, tokens),
+        weights=weights,
+        attention=attention,
+        collectives=_collectives(engine, shares, coefficients, tokens, weights + attention),
         floors=_floors(shares, coefficients, 0.0),
     )

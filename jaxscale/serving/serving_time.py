@@ -134,7 +134,8 @@ def serving_time(
     first = pace * (own + moved) + coefficients.first_token
     latency = first + (r.output_len - 1.0) * tpot
     # Little's law: requests per second of one rank.
-    steady = batch / latency
+    # Where prompts have engines of their own, a request takes a place from its second token on.
+    steady = batch / (latency - r.disaggregated * (first - step))
     queued = larger(wanted - batch, 0.0) + r.continuous * coefficients.waiting / engine.attention_dp
     waiting = queued / steady * (1.0 - r.at_limit)
     total = r.output_len * steady * ranks

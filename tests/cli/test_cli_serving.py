@@ -61,3 +61,16 @@ def test_bad_input_is_one_line(run, table, tmp_path):
     assert run("serving", "fit", table, "--out", tmp_path / "fit.txt").code == 2
     assert run("serving", "predict", table, "--fit", "potato").code == 2
     assert run("serving", "predict", table, "--out", table).code == 2
+
+
+def test_plan_keeps_its_limits(run):
+    words = "serving plan --model llama3-8b --gpu h100-80gb --n-gpus 2 --input-len 500 --output-len 200".split()
+    done = run(*words, "--tpot", "0.03", "--dollars-per-gpu-hour", "2", "--json")
+    best = done.json["best"]
+    assert best["tpot_s"] <= 0.03 and best["memory_gb"] < 85
+    per_second = best["output_tokens_per_s_per_gpu"]
+    assert best["dollars_per_million_tokens"] == pytest.approx(2 / 3600 / per_second * 1e6)
+    text = run(*words)
+    assert text.code == 0 and "token/s/chip" in text.out
+    refused = run(*words, "--tpot", "1e-6")
+    assert refused.code == 2 and "is possible" in refused.err

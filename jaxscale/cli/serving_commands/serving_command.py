@@ -1,4 +1,4 @@
-"""`jaxscale serving predict|fit`: latency, throughput and memory of serving, and its calibration."""
+"""`jaxscale serving predict|fit|plan`: latency, throughput and memory of serving, and its calibration."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +8,7 @@ import tyro
 
 from jaxscale.cli.arguments import HardwareFile, Json
 from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.serving_commands.serving_plan_command import ServingPlan
 from jaxscale.errors import InputError
 
 ServingTable = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="TABLE.csv", help="serving table")]
@@ -105,12 +106,13 @@ class ServingFitCommand:
 AnyServing = (
     Annotated[ServingPredict, tyro.conf.subcommand("predict", prefix_name=False)]
     | Annotated[ServingFitCommand, tyro.conf.subcommand("fit", prefix_name=False)]
+    | Annotated[ServingPlan, tyro.conf.subcommand("plan", prefix_name=False)]
 )
 
 
 @dataclass(frozen=True)
 class ServingCommand:
-    """Serving: predict, fit."""
+    """Serving: predict, fit, plan."""
 
     action: tyro.conf.OmitArgPrefixes[AnyServing]
 

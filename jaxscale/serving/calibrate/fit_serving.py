@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jaxscale.errors import InputError
+from jaxscale.fit.multistart import one_blas_thread
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.table import Runs
 from jaxscale.serving.calibrate.mixed_effects import MixedSolution, solve_mixed
@@ -87,7 +88,7 @@ def fit_and_hold_out(
         The fit with its intervals, and the errors they rest on.
     """
     tell = progress or (lambda _: None)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), one_blas_thread():
         problem = serving_problem(measured)
         everything = np.ones(len(measured.groups), dtype=bool)
         tell(f"fitting {len(problem.row)} measurements of {len(everything)} rows")
@@ -159,7 +160,7 @@ def fit_serving(
     earlier = load_serving_fit(start)
     if earlier.name == "prior":
         return fit_and_hold_out(measured, name, progress)[0]
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), one_blas_thread():
         return _refined(measured, earlier, name)
 
 

@@ -268,7 +268,7 @@ def _engine(
         tp, pp,
         attention_dp=attention_dp, copies=copies,
         weight_bytes=precision.numbers(lambda word: WEIGHT_FORMATS[word][0]), cache_bytes=cache_bytes,
-        formats=np.stack(formats, axis=-1).astype(float),
+        formats=np.stack(formats, axis=-1).astype(float), overlap=np.zeros(len(tp)), expert_nodes=np.full(len(tp), 1e3),
     )  # fmt: skip
     for mask, text in (
         (is_open, "assumed: all chips in tensor parallelism"),

@@ -1,0 +1,82 @@
+"""`jaxscale serving plan`: engines that answer most per chip under limits."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import HardwareFile, Json, checked_count
+from jaxscale.cli.console import emit_json, print_result
+from jaxscale.errors import InputError
+
+FitOption = Annotated[
+    str, tyro.conf.arg(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")
+]
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """Choose degrees, copies, batch, format and split that answer most tokens per chip under limits of latency."""
+
+    model: Annotated[str, tyro.conf.arg(metavar="NAME", help="model of the catalogue, TOML file or config.json")]
+    gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip of the catalogue")]
+    n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips at hand")]
+    input_len: Annotated[int, tyro.conf.arg(metavar="S", help="tokens of a prompt")]
+    output_len: Annotated[int, tyro.conf.arg(metavar="S", help="tokens of an answer")]
+    tpot: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help="largest time per token")] = None
+    ttft: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help="largest time to the first token")] = None
+    framework: Annotated[str, tyro.conf.arg(metavar="NAME", help="serving framework")] = "vllm"
+    precision: Annotated[
+        str, tyro.conf.arg(metavar="FORMAT[,FORMAT]", help="formats of the weights that may be used")
+    ] = "bf16"
+    dollars_per_gpu_hour: Annotated[float | None, tyro.conf.arg(metavar="DOLLAR", help="price of a chip")] = None
+    top: Annotated[int, tyro.conf.arg(metavar="N", help="engines to list")] = 5
+    fit: FitOption = "default"
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: an unknown model, chip, format or fit, a value out of range, or no engine that keeps the limits.
+        """
+        import jaxscale as js
+
+        for flag, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
+            checked_count(flag, value)
+        if self.dollars_per_gpu_hour is not None and not self.dollars_per_gpu_hour > 0.0:
+            raise InputError(
+                f"--dollars-per-gpu-hour = {self.dollars_per_gpu_hour:g} is out of range; expected above 0"
+            )
+        hardware = js.load_hardware(self.hardware)
+        chip = hardware[self.gpu].id
+        choice = js.serving.best_plan(
+            js.model(self.model),
+            js.cluster(self.gpu, self.n_gpus, hardware=hardware),
+            self.input_len,
+            self.output_len,
+            tpot_limit=self.tpot,
+            ttft_limit=self.ttft,
+            fit=self.fit,
+            levels={"framework": self.framework, "chip": chip, "stack": f"{self.framework} {chip}"},
+            space=js.serving.ServingSpace(precisions=tuple(self.precision.split(","))),
+            dollars_per_chip_hour=self.dollars_per_gpu_hour,
+            top=self.top,
+        )
+        if self.json:
+            emit_json(choice.to_json())
+            return
+        lines = [f"{choice.searched:,} engines scored; the best of each kind, by answer tokens per second and chip"]
+        for scored in choice.top:
+            entry = scored.to_json()
+            split = f" + {scored.n_prefill} for prompts" if scored.n_prefill else ""
+            lines.append(
+                f"tp {entry['tp']:g} pp {entry['pp']:g} dp {entry['attention_dp']:g}, {entry['copies']:g} "
+                f"copies{split}, {scored.precision}, {entry['concurrency']:g} in flight: "
+                f"{scored.throughput_per_chip:.4g} token/s/chip, "
+                f"TPOT {1e3 * scored.tpot:.3g} ms, TTFT {scored.ttft:.3g} s, {entry['memory_gb']:.3g} GB"
+            )
+        prices = ", ".join(f"{name} {price:.2f}" for name, price in choice.prices.items() if price)
+        lines.append(f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}")
+        print_result("\n".join(lines))

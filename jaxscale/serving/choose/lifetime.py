@@ -1,0 +1,161 @@
+r"""Models for a lifetime: training and serving together.
+
+Sardana et al. 2024 (arXiv 2401.00448) minimise $6 N D + 2 N D_{inf}$ at equal loss. Here each kind of work has a price:
+$p_{tr} 6 N D + 2 N (p_{in} D_{in} + p_{out} D_{out})$, or the chip time follows from an engine that answers.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, ArrayLike
+
+from jaxscale._arrays import Number, as_float
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, LossLaw
+from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
+from jaxscale.serving.engine import Engine, Requests
+from jaxscale.serving.serving_time import serving_time
+from jaxscale.workload import Transformer, n_params
+
+SERVING_FLOP = 2.0
+"""Flop per parameter and token of a forward pass: one multiply-add [flop]."""
+
+
+class LifetimeLoad(eqx.Module):
+    """Tokens of a lifetime and the price of each kind of work.
+
+    Attributes:
+        prompt_tokens: D_in [token].
+        answer_tokens: D_out [token].
+        training_price: p_tr, of a flop of training, in any unit of cost.
+        prompt_price: p_in, of a flop of prefill.
+        answer_price: p_out, of a flop of decode.
+    """
+
+    prompt_tokens: Number = eqx.field(converter=as_float)
+    answer_tokens: Number = eqx.field(converter=as_float)
+    training_price: Number = eqx.field(converter=as_float, default=1.0)
+    prompt_price: Number = eqx.field(converter=as_float, default=1.0)
+    answer_price: Number = eqx.field(converter=as_float, default=1.0)
+
+    def cost(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
+        """Cost of training N parameters on D tokens and serving them, in the unit of the prices."""
+        training = self.training_price * FLOP_PER_PARAM_TOKEN * n_tokens
+        served = self.prompt_price * self.prompt_tokens + self.answer_price * self.answer_tokens
+        return jnp.multiply(n_params, training + SERVING_FLOP * served)
+
+
+class LifetimeOptimum(NamedTuple):
+    """Cheapest model of a loss.
+
+    Attributes:
+        n_params: N [1].
+        n_tokens: D [token].
+        cost: of the lifetime, in the unit of the prices.
+    """
+
+    n_params: Array
+    n_tokens: Array
+    cost: Array
+
+
+def least_params(law: LossLaw, loss: ArrayLike) -> Array:
+    """Parameters that reach a loss with tokens without end: (A / (l - E))^(1 / alpha) [1]."""
+    return jnp.power(law.params_coefficient / (loss - law.irreducible), 1.0 / law.params_exponent)
+
+
+def tokens_for_loss(law: LossLaw, n_params: ArrayLike, loss: ArrayLike) -> Array:
+    """Tokens with which N parameters reach a loss: (B / (l - E - A N^-alpha))^(1 / beta) [token]."""
+    left = loss - law.irreducible - law.params_coefficient * jnp.power(n_params, -law.params_exponent)
+    return jnp.power(law.tokens_coefficient / left, 1.0 / law.tokens_exponent)
+
+
+def lifetime_optimum(law: LossLaw, loss: ArrayLike, load: LifetimeLoad) -> LifetimeOptimum:
+    """Parameters and tokens that reach a loss at the least cost of training and serving.
+
+    The slope of the cost along the curve of equal loss is zero; it is found by bisection, and differentiates by the
+    implicit function theorem.
+
+    Args:
+        law: of the loss.
+        loss: above the irreducible one [nat per token].
+        load: tokens of the lifetime and prices.
+
+    Returns:
+        The optimum.
+    """
+    least = least_params(law, loss)
+
+    def log_cost(excess: Array, arguments: tuple[LossLaw, Array, LifetimeLoad, Array]) -> Array:
+        own_law, own_loss, own_load, own_least = arguments
+        params = own_least * (1.0 + jnp.exp(excess))
+        return jnp.log(own_load.cost(params, tokens_for_loss(own_law, params, own_loss)))
+
+    arguments = (law, jnp.asarray(loss), load, least)
+    solver = optx.Bisection(rtol=1e-12, atol=1e-12, flip="detect")
+    options = {"lower": -12.0, "upper": 14.0}
+    found = optx.root_find(jax.grad(log_cost), solver, jnp.asarray(0.0), arguments, options, max_steps=200, throw=False)
+    params = least * (1.0 + jnp.exp(found.value))
+    tokens = tokens_for_loss(law, params, loss)
+    return LifetimeOptimum(params, tokens, load.cost(params, tokens))
+
+
+class LifetimeCost(NamedTuple):
+    """Chip time of a lifetime.
+
+    Attributes:
+        training: chip seconds of training [s].
+        serving: chip seconds of all answers, prompts included [s].
+        tpot: time per token [s].
+        n_tokens: training tokens [token].
+    """
+
+    training: Array
+    serving: Array
+    tpot: Array
+    n_tokens: Array
+
+    @property
+    def total(self) -> Array:
+        """Chip seconds in all [s]."""
+        return self.training + self.serving
+
+
+def lifetime_cost(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    requests: Requests,
+    coefficients: ServingCoefficients,
+    law: LossLaw,
+    loss: ArrayLike,
+    answer_tokens: ArrayLike,
+    training_utilisation: ArrayLike = 0.4,
+    temperature: float = 0.0,
+) -> LifetimeCost:
+    """Chip time of training a shape to a loss and of serving all its answers on an engine; differentiates by the shape.
+
+    Args:
+        model: the shape.
+        engine: on which it answers.
+        cluster: the chips, of training as well.
+        requests: load of the engine.
+        coefficients: of the stack.
+        law: of the loss.
+        loss: to train to [nat per token].
+        answer_tokens: D_out of the lifetime [token].
+        training_utilisation: model flop utilisation of training [1].
+        temperature: 0 for exact maxima, else their smoothing [1].
+
+    Returns:
+        The chip time.
+    """
+    params = n_params(model)
+    tokens = tokens_for_loss(law, params, loss)
+    times = serving_time(model, engine, cluster, requests, coefficients, temperature)
+    flop = FLOP_PER_PARAM_TOKEN * params * tokens
+    training = flop / (training_utilisation * cluster.chip.peak("bf16"))
+    return LifetimeCost(training, answer_tokens / times.throughput * engine.n_chips, times.tpot, tokens)
