@@ -1,7 +1,7 @@
 """`predict`: step time with interval, memory and cost terms for every row of a runs table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
+from jaxscale.completion import completed, open_questions
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.plan.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
@@ -48,6 +49,7 @@ class Prediction:
         memory_hi: upper end [byte], [row].
         oom_probability: probability that the peak exceeds the chip's memory [1], [row].
         terms: cost terms of the step by name [s], [row].
+        assumed: values that an open row was completed with, in words; empty for any other row [row].
         notes: why a row has no prediction, or what was assumed; empty if nothing [row].
         measured: measured step time where the table has one, never used for the prediction [s], [row].
         measured_memory: measured peak memory where the table has one, as little used [byte], [row].
@@ -63,6 +65,7 @@ class Prediction:
     memory_hi: np.ndarray
     oom_probability: np.ndarray
     terms: Mapping[str, np.ndarray]
+    assumed: np.ndarray
     notes: np.ndarray
     measured: np.ndarray
     measured_memory: np.ndarray
@@ -136,7 +139,30 @@ def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | 
     Raises:
         InputError: no such fit.
     """
-    return predict_described(runs, describe_runs(runs, hardware), fit_of(fit))
+    return predict_open(runs, describe_runs(runs, hardware), fit_of(fit), hardware)
+
+
+def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware | None = None) -> Prediction:
+    """Predict every row of a table that has been described for the model; rows that leave open how they run as well.
+
+    An open row is completed by the fastest plan that fits of those that agree with it, and its interval covers the
+    plans that are nearly as fast.
+    """
+    unanswered = np.ones(len(runs), dtype=bool)
+    unanswered[described.index] = False
+    tried = open_questions(runs, unanswered) if unanswered.any() else None
+    if tried is None:
+        return predict_described(runs, described, fit)
+    of_tried = describe_runs(tried.runs, hardware)
+    answers = predict_described(tried.runs, of_tried, fit)
+    is_valid = np.zeros(len(tried.runs), dtype=bool)
+    if of_tried.batch is not None:
+        is_valid[of_tried.index] = _broken_rules(of_tried.batch).matches(lambda text: not text)
+    completion = completed(runs, tried, answers.step_time, answers.oom_probability, is_valid)
+    found = predict_described(completion.runs, describe_runs(completion.runs, hardware), fit)
+    return replace(
+        found, lo=found.lo * completion.fastest, hi=found.hi * completion.slowest, assumed=completion.assumed
+    )
 
 
 def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
@@ -152,6 +178,7 @@ def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
     return Prediction(
         **{name: columns[name] for name in NUMBERS},
         terms={name: columns[name] for name in TERM_NAMES},
+        assumed=np.full(len(runs), "", dtype=object),
         notes=notes.array(),
         measured=times,
         measured_memory=measured_memory(runs),

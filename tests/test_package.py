@@ -35,7 +35,7 @@ LAYERS = (
     ("memory", "step"),
     ("power",),
     ("runs",),
-    ("fit", "readers"),
+    ("completion", "fit", "readers"),
     ("predict",),
     ("laws", "optimise"),
     ("plans",),

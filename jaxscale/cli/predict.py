@@ -2,22 +2,41 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName
 from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxscale.hardware.catalogue import Hardware
+    from jaxscale.runs import Runs
 
 
 @dataclass(frozen=True)
 class PredictCommand:
-    """Predict step time and memory for every row of a runs table.
+    """Predict step time and memory for every row of a runs table, or for one run that options describe.
 
     Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
+    A run that leaves open its microbatch, degrees or batch gets those of the fastest plan that fits.
     """
 
-    runs: RunsFile
+    runs: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="RUNS.csv", help="runs table")] = None
+    model: ModelName | None = None
+    gpu: Annotated[str | None, tyro.conf.arg(metavar="ID", help="chip of one run; see `jaxscale hardware`")] = None
+    n_gpus: Annotated[int | None, tyro.conf.arg(metavar="N", help="chips of one run")] = None
+    global_batch: Annotated[
+        str | None, tyro.conf.arg(metavar="B", help="sequences in a step of one run, or tokens: `4M tokens`")
+    ] = None
+    seq_len: Annotated[
+        int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
+    ] = None
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(metavar="COLUMN=VALUE", help="any other column of one run, as tp=2 or framework=torchtitan"),
+    ] = ()
     fit: FitName = "default"
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="OUT.csv", help="table to write: all input columns and the predictions")
@@ -37,7 +56,7 @@ class PredictCommand:
         import jaxscale as js
         from jaxscale.cli.runs_tables import predictions_as_json, runs_from_file, write_predictions
         from jaxscale.files import check_writable
-        from jaxscale.predict import predict_described
+        from jaxscale.predict import predict_open
         from jaxscale.report.terminal_tables import error_summary, prediction_rows
         from jaxscale.runs.measured import describe_runs, measured_of
         from jaxscale.runs.table_checks import tell_doubts
@@ -45,9 +64,12 @@ class PredictCommand:
         if self.out is not None:
             check_writable(self.out, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
-        runs = runs_from_file(self.runs, self.skip_bad, hardware)
+        if self.runs is not None:
+            runs = runs_from_file(self.runs, self.skip_bad, hardware)
+        else:
+            runs = self._one_run(hardware)
         described = describe_runs(runs, hardware)
-        prediction = predict_described(runs, described, js.load_fit(self.fit))
+        prediction = predict_open(runs, described, js.load_fit(self.fit), hardware)
         errors = prediction.errors()
         answered = int((prediction.step_time > 0).sum())
         if answered < len(runs):
@@ -64,3 +86,15 @@ class PredictCommand:
         if errors["n"]:
             tell_doubts(runs, *measured_of(runs, described), say)
             print_result(error_summary(errors))
+
+    def _one_run(self, hardware: "Hardware") -> "Runs":
+        """The run that the options describe."""
+        from jaxscale.cli.inputs.one_run import one_run
+        from jaxscale.cli.inputs.read_command import pairs
+
+        missing = [name for name in ("model", "gpu", "n_gpus") if getattr(self, name) is None]
+        if missing:
+            options = ", ".join("--" + name.replace("_", "-") for name in missing)
+            raise InputError(f"no table and no {options}; expected RUNS.csv, or --model, --gpu and --n-gpus at least")
+        options = {"model": self.model, "gpu": self.gpu, "n_gpus": self.n_gpus, "seq_len": self.seq_len}
+        return one_run(options | {"global_batch_size_seqs": self.global_batch}, pairs("--set", self.set), hardware)

@@ -22,6 +22,7 @@ FIXED_COLUMNS = (
     "predicted_memory_hi_gb",
     "predicted_fits",
     "predicted_oom_probability",
+    "predicted_assumed",
     "predicted_note",
 )
 """Columns that `predict --out` adds, before the terms of the step."""
@@ -61,6 +62,7 @@ def _columns(prediction: Prediction) -> dict[str, list[Any]]:
         *(values.tolist() for values in (prediction.step_time, prediction.lo, prediction.hi, *peaks)),
         np.where(answered, prediction.fits.astype(object), "").tolist(),
         prediction.oom_probability.tolist(),
+        prediction.assumed.tolist(),
         prediction.notes.tolist(),
     )
     terms = {f"term_{name}_s": values.tolist() for name, values in prediction.terms.items()}

@@ -1,0 +1,63 @@
+"""One run by options of the command line, as a runs table of one row."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxscale.errors import InputError
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.models import catalogue_model, described_model
+from jaxscale.runs import Runs, read_runs, write_table
+from jaxscale.runs.schema import BY_NAME, REQUIRED
+from jaxscale.runs.words.spellings import sequences_in
+
+
+def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Hardware) -> Runs:
+    """A table of one run.
+
+    Args:
+        options: cells by column, None where an option was not given; `model` may be a file.
+        stated: further cells by column.
+        hardware: chips that it may name.
+
+    Raises:
+        InputError: an unknown model, chip or column, or a cell that is not valid; names the option.
+    """
+    cells = {name: value for name, value in options.items() if value is not None}
+    for name in stated:
+        if name not in BY_NAME:
+            raise InputError(f"--set {name}: no such column; expected one of {', '.join(BY_NAME)}")
+    description = described_model(cells["model"])
+    if catalogue_model(cells["model"]) is None:
+        cells |= {name: value for name, value in description.fields.items() if name in BY_NAME}
+        cells["model"] = Path(cells["model"]).stem
+    cells.setdefault("seq_len", description.transformer(str(options["model"])).seq_len)
+    cells |= stated
+    cells["global_batch_size_seqs"] = _batch(cells)
+    columns = list(dict.fromkeys([*REQUIRED, *cells]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.csv"
+        write_table(path, columns, [[_cell(cells.get(name)) for name in columns]])
+        try:
+            return read_runs(path, hardware=hardware)
+        except InputError as error:
+            raise InputError(str(error).replace(f"{path}:2: ", "").replace("column ", "")) from None
+
+
+def _batch(cells: Mapping[str, Any]) -> Any:
+    """Sequences of a batch that may be given in tokens; None where it is not given."""
+    text = cells.get("global_batch_size_seqs")
+    if text is None:
+        return None
+    sequences = sequences_in(str(text), float(cells["seq_len"]))
+    return text if sequences is None else sequences
+
+
+def _cell(value: Any) -> str:
+    """A cell of the table."""
+    if value is None:
+        return ""
+    return (
+        f"{value:.12g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+    )

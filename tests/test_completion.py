@@ -1,0 +1,96 @@
+"""Open rows are completed by the fastest plan that fits, and their interval covers the others."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxscale as js
+from jaxscale.completion import open_questions
+
+FULL = {
+    "model": "llama3-8b",
+    "gpu": "h100-80gb",
+    "n_gpus": "16",
+    "seq_len": "4096",
+    "tp": "2",
+    "pp": "1",
+    "dp": "8",
+    "zero_stage": "1",
+    "micro_batch_size": "1",
+    "global_batch_size_seqs": "64",
+    "activation_recompute": "full",
+}
+
+
+def table(path: Path, *changes: dict[str, str]) -> js.Runs:
+    """Rows that are the full one with changes."""
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, list(FULL))
+        writer.writeheader()
+        writer.writerows({**FULL, **change} for change in changes)
+    return js.read_runs(path)
+
+
+OPEN = {"tp": "", "pp": "", "dp": "", "micro_batch_size": ""}
+
+
+@pytest.fixture(scope="module")
+def prediction(tmp_path_factory: pytest.TempPathFactory) -> js.Prediction:
+    """A full row, open ones, and ones that no plan completes."""
+    runs = table(
+        tmp_path_factory.mktemp("open") / "runs.csv",
+        {},
+        {"micro_batch_size": ""},
+        OPEN,
+        {**OPEN, "global_batch_size_seqs": ""},
+        {"tp": "8", "dp": "", "pp": "", "micro_batch_size": "2"},
+        {**OPEN, "gpu": ""},
+        {**OPEN, "seq_len": ""},
+    )
+    return js.predict(runs, fit="prior")
+
+
+def test_all_rows_with_a_model_a_chip_a_count_and_a_length_are_answered(prediction: js.Prediction):
+    assert (prediction.step_time[:5] > 0.0).all()
+    assert np.isnan(prediction.step_time[5:]).all()
+    assert "missing gpu" in prediction.notes[5] and "missing" in prediction.notes[6]
+
+
+def test_completed_values_are_told(prediction: js.Prediction):
+    assert prediction.assumed[0] == ""
+    assert prediction.assumed[1].startswith("micro_batch_size = ")
+    assert all(f"{name} = " in prediction.assumed[2] for name in ("tp", "pp", "dp", "micro_batch_size"))
+    assert "global_batch_size_seqs = " in prediction.assumed[3]
+    assert prediction.assumed[4] == "" and "pp is empty: taken as 1" in prediction.notes[4]
+
+
+def test_more_freedom_is_no_slower_and_less_certain(prediction: js.Prediction):
+    """Every plan of the full row is among those of the open ones."""
+    assert prediction.step_time[2] <= prediction.step_time[1] * (1 + 1e-6) <= prediction.step_time[0] * (1 + 2e-6)
+    width = prediction.hi / prediction.lo
+    assert width[2] > width[0]
+
+
+def test_what_was_completed_predicts_the_same(tmp_path: Path, prediction: js.Prediction):
+    cells = dict(part.split(" = ") for part in prediction.assumed[2].split(", "))
+    again = js.predict(table(tmp_path / "again.csv", cells), fit="prior")
+    np.testing.assert_allclose(again.step_time[0], prediction.step_time[2], rtol=1e-6)
+
+
+def test_rows_that_ask_the_same_share_their_candidates(tmp_path: Path):
+    once = open_questions(table(tmp_path / "a.csv", OPEN), np.ones(1, dtype=bool))
+    twice = open_questions(table(tmp_path / "b.csv", OPEN, OPEN), np.ones(2, dtype=bool))
+    assert once is not None and twice is not None
+    assert len(once.owner) == len(twice.owner) and len(twice.rows) == 2
+    assert open_questions(table(tmp_path / "c.csv", {}), np.zeros(1, dtype=bool)) is None
+
+
+def test_every_candidate_agrees_with_its_row(tmp_path: Path):
+    tried = open_questions(table(tmp_path / "runs.csv", {**OPEN, "tp": "4"}), np.ones(1, dtype=bool))
+    assert tried is not None
+    values = tried.values
+    np.testing.assert_array_equal(values["tp"], 4.0)
+    np.testing.assert_array_equal(values["dp"] * values["tp"] * values["pp"] * values["cp"], 16.0)
+    np.testing.assert_array_equal(values["global_batch_size_seqs"] % (values["dp"] * values["micro_batch_size"]), 0.0)
