@@ -12,7 +12,7 @@ import numpy as np
 from jaxscale._arrays import number, stacked
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.traced.class_collectives import is_table
-from jaxscale.costs.traced.class_plan import ClassPlan, batch_class, class_plan, tensor_classes
+from jaxscale.costs.traced.class_plan import ClassPlan, batch_class, class_plan, meeting_classes, tensor_classes
 from jaxscale.costs.traced.plan_time import in_layers
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
@@ -139,7 +139,7 @@ def class_plans(work: Workload, n_chips: int) -> list[ClassPlan]:
     """Every valid plan on a number of chips."""
     classes = work.classes()
     batch_name = work.tables.class_names[batch_class(work)]
-    turns = loop_turns(work)
+    turns, every_split = loop_turns(work), split_sets(work)
     modes: Sequence[Any] = ("table", "row") if is_table(work).any() else ("replicated",)
     plans = []
     for data, tensor, pipeline in factor_triples(n_chips):
@@ -149,9 +149,7 @@ def class_plans(work: Workload, n_chips: int) -> list[ClassPlan]:
         # Microbatches fill a pipeline or save memory.
         counts = [m for m in powers_of_two(MOST_MICROBATCHES) if local % m == 0]
         splits = (
-            [()]
-            if tensor == 1
-            else [one for one in split_sets(work) if all(classes[name] % tensor == 0 for name in one)]
+            [()] if tensor == 1 else [one for one in every_split if all(classes[name] % tensor == 0 for name in one)]
         )
         for split, m, shard, tables in itertools.product(splits, counts, {1, data}, modes):
             plans.append(
@@ -186,7 +184,8 @@ def split_sets(work: Workload) -> list[tuple[str, ...]]:
         for name in tensor_classes(work)
     }
     largest = sorted(having, key=lambda name: -having[name])[:MOST_SPLIT]
-    return [one for size in range(1, len(largest) + 1) for one in itertools.combinations(largest, size)]
+    sets = [one for size in range(1, len(largest) + 1) for one in itertools.combinations(largest, size)]
+    return [one for one in sets if meeting_classes(work, [work.place_of(name) for name in one]) is None]
 
 
 def factor_triples(n_chips: int) -> list[tuple[int, int, int]]:

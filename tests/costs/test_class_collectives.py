@@ -243,6 +243,7 @@ def test_time_differentiates_by_degrees_sizes_and_links():
         ({"data": 6, "shard": 4}, "shard = 4 does not divide data = 6"),
         ({"tensor": 2, "split": ["tokens[2]"]}, r"class 'tokens\[2\]' cannot be split over tensor"),
         ({"tensor": 2, "split": ["layers"]}, "class 'layers' is unknown"),
+        ({"tensor": 2, "split": [MLP, "state.0.down[2]"]}, "meet in one product"),
     ],
 )
 def test_plans_that_are_none(plan: dict[str, Any], message: str):

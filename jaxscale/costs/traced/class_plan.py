@@ -1,6 +1,6 @@
 """Plans of traced workloads: degrees of parallelism over dimension classes, groups and tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -93,6 +93,10 @@ def class_plan(
                 f"class {name!r} cannot be split over tensor; expected one of {', '.join(tensor_classes(work))}"
             )
         mask[place] = 1.0
+    clash = meeting_classes(work, [place for place in range(len(mask)) if mask[place]])
+    if clash is not None:
+        both = " and ".join(repr(work.tables.class_names[place]) for place in clash)
+        raise InputError(f"classes {both} meet in one product; expected a split of only one of them")
     if tables not in TABLE_MODES:
         raise InputError(f"tables {tables!r} are unknown; expected one of {', '.join(TABLE_MODES)}")
     if data % shard:
@@ -113,6 +117,17 @@ def class_plan(
         joint_statistics=float(joint_statistics),
         data_class=batch,
     )
+
+
+def meeting_classes(work: Workload, places: Sequence[int]) -> tuple[int, int] | None:
+    """Two of some classes that one product or one array of weights has: the same chips cannot split both."""
+    for terms in (work.tables.terms["flop"], work.tables.weights):
+        has = np.stack([(terms.classes == place).any(axis=1) for place in places]) if len(places) else np.zeros((0, 1))
+        for first in range(len(places)):
+            for second in range(first + 1, len(places)):
+                if np.any(has[first] & has[second]):
+                    return places[first], places[second]
+    return None
 
 
 def class_plan_checked(plan: Any) -> ClassPlan:

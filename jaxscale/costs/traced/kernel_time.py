@@ -71,7 +71,8 @@ class KernelTimes(NamedTuple):
         attention: fused attention.
         memory_bound: all kernels that multiply nothing, forward and backward.
         recompute: forward work done again.
-        optimizer: what follows from the gradients.
+        optimizer: what follows from the gradients, but for tables.
+        table_update: rows of tables updated where they were read.
         launch_gaps: gaps between kernels.
         host: waiting for the host.
         host_per_step: once per step.
@@ -82,6 +83,7 @@ class KernelTimes(NamedTuple):
     memory_bound: Array
     recompute: Array
     optimizer: Array
+    table_update: Array
     launch_gaps: Array
     host: Array
     host_per_step: Array
@@ -176,7 +178,8 @@ def traced_kernel_times(
         attention=total(passes & is_attention),
         memory_bound=total(passes & ~(is_product | is_attention)),
         recompute=total(again),
-        optimizer=total(update),
+        optimizer=total(update & (rows.code != LOOK_UP)),
+        table_update=total(update & (rows.code == LOOK_UP)),
         launch_gaps=c.kernel_launch * jnp.sum(rows.launches),
         host=waiting_time(device, host),
         host_per_step=jnp.asarray(c.step_launch, float),

@@ -123,7 +123,7 @@ def _terms(
         "data_parallel": _data_time(traffic, plan, machine, c, pass_time, backward, temperature),
         "pipeline_bubble": (p - 1.0) * shares.layers / p,
         "pipeline_transfer": _transfer_time(work, plan, machine, c, temperature),
-        "optimizer": times.optimizer / (plan.shard * p),
+        "optimizer": times.optimizer / (plan.shard * p) + times.table_update,
         "host_per_step": times.host_per_step,
     }
     undisturbed = sum(list(terms.values())[1:], start=terms["matmul"])
