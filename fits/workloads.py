@@ -21,13 +21,17 @@ from workload_rows import (
     MeasuredStep,
     StackedRows,
     decoder_steps_of,
+    hardware,
     jax_steps,
     mlperf_steps,
     stacked_rows,
+    table,
 )
 
+import jaxscale as js
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients, kernel_priors
 from jaxscale.costs.traced.kernel_time import KernelRows, traced_kernel_times
+from jaxscale.costs.traced.plan_time import traced_terms
 
 FITTED = {
     "jax": (
@@ -123,6 +127,32 @@ def write_fit(stack: str, c: KernelCoefficients) -> None:
     path.write_text(text)
 
 
+def beyond_a_node(kernels: KernelCoefficients) -> np.ndarray:
+    """Errors of ResNet-50 on 64 H100 and more, with the network at its priors, by the pace of one row of 8 chips."""
+    network, paces, off = js.prior_medians(), [], []
+    for step in mlperf_steps("resnet"):
+        if step.chip_id != "h100-80gb" or 8 < step.n_chips < 64:
+            continue
+        entry, whole = hardware()[step.chip_id], step.work.classes()["batch"] * step.n_chips
+        plan = js.class_plan(step.work, data=step.n_chips, data_class="batch", joint_statistics=False)
+        cluster = js.Cluster(entry.chip(), entry.network(), float(step.n_chips))
+        terms = traced_terms(step.work.with_sizes({"batch": whole}), plan, cluster, network, kernels)
+        ratio = float(sum(terms.values(), start=jnp.zeros(()))) * step.repeats / step.seconds
+        (paces if step.n_chips == 8 else off).append(ratio) if step.n_chips >= 8 else None
+    return np.array(off) / paces[0] - 1
+
+
+def against_transformer() -> np.ndarray:
+    """Difference of the transformer, by the fit of its own table, from the trace of the same decoder."""
+    runs = js.read_runs(DATA / "runs" / "h100_one_chip.csv")
+    predicted = np.asarray(js.predict(runs, fit="h100_one_chip").step_time)
+    rows = table("runs/h100_one_chip.csv")
+    chosen = [place for place, row in enumerate(rows) if row["framework"] == "jax" and row["status"] == "ok"]
+    steps = decoder_steps_of("jax")
+    traced = np.asarray(step_times(kernel_coefficients("jax"), stacked_rows(steps)))
+    return predicted[chosen] / traced - 1
+
+
 def main() -> None:
     """Fit, score, write."""
     lines = [
@@ -161,6 +191,12 @@ def main() -> None:
         lines.append(f"| | and one row on H100, as a pace | {score(one)} |")
         each = paced(off[small], lambda place, chosen=chosen: chosen[place].chip_id)
         lines.append(f"| | and one row on the same chip, as a pace | {score(each)} |")
+    lines.append(
+        f"| MLPerf resnet, 64 chips and more | the decoders, one row of 8 chips | {score(beyond_a_node(fits['jax']))} |"
+    )
+    lines.append(
+        f"| the same decoders by `Transformer`, its own fit, against the trace | | {score(against_transformer())} |"
+    )
     lines += ["", "| peak memory | n | error, nothing fitted |", "|---|---|---|"]
     lines.append(f"| decoders on one H100, jax | {score(np.array(peaks))} |")
     for name in ("resnet50", "dit-xl", "dit-xl rolled"):

@@ -78,3 +78,44 @@ def dlrm(
 
     indices = [array_of((batch, hot), jnp.int32) for hot in hotness]
     return step, (dense, tables), array_of((batch, bottom[0])), indices, array_of((batch,))
+
+
+def square_dlrm(
+    batch: int = 65536,
+    n_tables: int = 4096,
+    rows: int = 2_080_000,
+    width: int = 94,
+    look_ups: int = 15,
+    n_bottom: int = 10,
+    n_top: int = 10,
+    mlp: int = 3994,
+) -> tuple[Any, ...]:
+    """Training step of a model of equal tables and square layers, and its arguments: DLRM-A of MAD-Max.
+
+    Such stand-ins describe production models (Hsia et al. 2023, arXiv 2310.02784). A sum of the pooled look-ups joins
+    them with the dense layers, which have 32 bits; the tables have 16.
+    """
+    dense = weights_of({f"bottom{layer}": (mlp, mlp) for layer in range(n_bottom)})
+    dense |= weights_of({f"top{layer}": (mlp, mlp) for layer in range(n_top)})
+    tables = array_of((n_tables, rows, width), jnp.bfloat16)
+
+    def forward(w: dict[str, jax.Array], pooled: jax.Array, x: jax.Array) -> jax.Array:
+        for layer in range(n_bottom):
+            x = jax.nn.relu(x @ w[f"bottom{layer}"])
+        x = x + jnp.sum(jax.nn.relu(pooled), (1, 2))[:, None].astype(x.dtype)
+        for layer in range(n_top):
+            x = jax.nn.relu(x @ w[f"top{layer}"])
+        return jnp.mean(x)
+
+    def step(state: Any, x: jax.Array, indices: jax.Array) -> Any:
+        dense, tables = state
+        pooled = jax.vmap(lambda table, index: jnp.sum(table[index], 1), (0, 1), 1)(tables, indices)
+        slopes, pull = jax.grad(forward, (0, 1))(dense, pooled, x)
+        dense = jax.tree.map(lambda weight, slope: weight - 0.1 * slope, dense, slopes)
+
+        def update(table: jax.Array, index: jax.Array, pull: jax.Array) -> jax.Array:
+            return table.at[index].add(jnp.broadcast_to(-0.1 * pull[:, None], (*index.shape, width)))
+
+        return dense, jax.vmap(update, (0, 1, 1))(tables, indices, pull)
+
+    return step, (dense, tables), array_of((batch, mlp)), array_of((batch, n_tables, look_ups), jnp.int32)
