@@ -7,6 +7,7 @@ from jaxscale._lazy import public_face
 if TYPE_CHECKING:
     from jaxscale import burst as burst
     from jaxscale import designs as designs
+    from jaxscale import examples as examples
     from jaxscale import islands as islands
     from jaxscale import laws as laws
     from jaxscale import limits as limits

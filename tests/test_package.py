@@ -288,7 +288,7 @@ def test_the_public_names_are_there():
     assert f'version = "{js.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-FACES = ("burst", "designs", "islands", "laws", "limits", "plans", "report", "serving", "tracing", "trends")
+FACES = ("burst", "designs", "examples", "islands", "laws", "limits", "plans", "report", "serving", "tracing", "trends")
 """Sub-packages with public names of their own."""
 
 
