@@ -1,12 +1,13 @@
 """`jaxscale shape`: the best model, batch and plan for a cluster and a budget."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json
-from jaxscale.cli.console import emit_json, print_result
+from jaxscale.cli.console import emit_json, print_result, say
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,13 @@ class ShapeCommand:
             help="template whose proportions are kept: sequence length, vocabulary, key/value heads, experts",
         ),
     ] = "llama3-8b"
+    law: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="LAW.toml", help="law of the loss that `law fit` wrote; tells how far the design hangs on it"
+        ),
+    ] = None
+    draws: Annotated[int, tyro.conf.arg(metavar="N", help="drawn laws under which the design is chosen again")] = 4
     hardware: HardwareFile = None
     json: Json = False
 
@@ -42,18 +50,25 @@ class ShapeCommand:
         """
         from jaxscale.designs.budgets import Budget
         from jaxscale.designs.shape_report import shape_report
+        from jaxscale.laws.fitting.law_store import load_law
         from jaxscale.models import model
+        from jaxscale.report.law_tables import law_choice_table
         from jaxscale.report.terminal_tables import price_list, shape_choice
 
         budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
         template = model(self.model)
-        document = shape_report(self.gpu, self.n_gpus, budget, fit=self.fit, template=template, hardware=self.hardware)
+        law = None if self.law is None else load_law(self.law)
+        common = {"fit": self.fit, "template": template, "hardware": self.hardware}
+        document = shape_report(self.gpu, self.n_gpus, budget, **common, law=law, n_draws=self.draws, progress=say)
         if self.json:
             emit_json(document)
             return
         ((kind, value),) = budget.given().items()
         print_result(f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}\n")
         print_result(shape_choice(document))
+        if law is not None:
+            print_result("")
+            print_result(law_choice_table(document["law"]))
         print_result("")
         print_result(price_list(document["shadow_prices"], document["objective"]))
         print_result("\n" + document["certificate"])

@@ -22,9 +22,10 @@ from jaxscale.designs.rounding import Rounded, round_design
 from jaxscale.designs.shadow_prices import shadow_prices
 from jaxscale.designs.shape_lattice import round_shape
 from jaxscale.designs.shape_problem import ShapeProblem
-from jaxscale.designs.time_to_loss import Laws, default_laws
+from jaxscale.designs.time_to_loss import Laws, laws_of
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.laws.loss import compute_exponent
 from jaxscale.models import model
 from jaxscale.optimise.batches import Problems
@@ -53,7 +54,7 @@ def best_design(
     template: Transformer | str = "llama3-8b",
     fit: Fit | str | Path = "default",
     levels: Mapping[str, str | None] | None = None,
-    laws: Laws | None = None,
+    laws: Laws | FittedLaw | None = None,
     bounds: Mapping[str, float | int] | None = None,
     objective: str = "time",
     oom_probability: float = 0.1,
@@ -71,7 +72,8 @@ def best_design(
         template: proportions that are kept: vocabulary, sequence length, key/value heads, experts.
         fit: a fit, or the name or file of a fit.
         levels: framework, gpu and so on of the planned run, whose fitted effects apply.
-        laws: of loss, batch, shape, failures and power; the defaults where None. A given plan asks for the shape's.
+        laws: of loss, batch, shape, failures and power, or a fitted law of the loss; the defaults where None. A given
+            plan asks for the shape's.
         bounds: further upper bounds by name of `QUANTITIES`, SI units, such as `{"tokens": 15e12}`; of
             `SHAPE_QUANTITIES` under a given plan.
         objective: minimised quantity of a run to a loss, of a compute or of a size, of `OBJECTIVES`.
@@ -91,7 +93,7 @@ def best_design(
         raise InputError(f"n_chips = {n_chips:g} is out of range; expected a whole number of at least 1")
     record, levels = fit_of(fit), levels or {}
     base = model(template) if isinstance(template, str) else template
-    rules = default_laws() if laws is None else laws
+    rules = laws_of(laws)
     limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels), oom_probability)
     fitted = record.coefficients(levels)
     if plan is not None:

@@ -21,7 +21,7 @@ from jaxscale.plan.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
 from jaxscale.step import step_and_memory, tokens_per_step
 from jaxscale.units import GB
-from jaxscale.workload import Transformer, n_params
+from jaxscale.workload import Transformer, embedding_params, n_params
 
 SHAPE_QUANTITIES = ("time_to_loss", "memory", "step_time", "params")
 """Natural logarithms; `time_to_loss` of a shape is relative to those of other shapes [1], the others in SI units."""
@@ -75,7 +75,8 @@ class ShapeProblem(eqx.Module):
         """Logarithms of `SHAPE_QUANTITIES` of a model; time per wanted parameter, so that sizes compare."""
         times, peak = step_and_memory(model, self.plan, self.cluster, self.coefficients, temperature)
         seconds, params = times.total, n_params(model)
-        penalty = jnp.log1p(self.law.penalty(model.d_model, model.n_layers)) / self.exponent
+        rise = self.law.penalty(model.d_model, model.n_layers, params - embedding_params(model))
+        penalty = jnp.log1p(rise) / self.exponent
         per_token = jnp.log(seconds / tokens_per_step(model, self.plan)) + penalty
         others = jnp.log(jnp.stack([peak.total, seconds, params]))
         return jnp.concatenate([(per_token - jnp.log(params / self.params))[None], others])

@@ -1,11 +1,14 @@
 """The document behind `jaxscale shape`: best shape and plan for chips and a budget given by name."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
+from jaxscale.designs.law_designs import law_design
 from jaxscale.hardware.catalogue import cluster, load_hardware
+from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.workload import Transformer
 
 
@@ -18,6 +21,9 @@ def shape_report(
     template: Transformer | str = "llama3-8b",
     hardware: str | Path | None = None,
     price_per_chip_hour: float | int | None = None,
+    law: FittedLaw | None = None,
+    n_draws: int = 4,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Best shape and plan as a plain document.
 
@@ -29,6 +35,10 @@ def shape_report(
         template: model, or name in the catalogue, whose proportions are kept.
         hardware: the user's own catalogue.
         price_per_chip_hour: adds `money` to the document [1/h].
+        law: fitted law of the loss; adds the compute-optimal run of the same flop, and how far the choice moves under
+            drawn laws and other shape laws.
+        n_draws: drawn laws [1].
+        progress: is told of each search under another law.
 
     Returns:
         The document of `jaxscale shape --json`.
@@ -39,8 +49,13 @@ def shape_report(
     chips = load_hardware(hardware)
     levels = {"gpu": chips[gpu].id, "precision": "bf16"}
     machine = cluster(gpu, n_gpus, hardware=chips)
-    choice = best_design(machine, budget, template=template, fit=fit, levels=levels)
-    document = choice.to_json()
+    if law is None:
+        document = best_design(machine, budget, template=template, fit=fit, levels=levels).to_json()
+    else:
+        under = law_design(
+            law, budget, machine, template=template, fit=fit, levels=levels, n_draws=n_draws, progress=progress
+        )
+        document = {**under.design.to_json(), "law": under.to_json()}
     if price_per_chip_hour is not None:
         document["money"] = price_per_chip_hour * document["chip_hours"]
     return {"gpu": levels["gpu"], "n_gpus": n_gpus, "budget": budget.given(), **document}

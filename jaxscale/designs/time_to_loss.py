@@ -12,10 +12,16 @@ Taking $D_0$ for the free variable keeps everything explicit. Reference: McCandl
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_float
+from jaxscale.errors import InputError
+from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.fitting.loss_forms import law_of
+from jaxscale.laws.fitting.loss_terms import SIGNED, number_names
 from jaxscale.laws.goodput import FailureLaw, failure_law
 from jaxscale.laws.loss import (
     FLOP_PER_PARAM_TOKEN,
@@ -28,7 +34,7 @@ from jaxscale.laws.loss import (
     shape_law,
 )
 from jaxscale.power import ChipPower
-from jaxscale.workload import Transformer, is_dense, n_active_params, n_params
+from jaxscale.workload import Transformer, embedding_params, is_dense, n_active_params, n_params
 
 
 class Laws(eqx.Module):
@@ -41,6 +47,7 @@ class Laws(eqx.Module):
         mlp_kappa: rise of the loss with the squared log of the MLP ratio over the template's [1].
         failure: failures and checkpoints.
         power: of chips by what they do.
+        embeddings: share of the embeddings that the law of the loss counts among the parameters [1].
     """
 
     loss: LossLaw
@@ -49,6 +56,7 @@ class Laws(eqx.Module):
     mlp_kappa: Float[ArrayLike, ""] = eqx.field(converter=as_float)
     failure: FailureLaw
     power: ChipPower
+    embeddings: Float[ArrayLike, ""] = eqx.field(converter=as_float, default=1.0)
 
 
 def default_laws() -> Laws:
@@ -56,6 +64,42 @@ def default_laws() -> Laws:
     mlp_kappa = law_table("mlp", "kaplan")["kappa"]
     power = ChipPower(**law_table("power", "fernandez"))
     return Laws(loss_law(), batch_law(), shape_law(), mlp_kappa, failure_law(), power)
+
+
+EMBEDDINGS = {"total": 1.0, "": 1.0, "active": 1.0, "non-embedding": 0.0, "active, non-embedding": 0.0}
+EMBEDDINGS["total less input embedding"] = 0.5
+"""Share of the embeddings that each count of parameters holds [1]."""
+
+
+def laws_of(law: FittedLaw | Laws | None, draw: int | None = None) -> Laws:
+    """Laws of a design: those given, or the defaults with the loss, and the shape and batch terms, of a fitted law.
+
+    Args:
+        law: fitted; laws as they are; None for the defaults.
+        draw: number of a resampled law, None for the best.
+
+    Raises:
+        InputError: the law counts parameters in a way that a design does not know.
+    """
+    if not isinstance(law, FittedLaw):
+        return default_laws() if law is None else law
+    if law.count not in EMBEDDINGS:
+        known = ", ".join(name for name in EMBEDDINGS if name)
+        raise InputError(f"the law counts parameters as {law.count!r}; a design needs one of {known}")
+    numbers = law.fitted.numbers if draw is None else law.fitted.draws[draw]
+    names = number_names(law.terms)
+    named = {
+        name: float(value if name in SIGNED else np.exp(value)) for name, value in zip(names, numbers, strict=True)
+    }
+    with jax.enable_x64(True):
+        loss = jax.tree.map(float, law_of(numbers))
+    base = default_laws()
+    shape, batch = base.shape, base.batch
+    if "shape" in law.terms:
+        shape = ShapeLaw(named["shape_kappa"], named["shape_ratio"], named["shape_drift"])
+    if "batch" in law.terms:
+        batch = BatchLaw(named["batch_coefficient"], tokens_exponent=named["batch_exponent"])
+    return Laws(loss, batch, shape, base.mlp_kappa, base.failure, base.power, EMBEDDINGS[law.count])
 
 
 class RunFigures(NamedTuple):
@@ -87,7 +131,8 @@ def mlp_ratio(model: Transformer) -> Array:
 def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array:
     """Loss of a shape over the loss of the best shape of the same size [1]."""
     stretch = jnp.log(mlp_ratio(model) / mlp_ratio(template))
-    return 1.0 + laws.shape.penalty(model.d_model, model.n_layers) + laws.mlp_kappa * stretch**2
+    inner = n_params(model) - embedding_params(model)
+    return 1.0 + laws.shape.penalty(model.d_model, model.n_layers, inner) + laws.mlp_kappa * stretch**2
 
 
 def run_figures(
@@ -116,7 +161,7 @@ def run_figures(
     Returns:
         The figures of the run.
     """
-    active = n_active_params(model)
+    active = n_active_params(model) - (1.0 - laws.embeddings) * embedding_params(model)
     ideal = laws.loss.loss(active, small_batch_tokens)
     loss = ideal * shape_factor(model, template, laws)
     critical = laws.batch.critical(active, small_batch_tokens, ideal)

@@ -19,6 +19,9 @@ Number = Float[ArrayLike, "*batch"]
 FLOP_PER_PARAM_TOKEN = 6.0
 """Training flop per parameter and token: one forward and two backward multiply-adds (Kaplan et al. 2020, eq. 2.2)."""
 
+REFERENCE_PARAMS = 1e9
+"""Parameters at which the best ratio of a shape law, and the exponent of a law of experts, are stated [1]."""
+
 
 @functools.cache
 def _laws() -> dict[str, Any]:
@@ -39,6 +42,12 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
     if name not in known:
         raise InputError(f"{kind} law {name!r} is unknown; expected one of {', '.join(known)}")
     return {key: value for key, value in known[name].items() if key not in ("source", "note", "error")}
+
+
+def law_errors(kind: str, name: str) -> dict[str, float]:
+    """Standard errors of the numbers of one law of the shipped table, as far as its source tells them."""
+    law_table(kind, name)
+    return dict(_laws()[kind][name].get("error", {}))
 
 
 def joint_sum(log_first: ArrayLike, log_second: ArrayLike, joint: ArrayLike) -> Array:
@@ -93,22 +102,25 @@ class LossLaw(eqx.Module):
         coefficients = jnp.log(self.params_coefficient) - jnp.log(self.tokens_coefficient)
         return jnp.asarray(self.joint * ratio + coefficients)
 
-    def optimum(self, training_flop: ArrayLike) -> tuple[Array, Array]:
-        r"""Parameters and tokens of least loss at a number of training flop.
+    def optimum(self, training_flop: ArrayLike, elasticity: ArrayLike = 0.0) -> tuple[Array, Array]:
+        r"""Parameters and tokens of least loss at a number of training flop, or in a time.
 
         $N^* = G (T/6)^{\beta/(\alpha+\beta)}$, $G = ((\alpha / \beta)^k A / B)^{1/(\alpha+\beta)}$ (Hoffmann et al.,
-        equation 4, with k = 1).
+        equation 4, with k = 1). Where larger models use the chips better, so that a time buys
+        $D = (T/6) N^{-(1-u)}$ tokens, $\alpha x = (1 - u) \beta y$ and $N^* \sim T^{\beta / (\alpha + \beta (1 - u))}$.
 
         Args:
-            training_flop: T = 6 N D [flop].
+            training_flop: T = 6 N D [flop]; with an elasticity, six times the tokens that a model of one parameter
+                would see in the time.
+            elasticity: u of the utilisation with respect to N, below 1 [1].
 
         Returns:
             N [1] and D [token].
         """
-        a, b = self.params_exponent, self.tokens_exponent
+        a, b, fall = self.params_exponent, self.tokens_exponent, jnp.subtract(1.0, elasticity)
         work = jnp.log(training_flop) - jnp.log(FLOP_PER_PARAM_TOKEN)
-        log_params = (self.log_balance() + b * work) / (a + b)
-        return jnp.exp(log_params), jnp.exp(work - log_params)
+        log_params = (self.log_balance() - self.joint * jnp.log(fall) + b * work) / (a + b * fall)
+        return jnp.exp(log_params), jnp.exp(work - fall * log_params)
 
 
 class BatchLaw(eqx.Module):
@@ -143,19 +155,35 @@ class BatchLaw(eqx.Module):
 
 
 class ShapeLaw(eqx.Module):
-    r"""Rise of the loss for deep and thin or shallow and wide models, $dL/L = \kappa \ln^2((d/L) / r)$.
+    r"""Rise of the loss of deep and thin or shallow and wide models, $dL/L = \kappa \ln^2[(d/L) / r (N / 10^9)^\rho]$.
 
     Attributes:
         kappa: strength [1].
-        ratio: r, width over depth of the best shape [1].
+        ratio: r, width over depth of the best shape of 1e9 parameters [1].
+        drift: rho, by which the best ratio grows with the parameters [1].
     """
 
     kappa: Number = eqx.field(converter=as_float)
     ratio: Number = eqx.field(converter=as_float)
+    drift: Number = eqx.field(converter=as_float, default=0.0)
 
-    def penalty(self, d_model: ArrayLike, n_layers: ArrayLike) -> Array:
-        """Relative rise of the loss [1]."""
-        return jnp.multiply(self.kappa, jnp.log(d_model / (n_layers * self.ratio)) ** 2)
+    def best_ratio(self, n_params: ArrayLike) -> Array:
+        """Width over depth of the best shape [1].
+
+        Args:
+            n_params: N without embeddings [1].
+        """
+        return jnp.asarray(self.ratio * jnp.exp(self.drift * jnp.log(jnp.divide(n_params, REFERENCE_PARAMS))))
+
+    def penalty(self, d_model: ArrayLike, n_layers: ArrayLike, n_params: ArrayLike = REFERENCE_PARAMS) -> Array:
+        """Relative rise of the loss [1].
+
+        Args:
+            d_model: d [1].
+            n_layers: L [1].
+            n_params: N without embeddings [1].
+        """
+        return jnp.multiply(self.kappa, jnp.log(d_model / (n_layers * self.best_ratio(n_params))) ** 2)
 
 
 def loss_law(name: str = "besiroglu") -> LossLaw:
@@ -169,7 +197,7 @@ def batch_law(name: str = "bergsma") -> BatchLaw:
 
 
 def shape_law(name: str = "kaplan") -> ShapeLaw:
-    """The shape law of the shipped table."""
+    """A shape law of the shipped table: `kaplan`, or `gemstones`, whose best ratio grows with the size."""
     return ShapeLaw(**law_table("shape", name))
 
 

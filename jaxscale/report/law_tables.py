@@ -1,6 +1,6 @@
 """Tables of fitted laws of loss for the terminal and for reports."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,3 +118,30 @@ def comparison_table(rows: Sequence[Compared]) -> Any:
     ]
     columns = ("form", "error of the upper decade %", "holds %", "noise %", "log likelihood below the best")
     return make_table("Forms, the best prediction first", columns, cells, ("form",))
+
+
+def law_choice_table(under: Mapping[str, Any]) -> Any:
+    """Table of a design under a law, with compute-optimal figures, the range under other laws, and what is safe.
+
+    Args:
+        under: document of `LawDesign.to_json`.
+    """
+    compute, rows = under["compute_optimal"], []
+    same = {
+        "params": compute["n_params"]["value"],
+        "tokens": compute["n_tokens"]["value"],
+        "loss": compute["loss"]["value"],
+    }
+    same["tokens_per_param"] = same["tokens"] / same["params"]
+    for name, value in under["design"].items():
+        moves = under["sensitivity"][name]
+        ends = f"{rounded_text(moves['lo'])} to {rounded_text(moves['hi'])}"
+        rows.append((name, rounded_text(value, 4), rounded_text(same.get(name), 4), ends, yes_or_no(moves["safe"])))
+    columns = (
+        "choice",
+        "design",
+        "compute-optimal at its flop",
+        f"under {len(under['alternatives'])} other laws",
+        "safe",
+    )
+    return make_table("How far the design hangs on the laws", columns, rows, ("choice",))

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxscale.errors import InputError
@@ -68,3 +69,37 @@ def test_own_law():
     law = LossLaw(1.0, 100.0, 100.0, 0.5, 0.5)
     assert float(law.loss(1e4, 1e4)) == pytest.approx(3.0)
     assert 0.0 < compute_exponent() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "u", "joint"), [(0.35, 0.37, 0.0, 1.0), (0.35, 0.37, 0.28, 1.0), (0.25, 0.3, 1 / 3, 0.45)]
+)
+def test_the_time_optimum_grows_by_the_closed_exponent(a, b, u, joint):
+    """Tokens of a time fall as N^-(1 - u): N* ~ t^(b / (a + b (1 - u))), against the numerical minimum to 1 %."""
+    law, sizes = LossLaw(1.8, 480.0, 2100.0, a, b, joint), np.geomspace(1e6, 1e15, 200_001)
+    tokens = np.asarray([1e18, 1e21])
+    best = [sizes[np.argmin(law.reducible(sizes, one * sizes ** -(1.0 - u)))] for one in tokens]
+    numerical = np.log(best[1] / best[0]) / np.log(tokens[1] / tokens[0])
+    assert b / (a + b * (1.0 - u)) == pytest.approx(numerical, rel=0.01)
+    told, seen = law.optimum(6.0 * tokens, u)
+    np.testing.assert_allclose(told, best, rtol=0.01)
+    np.testing.assert_allclose(seen, tokens * told ** -(1.0 - u), rtol=1e-6)
+    if u:
+        assert b / (a + b) != pytest.approx(numerical, rel=0.01), "the compute optimum grows more slowly"
+
+
+def test_a_third_of_elasticity_gives_the_measured_growth_on_one_card():
+    """Liu 2026 measured N* ~ t^(0.60 +- 0.07); with equal exponents u = 1/3 gives 1 / (2 - u)."""
+    small, large = (float(LossLaw(1.8, 480.0, 480.0, 0.35, 0.35).optimum(t, 1 / 3)[0]) for t in (1e19, 1e20))
+    assert np.log10(large / small) == pytest.approx(0.60, abs=0.005)
+
+
+def test_the_best_ratio_of_gemstones_grows_with_the_size():
+    law = shape_law("gemstones")
+    assert float(law.best_ratio(1e9)) == pytest.approx(40.0)
+    assert float(law.best_ratio(1e10) / law.best_ratio(1e9)) == pytest.approx(10.0**law.drift)
+    for n_params in (1e8, 1e9, 1e11):
+        width = float(law.best_ratio(n_params)) * 32.0
+        assert float(law.penalty(width, 32.0, n_params)) == pytest.approx(0.0, abs=1e-12)
+    kaplan = shape_law("kaplan")
+    assert float(kaplan.penalty(4096.0, 32.0, 1e8)) == float(kaplan.penalty(4096.0, 32.0, 1e12))

@@ -1,6 +1,6 @@
 """Fit of a law of loss to a table: the best numbers, resampled ones, noise, and doubts about the table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from jaxscale.errors import InputError
 from jaxscale.laws.fitting.fitted_law import Fitted, FittedLaw
 from jaxscale.laws.fitting.loss_covariates import bucket_rows, covariates_of
 from jaxscale.laws.fitting.loss_draws import cluster_ids, drawn_weights
-from jaxscale.laws.fitting.loss_forms import BASE, TRAITS, Form, form_of, traits
+from jaxscale.laws.fitting.loss_forms import BASE, TRAITS, Form, form_of, holding, traits
 from jaxscale.laws.fitting.loss_objective import LossProblem, numbers_of
 from jaxscale.laws.fitting.loss_priors import LawPrior, prior_of
 from jaxscale.laws.fitting.loss_solver import optimum_of, searches
@@ -36,6 +36,7 @@ def fit_law(
     prior: str | LawPrior | None = "shipped",
     cluster: str | None = "auto",
     likelihood: str = "student",
+    held: Mapping[str, float] | None = None,
     n_draws: int = 200,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
@@ -49,6 +50,7 @@ def fit_law(
         prior: `shipped`, what other sources show; None for the data alone; or a prior.
         cluster: how rows are drawn: auto, rows, or a column whose equal cells are drawn together.
         likelihood: student, or huber as in Hoffmann et al. 2022.
+        held: numbers that are not fitted, by name, such as those of a published law whose terms are.
         n_draws: resampled fits [1].
         seed: of the draws.
         progress: is told what is done.
@@ -64,14 +66,16 @@ def fit_law(
     if likelihood not in LIKELIHOODS:
         raise InputError(f"likelihood {likelihood!r} is unknown; expected one of {', '.join(LIKELIHOODS)}")
     form_ = form_of(form, len(number_names(terms)) - len(BASE))
-    held = prior if isinstance(prior, LawPrior) else prior_of(prior, form, terms, table.family)
+    prior = prior if isinstance(prior, LawPrior) else prior_of(prior, form, terms, table.family)
+    if held:
+        form_ = holding(form_, held, (float(np.log(table.n_params).mean()), float(np.log(table.tokens).mean())))
     clusters = cluster_ids(table, cluster)
     if progress:
         progress(f"fitting the {form} law to {len(table)} rows in {clusters.max() + 1} groups, {n_draws} draws")
     with jax.enable_x64(True):
-        problem = problem_of(table, form_, terms, held, likelihood)
-        fitted = fitted_numbers(problem, form_, terms, held, clusters, n_draws, seed)
-    return FittedLaw.of(table, form, terms, held, likelihood, fitted, clusters, tuple(doubts))
+        problem = problem_of(table, form_, terms, prior, likelihood)
+        fitted = fitted_numbers(problem, form_, terms, prior, clusters, n_draws, seed)
+    return FittedLaw.of(table, form, terms, prior, likelihood, fitted, clusters, tuple(doubts))
 
 
 def problem_of(table: Losses, form: Form, terms: tuple[str, ...], prior: LawPrior, likelihood: str) -> LossProblem:

@@ -13,6 +13,7 @@ conditions on the logarithms of the numbers, so that one compiled program fits a
 | kaplan | E = 0, k = b | Kaplan et al. 2020, equation 1.5 |
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -73,6 +74,30 @@ def form_of(name: str, n_terms: int = 0) -> Form:
         row = BASE.index(number)
         matrix[row], offset[row] = 0.0, value
     return Form(name, matrix, offset, np.abs(matrix).sum(axis=0) > 0.0)
+
+
+def holding(form: Form, held: Mapping[str, float], middle: tuple[float, float]) -> Form:
+    """The form with some numbers of `BASE` held at values, for a table whose means of ln N and ln D are given.
+
+    Args:
+        form: conditions.
+        held: values by name; a coefficient is held with its exponent.
+        middle: means of ln N and ln D, between which and N = D = 1 the coefficients are moved.
+
+    Raises:
+        InputError: an unknown number, a value that is not positive, or a coefficient without its exponent.
+    """
+    matrix, offset = form.matrix.copy(), form.offset.copy()
+    pairs = {"params_coefficient": ("params_exponent", middle[0]), "tokens_coefficient": ("tokens_exponent", middle[1])}
+    for name, value in held.items():
+        if name not in BASE or not value > 0.0:
+            raise InputError(f"held number {name!r} = {value:g}; expected a positive one of {', '.join(BASE)}")
+        exponent, mean = pairs.get(name, ("", 0.0))
+        if exponent and exponent not in held:
+            raise InputError(f"{name} is held without {exponent}; expected both")
+        row = BASE.index(name)
+        matrix[row], offset[row] = 0.0, np.log(value) - (held[exponent] * mean if exponent else 0.0)
+    return Form(form.name, matrix, offset, np.abs(matrix).sum(axis=0) > 0.0)
 
 
 def log_reducible(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.laws.fitting.loss_forms import BASE, frontier_params, log_loss
+from jaxscale.laws.loss import REFERENCE_PARAMS
 
 if TYPE_CHECKING:
     # Static checkers take numpy arrays for no arrays of JAX; the run-time check does.
@@ -49,9 +50,6 @@ START_OF = {
     "experts_drift": -0.05,
 }
 """Numbers of the terms at which a search starts: Kaplan et al. 2020, Bergsma et al. 2025, Muennighoff et al. 2023."""
-
-REFERENCE_PARAMS = 1e9
-"""Parameters at which the shape's best ratio and the experts' exponent are stated [1]."""
 
 BATCH_STEPS = 6
 """Newton steps from the tokens of a run to those of small batches: exact to 1e-12 up to a thousand critical batches."""

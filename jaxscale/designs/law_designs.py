@@ -1,0 +1,152 @@
+"""Designs under a fitted law of loss: time-optimal beside compute-optimal, and how far the choice hangs on the law."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxscale._arrays import number
+from jaxscale.calibration.record import Fit
+from jaxscale.designs.best_design import best_design
+from jaxscale.designs.budgets import Budget
+from jaxscale.designs.design_result import DesignChoice
+from jaxscale.designs.time_to_loss import Laws, laws_of
+from jaxscale.errors import InputError
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, ShapeLaw, law_errors, law_table, shape_law
+from jaxscale.workload import Transformer, embedding_params
+
+CHOICES = ("n_layers", "d_model", "aspect", "params", "tokens", "tokens_per_param", "global_batch_tokens", "loss")
+"""Figures of a design that a sensitivity compares."""
+
+SAFE = 1.15
+"""Largest over smallest value among the designs up to which a choice counts as safe [1]."""
+
+FEW_STARTS = 24
+"""Rough searches of a design under a drawn law: the best design of the best law is known already [1]."""
+
+
+@dataclass(frozen=True)
+class LawDesign:
+    """Best run of a budget on a cluster, beside the compute-optimal run of the same flop.
+
+    Attributes:
+        design: the best under the law.
+        flop: of the design, 6 N D in the count of the law [flop].
+        compute: compute-optimal parameters and tokens of the same flop.
+        sensitivity: smallest and largest value of each choice among designs under other laws, by name.
+        alternatives: figures of the designs under other laws, by what differs.
+    """
+
+    design: DesignChoice
+    flop: float
+    compute: LawOptimum
+    sensitivity: Mapping[str, tuple[float, float]]
+    alternatives: Mapping[str, Mapping[str, float]]
+
+    @property
+    def safe(self) -> dict[str, bool]:
+        """Whether each choice is nearly the same under all laws."""
+        return {name: bool(hi <= SAFE * lo) for name, (lo, hi) in self.sensitivity.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Both optima and the sensitivity as plain numbers."""
+        compute = {"n_params": self.compute.n_params, "n_tokens": self.compute.n_tokens, "loss": self.compute.loss}
+        return {
+            "design": design_figures(self.design),
+            "flop": self.flop,
+            "compute_optimal": {
+                name: dict(zip(("value", "lo", "hi"), ends, strict=True)) for name, ends in compute.items()
+            },
+            "sensitivity": {
+                name: {"lo": lo, "hi": hi, "safe": self.safe[name]} for name, (lo, hi) in self.sensitivity.items()
+            },
+            "alternatives": {name: dict(figures) for name, figures in self.alternatives.items()},
+        }
+
+
+def design_figures(choice: DesignChoice) -> dict[str, float]:
+    """Figures of `CHOICES` of an integer design."""
+    figures = choice.relaxed.problem.figures(choice.rounded.values)
+    shape = choice.rounded.model
+    depth, width = number(shape.n_layers), number(shape.d_model)
+    more = {"n_layers": depth, "d_model": width, "aspect": width / depth}
+    more["tokens_per_param"] = figures["tokens"] / figures["params"]
+    return {name: float({**figures, **more}[name]) for name in CHOICES}
+
+
+def shape_ends() -> dict[str, ShapeLaw]:
+    """Shape laws within the interval of the fitted one: none, Kaplan's, and the fitted one with its ends."""
+    entry, error = law_table("shape", "gemstones"), law_errors("shape", "gemstones")
+    laws = {"shape law of Kaplan": shape_law("kaplan"), "shape law of Gemstones": shape_law("gemstones")}
+    for name, sign in (("narrower", -1.0), ("wider", 1.0)):
+        ends = {"ratio": entry["ratio"] + sign * error["ratio"], "drift": entry["drift"] + sign * error["drift"]}
+        laws[f"shape law of Gemstones, {name} end"] = ShapeLaw(**{**entry, **ends})
+    return laws
+
+
+def law_design(
+    law: FittedLaw,
+    budget: Budget,
+    cluster: Cluster,
+    *,
+    fit: Fit | str | Path = "default",
+    levels: Mapping[str, str | None] | None = None,
+    template: Transformer | str = "llama3-8b",
+    n_draws: int = 4,
+    shapes: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> LawDesign:
+    """Best model, tokens and batch of a budget on a cluster under a fitted law, beside the compute-optimal ones.
+
+    Args:
+        law: of the loss.
+        budget: time, loss, compute or size.
+        cluster: chips and network.
+        fit: calibration of the step time.
+        levels: of the planned run, whose fitted effects apply.
+        template: proportions that are kept.
+        n_draws: drawn laws under which the design is chosen again [1].
+        shapes: whether it is chosen again under other shape laws.
+        progress: is told of each search.
+
+    Returns:
+        Both optima, and how far the choice moves under other laws.
+
+    Raises:
+        InputError: as `best_design`.
+    """
+    rules = laws_of(law)
+    common = {"fit": fit, "levels": levels, "template": template}
+    choice = best_design(cluster, budget, laws=rules, **common)
+    others: dict[str, Laws] = {}
+    if shapes:
+        others |= {name: replace_shape(rules, shape) for name, shape in shape_ends().items()}
+    for draw in evenly(len(law.fitted.draws), n_draws):
+        others[f"draw {draw}"] = laws_of(law, draw)
+    alternatives = {}
+    for name, other in others.items():
+        if progress:
+            progress(f"design under another law: {name}")
+        alternatives[name] = design_figures(best_design(cluster, budget, laws=other, n_starts=FEW_STARTS, **common))
+    told = design_figures(choice)
+    every = [told, *alternatives.values()]
+    spread = {name: (min(one[name] for one in every), max(one[name] for one in every)) for name in CHOICES}
+    outside = (1.0 - number(rules.embeddings)) * number(embedding_params(choice.rounded.model))
+    flop = FLOP_PER_PARAM_TOKEN * (told["params"] - outside) * told["tokens"]
+    return LawDesign(choice, flop, law.optimum(flop), spread, alternatives)
+
+
+def evenly(count: int, wanted: int) -> Sequence[int]:
+    """Some of so many numbers, evenly spread."""
+    if wanted < 0:
+        raise InputError(f"draws = {wanted} is out of range; expected 0 or more")
+    return sorted(set(np.linspace(0, count - 1, min(wanted, count)).round().astype(int).tolist())) if wanted else []
+
+
+def replace_shape(laws: Laws, shape: ShapeLaw) -> Laws:
+    """The same laws with another shape law."""
+    return replace(laws, shape=shape)
