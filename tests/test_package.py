@@ -38,7 +38,7 @@ LAYERS = (
     ("completion", "fit", "readers"),
     ("predict",),
     ("laws", "optimise"),
-    ("plans",),
+    ("plans", "writers"),
     ("designs",),
     ("serving",),
     ("report",),

@@ -1,7 +1,7 @@
 """`jaxscale plan`: the fastest parallel plans of a model on a cluster."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -35,6 +35,13 @@ class PlanCommand:
     oom_probability: Annotated[
         float, tyro.conf.arg(metavar="P", help="accepted probability of running out of memory, above 0 and below 1")
     ] = 0.1
+    write: Annotated[
+        str | None,
+        tyro.conf.arg(
+            metavar="FRAMEWORK",
+            help="print the best plan as settings of one of six frameworks, as megatron-lm or torchtitan",
+        ),
+    ] = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -78,6 +85,9 @@ class PlanCommand:
             top=self.top,
             oom_probability=self.oom_probability,
         )
+        if self.write is not None:
+            self._write(choice.to_json(), float(model.seq_len))
+            return
         if self.json:
             emit_json(choice.to_json())
             return
@@ -86,6 +96,24 @@ class PlanCommand:
         print_result(
             "\n".join([f"90 % interval of the first plan's step: {lo} to {hi}", "", *choice.binds, *choice.reasons])
         )
+
+    def _write(self, document: dict[str, Any], seq_len: float) -> None:
+        """Print the best plan as launch settings; their remarks on stderr."""
+        from pathlib import Path
+
+        from jaxscale.models import described_model
+        from jaxscale.writers.launch_text import launch_text
+
+        is_file = Path(self.model).is_file()
+        name = "" if is_file else self.model.rsplit("/", 1)[-1].lower()
+        written = launch_text(str(self.write), document["best"], described_model(self.model).fields, seq_len, name)
+        for text in (*written.comments, *(f"not expressed: {text}" for text in written.not_expressed)):
+            say(text)
+        if self.json:
+            settings = {"framework": written.framework, "text": written.text}
+            emit_json({**document, "settings": {**settings, "not_expressed": list(written.not_expressed)}})
+            return
+        print_result(written.text)
 
 
 def checked_framework(name: str | None, fitted: "Fit") -> str | None:

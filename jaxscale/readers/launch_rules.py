@@ -87,7 +87,8 @@ def _megatron(settings: Settings, cells: Cells) -> Cells:
         value_of(settings, "optim.name") or ""
     ):
         found["zero_stage"] = 1
-    elif value_of(settings, "use_distributed_optimizer") is False:
+    elif value_of(settings, "use_distributed_optimizer") is False or found["framework"] == "megatron-lm":
+        # An option of a command line that is absent is off; a recipe has defaults of its own.
         found["zero_stage"] = 0
     found["activation_recompute"] = _megatron_recompute(settings)
     if value_of(settings, "recompute_modules") and found["activation_recompute"] != "selective":
@@ -125,7 +126,8 @@ def _torchtitan(settings: Settings, cells: Cells) -> Cells:
         found["dp"] = shard * (replicate or 1.0)
         if (replicate or 1.0) > 1.0:
             found["shard_group"] = shard
-    found["zero_stage"] = 0 if shard == 1 else 3
+    never = value_of(settings, "fsdp_reshard_after_forward") == "never"
+    found["zero_stage"] = 0 if shard == 1 else 2 if never else 3
     degrees = [found.get("dp"), *(_number(cells.get(name)) or 1.0 for name in ("tp", "pp", "cp"))]
     if degrees[0]:
         found["n_gpus"] = degrees[0] * degrees[1] * degrees[2] * degrees[3]
@@ -142,6 +144,9 @@ def _torchtitan(settings: Settings, cells: Cells) -> Cells:
         found["schedule"] = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}.get(schedule)
     name, flavour = value_of(settings, "model.name"), value_of(settings, "model.flavor")
     found["model"] = _known_model(f"{name}-{flavour}") if name and flavour else None
+    layers = _number((catalogue_model(str(found["model"] or "")) or {}).get("n_layers"))
+    if (per_stage := _number(value_of(settings, "pipeline_parallel_layers_per_stage"))) and layers:
+        found["vpp"] = layers / pp / per_stage
     return found
 
 
@@ -157,11 +162,27 @@ def _maxtext(settings: Settings, cells: Cells) -> Cells:
         cells["model"] = _known_model(str(name)) or name
     per_device = _number(value_of(settings, "per_device_batch_size"))
     steps = _number(value_of(settings, "gradient_accumulation_steps")) or 1.0
-    chips = _number(value_of(settings, "num_devices", "num_chips"))
+    copies = [_number(value_of(settings, f"ici_{part}_parallelism")) or 0.0 for part in ("fsdp", "data")]
+    replicas = max(copies[0], 1.0) * max(copies[1], 1.0) * (found["ep"] or 1.0) if copies[0] > 0.0 else None
+    if replicas:
+        found["dp"] = replicas
+        found["zero_stage"] = 3 if copies[0] * (found["ep"] or 1.0) > 1.0 else 0
+        if value_of(settings, "shard_optimizer_over_data"):
+            found["zero_stage"] = 1
+    degrees = [found[name] or 1.0 for name in ("tp", "pp", "cp")]
+    product = replicas and replicas * degrees[0] * degrees[1] * degrees[2]
+    chips = _number(value_of(settings, "num_devices", "num_chips")) or product
     if per_device and chips:
         found |= {"n_gpus": chips, "global_batch_size_seqs": per_device * chips * steps}
-    if per_device and per_device >= 1.0 and not any((found[name] or 1.0) > 1.0 for name in ("tp", "cp")):
+    if per_device and replicas and chips:
+        found["micro_batch_size"] = (
+            per_device * chips / replicas / (_number(value_of(settings, "num_pipeline_microbatches")) or 1.0)
+        )
+    elif per_device and per_device >= 1.0 and degrees[0] == degrees[2] == 1.0:
         found["micro_batch_size"] = per_device
+    layers = _number((catalogue_model(str(cells.get("model") or "")) or {}).get("n_layers"))
+    if (per_stage := _number(value_of(settings, "num_layers_per_pipeline_stage"))) and layers:
+        found["vpp"] = layers / degrees[1] / per_stage
     for column in ("tp", "pp"):
         found[column] = found[column] or 1.0
     return found
@@ -199,6 +220,11 @@ def _deepspeed(settings: Settings, cells: Cells) -> Cells:
     places = [value_of(settings, f"offload_{what}.device") for what in ("optimizer", "param")]
     if places[0] == "cpu" or value_of(settings, "fsdp_offload_params"):
         found["offload"] = "optimizer"
+    batch, micro, steps = (
+        _number(cells.get(name)) for name in ("global_batch_size_seqs", "micro_batch_size", "n_microbatches")
+    )
+    if batch and micro and steps and "dp" not in cells:
+        found["dp"] = batch / micro / steps
     if "global_batch_size_seqs" not in cells and (chips := _number(cells.get("n_gpus"))):
         replicas = chips / (_number(cells["tp"]) or 1.0) / (_number(cells.get("cp")) or 1.0)
         found["global_batch_size_seqs"] = _product(

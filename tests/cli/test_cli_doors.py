@@ -1,0 +1,29 @@
+"""From a config.json to launch settings in three commands, and back."""
+
+import json
+
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+
+
+def test_from_a_configuration_to_a_launch(run, tmp_path):
+    config, launch = tmp_path / "config.json", tmp_path / "launch.sh"
+    config.write_text(json.dumps(CONFIG))
+    assert "8.03e9 parameters" in run("model", config).out
+    cluster = ("--gpu", "H100 SXM", "--n-gpus", 16, "--global-batch", "64", "--seq-len", 4096, "--fit", "prior")
+    plan = ("plan", "--model", config, *cluster, "--top", 1)
+    document = run(*plan, "--write", "megatron-lm", "--json").json
+    launch.write_text(document["settings"]["text"])
+    (row,) = run("read", launch, "--json").json["rows"]
+    best, cells = document["best"], row["cells"]
+    assert (float(cells["tp"]), float(cells["pp"])) == (best["tp"], best["pp"])
+    assert float(cells["global_batch_size_seqs"]) == 64.0
+    refused = run(*plan, "--write", "pax")
+    assert refused.code == 2 and "--write = 'pax' has no writer" in refused.err
