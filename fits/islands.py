@@ -87,8 +87,8 @@ def trial_lines() -> list[str]:
         ran = np.isfinite(trials.measured)
         own = np.asarray([float(row["predicted_s"]) for row in rows])[ran]
         folds = [ranks(degrees_left_out(trials, seed=seed)[ran], trials.measured[ran]) for seed in SEEDS]
-        for label, found in (("other degrees", np.median(folds, axis=0)), ("AMP", ranks(own, trials.measured[ran]))):
-            mean, median, rho, pick = found
+        for label, scores in (("other degrees", np.median(folds, axis=0)), ("AMP", ranks(own, trials.measured[ran]))):
+            mean, median, rho, pick = scores
             lines.append(f"| {name} | {ran.sum()} | {label} | {mean:.1f} | {median:.1f} | {rho:.2f} | {pick:.2f} |")
     return lines
 
@@ -104,12 +104,12 @@ def score_runs(path: Path) -> None:
 def score_trials(path: Path) -> None:
     """Print the error of other trials by a fit to those of the repository on the same cluster."""
     profiles = rows_of(data_path("restricted/amp_layer_forward.csv"))
-    known, others = rows_of(data_path("restricted/amp_trials.csv")), rows_of(path)
+    shipped, others = rows_of(data_path("restricted/amp_trials.csv")), rows_of(path)
     for experiment in EXPERIMENTS:
         new = [row for row in others if row["experiment"] == experiment and np.isfinite(float(row["measured_s"]))]
         if not new:
             continue
-        costs = fit_trials(pipeline_trials([row for row in known if row["experiment"] == experiment], profiles))
+        costs = fit_trials(pipeline_trials([row for row in shipped if row["experiment"] == experiment], profiles))
         trials = pipeline_trials(new, profiles)
         mean, median, rho, pick = ranks(np.asarray(predicted_trials(trials, costs)), trials.measured)
         print(f"{experiment}, {len(new)} trials: mean error {mean:.1f} %, median {median:.1f} %, ranks {rho:.2f}")

@@ -95,12 +95,12 @@ def _catalogue(path: Path, document: Mapping[str, Any], hardware: Hardware | Non
     return Hardware({**base.chips, **load_hardware(path).chips}) if "chips" in document else base
 
 
-def _check_keys(where: str, table: Any, known: Sequence[str]) -> None:
+def _check_keys(where: str, table: Any, valid: Sequence[str]) -> None:
     if not isinstance(table, dict):
-        raise InputError(f"{where} = {table!r} is no table; expected one with {', '.join(known)}")
+        raise InputError(f"{where} = {table!r} is no table; expected one with {', '.join(valid)}")
     for key in table:
-        if key not in known:
-            raise InputError(f"{where}: {key!r} is not a known key; {nearest(key, known)}")
+        if key not in valid:
+            raise InputError(f"{where}: {key!r} is not a known key; {nearest(key, valid)}")
 
 
 def _number(where: str, value: Any, low: float, above: bool = True, high: float = 1e15) -> float:

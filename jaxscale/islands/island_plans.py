@@ -172,8 +172,8 @@ class _TimedPlan(NamedTuple):
 
 def _fastest(task: PlanTask, space: PlanSpace | None) -> _TimedPlan | None:
     """Fastest valid plan that fits; None where there is none."""
-    found = every_plan(task, within_domains(space, task.cluster))
-    if not len(found.table) or not found.fits.any():
+    searched = every_plan(task, within_domains(space, task.cluster))
+    if not len(searched.table) or not searched.fits.any():
         return None
-    row = int(found.ranked()[0])
-    return _TimedPlan(found.table.plan(row), float(found.scores.step_time[row]))
+    row = int(searched.ranked()[0])
+    return _TimedPlan(searched.table.plan(row), float(searched.scores.step_time[row]))

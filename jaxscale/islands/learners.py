@@ -5,8 +5,8 @@ A failure stops one of M learners for R seconds; each has n / M chips, of which 
 $$ g = \frac{\eta}{1 + R n / (M Y)} . $$
 
 Goodput of M learners of n chips in all is that of one with n / M chips. Fitted to the simulated figures of Decoupled
-DiLoCo (arXiv 2604.21428, at second hand): R = 67 s where everything restarts, R = 19.5 s where the rest of a learner
-trains on, and eta = 0.957 of several learners against 1 of one.
+DiLoCo (arXiv 2604.21428, at second hand): R = 67 s where everything restarts, R = 19.5 s where the other chips of a
+learner train on, and eta = 0.957 of several learners against 1 of one.
 """
 
 import jax.numpy as jnp

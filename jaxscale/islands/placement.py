@@ -9,6 +9,7 @@ k pipelines side by side. Reference: Yim et al. 2024, Pipette, arXiv 2405.18093,
 """
 
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -84,8 +85,8 @@ def best_placement(
         return NodePlacement(order.reshape(pipelines, -1), cost, True)
     draws = np.random.default_rng(0)
     starts = [np.arange(count), *(draws.permutation(count) for _ in range(STARTS))]
-    found = [_improved_order(score, start) for start in starts]
-    order, cost = min(found, key=lambda entry: entry[1])
+    improved = [_improved_order(score, start) for start in starts]
+    order, cost = min(improved, key=lambda entry: entry[1])
     return NodePlacement(order.reshape(pipelines, -1), cost, False)
 
 
@@ -93,7 +94,7 @@ STARTS = 8
 """Random orders from which a search starts, beside that of the nodes as numbered [1]."""
 
 
-def _improved_order(score, order: np.ndarray) -> tuple[np.ndarray, float]:
+def _improved_order(score: Callable[[np.ndarray], float], order: np.ndarray) -> tuple[np.ndarray, float]:
     """Order improved by exchanges of two nodes, turns of a part and moves of a node, until none helps."""
     best, cost, improves = order, score(order), True
     while improves:

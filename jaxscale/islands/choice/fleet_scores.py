@@ -88,11 +88,11 @@ def set_scores(study: FleetStudy) -> list[SetScore]:
         scored.extend(_smaller_sets(study, scored, len(whole)))
     everyone = list(range(study.fleet.n_islands))
     for subset in candidate_subsets(everyone) if len(everyone) > 1 else []:
-        found = best_pipeline(study.job, subset, study.plans.layers)
-        if found is not None:
-            speed = tokens / found.time
+        pipeline = best_pipeline(study.job, subset, study.plans.layers)
+        if pipeline is not None:
+            speed = tokens / pipeline.time
             days = float(study.days(study.tokens_synchronous, speed, study.chips(subset, False)))
-            scored.append(SetScore("pipeline", found.order, 0, speed, days, found))
+            scored.append(SetScore("pipeline", pipeline.order, 0, speed, days, pipeline))
     return [entry for entry in scored if math.isfinite(entry.days)]
 
 

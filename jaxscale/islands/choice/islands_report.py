@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxscale.errors import InputError
 from jaxscale.islands.choice.islands_choice import IslandsChoice, ScoredMode
 from jaxscale.report.document import Report
 from jaxscale.report.figures.curves import curves
@@ -100,9 +101,13 @@ def bandwidth_figure(choice: IslandsChoice) -> "Figure":
 
     Returns:
         The figure.
+
+    Raises:
+        InputError: fewer than two islands hold the model.
     """
     sweep = choice.sweep
-    assert sweep is not None
+    if sweep is None:
+        raise InputError("fewer than two islands hold the model; expected several for a figure of their links")
     lines = {**sweep.gain, "best island alone": np.ones_like(sweep.bandwidth)}
     return curves(
         sweep.bandwidth / GBIT,

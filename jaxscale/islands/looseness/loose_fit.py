@@ -47,9 +47,9 @@ def _fitted(columns: tuple[Array, Array, Array, Array], free: Array) -> tuple[Ar
 
     def misses(moves: Array, _: object) -> Array:
         numbers = start + free * moves
-        found = _law(numbers).over_one_replica(params, replicas, steps) - rise
+        excess = _law(numbers).over_one_replica(params, replicas, steps) - rise
         # In units of a thousandth the objective is of order one; what is given stays where it is.
-        return jnp.concatenate([1e3 * found, (1.0 - free) * moves])
+        return jnp.concatenate([1e3 * excess, (1.0 - free) * moves])
 
     solver = optx.LevenbergMarquardt(rtol=1e-10, atol=1e-10)
     moves = optx.least_squares(misses, solver, jnp.zeros(len(START)), max_steps=1000, throw=False).value
@@ -82,8 +82,8 @@ def fit_loose_law(n_params: Column, replicas: Column, inner_steps: Column, rise:
     free[3] = float(np.ptp(columns[2]) > 0.0)
     with jax.enable_x64(True):
         params, counts, steps, rises = (jnp.asarray(column) for column in columns)
-        found = _fitted((params, counts, steps, rises), jnp.asarray(free))
-    numbers, slopes, misses = (np.asarray(part) for part in found)
+        solution = _fitted((params, counts, steps, rises), jnp.asarray(free))
+    numbers, slopes, misses = (np.asarray(part) for part in solution)
     variance = np.sum(misses**2) / (count - free.sum())
     covariance = np.linalg.inv(slopes.T @ slopes) * variance * 1e6
     widths = np.sqrt(np.diag(covariance)) * free

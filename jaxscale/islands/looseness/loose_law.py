@@ -149,5 +149,5 @@ def _tokens_of_one(loss_of: LossOf, params: Array, goal: Array) -> Array:
     reachable = jnp.where(reached, goal, loss_of(params, 1e12))
     solver = optx.Bisection(rtol=1e-12, atol=1e-10, flip=True)
     ends = {"lower": low, "upper": high}
-    found = optx.root_find(miss, solver, jnp.log(1e12), args=reachable, options=ends, max_steps=200, throw=False)
-    return jnp.where(reached, jnp.exp(found.value), jnp.nan)
+    root = optx.root_find(miss, solver, jnp.log(1e12), args=reachable, options=ends, max_steps=200, throw=False)
+    return jnp.where(reached, jnp.exp(root.value), jnp.nan)

@@ -209,6 +209,6 @@ def run_left_out(runs: MeasuredRounds, losses: LinkLosses) -> Float[np.ndarray, 
     predicted = np.zeros(len(runs.steps))
     for row in range(len(predicted)):
         others = runs.rows(np.arange(len(predicted)) != row)
-        known = runs.rows([row])._replace(bandwidth=np.asarray([implied_bandwidth(others, losses)]))
-        predicted[row] = float(predicted_utilisation(known, losses)[0])
+        told = runs.rows([row])._replace(bandwidth=np.asarray([implied_bandwidth(others, losses)]))
+        predicted[row] = float(predicted_utilisation(told, losses)[0])
     return predicted

@@ -141,8 +141,8 @@ def _trial(cells: Mapping[str, str], profiles: Mapping[str, np.ndarray]) -> tupl
     """Columns of one trial."""
     clusters = {name: entry for name, entry in _stated().items() if name != "prior"}
     if cells["experiment"] not in clusters:
-        known = ", ".join(clusters)
-        raise InputError(f"experiment {cells['experiment']!r} has no stated cluster; expected one of {known}")
+        clusters_stated = ", ".join(clusters)
+        raise InputError(f"experiment {cells['experiment']!r} has no stated cluster; expected one of {clusters_stated}")
     cluster = clusters[cells["experiment"]]
     b, tp, dp, pp = (int(cells[name]) for name in ("micro_batch_size", "tp", "dp", "pp"))
     nodes, per_node = cluster["nodes"], cluster["chips_per_node"]
@@ -237,9 +237,9 @@ def fit_trials(trials: PipelineTrials, counts: np.ndarray | None = None) -> Tria
     ran = np.isfinite(trials.measured)
     weight = np.where(ran if counts is None else ran & counts, 1.0, 0.0)
     # One shape of program for all folds: trials that are left out have no weight.
-    known = trials._replace(measured=np.where(ran, trials.measured, 1.0), group=np.zeros(len(ran)))
+    complete = trials._replace(measured=np.where(ran, trials.measured, 1.0), group=np.zeros(len(ran)))
     median, spread = (jnp.asarray(column) for column in _prior())
-    logs = _fitted(known, jnp.asarray(weight), (median, spread))
+    logs = _fitted(complete, jnp.asarray(weight), (median, spread))
     return _costs(jnp.asarray(logs))
 
 
