@@ -77,6 +77,17 @@ class Prediction:
         """Whether the predicted peak stays within memory: running out is less likely than not [row]."""
         return self.oom_probability < 0.5
 
+    def to_pandas(self) -> Any:
+        """Predictions as a pandas DataFrame, one row for each of the table, in SI units.
+
+        Raises:
+            ImportError: pandas is not installed (`pip install jaxscale[tables]`).
+        """
+        import pandas
+
+        columns = {name: getattr(self, name) for name in (*NUMBERS, "fits", "assumed", "notes", "measured")}
+        return pandas.DataFrame(columns | {f"term_{name}": values for name, values in self.terms.items()})
+
     def errors(self) -> dict[str, Any]:
         """Error of the predictions where the table has measurements, in all and by group.
 

@@ -1,5 +1,6 @@
 """Reading of runs tables and writing of predictions for the commands."""
 
+import importlib
 import math
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxscale.cli.console import say
+from jaxscale.errors import InputError
+from jaxscale.files import whole_file
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.predict import Prediction
 from jaxscale.runs import Runs, read_runs, write_table
@@ -40,9 +43,33 @@ def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
 
 def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
     """Write a table with its predictions, whole or not at all; columns of an earlier prediction are replaced."""
+    if path.suffix.lower() == ".parquet":
+        _write_parquet(path, runs, prediction)
+        return
     added = {name: map(_cell, values) for name, values in _columns(prediction).items()}
     kept = {name: runs.cells[name].array().tolist() for name in runs.columns if name not in added}
     write_table(path, [*kept, *added], zip(*kept.values(), *added.values(), strict=True))
+
+
+def _write_parquet(path: Path, runs: Runs, prediction: Prediction) -> None:
+    """Write a table with its predictions as a Parquet file; cells that are empty are null.
+
+    Raises:
+        InputError: pandas or pyarrow is not installed.
+    """
+    try:
+        pandas = importlib.import_module("pandas")
+        importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise InputError(f"{path}: {error.name} is not installed; expected `pip install jaxscale[tables]`") from None
+    added = {
+        name: [None if _cell(value) == "" else value for value in values]
+        for name, values in _columns(prediction).items()
+    }
+    frame = runs.to_pandas()
+    frame = frame[[name for name in frame.columns if name not in added]].reset_index(drop=True)
+    with whole_file(path) as temporary:
+        pandas.concat([frame, pandas.DataFrame(added)], axis=1).to_parquet(temporary)
 
 
 def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:

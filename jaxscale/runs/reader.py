@@ -2,10 +2,11 @@
 
 import csv
 import itertools
+import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +49,26 @@ def read_runs(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | 
         known_models=model_fields(),
         skip_bad=skip_bad,
     )
+
+
+def runs_from_pandas(frame: Any, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
+    """Check a pandas DataFrame as a runs table, `js.runs_from_pandas(frame)`; its columns are those of a CSV file.
+
+    Args:
+        frame: one row for each run; empty cells are None or NaN.
+        skip_bad: drop bad rows instead of refusing the table.
+        hardware: chips that the table may name; the shipped catalogue where None.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: as `read_runs`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "frame.csv"
+        frame.to_csv(path, index=False)
+        return read_runs(path, skip_bad=skip_bad, hardware=hardware)
 
 
 def read_table(

@@ -93,6 +93,17 @@ class Runs:
         """Values of a known column of numbers or flags, nan where a cell is empty or the column absent [row]."""
         return self.categories(name).numbers()
 
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame of its cells; known columns hold values, None where a cell is empty.
+
+        Raises:
+            ImportError: pandas is not installed (`pip install jaxscale[tables]`).
+        """
+        import pandas
+
+        columns = {name: self.values.get(name, self.cells[name]).array() for name in self.columns}
+        return pandas.DataFrame(columns, index=pandas.Index(self.lines, name="line")).infer_objects()
+
     def column(self, name: str) -> list[Any]:
         """Values of a known column, one for each row, None where empty."""
         return self.categories(name).array().tolist()
