@@ -40,6 +40,12 @@ def test_sardana_figure_1():
     assert params == pytest.approx(6.97e9, rel=0.01) and tokens == pytest.approx(1.25e12, rel=0.01)
 
 
+@pytest.mark.parametrize("joint", [0.6, 1.0])
+def test_tokens_for_a_loss_invert_the_law(joint):
+    law = LossLaw(1.69, 406.4, 410.7, 0.336, 0.283, joint)
+    assert float(law.loss(7e9, tokens_for_loss(law, 7e9, 2.1))) == pytest.approx(2.1, rel=1e-9)
+
+
 def test_lifetimes_have_closed_forms_in_their_limits():
     loss = chinchilla_loss(EPOCH, 13e9)
     none = serving.lifetime_optimum(EPOCH, loss, serving.LifetimeLoad(0.0, 0.0))

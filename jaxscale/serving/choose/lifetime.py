@@ -68,9 +68,14 @@ def least_params(law: LossLaw, loss: ArrayLike) -> Array:
 
 
 def tokens_for_loss(law: LossLaw, n_params: ArrayLike, loss: ArrayLike) -> Array:
-    """Tokens with which N parameters reach a loss: (B / (l - E - A N^-alpha))^(1 / beta) [token]."""
-    left = loss - law.irreducible - law.params_coefficient * jnp.power(n_params, -law.params_exponent)
-    return jnp.power(law.tokens_coefficient / left, 1.0 / law.tokens_exponent)
+    r"""Tokens with which N parameters reach a loss [token].
+
+    $D = (B / [(l - E)^{1/k} - (A N^{-\alpha})^{1/k}]^k)^{1/\beta}$ for a law with joint exponent k.
+    """
+    k = law.joint
+    params = law.params_coefficient * jnp.power(n_params, -law.params_exponent)
+    left = jnp.power(loss - law.irreducible, 1.0 / k) - jnp.power(params, 1.0 / k)
+    return jnp.power(law.tokens_coefficient / jnp.power(left, k), 1.0 / law.tokens_exponent)
 
 
 def lifetime_optimum(law: LossLaw, loss: ArrayLike, load: LifetimeLoad) -> LifetimeOptimum:

@@ -298,7 +298,7 @@ def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
         continuous=(~is_static).astype(float),
         at_limit=at_limit.astype(float),
         disaggregated=(serving == "disagg").astype(float),
-        n_requests=np.where(at_limit, np.nan_to_num(np.fmin(runs.numbers("n_requests"), np.inf), nan=0.0), 0.0),
+        n_requests=np.where(at_limit, np.nan_to_num(runs.numbers("n_requests")), 0.0),
         prefix_hit=np.nan_to_num(runs.numbers("prefix_hit")),
         draft_tokens=np.nan_to_num(runs.numbers("draft_tokens")),
         acceptance=_filled(runs.numbers("acceptance"), 0.7),
