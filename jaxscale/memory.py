@@ -228,7 +228,7 @@ def memory(
     if isinstance(model, Workload):
         return Memory(**traced_memory_terms(model, class_plan_checked(plan), cluster, coefficients))
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
-    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
+    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)  # pyright: ignore
     layers = microbatch_times(local, machine, coefficients, temperature)
     lead = host_lead(local, coefficients, layers, temperature)
     return memory_with_lead(local, machine, coefficients, lead, temperature)

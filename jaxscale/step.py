@@ -118,7 +118,7 @@ def step_time(
     if isinstance(model, Workload):
         return _traced_step_time(model, plan, cluster, coefficients, temperature)
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
-    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
+    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)  # pyright: ignore
     layers = microbatch_times(local, machine, coefficients, temperature)
     return times_of_step(local, machine, coefficients, layers, temperature)
 

@@ -75,7 +75,7 @@ class PlanCommand:
         space = framework_space(framework, precision)
         if lacking := chip.lacks(precision):
             say(lacking)
-        choice = best_plan(
+        choice: Any = best_plan(
             model,
             cluster,
             checked_batch(self.global_batch, model.seq_len),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxscale.cli.arguments import Json
+from jaxscale.cli.arguments import FitName, Json, checked_count
 from jaxscale.cli.console import emit_json, print_result
 from jaxscale.errors import InputError
 
@@ -33,6 +33,11 @@ class TraceCommand:
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="WORK.json", help="file to write: sizes and kernels, no code and no weights")
     ] = None
+    gpu: Annotated[
+        str | None, tyro.conf.arg(metavar="ID", help="chip on which to time the step; see `jaxscale hardware`")
+    ] = None
+    n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips among which the batch is split")] = 1
+    fit: FitName = "default"
     json: Json = False
 
     def run(self) -> None:
@@ -49,7 +54,39 @@ class TraceCommand:
         work = trace(*step_of(self.function, self.set))
         if self.out is not None:
             work.save(self.out)
-        emit_json(workload_document(work)) if self.json else print_result(str(work))
+        times = self.times(work)
+        if self.json:
+            emit_json({**workload_document(work), **times})
+            return
+        print_result(str(work))
+        if times:
+            terms = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in times["terms_s"].items() if value > 1e-6)
+            print_result(f"step on {self.n_gpus} {self.gpu}: {1e3 * times['step_time_s']:.2f} ms ({terms})")
+
+    def times(self, work: Any) -> dict[str, Any]:
+        """Step time [s], terms and peak memory [byte] of a workload whose batch all chips share; empty without a chip.
+
+        Raises:
+            InputError: an unknown chip, or a number of chips that the workload cannot be split among.
+        """
+        if self.gpu is None:
+            return {}
+        from jaxscale.calibration.store import load_fit
+        from jaxscale.costs.traced.class_plan import class_plan
+        from jaxscale.hardware.catalogue import cluster
+        from jaxscale.memory import memory
+        from jaxscale.step import step_time
+
+        machine = cluster(self.gpu, checked_count("--n-gpus", self.n_gpus))
+        coefficients = load_fit(self.fit).coefficients({"framework": "jax", "gpu": self.gpu})
+        batch = None if self.n_gpus > 1 else work.tables.class_names[-1]  # one chip splits nothing
+        plan = class_plan(work, data=self.n_gpus, data_class=batch)
+        terms = step_time(work, plan, machine, coefficients)
+        return {
+            "step_time_s": float(terms.total),
+            "terms_s": {name: float(value) for name, value in terms.terms().items()},
+            "memory_bytes": float(memory(work, plan, machine, coefficients).total),
+        }
 
 
 def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:

@@ -103,8 +103,8 @@ def retinanet(batch: int = 8, size: int = 800, n_classes: int = 264, anchors: in
     for level, channels in enumerate((512, 1024, 2048)):
         shapes[f"lateral{level}"], shapes[f"smooth{level}"] = (1, 1, channels, width), (3, 3, width, width)
     shapes["down3"] = shapes["down4"] = (3, 3, width, width)
-    for head, outputs in (("class", anchors * n_classes), ("box", anchors * 4)):
-        shapes |= {f"{head}{layer}": (3, 3, width, width) for layer in range(4)} | {f"{head}4": (3, 3, width, outputs)}
+    for part, outputs in (("class", anchors * n_classes), ("box", anchors * 4)):
+        shapes |= {f"{part}{layer}": (3, 3, width, width) for layer in range(4)} | {f"{part}4": (3, 3, width, outputs)}
 
     def head(w: dict[str, jax.Array], x: jax.Array, name: str) -> jax.Array:
         for layer in range(4):

@@ -119,7 +119,7 @@ class Flattener:
             shards = int(np.prod([size for _, size in params["mesh"].shape_tuple]))
             place = place._replace(loop=Loop(place.loop, Axis(shards), True))
             inputs = [
-                self.link("unstack", [value], aval, place) for value, aval in zip(inputs, body_avals(body), strict=True)
+                self.link("unstack", value, aval, place) for value, aval in zip(inputs, body_avals(body), strict=True)
             ]
         results = self.run(open_jaxpr(body), getattr(body, "consts", ()), inputs, place)
         return results
@@ -173,12 +173,12 @@ class Flattener:
         self.write(name, "heavy", given, outputs, equation.params, place, work)
         return outputs
 
-    def link(self, kind: str, inputs: list[Value], aval: Any, place: Place, axes: Sequence[Axis] | None = None) -> Any:
+    def link(self, kind: str, value: Value | None, aval: Any, place: Place, axes: Sequence[Axis] | None = None) -> Any:
         """Write an operation that joins values inside and outside a loop, and return its output."""
-        if not inputs or inputs[0] is None:
+        if value is None:
             return None
         output = self.new_value(aval, place.loop, axes)
-        self.write(kind, kind, inputs, [output], {}, place)
+        self.write(kind, kind, [value], [output], {}, place)
         return output
 
     def write(
@@ -231,7 +231,7 @@ class Flattener:
         for value, aval in zip(stacked, avals[n_consts + n_carry :], strict=True):
             if value is not None:
                 make_equal([value.axes[0]], [loop.axis])
-            part = self.link("unstack", [value], aval, inside, value.axes[1:] if value else None)
+            part = self.link("unstack", value, aval, inside, value.axes[1:] if value else None)
             slices.append(part)
             if value is not None and value not in self.stacks:
                 self.cuts.add(part)
@@ -247,7 +247,7 @@ class Flattener:
             elif index < len(carries):
                 for axis, other in zip(value.axes, carries[index].axes, strict=True):
                     make_equal([axis], [other])
-                outer = self.link("carry_out", [value], aval, place, value.axes)
+                outer = self.link("carry_out", value, aval, place, value.axes)
                 loop.carried[carries[index]] = outer
                 outputs.append(outer)
             else:
@@ -256,7 +256,7 @@ class Flattener:
 
     def stack(self, value: Value, aval: Any, loop: Loop, place: Place) -> Value:
         """Values of all turns put together."""
-        stack = self.link("stack", [value], aval, place, [loop.axis, *value.axes])
+        stack = self.link("stack", value, aval, place, [loop.axis, *value.axes])
         self.stacks.add(stack)
         return stack
 

@@ -226,7 +226,7 @@ class Fusion:
 
     def fused_kernels(self) -> list[FusedKernel]:
         """Kernels of elementwise work and reductions, those over equal axes merged."""
-        buckets: dict[object, list[Operation]] = defaultdict(list)
+        buckets: dict[tuple[Loop | None, int, int, str], list[Operation]] = defaultdict(list)
         for operation in self.operations:
             if operation.kind not in (*FOLDED, "reduction"):
                 continue

@@ -146,8 +146,8 @@ def _attention(query: Value, key: Value, value: Value, params: Mapping[str, Any]
     queries, width = query.axes[length], query.axes[3]
     flop = Monomial(2.0 * seen * matmuls, [query.axes[0], query.axes[heads], queries, key.axes[length], width])
     batch = Monomial(1.0, [query.axes[0], query.axes[heads]])
-    sizes = {"m": Monomial(1.0, [queries]), "n": Monomial(1.0, [key.axes[length]]), "k": Monomial(1.0, [width])}
-    return Work("attention", flop, batch=batch, **sizes)
+    m, n, k = Monomial(1.0, [queries]), Monomial(1.0, [key.axes[length]]), Monomial(1.0, [width])
+    return Work("attention", flop, m=m, n=n, k=k, batch=batch)
 
 
 @work_rule("dot_product_attention_fwd_wrapper", "dot_product_attention_fwd", "dot_product_attention_fp8_fwd_wrapper")

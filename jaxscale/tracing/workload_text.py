@@ -31,7 +31,7 @@ def workload_text(tables: WorkloadTables, columns: KernelColumns, classes: Mappi
     lines = [f"{'group and phase':<{width}}  {'Gflop':>12}  {'GB':>9}  {'kernels':>8}"]
     for name, (_, _, flop, moved, launches) in zip(names, rows, strict=True):
         lines.append(f"{name:<{width}}  {flop / 1e9:12,.1f}  {moved / 1e9:9,.2f}  {launches:8,.0f}")
-    total = [sum(row[place] for row in rows) for place in (2, 3, 4)]
+    total = np.sum([row[2:] for row in rows], axis=0) if rows else np.zeros(3)
     lines.append(f"{'total':<{width}}  {total[0] / 1e9:12,.1f}  {total[1] / 1e9:9,.2f}  {total[2]:8,.0f}")
     arguments = [
         name for name, origin in zip(tables.class_names, tables.origins, strict=True) if origin in ("data", "weights")
@@ -57,4 +57,4 @@ def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str
         sums[key] = sums.get(key, np.zeros(3)) + np.array(amounts)
     order = {group: place for place, group in enumerate([*dict.fromkeys(tables.groups), "others"])}
     keys = sorted(sums, key=lambda key: (PHASES.index(key[1]), order[key[0]]))  # pyright: ignore
-    return [(*key, *map(float, sums[key])) for key in keys]
+    return [(*key, float(sums[key][0]), float(sums[key][1]), float(sums[key][2])) for key in keys]

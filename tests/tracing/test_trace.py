@@ -253,6 +253,17 @@ def test_the_command_writes_a_workload(tmp_path: Path, capsys: pytest.CaptureFix
     assert "total" in capsys.readouterr().out
 
 
+def test_the_command_times_a_step(capsys: pytest.CaptureFixture[str]):
+    setting = [GRAPH, "--set", "nodes=100000", "edges=1000000", "--gpu", "h100-80gb", "--fit", "prior"]
+    assert main(["trace", *setting, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["step_time_s"] == pytest.approx(sum(document["terms_s"].values()))
+    # No faster than its bytes at one and a half times the memory bandwidth.
+    assert document["step_time_s"] > document["bytes"] / (1.5 * 3.35e12)
+    assert main(["trace", *setting]) == 0
+    assert "step on 1 h100-80gb" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -262,6 +273,7 @@ def test_the_command_writes_a_workload(tmp_path: Path, capsys: pytest.CaptureFix
         ([GRAPH, "--set", "nodes"], "expected NAME=VALUE"),
         ([GRAPH, "--set", "vertices=3"], "unexpected keyword argument 'vertices'"),
         (["jaxscale.units:to_si"], "jaxscale.units"),
+        ([GRAPH, "--set", "nodes=1000", "--gpu", "gpu-of-nobody"], "gpu-of-nobody"),
     ],
 )
 def test_the_command_refuses_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
