@@ -58,6 +58,7 @@ class PlanCommand:
             checked_count("--seq-len", self.seq_len)
         import jaxscale as js
         from jaxscale.plans.best_plan import best_plan
+        from jaxscale.plans.choice import PlanChoice
         from jaxscale.plans.framework_space import framework_space
         from jaxscale.report.style import seconds
         from jaxscale.report.terminal_tables import plan_ranking
@@ -85,6 +86,7 @@ class PlanCommand:
             top=self.top,
             oom_probability=self.oom_probability,
         )
+        assert isinstance(choice, PlanChoice)  # a transformer has no other kind of choice
         if self.write is not None:
             self._write(choice.to_json(), float(model.seq_len))
             return
