@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from jaxscale._lazy import public_face
 
 if TYPE_CHECKING:
+    from jaxscale.laws.fitting.approaches import growth as growth
+    from jaxscale.laws.fitting.approaches import isoflop_minima as isoflop_minima
     from jaxscale.laws.fitting.fitted_law import FittedLaw as FittedLaw
     from jaxscale.laws.goodput import FailureLaw as FailureLaw
     from jaxscale.laws.goodput import failure_law as failure_law

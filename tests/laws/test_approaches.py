@@ -1,0 +1,52 @@
+"""Growth of the optimum with compute by three approaches: agreement with a known law, published tables, refusals."""
+
+import numpy as np
+import pytest
+
+from jaxscale.errors import InputError
+from jaxscale.laws.fitting.approaches import budgets_of, growth, isoflop_minima
+from jaxscale.laws.fitting.loss_fit import fit_law
+from jaxscale.laws.loss import LossLaw
+from jaxscale.laws.losses.loss_reader import losses_of
+from jaxscale.laws.losses.loss_tables import loss_table
+
+TRUTH = LossLaw(1.8, 480.0, 2100.0, 0.35, 0.37)
+
+
+@pytest.fixture(scope="module")
+def law():
+    """Law of exact isoFLOP runs, seven sizes around the optimum of each of six budgets."""
+    flop = np.repeat(np.geomspace(1e19, 1e22, 6), 7)
+    best = np.asarray(TRUTH.optimum(flop)[0])
+    size = best * np.tile(np.geomspace(0.4, 2.5, 7), 6)
+    tokens = flop / (6.0 * size)
+    loss = np.asarray(TRUTH.loss(size, tokens))
+    return fit_law(losses_of({"n_params": size, "tokens": tokens, "loss": loss}), "additive", prior=None, n_draws=0)
+
+
+def test_parabolas_and_the_law_agree_on_exact_runs(law):
+    assert [len(rows) for rows in budgets_of(law.table)] == [7] * 6
+    flop, size, loss = isoflop_minima(law.table).T
+    np.testing.assert_allclose(size, TRUTH.optimum(flop)[0], rtol=0.05)
+    np.testing.assert_allclose(loss, TRUTH.loss(*TRUTH.optimum(flop)), rtol=1e-3)
+    exponent = 0.37 / (0.35 + 0.37)
+    assert growth(law, 3).params_exponent == pytest.approx(exponent, abs=1e-3)
+    assert growth(law, 2).params_exponent == pytest.approx(exponent, abs=0.01)
+    assert growth(law, 2).params_exponent + growth(law, 2).tokens_exponent == pytest.approx(1.0)
+    assert growth(law, 1).params_exponent == pytest.approx(exponent, abs=0.1)
+
+
+def test_marin_s_budgets_have_minima():
+    table = loss_table("marin-nemotron")
+    told = growth(fit_law(table, prior=None, n_draws=0), 2)
+    assert len(told.flop) >= 4 and 0.0 < told.error < 0.1
+    assert 0.3 < told.params_exponent < 0.7
+
+
+def test_what_has_no_budgets_is_refused(law):
+    with pytest.raises(InputError, match="expected 1, 2 or 3"):
+        growth(law, 4)
+    n = np.geomspace(1e7, 1e9, 12)
+    line = losses_of({"n_params": n, "tokens": 20.0 * n, "loss": np.asarray(TRUTH.loss(n, 20.0 * n))})
+    with pytest.raises(InputError, match="0 budgets of 4 sizes"):
+        isoflop_minima(line)
