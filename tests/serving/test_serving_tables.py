@@ -105,6 +105,13 @@ def test_empty_cells_take_their_defaults(tmp_path):
     assert rows.levels["serving"][1] == "offline_max"
 
 
+def test_words_of_tools_are_understood(tmp_path):
+    path = write(tmp_path / "t.csv", {"precision": "NVFP4"}, {"precision": "w4a16"}, {"serving": "offline"})
+    runs = serving.read_serving(path)
+    assert runs.column("precision") == ["fp4", "int4", "fp8"]
+    assert runs.column("serving") == ["online", "online", "offline_max"]
+
+
 def test_the_shape_of_a_row_counts_before_its_name(tmp_path):
     shape = {"n_layers": "16", "d_model": "4096", "n_heads": "32"}
     rows = describe_serving(serving.read_serving(write(tmp_path / "t.csv", shape, {})))

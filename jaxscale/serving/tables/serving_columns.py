@@ -15,6 +15,16 @@ SERVING_KINDS = {
 """Kinds of serving by the word of a table."""
 
 
+OTHER_WORDS = {
+    "nvfp4": "fp4", "mxfp4": "fp4", "fp8_block": "fp8", "fp8-block": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+    "w8a8": "int8", "w8a16": "int8", "w4a16": "int4", "w4a8": "int4", "awq": "int4", "gptq": "int4", "half": "fp16",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "16": "bf16", "8": "fp8", "4": "int4",
+    "offline": "offline_max", "throughput": "offline_max", "max": "offline_max", "server": "online",
+    "latency": "static", "disaggregated": "disagg",
+}  # fmt: skip
+"""Other words that tools write for formats and kinds of serving, and what they mean."""
+
+
 def _size(name: str, meaning: str, default: str = "", maximum: float = 1e8, minimum: int = 1) -> Column:
     required = not default
     return Column(

@@ -15,7 +15,13 @@ from jaxscale.runs.cells import parse_cells, show
 from jaxscale.runs.reader import coded_columns, csv_records, table_refusal
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
-from jaxscale.serving.tables.serving_columns import SERVING_BY_NAME, SERVING_KINDS, SERVING_REQUIRED, SERVING_SHAPE
+from jaxscale.serving.tables.serving_columns import (
+    OTHER_WORDS,
+    SERVING_BY_NAME,
+    SERVING_KINDS,
+    SERVING_REQUIRED,
+    SERVING_SHAPE,
+)
 
 WORDS = {"precision": WEIGHT_FORMATS, "kv_precision": CACHE_FORMATS, "serving": SERVING_KINDS}
 """Columns whose cells are words of a vocabulary."""
@@ -59,11 +65,13 @@ def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware
             continue
         texts = list(map(str.strip, column.values))
         parsed = parse_cells(SERVING_BY_NAME[name], texts, known)
-        bad = dict(parsed.problems)
+        bad, found = dict(parsed.problems), parsed.values
+        if name in WORDS:
+            found = [OTHER_WORDS.get(str(word), word) for word in found]
         if name in WORDS:
             bad |= {code: f"not known; expected one of {', '.join(WORDS[name])}"
-                    for code, word in enumerate(parsed.values) if word and word not in WORDS[name]}  # fmt: skip
-        values[name] = Categorical(column.codes, tuple(parsed.values))
+                    for code, word in enumerate(found) if word and word not in WORDS[name]}  # fmt: skip
+        values[name] = Categorical(column.codes, tuple(found))
         for row in np.flatnonzero(np.isin(column.codes, list(bad))).tolist():
             problems.setdefault(row, f"column {name!r} = {show(column[row].strip())}: {bad[column.codes[row]]}")
     runs = Runs(path, columns, lines, dict(zip(columns, cells, strict=True)), values)
