@@ -90,8 +90,11 @@ def growth(law: FittedLaw, approach: int = 3) -> Growth:
         total = one.params_exponent + one.tokens_exponent
         flop = np.exp(law.span.log_flop) * np.geomspace(0.01, 100.0, 5)
         optima = [law.optimum(float(value)) for value in flop]
-        columns = [np.asarray([getattr(best, name)[0] for best in optima]) for name in ("n_params", "n_tokens", "loss")]
-        return Growth(flop, *columns, one.tokens_exponent / total, one.params_exponent / total, float("nan"))
+        size, tokens, loss = (
+            np.asarray([getattr(best, name)[0] for best in optima]) for name in ("n_params", "n_tokens", "loss")
+        )
+        exponents = one.tokens_exponent / total, one.params_exponent / total
+        return Growth(flop, size, tokens, loss, exponents[0], exponents[1], float("nan"))
     if law.table is None:
         raise InputError(f"approach {approach} needs the runs; expected a law fitted to a table")
     flop, size, loss = (isoflop_minima(law.table) if approach == 2 else envelope(law.table)).T
