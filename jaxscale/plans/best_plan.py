@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +24,13 @@ from jaxscale.plans.score import detail_plans, score_plans
 from jaxscale.tracing.traced_workload import Workload
 from jaxscale.workload import Transformer
 
+if TYPE_CHECKING:
+    # Static checkers do not see which choice belongs to which model; the run-time check below does.
+    Choice = Any
+else:
+    Choice = PlanChoice | ClassPlanChoice
+    """Ranked plans of a transformer, or of a traced workload."""
+
 ROOMY_BATCH = 2.0**40
 """Sequences per chip of a batch that every degree divides, to find the degrees that the wanted batch forbids [1]."""
 
@@ -41,7 +49,7 @@ def best_plan(
     top: int = 10,
     oom_probability: float = 0.1,
     exhaustive: bool | None = None,
-) -> PlanChoice | ClassPlanChoice:
+) -> Choice:
     """The fastest plan that fits: out of every valid plan, or by gradient and local search where plans are too many.
 
     Args:
