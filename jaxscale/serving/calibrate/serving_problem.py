@@ -91,7 +91,8 @@ def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
     there = np.isfinite(measured.measured)
     there[:, 3] &= ~there[:, 2] & ~there[:, 1]
     there[:, 2] &= ~(there[:, 0] & there[:, 1])
-    return np.nonzero(there)
+    rows, targets = np.nonzero(there)
+    return rows, targets
 
 
 def class_names(levels: Mapping[str, np.ndarray], rows: np.ndarray, targets: np.ndarray) -> np.ndarray:

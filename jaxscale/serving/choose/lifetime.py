@@ -64,7 +64,7 @@ class LifetimeOptimum(NamedTuple):
 
 def least_params(law: LossLaw, loss: ArrayLike) -> Array:
     """Parameters that reach a loss with tokens without end: (A / (l - E))^(1 / alpha) [1]."""
-    return jnp.power(law.params_coefficient / (loss - law.irreducible), 1.0 / law.params_exponent)
+    return jnp.power(law.params_coefficient / jnp.subtract(loss, law.irreducible), 1.0 / law.params_exponent)
 
 
 def tokens_for_loss(law: LossLaw, n_params: ArrayLike, loss: ArrayLike) -> Array:
@@ -73,8 +73,8 @@ def tokens_for_loss(law: LossLaw, n_params: ArrayLike, loss: ArrayLike) -> Array
     $D = (B / [(l - E)^{1/k} - (A N^{-\alpha})^{1/k}]^k)^{1/\beta}$ for a law with joint exponent k.
     """
     k = law.joint
-    params = law.params_coefficient * jnp.power(n_params, -law.params_exponent)
-    left = jnp.power(loss - law.irreducible, 1.0 / k) - jnp.power(params, 1.0 / k)
+    params = law.params_coefficient / jnp.power(n_params, law.params_exponent)
+    left = jnp.power(jnp.subtract(loss, law.irreducible), 1.0 / k) - jnp.power(params, 1.0 / k)
     return jnp.power(law.tokens_coefficient / jnp.power(left, k), 1.0 / law.tokens_exponent)
 
 

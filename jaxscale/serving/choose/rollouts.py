@@ -67,7 +67,7 @@ def rollout_time(
     model, engine, cluster, coefficients = as_arrays((model, engine, cluster, coefficients))
     ends = jnp.sort(jnp.asarray(lengths))
     starts = jnp.concatenate([jnp.zeros(1), ends[:-1]])
-    running = len(ends) - jnp.arange(len(ends), dtype=ends.dtype)
+    running = jnp.asarray(len(ends) - jnp.arange(len(ends), dtype=ends.dtype))
     shares = engine_shares(model, engine, cluster)
 
     def step(count: Array, context: Array) -> Array:
@@ -76,7 +76,7 @@ def rollout_time(
             n_sequences=count / engine.attention_dp, context=context, shares=shares,
         ).total  # fmt: skip
 
-    steps = jax.vmap(step)(running, input_len + 0.5 * (starts + ends))
+    steps = jax.vmap(step)(running, jnp.asarray(input_len + 0.5 * (starts + ends)))
     prompts = len(ends) / (samples_per_prompt * engine.attention_dp)
     prefill = prefill_pass(
         model, engine, cluster, coefficients, n_sequences=prompts, input_len=input_len, shares=shares
@@ -120,5 +120,5 @@ def rollout_split(
         The split.
     """
     work = jnp.add(rollout_chip_seconds, training_chip_seconds)
-    share = rollout_chip_seconds / work
-    return RolloutSplit(n_chips * share, n_chips * (1.0 - share), work / n_chips, work / n_chips + swap)
+    share, time = jnp.divide(rollout_chip_seconds, work), jnp.divide(work, n_chips)
+    return RolloutSplit(jnp.multiply(n_chips, share), jnp.multiply(n_chips, 1.0 - share), time, time + swap)
