@@ -93,8 +93,8 @@ def growth(law: FittedLaw, approach: int = 3) -> Growth:
         size, tokens, loss = (
             np.asarray([getattr(best, name)[0] for best in optima]) for name in ("n_params", "n_tokens", "loss")
         )
-        of_params, of_tokens = float(one.tokens_exponent / total), float(one.params_exponent / total)
-        return Growth(flop, size, tokens, loss, of_params, of_tokens, float("nan"))
+        shares = [np.asarray(value / total).item() for value in (one.tokens_exponent, one.params_exponent)]
+        return Growth(flop, size, tokens, loss, shares[0], shares[1], float("nan"))
     if law.table is None:
         raise InputError(f"approach {approach} needs the runs; expected a law fitted to a table")
     flop, size, loss = (isoflop_minima(law.table) if approach == 2 else envelope(law.table)).T
