@@ -76,7 +76,7 @@ def draw_model(choose: Choose) -> Transformer:
             "kv_lora_rank": 512,
             "rope_head_dim": 64,
             "v_head_dim": 128,
-            **draw_output(choose),
+            **({"o_lora_rank": 512, "o_groups": 4} if d_model > 4000 else {}),
         },
         "window": {"window": choose([128, 512]), "window_share": choose([0.5, 0.75])},
     }
@@ -84,11 +84,6 @@ def draw_model(choose: Choose) -> Transformer:
     fields["moe_latent_size"] = 512 if fields.get("n_experts") == 256 else 0
     fields["causal"] = choose([True, True, True, False])
     return Transformer(n_layers, d_model, n_heads, **fields)
-
-
-def draw_output(choose: Choose) -> dict[str, Any]:
-    """A full output projection of latent attention, or one of low rank in groups of heads."""
-    return {"o_lora_rank": 512, "o_groups": 4} if choose([False, False, True]) else {}
 
 
 def draw_plan(choose: Choose, shape: Transformer) -> Plan:
