@@ -1,6 +1,7 @@
 """The command lines of the documentation are accepted, and its table of commands is complete."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_there_is_a_command_for_each_job():
 
 @pytest.mark.parametrize("line", sorted(set(COMMANDS)))
 def test_a_command_line_is_accepted(line):
-    assert parse(line.split()) is not None
+    assert parse(shlex.split(line)) is not None
 
 
 def test_the_table_of_commands_is_complete(run):
