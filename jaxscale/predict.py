@@ -1,5 +1,6 @@
 """`predict`: step time with interval, memory and cost terms for every row of a runs table."""
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,8 +84,7 @@ class Prediction:
         Raises:
             ImportError: pandas is not installed (`pip install jaxscale[tables]`).
         """
-        import pandas
-
+        pandas = importlib.import_module("pandas")  # an extra, which type checkers need not have
         columns = {name: getattr(self, name) for name in (*NUMBERS, "fits", "assumed", "notes", "measured")}
         return pandas.DataFrame(columns | {f"term_{name}": values for name, values in self.terms.items()})
 

@@ -1,6 +1,7 @@
 """A runs table in memory: columns on the host, cells as they were and their values; and how a table is written."""
 
 import csv
+import importlib
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,8 +100,7 @@ class Runs:
         Raises:
             ImportError: pandas is not installed (`pip install jaxscale[tables]`).
         """
-        import pandas
-
+        pandas = importlib.import_module("pandas")  # an extra, which type checkers need not have
         columns = {name: self.values.get(name, self.cells[name]).array() for name in self.columns}
         return pandas.DataFrame(columns, index=pandas.Index(self.lines, name="line")).infer_objects()
 
