@@ -54,7 +54,7 @@ class PredictCommand:
             InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.cli.runs_tables import predictions_as_json, runs_from_file, write_predictions
+        from jaxscale.cli.runs_tables import predictions_as_json, runs_from_file, say_unanswered, write_predictions
         from jaxscale.files import check_writable
         from jaxscale.predict import predict_open
         from jaxscale.report.terminal_tables import error_summary, prediction_rows
@@ -72,8 +72,7 @@ class PredictCommand:
         prediction = predict_open(runs, described, js.load_fit(self.fit), hardware)
         errors = prediction.errors()
         answered = int((prediction.step_time > 0).sum())
-        if answered < len(runs):
-            say(f"{len(runs) - answered} of {len(runs)} rows are incomplete and get no prediction: see predicted_note")
+        say_unanswered(len(runs), answered)
         if self.out is not None:
             write_predictions(self.out, runs, prediction)
             say(f"wrote {self.out}")

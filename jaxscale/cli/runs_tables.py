@@ -12,8 +12,9 @@ from jaxscale.errors import InputError
 from jaxscale.files import whole_file
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.predict import Prediction
-from jaxscale.runs import Runs, read_runs, write_table
+from jaxscale.runs import Runs, read_runs
 from jaxscale.runs.header import misspelt
+from jaxscale.runs.table import write_extended
 from jaxscale.units import GB
 
 FIXED_COLUMNS = (
@@ -36,9 +37,20 @@ def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
     runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
     for name, meant in misspelt(runs.columns).items():
         say(f"{path}: column {name!r} is not read (is {meant!r} meant?)")
-    if runs.n_skipped:
-        say(f"{path}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
+    say_dropped(runs)
     return runs
+
+
+def say_dropped(runs: Runs) -> None:
+    """Say how many bad rows of a table were dropped, if any."""
+    if runs.n_skipped:
+        say(f"{runs.path}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
+
+
+def say_unanswered(n_rows: int, n_answered: int) -> None:
+    """Say how many rows of a table get no prediction, if any."""
+    if n_answered < n_rows:
+        say(f"{n_rows - n_answered} of {n_rows} rows are incomplete and get no prediction: see predicted_note")
 
 
 def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
@@ -47,8 +59,7 @@ def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
         _write_parquet(path, runs, prediction)
         return
     added = {name: map(_cell, values) for name, values in _columns(prediction).items()}
-    kept = {name: runs.cells[name].array().tolist() for name in runs.columns if name not in added}
-    write_table(path, [*kept, *added], zip(*kept.values(), *added.values(), strict=True))
+    write_extended(path, runs.texts(), added)
 
 
 def _write_parquet(path: Path, runs: Runs, prediction: Prediction) -> None:

@@ -2,23 +2,44 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+from jaxtyping import Array
+
 from jaxscale.models.model_file import ModelDescription
-from jaxscale.workload import Transformer, embedding_params, head_params, model_flops, n_active_params, n_params
+from jaxscale.workload import (
+    Transformer,
+    embedding_params,
+    head_params,
+    model_flops,
+    n_active_params,
+    n_params,
+)
 
 CACHE_BYTES = 2.0
 """Width of a key or value kept for later tokens [byte]."""
 
 
+def is_latent(model: Transformer) -> Array:
+    """1 for latent attention, 0 for none, linear between [1]."""
+    return jnp.clip(model.kv_lora_rank, 0.0, 1.0)
+
+
+def cached_width(model: Transformer) -> Array:
+    """Numbers that one attention layer keeps of a token for later ones [1].
+
+    K (h + h_v), half of it where keys serve as values; for latent attention the latent of rank r_kv and the rotary part
+    of one head (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
+    """
+    full = model.n_kv_heads * (model.head_dim + model.v_head_dim) * (1.0 - 0.5 * model.shared_key_value)
+    return full + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - full)
+
+
 def kv_bytes_per_token(model: Transformer) -> float:
     """Size of the keys and values of one token in all attention layers, in 16 bits [byte].
 
-    K (h + h_v) numbers of each layer; of latent attention the r_kv of the latent and the rotary part of one head; of
-    keys that serve as values the half. Layers with a window keep no more tokens than the window has.
+    Layers with a window keep no more tokens than the window has.
     """
-    grouped = model.n_kv_heads * (model.head_dim + model.v_head_dim) * (1.0 - 0.5 * model.shared_key_value)
-    latent = model.kv_lora_rank + model.rope_head_dim
-    numbers = latent if float(model.kv_lora_rank) > 0.0 else grouped
-    return float(CACHE_BYTES * model.n_attention_layers * numbers)
+    return float(CACHE_BYTES * model.n_attention_layers * cached_width(model))
 
 
 def model_figures(name: str, description: ModelDescription) -> dict[str, Any]:

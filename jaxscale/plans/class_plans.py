@@ -17,6 +17,7 @@ from jaxscale.costs.traced.plan_time import in_layers
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import memory
+from jaxscale.plans.enumerate import divisors
 from jaxscale.step import step_time
 from jaxscale.tracing.traced_workload import Workload
 
@@ -190,8 +191,8 @@ def split_sets(work: Workload) -> list[tuple[str, ...]]:
 
 def factor_triples(n_chips: int) -> list[tuple[int, int, int]]:
     """Products of three whole numbers that give a number."""
-    divisors = [one for one in range(1, n_chips + 1) if n_chips % one == 0]
-    return [(n_chips // (b * c), b, c) for b in divisors for c in divisors if n_chips % (b * c) == 0]
+    factors = divisors(n_chips).tolist()
+    return [(n_chips // (b * c), b, c) for b in factors for c in factors if n_chips % (b * c) == 0]
 
 
 def powers_of_two(most: int) -> list[int]:

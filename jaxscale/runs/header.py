@@ -46,6 +46,22 @@ def check_header(path: Path, columns: Sequence[str]) -> None:
     Raises:
         InputError: wrong delimiter, a column twice, or a required column missing.
     """
+    check_names(path, columns)
+    missing = [name for name in REQUIRED if name not in columns and _FILLED_BY.get(name) not in columns]
+    if missing:
+        raise InputError(f"{path}:1: {_missing(missing, columns)}")
+
+
+def check_names(path: Path, columns: Sequence[str]) -> None:
+    """Refuse a header of a table of any kind that is not separated by commas, or has a column twice.
+
+    Args:
+        path: file, for the message.
+        columns: names in the header.
+
+    Raises:
+        InputError: wrong delimiter, or a column twice.
+    """
     if len(columns) == 1:
         for mark, name in _DELIMITERS.items():
             if mark in columns[0]:
@@ -53,9 +69,6 @@ def check_header(path: Path, columns: Sequence[str]) -> None:
     twice = [name for name in dict.fromkeys(columns) if columns.count(name) > 1]
     if twice:
         raise InputError(f"{path}:1: column {show(twice[0])} appears twice; expected each column once")
-    missing = [name for name in REQUIRED if name not in columns and _FILLED_BY.get(name) not in columns]
-    if missing:
-        raise InputError(f"{path}:1: {_missing(missing, columns)}")
 
 
 def _missing(missing: Sequence[str], columns: Sequence[str]) -> str:

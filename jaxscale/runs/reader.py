@@ -107,19 +107,31 @@ def read_table(
     problems |= _told(_cell_problems(table))
     problems |= _told(_contradictions(table.runs, lookup, set(problems)))
     problems |= _model_problems(table.runs, lookup, known_models, set(problems))
-    runs = table.runs
-    lines = [f"{path}:{runs.lines[row]}: {problem}" for row, problem in sorted(problems.items())]
+    return without_bad_rows(table.runs, problems, skip_bad)
+
+
+def without_bad_rows(runs: Runs, problems: Mapping[int, str], skip_bad: bool) -> Runs:
+    """A table of any kind without its bad rows, if they are to be dropped.
+
+    Args:
+        runs: the table, bad rows included.
+        problems: what is wrong with each bad row, by its position.
+        skip_bad: drop bad rows instead of refusing the file.
+
+    Raises:
+        InputError: there are bad rows; with `skip_bad`, if all are bad.
+    """
+    lines = [f"{runs.path}:{runs.lines[row]}: {problem}" for row, problem in sorted(problems.items())]
     if lines and (not skip_bad or len(lines) == len(runs)):
-        raise table_refusal(
-            path, {int(runs.lines[row]): problem for row, problem in problems.items()}, lines, len(runs)
-        )
+        by_line = {int(runs.lines[row]): problem for row, problem in problems.items()}
+        raise _refusal(runs.path, by_line, lines, len(runs))
     if not lines:
         return runs
     kept = runs.take(np.setdiff1d(np.arange(len(runs)), list(problems)))
     return replace(kept, problems=tuple(lines))
 
 
-def table_refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: int) -> InputError:
+def _refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: int) -> InputError:
     """One problem is its own message, in however many rows; several are listed below a summary."""
     grouped: dict[str, list[int]] = {}
     for line, problem in sorted(problems.items()):

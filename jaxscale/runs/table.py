@@ -55,6 +55,10 @@ class Runs:
     values: Mapping[str, Categorical]
     problems: tuple[str, ...] = ()
 
+    def texts(self) -> dict[str, list[str]]:
+        """Cells as the file has them, in the order of its columns [column][row]."""
+        return {name: self.cells[name].array().tolist() for name in self.columns}
+
     @property
     def n_skipped(self) -> int:
         """Bad rows that were dropped [1]."""
@@ -138,6 +142,21 @@ class Rows(Sequence[Row]):
         if not -len(self) <= place < len(self):
             raise IndexError(f"row {place} of a table of {len(self)}")
         return self._runs.row(place)
+
+
+def write_extended(path: str | Path, cells: Mapping[str, Sequence[Any]], added: Mapping[str, Iterable[Any]]) -> None:
+    """Write a table with further columns behind its own; a further column replaces one of the same name.
+
+    Args:
+        path: file to write; an existing one is replaced.
+        cells: of the table [column][row].
+        added: cells of the further columns [column][row].
+
+    Raises:
+        InputError: the folder is missing or closed to writing.
+    """
+    kept = {name: column for name, column in cells.items() if name not in added}
+    write_table(path, [*kept, *added], zip(*kept.values(), *added.values(), strict=True))
 
 
 def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

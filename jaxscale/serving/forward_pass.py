@@ -18,9 +18,10 @@ from jaxscale._arrays import Number, as_arrays
 from jaxscale._smooth import Temperature, larger, several, smaller, smooth_max
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import wide_shares
+from jaxscale.models.model_figures import is_latent
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.engine import Engine
-from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys, is_latent
+from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys
 from jaxscale.workload import (
     Transformer,
     dense_layer_params,

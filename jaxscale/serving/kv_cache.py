@@ -9,22 +9,12 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._arrays import Number
 from jaxscale._smooth import Temperature, smooth_min
+from jaxscale.models.model_figures import cached_width, is_latent
 from jaxscale.serving.engine import Engine
 from jaxscale.workload import Transformer
 
 STATE_BYTES = 4.0
 """Stored bytes of an element of the state of a state-space layer (Mamba-2, arXiv 2405.21060: 32 bits) [byte]."""
-
-
-def is_latent(model: Transformer) -> Array:
-    """1 for latent attention, 0 for none, linear between [1]."""
-    return jnp.clip(model.kv_lora_rank, 0.0, 1.0)
-
-
-def cached_width(model: Transformer) -> Array:
-    """Elements that one attention layer caches for one token [1]."""
-    full = model.n_kv_heads * (model.head_dim + model.v_head_dim) * (1.0 - 0.5 * model.shared_key_value)
-    return full + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - full)
 
 
 def cached_keys(model: Transformer, context: ArrayLike, temperature: Temperature = 0.0) -> Array:

@@ -13,11 +13,11 @@ from jaxtyping import Array, Float
 from jaxscale._arrays import host_arrays
 from jaxscale._compile.jit import array_jit
 from jaxscale.hardware.catalogue import Hardware
+from jaxscale.models.model_figures import is_latent
 from jaxscale.runs.arrays import bucket_of, padded
 from jaxscale.runs.table import Runs
 from jaxscale.serving.calibrate.serving_coefficients import serving_coefficients
 from jaxscale.serving.calibrate.serving_record import ServingFit, load_serving_fit
-from jaxscale.serving.kv_cache import is_latent
 from jaxscale.serving.serving_memory import serving_memory
 from jaxscale.serving.serving_time import serving_time
 from jaxscale.serving.tables.serving_rows import ServingBatch, ServingRows, describe_serving

@@ -9,8 +9,8 @@ from serving_cases import DENSE, H100, LARGE, LATENT, USUAL, WINDOWS, times
 
 import jaxscale as js
 from jaxscale import serving
+from jaxscale.models.model_figures import cached_width
 from jaxscale.serving.forward_pass import experts_touched
-from jaxscale.serving.kv_cache import cached_width
 from jaxscale.workload import n_params
 
 MODELS = {"dense": DENSE, "latent": LATENT, "windows": WINDOWS, "hybrid": js.model("nemotron-h-56b")}

@@ -39,7 +39,7 @@ class LawPredict:
         from jaxscale.laws.losses.loss_checks import check_needed
         from jaxscale.laws.losses.loss_reader import read_losses, with_count
         from jaxscale.report.law_tables import prediction_table
-        from jaxscale.runs import write_table
+        from jaxscale.runs.table import write_extended
 
         if self.out is not None:
             check_writable(self.out, self.law, self.points)
@@ -54,9 +54,8 @@ class LawPredict:
         if far > 1.0:
             say(f"the farthest point is {far:.1f} decades outside the fitted range: intervals widen with each decade")
         if self.out is not None:
-            kept = {name: cells.tolist() for name, cells in table.cells.items() if name not in columns}
             added = {name: [f"{value:.7g}" for value in values] for name, values in columns.items()}
-            write_table(self.out, [*kept, *added], zip(*kept.values(), *added.values(), strict=True))
+            write_extended(self.out, {name: cells.tolist() for name, cells in table.cells.items()}, added)
             say(f"wrote {self.out}")
         if self.json:
             rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

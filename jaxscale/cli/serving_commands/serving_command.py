@@ -41,6 +41,7 @@ class ServingPredict:
             InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.
         """
         import jaxscale as js
+        from jaxscale.cli.runs_tables import say_dropped, say_unanswered
         from jaxscale.cli.serving_commands.serving_tables import error_lines, prediction_cells, write_serving
         from jaxscale.files import check_writable
 
@@ -48,12 +49,10 @@ class ServingPredict:
             check_writable(self.out, self.table, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
-        if runs.n_skipped:
-            say(f"{self.table}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
+        say_dropped(runs)
         prediction = js.serving.predict_serving(runs, self.fit, hardware)
         answered = int((prediction.values["tpot_s"] > 0).sum())
-        if answered < len(runs):
-            say(f"{len(runs) - answered} of {len(runs)} rows are incomplete and get no prediction: see predicted_note")
+        say_unanswered(len(runs), answered)
         if self.out is not None:
             write_serving(self.out, runs, prediction)
             say(f"wrote {self.out}")

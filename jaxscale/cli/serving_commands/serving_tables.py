@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscale.runs.table import Runs, write_table
+from jaxscale.runs.table import Runs, write_extended
 from jaxscale.serving.serving_predict import ServingPrediction
 
 
 def write_serving(path: Path, runs: Runs, prediction: ServingPrediction) -> None:
     """Write a table with its predictions, whole or not at all; columns of an earlier prediction are replaced."""
     added = {name: [_cell(value) for value in values.tolist()] for name, values in prediction.columns().items()}
-    kept = {name: runs.cells[name].array().tolist() for name in runs.columns if name not in added}
-    write_table(path, [*kept, *added], zip(*kept.values(), *added.values(), strict=True))
+    write_extended(path, runs.texts(), added)
 
 
 def prediction_cells(prediction: ServingPrediction) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from jaxscale.errors import InputError, one_like
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, OTHER_NAMES, count_of
 from jaxscale.runs.cells import parse_cells, show
+from jaxscale.runs.header import check_names
 from jaxscale.runs.reader import csv_records
 
 MOST_LISTED = 5
@@ -149,9 +150,7 @@ def _cells_of(path: Path, cells: Mapping[str, np.ndarray], name: str) -> np.ndar
 
 
 def _check_header(path: Path, columns: Sequence[str], required: Sequence[str]) -> None:
-    twice = [name for name in dict.fromkeys(columns) if columns.count(name) > 1]
-    if twice:
-        raise InputError(f"{path}:1: column {show(twice[0])} appears twice; expected each column once")
+    check_names(path, columns)
     missing = [name for name in required if name not in columns]
     if missing:
         raise InputError(

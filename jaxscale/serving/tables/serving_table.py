@@ -1,9 +1,7 @@
 """Read a serving table and refuse what is malformed, with file, line, column, value and what would be valid."""
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +10,9 @@ from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model, model_fields
 from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.cells import parse_cells, show
-from jaxscale.runs.reader import coded_columns, csv_records, table_refusal
+from jaxscale.runs.checks import Check
+from jaxscale.runs.header import check_names
+from jaxscale.runs.reader import coded_columns, csv_records, without_bad_rows
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.serving.tables.serving_columns import (
@@ -25,13 +25,6 @@ from jaxscale.serving.tables.serving_columns import (
 
 WORDS = {"precision": WEIGHT_FORMATS, "kv_precision": CACHE_FORMATS, "serving": SERVING_KINDS}
 """Columns whose cells are words of a vocabulary."""
-
-
-class _RowCheck(NamedTuple):
-    """Rows that break a rule, and what to say of a row by its position."""
-
-    is_broken: np.ndarray
-    problem: Callable[[int], str]
 
 
 def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
@@ -68,7 +61,6 @@ def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware
         bad, found = dict(parsed.problems), parsed.values
         if name in WORDS:
             found = [OTHER_WORDS.get(str(word), word) for word in found]
-        if name in WORDS:
             bad |= {code: f"not known; expected one of {', '.join(WORDS[name])}"
                     for code, word in enumerate(found) if word and word not in WORDS[name]}  # fmt: skip
         values[name] = Categorical(column.codes, tuple(found))
@@ -78,17 +70,7 @@ def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware
     for check in _row_checks(runs):
         for row in np.flatnonzero(check.is_broken).tolist():
             problems.setdefault(row, check.problem(row))
-    return _without(runs, problems, skip_bad)
-
-
-def _without(runs: Runs, problems: dict[int, str], skip_bad: bool) -> Runs:
-    """The rows without problems, or the refusal of all."""
-    told = [f"{runs.path}:{runs.lines[row]}: {problem}" for row, problem in sorted(problems.items())]
-    if told and (not skip_bad or len(told) == len(runs)):
-        raise table_refusal(runs.path, {int(runs.lines[row]): text for row, text in problems.items()}, told, len(runs))
-    if not told:
-        return runs
-    return replace(runs.take(np.setdiff1d(np.arange(len(runs)), list(problems))), problems=tuple(told))
+    return without_bad_rows(runs, problems, skip_bad)
 
 
 def _canonical(name: str) -> str:
@@ -98,11 +80,7 @@ def _canonical(name: str) -> str:
 
 def _check_columns(path: Path, columns: tuple[str, ...]) -> None:
     """Refuse a header that is not one of a serving table."""
-    if len(columns) == 1 and ";" in columns[0]:
-        raise InputError(f"{path}:1: the header is separated by semicolons; expected commas")
-    twice = [name for name in dict.fromkeys(columns) if columns.count(name) > 1]
-    if twice:
-        raise InputError(f"{path}:1: column {show(twice[0])} appears twice; expected each column once")
+    check_names(path, columns)
     shape = () if "model" in columns else SERVING_SHAPE
     missing = [name for name in (*SERVING_REQUIRED, *shape) if name not in columns]
     if missing:
@@ -111,28 +89,28 @@ def _check_columns(path: Path, columns: tuple[str, ...]) -> None:
         raise InputError(f"{path}:1: missing column {missing[0]!r}; expected at least {least}; {close}")
 
 
-def _row_checks(runs: Runs) -> list[_RowCheck]:
+def _row_checks(runs: Runs) -> list[Check]:
     """Contradictions between cells that are each valid."""
     chips = runs.numbers("n_gpus")
     tp, pp = (np.nan_to_num(runs.numbers(name), nan=1.0) for name in ("tp", "pp"))
     heads, kv_heads = runs.numbers("n_heads"), runs.numbers("n_kv_heads")
     experts, top_k = np.nan_to_num(runs.numbers("n_experts"), nan=np.inf), runs.numbers("moe_top_k")
     return [
-        _RowCheck(
+        Check(
             chips < tp * pp,
             lambda row: (
                 f"column 'n_gpus' = '{chips[row]:.15g}': fewer than tp*pp = {tp[row]:g}*{pp[row]:g}; expected "
                 f"at least {tp[row] * pp[row]:g}"
             ),
         ),
-        _RowCheck(
+        Check(
             np.nan_to_num(heads % kv_heads) > 0.0,
             lambda row: (
                 f"column 'n_kv_heads' = '{kv_heads[row]:.15g}': does not divide n_heads; expected a divisor of "
                 f"{heads[row]:.15g}"
             ),
         ),
-        _RowCheck(
+        Check(
             top_k > experts,
             lambda row: (
                 f"column 'moe_top_k' = '{top_k[row]:.15g}': more than n_experts; expected at most {experts[row]:.15g}"
@@ -142,13 +120,13 @@ def _row_checks(runs: Runs) -> list[_RowCheck]:
     ]
 
 
-def _unknown_models(runs: Runs) -> _RowCheck:
+def _unknown_models(runs: Runs) -> Check:
     """Rows that name an unknown model where the table has no shape columns at all."""
     models = runs.categories("model")
     known: Collection[str] = model_fields()
     has_shape = all(name in runs.columns for name in SERVING_SHAPE)
     is_unknown = models.matches(lambda name: name is not None and catalogue_model(name) is None)
-    return _RowCheck(
+    return Check(
         is_unknown & (not has_shape),
         lambda row: (
             f"column 'model' = {show(models[row] or '')}: unknown model and no shape; "
