@@ -8,15 +8,13 @@ $$ \max_\text{pipelines} \sum_\text{hops} \frac{2 M_\mathrm{pp}}{W_{ij}}
 k pipelines side by side. Reference: Yim et al. 2024, Pipette, arXiv 2405.18093, section V (annealed there).
 """
 
-import itertools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from jaxscale.errors import InputError
-from jaxscale.islands.ring_order import MOST_PERMUTED, best_permutation
+from jaxscale.islands.ring_order import MOST_PERMUTED, best_permutation, improved_order
 
 
 class NodePlacement(NamedTuple):
@@ -85,27 +83,10 @@ def best_placement(
         return NodePlacement(order.reshape(pipelines, -1), cost, True)
     draws = np.random.default_rng(0)
     starts = [np.arange(count), *(draws.permutation(count) for _ in range(STARTS))]
-    improved = [_improved_order(score, start) for start in starts]
+    improved = [improved_order(score, start, moves=True) for start in starts]
     order, cost = min(improved, key=lambda entry: entry[1])
     return NodePlacement(order.reshape(pipelines, -1), cost, False)
 
 
 STARTS = 8
 """Random orders from which a search starts, beside that of the nodes as numbered [1]."""
-
-
-def _improved_order(score: Callable[[np.ndarray], float], order: np.ndarray) -> tuple[np.ndarray, float]:
-    """Order improved by exchanges of two nodes, turns of a part and moves of a node, until none helps."""
-    best, cost, improves = order, score(order), True
-    while improves:
-        improves = False
-        for first, second in itertools.combinations(range(len(order)), 2):
-            swapped = best.copy()
-            swapped[[first, second]] = swapped[[second, first]]
-            turned = np.concatenate([best[:first], best[first : second + 1][::-1], best[second + 1 :]])
-            moved = np.insert(np.delete(best, first), second, best[first])
-            for candidate in (swapped, turned, moved):
-                value = score(candidate)
-                if value < cost - 1e-15:
-                    best, cost, improves = candidate, value, True
-    return best, cost

@@ -17,6 +17,9 @@ from jaxscale.errors import InputError
 MOST_EXACT = 14
 """Islands up to which the dynamic programme runs: $2^{14} \\cdot 14^2$ steps take a second [1]."""
 
+ROUNDING = 1e-15
+"""Gain up to which an order counts as no better, so that a search ends [1]."""
+
 MOST_PERMUTED = 7
 """Islands up to which all permutations are tried: 5,040 of them [1]."""
 
@@ -83,8 +86,8 @@ def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -
     if count <= MOST_EXACT:
         order = _held_karp(matrix, goal, closed)
         return RingOrder(order, order_cost(matrix, order, goal, closed), True)
-    order = _improved(matrix, _greedy(matrix), goal, closed)
-    return RingOrder(order, order_cost(matrix, order, goal, closed), False)
+    order, cost = improved_order(lambda tried: order_cost(matrix, tried, goal, closed), _greedy(matrix))
+    return RingOrder(order, cost, False)
 
 
 def best_permutation(score: Callable[[np.ndarray], float], count: int) -> tuple[np.ndarray, float]:
@@ -150,18 +153,26 @@ def _greedy(costs: np.ndarray) -> np.ndarray:
     return np.asarray(order)
 
 
-def _improved(costs: np.ndarray, order: np.ndarray, goal: Goal, closed: bool) -> np.ndarray:
-    """Order improved by exchanges of two islands and reversals of parts, until none helps."""
-    best, cost = order, order_cost(costs, order, goal, closed)
-    improves = True
+def improved_order(
+    score: Callable[[np.ndarray], float], order: np.ndarray, *, moves: bool = False
+) -> tuple[np.ndarray, float]:
+    """Order improved by exchanges of two places and reversals of parts, until none helps, and its score.
+
+    Args:
+        score: of an order; the less the better.
+        order: where to begin.
+        moves: whether single places may move elsewhere, too.
+    """
+    best, cost, improves = order, score(order), True
     while improves:
         improves = False
         for first, second in itertools.combinations(range(len(order)), 2):
             swapped = best.copy()
             swapped[[first, second]] = swapped[[second, first]]
             turned = np.concatenate([best[:first], best[first : second + 1][::-1], best[second + 1 :]])
-            for candidate in (swapped, turned):
-                value = order_cost(costs, candidate, goal, closed)
-                if value < cost:
+            moved = [np.insert(np.delete(best, first), second, best[first])] if moves else []
+            for candidate in (swapped, turned, *moved):
+                value = score(candidate)
+                if value < cost - ROUNDING:
                     best, cost, improves = candidate, value, True
-    return best
+    return best, cost

@@ -164,11 +164,8 @@ class _Table(NamedTuple):
 
 def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, dict[int, int]]:
     """The table, and the number of cells of rows that have not as many as the header, by row."""
-    records = csv_records(path)
-    first = next(records, None)
-    if first is None:
-        raise InputError(f"{path}: empty file; expected a CSV table with a header")
-    columns = tuple(canonical(name) for name in first[1])
+    header, records = csv_table(path)
+    columns = tuple(map(canonical, header))
     check_header(path, columns)
     lines, cells, n_cells = coded_columns(path, records, len(columns))
     values, problems = {}, {}
@@ -178,6 +175,19 @@ def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, di
             values[name], problems[name] = Categorical(column.codes, tuple(parsed.values)), parsed.problems
     runs = Runs(path, columns, lines, dict(zip(columns, cells, strict=True)), values)
     return _Table(runs, problems), n_cells
+
+
+def csv_table(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Header of a CSV table, and the records below it with the line on which each starts.
+
+    Raises:
+        InputError: the file cannot be read, or is empty.
+    """
+    records = csv_records(path)
+    first = next(records, None)
+    if first is None:
+        raise InputError(f"{path}: empty file; expected a CSV table with a header")
+    return first[1], records
 
 
 def coded_columns(

@@ -13,7 +13,7 @@ from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, OTHER_NAMES, count_of
 from jaxscale.runs.cells import parse_cells, show
 from jaxscale.runs.header import check_names
-from jaxscale.runs.reader import csv_records
+from jaxscale.runs.reader import csv_table
 
 MOST_LISTED = 5
 """Problems of a table that a message lists [1]."""
@@ -108,11 +108,8 @@ def read_losses(
             count parameters in different ways.
     """
     path = Path(path)
-    records = csv_records(path)
-    first = next(records, None)
-    if first is None:
-        raise InputError(f"{path}: empty file; expected a CSV table with a header")
-    columns = tuple(_canonical(name) for name in first[1])
+    header, records = csv_table(path)
+    columns = tuple(map(_canonical, header))
     required = [name for name, column in LOSS_COLUMN.items() if column.required and (needs_loss or name != "loss")]
     _check_header(path, columns, required)
     rows = [(line, record) for line, record in records]

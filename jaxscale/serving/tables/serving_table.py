@@ -12,7 +12,7 @@ from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.cells import parse_cells, show
 from jaxscale.runs.checks import Check
 from jaxscale.runs.header import check_names
-from jaxscale.runs.reader import coded_columns, csv_records, without_bad_rows
+from jaxscale.runs.reader import coded_columns, csv_table, without_bad_rows
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.serving.tables.serving_columns import (
@@ -42,11 +42,8 @@ def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware
         InputError: the file cannot be read as a serving table, or has bad rows; with `skip_bad`, if all are bad.
     """
     path = Path(path)
-    records = csv_records(path)
-    first = next(records, None)
-    if first is None:
-        raise InputError(f"{path}: empty file; expected a CSV table with a header")
-    columns = tuple(_canonical(name) for name in first[1])
+    header, records = csv_table(path)
+    columns = tuple(map(_canonical, header))
     _check_columns(path, columns)
     lines, cells, n_cells = coded_columns(path, records, len(columns))
     if not len(lines):
