@@ -119,6 +119,8 @@ def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
         Weak, then strong series, or submissions; each of at least `MIN_CHIPS` sizes.
     """
     usable = np.isfinite(prediction.measured) & np.isfinite(prediction.step_time)
+    # A plan that completes a row is not the one that ran.
+    usable &= prediction.assumed == ""
     kinds = ("submission",) if name in SUBMISSION_TABLES else ("weak", "strong")
     all_series = []
     for kind in kinds:

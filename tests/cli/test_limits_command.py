@@ -41,7 +41,10 @@ def test_transformer_on_a_chip(capsys, tmp_path):
     [
         (("--scenario", "globl-nvlink"), "did you mean global-nvlink"),
         (("--gpu", "h1000"), "h1000"),
-        (("--gpu", "h100"), "did you mean h100-80gb, h100-96gb?"),
+        (
+            ("--gpu", "h100"),
+            "is ambiguous, as chips of that name differ in form or memory; expected one of h100-80gb, ",
+        ),
         (("--plot", "/proc/figure.png"), "/proc/figure.png: "),
         (("--plot", "{long}.png"), "file name too long"),
         (("--model", "transformer"), "expected --gpu"),
