@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxscale._arrays import as_arrays
-from jaxscale._smooth import Temperature, several, smooth_max, smooth_min
+from jaxscale._smooth import Temperature, larger, several, smaller, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients, checked
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import host_lead, microbatch_times
@@ -32,8 +32,12 @@ from jaxscale.workload import (
 
 Bytes = Float[Array, "*batch"]
 
-MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
-"""Adam's 32-bit copy of a 16-bit weight, and its two moments (Rajbhandari et al. 2020, section 3.1) [byte]."""
+UNFUSED_NORM_BYTES = 12.0
+"""Stored bytes per residual element of a layer whose two norms run operation by operation: for each a 32-bit copy of
+the input and a 16-bit result (count of PyTorch's operations) [byte]."""
+
+CHUNK_TOKENS = 4096.0
+"""Tokens of a chunk of a chunked loss: 2 to 8 thousand in Liger kernels, TRL and torchtitan (2025) [token]."""
 
 MASK_BYTES = 1.0
 """Stored bytes per element of a dropout mask (Korthikanti et al., section 4.1) [byte]."""
@@ -110,18 +114,19 @@ def layer_activation_bytes(local: LocalPlan, coefficients: Coefficients) -> Arra
     ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
     split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
     blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers
-    residual = 2.0 * (element + read + MASK_BYTES) * model.d_model * blocks / local.sequence_split
+    unfused = UNFUSED_NORM_BYTES * (1.0 - plan.fused_norm)
+    residual = (2.0 * (element + read + MASK_BYTES) + unfused) * model.d_model * blocks / local.sequence_split
     return coefficients.activation_factor * local.tokens * (residual + split)
 
 
 def weight_bytes(local: LocalPlan) -> Array:
-    """Stored bytes per weight: an element while it is trained, the width of the matmuls where it is frozen [byte]."""
-    return local.matmul_bytes + local.model.trainable_share * (local.element_bytes - local.matmul_bytes)
+    """Stored bytes per weight: `weight_bytes` while it is trained, the matmuls' width where it is frozen [byte]."""
+    return local.matmul_bytes + local.model.trainable_share * (local.plan.weight_bytes - local.matmul_bytes)
 
 
 def optimizer_state_bytes(local: LocalPlan) -> Array:
-    """Stored bytes of Adam per trained weight: two moments, and a 32-bit copy where the weight has 16 bits [byte]."""
-    return MOMENT_BYTES + MASTER_BYTES * (2.0 - 0.5 * local.element_bytes)
+    """Bytes of the optimizer's state per trained weight on the chip: what the host does not hold of them [byte]."""
+    return local.plan.optimizer_bytes * (1.0 - jnp.asarray(local.plan.offload_optimizer))
 
 
 def transient_activation_bytes(
@@ -203,7 +208,12 @@ def unsharded_bytes(local: LocalPlan) -> Array:
     element, head = local.element_bytes, head_params(model) / plan.tp
     weights = element * (2.0 * layer + dense_shared * params.embedding)
     gradients = (element + plan.gradient_bytes) * layer + element * dense_shared * head
-    return local.weights_sharded * (weights + model.trainable_share * gradients)
+    whole_layers = weights + model.trainable_share * gradients
+    # A compiler gathers a matrix at a time, and scatters its gradient at once: the largest one, and the next.
+    mlp = model.d_model * model.d_ff / plan.tp
+    of_experts = experts_shared * params.experts / (local.first_layers * (2.0 + model.gated_mlp))
+    matrix = 2.0 * element * larger(dense_shared * larger(head, mlp), of_experts)
+    return local.weights_sharded * (whole_layers + plan.compiled * (matrix - whole_layers))
 
 
 def memory(
@@ -234,6 +244,13 @@ def memory(
     return memory_with_lead(local, machine, coefficients, lead, temperature)
 
 
+def logits_held(local: LocalPlan) -> Array:
+    """Logits that the last stage holds at once, of all tokens of a microbatch or of a chunk of them [1]."""
+    model, plan = local.model, local.plan
+    tokens = local.tokens + plan.chunked_loss * (smaller(local.tokens, CHUNK_TOKENS) - local.tokens)
+    return logits_per_token(model) * tokens * model.vocab_size / local.loss_split
+
+
 def memory_with_lead(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, lead: ArrayLike, temperature: Temperature = 0.0
 ) -> Memory:
@@ -254,22 +271,24 @@ def memory_with_lead(
     checkpoint = local.element_bytes * local.tokens * model.d_model / local.sequence_split
     per_layer = whole + plan.recompute_full * (checkpoint - whole)
     in_flight = microbatches_in_flight(plan, temperature)
-    stored = per_layer * local.first_layers * in_flight
+    on_chip = 1.0 - plan.offload_activations
+    stored = on_chip * per_layer * local.first_layers * in_flight
     stored = stored + transient_activation_bytes(local, c, in_flight, lead, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
-    logits_held = logits_per_token(model) * local.tokens * model.vocab_size
-    logit_bytes = c.logit_memory_bytes * logits_held / plan.tp
+    logit_bytes = c.logit_memory_bytes * logits_held(local)
     # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
     turned = all_with_gpipe(1.0, plan)
     last_in_flight = microbatches_at_the_end(plan, temperature)
-    last_stored = per_layer * local.last_layers * last_in_flight
+    last_stored = on_chip * per_layer * local.last_layers * last_in_flight
     last_stored = last_stored + transient_activation_bytes(local, c, last_in_flight, lead, temperature)
     # Logits are gone before the first layer is recomputed.
     last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
     trainable = model.trainable_share
-    gradients = trainable * local.held_params(local.gradients_sharded)
+    # DualPipe holds a stage of each of its two directions (DeepSeek-AI 2024, arXiv 2412.19437, table 2).
+    stages = 1.0 + plan.dual_pipe
+    gradients = stages * trainable * local.held_params(local.gradients_sharded)
     return Memory(
-        weights=weight_bytes(local) * local.held_params(local.weights_sharded),
+        weights=stages * weight_bytes(local) * local.held_params(local.weights_sharded),
         gradients=c.gradient_memory_factor * plan.gradient_bytes * gradients,
         optimizer=optimizer_state_bytes(local) * trainable * local.held_params(local.optimizer_sharded),
         activations=activations,

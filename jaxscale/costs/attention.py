@@ -36,7 +36,7 @@ def attention_forward(local: LocalPlan, machine: Machine, coefficients: Coeffici
     model, plan = local.model, local.plan
     tokens = local.tokens / plan.tp
     seconds = core_seconds_per_flop(local, machine) / coefficients.attention_efficiency
-    fused = tokens * attention_flops_per_token(model, model.causal) * seconds
+    fused = tokens * attention_flops_per_token(model, model.causal) * seconds / plan.attention_rate
     scores = tokens * model.n_heads * attended_keys(model)
     traffic = scores * 0.5 * local.element_bytes * coefficients.score_bytes / machine.hbm_bandwidth
     materialised = tokens * attention_flops_per_token(model) * seconds + traffic

@@ -180,7 +180,7 @@ def data_parallel(
     # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
     layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * traffic.gather_latency
     compute = jnp.add(forward, backward)
-    streamed = exposed(layered, c.fsdp_overlap * compute, temperature)
+    streamed = exposed(layered, plan.overlap_gathers * c.fsdp_overlap * compute, temperature)
     # The compute behind which FSDP's own collectives hide is not free to hide the rest.
     taken = (layered - streamed) / jnp.where(compute > 0.0, compute, 1.0)
     free = backward * (1.0 - fsdp * taken)

@@ -5,13 +5,14 @@ Reference: Lepikhin et al. 2020, arXiv 2006.16668 (GShard), section 3.
 """
 
 import jax.numpy as jnp
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike
 
 from jaxscale._smooth import Temperature
-from jaxscale.costs.collectives import dispatch_time
+from jaxscale.costs.collectives import dispatch_time, gather_time
 from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan.local import LocalPlan
+from jaxscale.plan.plan import Plan
 from jaxscale.workload import expert_input, moe_layers
 
 
@@ -19,15 +20,37 @@ def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature
     """Dispatch and combine of all mixture layers, for one microbatch, hidden or not.
 
     Each rank sends its `t / tp` tokens each way, as wide as experts see them; ranks of a group are `etp` chips apart.
+    How often a token travels depends on the dispatcher: `deepep` and `hybridep` send it once to each rank, and over the
+    network once to each domain, that holds experts of it; `alltoall` sends each of its k copies by itself; `allgather`
+    sends every token to every rank.
 
     Returns:
         Times; zero for ep = 1 or a dense model [s].
     """
-    model, plan = local.model, local.plan
+    model, plan, link = local.model, local.plan, machine.link
     volume = local.element_bytes * local.tokens / plan.tp * expert_input(model)
-    among = (model.moe_top_k, model.n_experts, plan.ep, local.expert_tensor_degree)
-    one = 2.0 * moe_layers(model) * dispatch_time(volume, *among, machine.link, temperature)
-    return Passes(one, one)
+    group = (plan.ep, local.expert_tensor_degree)
+    once = dispatch_time(volume, model.moe_top_k, model.n_experts, *group, link, temperature)
+    each = dispatch_time(volume * model.moe_top_k, 1.0, model.n_experts, *group, link, temperature)
+    everywhere = gather_time(volume * plan.ep, *group, link, temperature)
+    by_domain = plan.deepep + plan.hybridep
+    one = each + by_domain * (once - each) + plan.dispatch_allgather * (everywhere - each)
+    both = 2.0 * moe_layers(model) * one
+    return Passes(both, both)
+
+
+def exchange_overlap(plan: Plan, usual: ArrayLike) -> Array:
+    """Share of the matmuls behind which exchanges hide: the usual one, or all where another microbatch runs beside.
+
+    Args:
+        plan: `moe_overlap`, and DualPipe, which runs a forward pass beside a backward one.
+        usual: `ep_overlap` of the coefficients [1].
+
+    Returns:
+        The share [1].
+    """
+    alone = (1.0 - plan.moe_overlap) * (1.0 - jnp.asarray(plan.dual_pipe))
+    return 1.0 - alone * (1.0 - jnp.asarray(usual))
 
 
 def matmuls_beside_exchanges(local: LocalPlan, matmul: ArrayLike) -> Passes:

@@ -4,23 +4,46 @@ A layer cannot run faster than the host launches its kernels: where the chip is 
 Where the chip is slower, launches queue up before it, and buffers with them.
 """
 
+import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._smooth import Temperature, exposed, several, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
 from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import moe_layers
+from jaxscale.plan.plan import Plan
+from jaxscale.workload import is_dense, moe_layers
+
+COMPILED_HOST, GRAPHS_HOST = 0.05, 0.35
+"""Host time of a layer over that of launching each kernel: where a compiler launches whole graphs of fused kernels, and
+where recorded graphs are replayed between work that cannot be recorded (counts of the authors, 2026) [1]."""
+
+COMPILED_STEP = 0.35
+"""Host time per step of a compiled step over that of an eager one, whose norm, clipping and schedule are kernels of
+their own (authors, 2026) [1]."""
+
+ONE_CHIP_STEP = 0.22
+"""Host time per step on one chip over that on many, which agree on norms and losses once a step (authors, 2026) [1]."""
+
+
+def launch_share(plan: Plan) -> Array:
+    """Host time of a layer over that of launching each of its kernels, by the execution of the plan [1]."""
+    return jnp.power(COMPILED_HOST, plan.compiled) * jnp.power(GRAPHS_HOST, plan.cuda_graphs)
 
 
 def launch_gaps_forward(local: LocalPlan, coefficients: Coefficients) -> Array:
-    """Gaps between the many small kernels of mixture layers in one forward pass of all layers [s].
+    """Gaps of mixture layers in one forward pass: between small kernels, and while the host waits for counts [s].
 
     They are as many as the experts of the whole layer, wherever these are: the tokens of each arrive in a chunk of
     their own, which is sorted by itself (Megatron-LM, moe_utils.py, `sort_chunks_by_idxs`, 2025). Gaps of other layers
     are too short to be told from waves of tiles that are not full (`matmul`): both cost a matmul a fixed time.
+    Where each step of a dispatch is launched by itself, the chip idles while the host waits for the counts of tokens,
+    and the host while the chip makes them (`host_time_mixture`); a recorded or compiled layer does not wait.
     """
-    return coefficients.moe_expert_time * local.model.n_experts * moe_layers(local.model)
+    model, plan, c = local.model, local.plan, coefficients
+    eager = (1.0 - plan.compiled) * (1.0 - plan.cuda_graphs)
+    waiting = c.host_time_mixture * eager * (1.0 - is_dense(model.n_experts)) / 3.0
+    return (c.moe_expert_time * model.n_experts + waiting) * moe_layers(model)
 
 
 def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
@@ -41,7 +64,8 @@ def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, te
     nodes_of_group = smooth_max(tp / node, 1.0, temperature)
     ranks = tp * several(tp, temperature)  # none where tp = 1
     network = c.host_time_tp_network * spans_nodes * ranks
-    return local.model.n_layers * (c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0))
+    layer = c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0)
+    return local.model.n_layers * layer * launch_share(local.plan)
 
 
 def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
@@ -65,7 +89,9 @@ def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature:
 def per_step_host_time(local: LocalPlan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
     """Host time of a step: sends and receives of its microbatches, and work that is done once [s]."""
     slots = send_receive_time(local, coefficients, temperature) * local.plan.n_microbatches
-    return slots + coefficients.step_time
+    alone = several(local.plan.n_chips, temperature)
+    once = jnp.power(ONE_CHIP_STEP, 1.0 - alone) * jnp.power(COMPILED_STEP, local.plan.compiled)
+    return slots + coefficients.step_time * once
 
 
 def launch_lead(

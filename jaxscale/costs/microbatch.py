@@ -7,7 +7,7 @@ from jaxscale._smooth import Temperature
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs import attention, context, elementwise, expert, host, matmul, tensor, weight_streams
 from jaxscale.costs.machine import Machine
-from jaxscale.costs.overlap import not_hidden
+from jaxscale.costs.overlap import left_over, not_hidden
 from jaxscale.plan.local import LocalPlan
 
 Seconds = Float[Array, "*batch"]
@@ -85,10 +85,12 @@ def microbatch_times(
     beside = tensor.matmuls_beside(local, machine, dense, temperature)
     tp = not_hidden(tensors, beside, coefficients.tp_overlap, temperature)
     tokens = expert.expert_exchange(local, machine, temperature)
-    ep = not_hidden(tokens, expert.matmuls_beside_exchanges(local, weights), coefficients.ep_overlap, temperature)
+    overlap = expert.exchange_overlap(plan, coefficients.ep_overlap)
+    free = left_over(expert.matmuls_beside_exchanges(local, weights), tensors, tp)
+    ep = not_hidden(tokens, free, overlap, temperature)
     ring = context.key_value_ring(local, machine, temperature)
     cp = not_hidden(ring, context.attention_beside(local, core), coefficients.cp_overlap, temperature)
-    again = plan.recompute_full
+    again = plan.recompute_full * plan.recompute_cost
     selective = plan.recompute_selective * (1.0 - plan.flash_attention)
     return MicrobatchTimes(
         matmul=weights * (2.0 + trainable),

@@ -42,3 +42,20 @@ def not_hidden(collectives: Passes, compute: Passes, overlap: ArrayLike, tempera
         exposed(collectives.forward, overlap * compute.forward, temperature),
         exposed(collectives.backward, overlap * compute.backward, temperature),
     )
+
+
+def left_over(compute: Passes, collectives: Passes, shown: Passes) -> Passes:
+    """Compute that is free to hide further collectives: what hides others is taken.
+
+    Args:
+        compute: time of the compute that can run beside collectives [s].
+        collectives: time of those that hide behind it first [s].
+        shown: what compute does not hide of them [s].
+
+    Returns:
+        Times [s].
+    """
+    return Passes(
+        compute.forward - (collectives.forward - shown.forward),
+        compute.backward - (collectives.backward - shown.backward),
+    )

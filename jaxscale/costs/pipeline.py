@@ -4,8 +4,10 @@ With stage times $t_s$ per microbatch, a 1F1B or GPipe step takes
 
 $$ T = m \max_s t_s + \frac{1 - z}{v} \left(\sum_s t_s - \max_s t_s\right), $$
 
-v virtual stages per chip, z the share of the bubble that weight gradients fill (2/3 for the schedule ZB-H1).
-References: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al. 2023, arXiv 2401.10241.
+v virtual stages per chip, z the share of the bubble that is filled: 2/3 by weight gradients in the schedule ZB-H1, and
+by the other of two directions in DualPipe.
+References: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al. 2023, arXiv 2401.10241; DeepSeek-AI 2024,
+arXiv 2412.19437, table 2.
 """
 
 from typing import NamedTuple
@@ -22,6 +24,10 @@ from jaxscale.plan.local import LocalPlan
 ZERO_BUBBLE_LEAVES = 1.0 / 3.0
 """Bubble of the zero-bubble schedule with the memory of 1F1B (ZB-H1) over that of 1F1B, for equal times of forward,
 backward and weight gradient (Qi et al. 2023, table 2) [1]."""
+
+DUAL_PIPE_LEAVES = 1.0 / 3.0
+"""Bubble of DualPipe over that of 1F1B for many stages: (p/2 - 1)(F&B + B - 3W) against (p - 1)(F + B) with F = W = B/2
+and F&B = F + B (DeepSeek-AI 2024, table 2) [1]."""
 
 
 class StageTimes(NamedTuple):
@@ -55,8 +61,9 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
 
 def bubble_time(local: LocalPlan, stages: StageTimes) -> Array:
     """Idle time of the busiest stage while the pipeline fills and drains [s]."""
-    filled = (1.0 - ZERO_BUBBLE_LEAVES) * local.plan.zero_bubble
-    return (1.0 - filled) * (stages.total - stages.busiest) / local.plan.vpp
+    plan = local.plan
+    filled = (1.0 - ZERO_BUBBLE_LEAVES) * plan.zero_bubble + (1.0 - DUAL_PIPE_LEAVES) * plan.dual_pipe
+    return (1.0 - filled) * (stages.total - stages.busiest) / plan.vpp
 
 
 def imbalance_time(local: LocalPlan, stages: StageTimes) -> Array:

@@ -49,14 +49,14 @@ def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperat
 
 
 def matmuls_beside(local: LocalPlan, machine: Machine, matmul: ArrayLike, temperature: Temperature = 0.0) -> Passes:
-    """Matmuls that can run beside the tensor-parallel collectives of their pass.
+    """Matmuls that can run beside the tensor-parallel collectives of their pass, where software does so.
 
-    In the backward pass those of the gradients of weights, in bulk. In the forward pass, under sequence parallelism,
-    those that the collectives feed or drain, piece by piece: all of them within a node, the node's share of the group
-    beyond it, where most pieces come over the slower links.
+    In the backward pass those of the gradients of weights, in bulk (`tp_overlap` of the plan `backward` or `full`). In
+    the forward pass, under sequence parallelism, those that the collectives feed or drain, piece by piece (`full`): all
+    of them within a node, the node's share of the group beyond it, where most pieces come over the slower links.
 
     Args:
-        local: tp, sequence parallelism, a model whose weights may be frozen.
+        local: tp, sequence parallelism, overlap, a model whose weights may be frozen.
         machine: chips of a node.
         matmul: time of the dense matmuls of one forward pass [s].
         temperature: smoothing [1].
@@ -65,5 +65,7 @@ def matmuls_beside(local: LocalPlan, machine: Machine, matmul: ArrayLike, temper
         Times [s].
     """
     nodes = smooth_max(local.plan.tp / machine.node_chips, 1.0, temperature)
-    by_pieces = local.plan.sequence_parallel / nodes
-    return Passes(by_pieces * matmul, local.model.trainable_share * matmul)
+    plan = local.plan
+    by_pieces = plan.tp_overlap_full * plan.sequence_parallel / nodes
+    in_bulk = plan.tp_overlap_backward + plan.tp_overlap_full
+    return Passes(by_pieces * matmul, in_bulk * local.model.trainable_share * matmul)

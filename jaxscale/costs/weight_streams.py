@@ -24,11 +24,22 @@ COPIED_WEIGHTS = 12.0 / 22.0
 read and written for each of two passes, against 16-bit gradients read, written in 32 bits and read again (Zhao et al.
 2023, section 3.2.1) [1]."""
 
+COMPILED_COPIES = 0.14
+"""Traffic of FSDP's copies in a compiled step over that of PyTorch's flat buffers (authors, 2026) [1]."""
+
+COMPILED_UPDATE = 0.67
+"""Traffic of a compiled optimizer update over that of several kernels (authors, 2026) [1]."""
+
+ADAM_BYTES = 16.0
+"""Bytes per parameter of the update whose traffic is `optimizer_bytes`: Adam's state, master copy, gradient [byte]."""
+
 
 def seconds_per_weight(local: LocalPlan, machine: Machine, coefficients: Coefficients, sharers: ArrayLike) -> Array:
     """Time per weight and microbatch [s]; of frozen weights only that of gathering them from their sharers."""
     c, trainable = coefficients, local.model.trainable_share
-    gathered = local.weights_sharded * (1.0 - 1.0 / jnp.asarray(sharers))
+    # A compiler gathers into the operands of its matmuls, without buffers to copy from.
+    by_copies = local.weights_sharded * jnp.power(COMPILED_COPIES, local.plan.compiled)
+    gathered = by_copies * (1.0 - 1.0 / jnp.asarray(sharers))
     copied = COPIED_WEIGHTS + (1.0 - COPIED_WEIGHTS) * trainable
     traffic = c.accumulation_bytes * trainable + gathered * c.fsdp_bytes * copied
     return traffic / machine.hbm_bandwidth
@@ -50,4 +61,6 @@ def head_accumulation_time(local: LocalPlan, machine: Machine, coefficients: Coe
 def optimizer_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Time of the optimizer update of one step [s]."""
     trained = local.model.trainable_share * local.held_params(local.optimizer_sharded)
-    return coefficients.optimizer_bytes * trained / machine.hbm_bandwidth
+    width = (local.plan.optimizer_bytes + local.plan.gradient_bytes) / ADAM_BYTES
+    traffic = coefficients.optimizer_bytes * width * jnp.power(COMPILED_UPDATE, local.plan.compiled)
+    return traffic * trained / machine.hbm_bandwidth

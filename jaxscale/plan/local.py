@@ -60,6 +60,8 @@ class LocalPlan(eqx.Module):
         wide: shares of the number formats in work that is done in no fewer than 16 bits [1].
         sequence_split: ways in which a tensor-parallel group splits the residual stream: tp with sequence parallelism,
             else 1 [1].
+        loss_split: ways in which a tensor-parallel group splits the logits: tp where the loss is vocabulary-parallel,
+            else 1 [1].
         key_value_heads: key/value heads of a tensor-parallel rank, see `key_value_heads` [1].
         attention_params: weights of one attention layer on a rank, copied key/value heads included [1].
         optimizer_sharded: ZeRO switch: 1 where the optimizer's state is split [1].
@@ -86,6 +88,7 @@ class LocalPlan(eqx.Module):
     matmul_bytes: Number
     wide: PerPrecision
     sequence_split: Number
+    loss_split: Number
     key_value_heads: Number
     attention_params: Number
     optimizer_sharded: Number
@@ -147,6 +150,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         matmul_bytes=mean_over_formats(plan.precision, lambda entry: entry.matmul_bytes),
         wide=wide_shares(plan.precision),
         sequence_split=1.0 + plan.sequence_parallel * (plan.tp - 1.0),
+        loss_split=1.0 + plan.vocab_parallel_loss * (plan.tp - 1.0),
         key_value_heads=kv_heads,
         attention_params=attention_params(model) / plan.tp + copied,
         optimizer_sharded=sharding(plan, 1),
@@ -200,13 +204,17 @@ def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:
         temperature: smoothing of the minimum [1].
 
     Returns:
-        Degree; 1 where ep takes all of dp * cp * tp [1].
+        Degree; 1 where ep takes all of dp * cp * tp, or the plan's own `etp` where that is one or more [1].
     """
     room = plan.dp * plan.cp / plan.ep
-    if is_exact(temperature):
-        return plan.tp * smaller(room, 1.0)
     # ep = dp * cp is a common choice: a sharper bend than elsewhere keeps one replica of each expert one.
-    return degree_within(room * plan.tp, plan.tp, 0.3 * temperature)
+    usual = (
+        plan.tp * smaller(room, 1.0)
+        if is_exact(temperature)
+        else degree_within(room * plan.tp, plan.tp, 0.3 * temperature)
+    )
+    # Without a bound below, so that the slope at 0 is that of the inside.
+    return usual + smaller(plan.etp, 1.0) * (plan.etp - usual)
 
 
 def expert_shard_ranks(group_chips: Number, expert_shard: Number, temperature: Temperature = 0.0) -> Array:

@@ -12,13 +12,26 @@ import numpy as np
 
 from jaxscale._arrays import Number, PerPrecision, as_float, number
 from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.plan.optimizers import mixed_precision_bytes
 
 SWITCHES: Mapping[str, Mapping[str, str]] = {
     "recompute": {"none": "", "selective": "recompute_selective", "full": "recompute_full"},
-    "schedule": {"gpipe": "gpipe", "1f1b": "", "interleaved": "", "zero-bubble": "zero_bubble"},
+    "schedule": {
+        "gpipe": "gpipe",
+        "1f1b": "",
+        "interleaved": "",
+        "zero-bubble": "zero_bubble",
+        "dualpipe": "dual_pipe",
+    },
+    "execution": {"eager": "", "compiled": "compiled", "cuda-graphs": "cuda_graphs"},
+    "tp_overlap": {"none": "", "backward": "tp_overlap_backward", "full": "tp_overlap_full"},
+    "moe_dispatcher": {"alltoall": "", "allgather": "dispatch_allgather", "deepep": "deepep", "hybridep": "hybridep"},
 }
 """Words of each choice, in order, and the switch that each turns on; a word without a switch turns all off. A schedule
 with all switches off is interleaved where a chip holds several virtual stages, else 1F1B."""
+
+DECISIONS = ("recompute", "schedule")
+"""Choices that a search for a plan makes; the others are facts about software."""
 
 RECOMPUTE, SCHEDULES = tuple(SWITCHES["recompute"]), tuple(SWITCHES["schedule"])
 ZERO_STAGES = (1, 2, 3)
@@ -26,12 +39,37 @@ ZERO_STAGES = (1, 2, 3)
 DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
 """Fields of a plan that count something."""
 
+FLAGS = (
+    "flash_attention",
+    "overlap_gradients",
+    "overlap_gathers",
+    "balanced_stages",
+    "fused_glu",
+    "fused_norm",
+    "chunked_loss",
+    "vocab_parallel_loss",
+    "moe_overlap",
+)
+"""Fields that are 1 where software does something, else 0."""
+
+SIZES = (
+    "etp",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "weight_bytes",
+    "recompute_cost",
+    "attention_rate",
+    "offload_activations",
+    "offload_optimizer",
+)
+"""Further numbers of a plan: sizes, rates and shares."""
+
 
 def switches_of(choice: str, codes: Any) -> dict[str, Any]:
     """Switches of a choice from its words.
 
     Args:
-        choice: `recompute` or `schedule`.
+        choice: one of `SWITCHES`.
         codes: places of the words in `SWITCHES[choice]`, a number or an array of them.
 
     Returns:
@@ -45,7 +83,7 @@ def codes_of(choice: str, switches: Mapping[str, Any]) -> Any:
     """Words of a choice from its switches, the inverse of `switches_of`.
 
     Args:
-        choice: `recompute` or `schedule`.
+        choice: one of `SWITCHES`.
         switches: by name, concrete numbers or arrays of them; other names are not looked at.
 
     Returns:
@@ -75,15 +113,35 @@ class Plan(eqx.Module):
         n_microbatches: m, microbatches per step and replica [1].
         sequence_parallel: 1 where norms and residuals are split over tp [1].
         recompute_selective: 1 where only the attention core is recomputed [1].
-        recompute_full: 1 where whole layers are recomputed [1].
+        recompute_full: share of a layer's activations, beyond its input, that is dropped and computed again [1].
+        recompute_cost: share of a layer's forward pass that this takes, over `recompute_full` [1].
         gpipe: 1 where all forwards run before the first backward [1].
         zero_bubble: 1 for the zero-bubble schedule ZB-H1, whose weight gradients fill part of the bubble [1].
+        dual_pipe: 1 for DualPipe, which runs two pipelines against each other, exchanges behind compute [1].
         flash_attention: 1 for fused attention, 0 for materialised scores [1].
         overlap_gradients: 1 where gradients are reduced while the last backward pass still runs, 0 after it [1].
         balanced_stages: 1 where pipeline stages get layers by cost, the logits head included, 0 where evenly [1].
         gradient_bytes: of a gradient while replicas reduce it: 4 in 32 bits, 2 in 16 [byte].
         fused_glu: 1 where one kernel gates the MLP and keeps its inputs alone, 0 where also the activated gate [1].
         precision: share of the weight matmuls done in each of `PRECISIONS` [1].
+        etp: ways in which each expert is split; 0 where they follow from ep, see `expert_tensor_degree` [1].
+        compiled: 1 where a compiler launches whole graphs of fused kernels, as XLA does [1].
+        cuda_graphs: 1 where recorded graphs of kernels are replayed [1].
+        tp_overlap_backward: 1 where tensor-parallel collectives of the backward pass alone run beside matmuls [1].
+        tp_overlap_full: 1 where those of the forward pass do, too, piece by piece [1].
+        dispatch_allgather: 1 where every expert rank gathers the tokens of all [1].
+        deepep: 1 where a token travels once to each domain that holds experts of it [1].
+        hybridep: the same by kernels of fewer multiprocessors [1].
+        moe_overlap: 1 where exchanges of experts run beside the compute of another microbatch [1].
+        overlap_gathers: 1 where FSDP gathers the next layer while one runs [1].
+        fused_norm: 1 where one kernel normalises, 0 where each operation of a norm is a kernel in 32 bits [1].
+        chunked_loss: 1 where logits are made and used in chunks of tokens, never all at once [1].
+        vocab_parallel_loss: 1 where the loss works on logits that stay split over tp [1].
+        attention_rate: rate of the attention kernel over that of FlashAttention-2 [1].
+        optimizer_bytes: of an optimizer's state per trained weight, its copy of the weight included [byte].
+        weight_bytes: of a stored weight that is trained [byte].
+        offload_activations: share of the stored activations that the host's memory holds [1].
+        offload_optimizer: share of the optimizer's state that the host's memory holds [1].
     """
 
     dp: Number
@@ -107,6 +165,26 @@ class Plan(eqx.Module):
     gradient_bytes: Number
     fused_glu: Number
     precision: PerPrecision
+    recompute_cost: Number
+    dual_pipe: Number
+    etp: Number
+    compiled: Number
+    cuda_graphs: Number
+    tp_overlap_backward: Number
+    tp_overlap_full: Number
+    dispatch_allgather: Number
+    deepep: Number
+    hybridep: Number
+    moe_overlap: Number
+    overlap_gathers: Number
+    fused_norm: Number
+    chunked_loss: Number
+    vocab_parallel_loss: Number
+    attention_rate: Number
+    optimizer_bytes: Number
+    weight_bytes: Number
+    offload_activations: Number
+    offload_optimizer: Number
 
     def __init__(
         self,
@@ -130,8 +208,24 @@ class Plan(eqx.Module):
         balanced_stages: Any = False,
         gradient_bytes: Any = 4,
         fused_glu: Any = False,
+        recompute_full: Any = None,
+        recompute_cost: Any = 1,
+        etp: Any = 0,
+        execution: str = "eager",
+        tp_overlap: str = "backward",
+        moe_dispatcher: str = "alltoall",
+        moe_overlap: Any = False,
+        overlap_gathers: Any = True,
+        fused_norm: Any = True,
+        chunked_loss: Any = False,
+        vocab_parallel_loss: Any = True,
+        attention_rate: Any = 1,
+        optimizer_bytes: Any = None,
+        weight_bytes: Any = None,
+        offload_activations: Any = 0,
+        offload_optimizer: Any = 0,
     ):
-        """Describe a plan in words and numbers.
+        """Describe a plan in words and numbers; what is left out is what most software does.
 
         Raises:
             ValueError: an unknown word or a degree below its range.
@@ -140,17 +234,30 @@ class Plan(eqx.Module):
         self.cp, self.ep, self.zero_stage = as_float(cp), as_float(ep), as_float(zero_stage)
         self.shard_group = self.dp if shard_group is None else as_float(shard_group)
         self.micro_batch_size, self.n_microbatches = as_float(micro_batch_size), as_float(n_microbatches)
-        recomputed = switches_of("recompute", _place("recompute", recompute, RECOMPUTE))
-        self.recompute_selective = float(recomputed["recompute_selective"])
-        self.recompute_full = float(recomputed["recompute_full"])
-        scheduled = switches_of("schedule", _place("schedule", schedule, SCHEDULES))
-        self.gpipe, self.zero_bubble = float(scheduled["gpipe"]), float(scheduled["zero_bubble"])
+        words = {
+            "recompute": recompute,
+            "schedule": schedule,
+            "execution": execution,
+            "tp_overlap": tp_overlap,
+            "moe_dispatcher": moe_dispatcher,
+        }
+        for choice, word in words.items():
+            for switch, value in switches_of(choice, _place(choice, word, tuple(SWITCHES[choice]))).items():
+                setattr(self, switch, float(value))
+        if recompute_full is not None:
+            self.recompute_full = as_float(recompute_full)
+        self.recompute_cost, self.etp = as_float(recompute_cost), as_float(etp)
         self.sequence_parallel = as_float(sequence_parallel)
-        self.flash_attention = as_float(flash_attention)
-        self.overlap_gradients = as_float(overlap_gradients)
-        self.balanced_stages = as_float(balanced_stages)
+        self.flash_attention, self.attention_rate = as_float(flash_attention), as_float(attention_rate)
+        self.overlap_gradients, self.overlap_gathers = as_float(overlap_gradients), as_float(overlap_gathers)
+        self.balanced_stages, self.moe_overlap = as_float(balanced_stages), as_float(moe_overlap)
+        self.fused_glu, self.fused_norm = as_float(fused_glu), as_float(fused_norm)
+        self.chunked_loss, self.vocab_parallel_loss = as_float(chunked_loss), as_float(vocab_parallel_loss)
+        usual = mixed_precision_bytes(precision)
         self.gradient_bytes = as_float(gradient_bytes)
-        self.fused_glu = as_float(fused_glu)
+        self.optimizer_bytes = as_float(usual.optimizer if optimizer_bytes is None else optimizer_bytes)
+        self.weight_bytes = as_float(usual.weight if weight_bytes is None else weight_bytes)
+        self.offload_activations, self.offload_optimizer = as_float(offload_activations), as_float(offload_optimizer)
         self.precision = np.eye(len(PRECISIONS))[_place("precision", precision, PRECISIONS)]
 
     def __check_init__(self):
@@ -189,10 +296,9 @@ class Plan(eqx.Module):
         words["sequence_parallel"] = _flag(self.sequence_parallel)
         for choice, switches in SWITCHES.items():
             words[choice] = self._word(choice, [switch for switch in switches.values() if switch])
-        words |= {
-            name: _flag(getattr(self, name)) for name in ("flash_attention", "overlap_gradients", "balanced_stages")
-        }
-        words["gradient_bytes"], words["fused_glu"] = number(self.gradient_bytes), _flag(self.fused_glu)
+        words["recompute_full"] = number(self.recompute_full)
+        words |= {name: _flag(getattr(self, name)) for name in FLAGS}
+        words |= {name: number(getattr(self, name)) for name in SIZES}
         shares = np.asarray(self.precision)
         if not np.any(shares == 1.0):
             raise ValueError(f"Plan.precision = {shares.tolist()} mixes number formats; expected one of them alone")
@@ -201,6 +307,9 @@ class Plan(eqx.Module):
 
     def _word(self, choice: str, switches: list[str]) -> str:
         values = {switch: number(getattr(self, switch)) for switch in switches}
+        if choice == "recompute":
+            # A share of the activations has a number beside the word.
+            values["recompute_full"] = float(values["recompute_full"] == 1.0)
         if sorted(values.values()) not in ([0.0] * len(values), [0.0] * (len(values) - 1) + [1.0]):
             raise ValueError(f"Plan.{choice} is between words: {values}; expected at most one of them 1, the others 0")
         word = list(SWITCHES[choice])[int(codes_of(choice, values))]

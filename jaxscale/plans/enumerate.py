@@ -8,7 +8,8 @@ selective recomputation needs attention that stores scores.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ from jaxscale._arrays import number, with_fields
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan, switches_of
+from jaxscale.plan.plan import DECISIONS, FLAGS, RECOMPUTE, SCHEDULES, SIZES, SWITCHES, Plan, switches_of
 from jaxscale.plan.rules import divides, model_columns, obeys
 from jaxscale.workload import Transformer
 
@@ -26,7 +27,13 @@ Columns = dict[str, np.ndarray]
 FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages", "gradient_bytes", "fused_glu")
 """Fields of a plan that all plans of a space share."""
 
-FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in FIXED)
+SOFTWARE = tuple(
+    switch for choice in SWITCHES if choice not in DECISIONS for switch in SWITCHES[choice].values() if switch
+)
+SOFTWARE = (*SOFTWARE, *(name for name in (*FLAGS, *SIZES) if name not in FIXED))
+"""Further fields of a plan that all plans of a space share: facts about software."""
+
+FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in (*FIXED, *SOFTWARE))
 """Fields of a plan that differ between the rows of a table."""
 
 
@@ -55,6 +62,7 @@ class PlanSpace:
         gradient_bytes: of a gradient while replicas reduce it, in all plans [byte].
         fused_glu: gated MLPs by one kernel, in all plans.
         precision: of the weight matmuls, in all plans.
+        software: further arguments of `Plan` that all plans share, such as `tp_overlap` or `fused_norm`.
         domain_size: chips of a scale-up domain, which tp is to suit [1].
     """
 
@@ -76,6 +84,7 @@ class PlanSpace:
     gradient_bytes: float = 4.0
     fused_glu: bool = False
     precision: str = "bf16"
+    software: Mapping[str, Any] = field(default_factory=dict)
     domain_size: float = 1.0
 
     def __post_init__(self):
@@ -113,7 +122,7 @@ class PlanTable:
 
     def plan(self, row: int) -> Plan:
         """One plan of concrete numbers."""
-        template = Plan(**{name: getattr(self.space, name) for name in FIXED})
+        template = Plan(**{name: getattr(self.space, name) for name in FIXED}, **self.space.software)
         values = {name: float(column[row]) for name, column in self.columns.items()}
         return with_fields(template, values)
 
@@ -133,7 +142,7 @@ class PlanTable:
         dtype = jnp.result_type(float)
         fields = {name: np.concatenate([c, np.repeat(c[:1], size - count)]).astype(dtype) for name, c in picked.items()}
         template = self.plan(0)
-        for name in FIXED:
+        for name in (*FIXED, *SOFTWARE):
             shared = np.asarray(getattr(template, name), dtype)
             fields[name] = np.broadcast_to(shared, (size, *shared.shape))
         return with_fields(template, fields), np.arange(size) < count

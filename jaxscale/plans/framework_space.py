@@ -1,5 +1,8 @@
 """Plans as a framework runs them: kernels and stages that users of the framework cannot choose are fixed."""
 
+from typing import Any
+
+from jaxscale.plan.optimizers import mixed_precision_bytes
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.runs.defaults import default_for, is_fused
 
@@ -24,4 +27,26 @@ def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace
         gradient_bytes=float(default_for("gradient_bytes", framework, None)),
         fused_glu=default_for("fused_glu", framework, None),
         precision=precision,
+        software=software_of(framework, precision),
     )
+
+
+def software_of(framework: str | None, precision: str = "bf16") -> dict[str, Any]:
+    """What the software of a framework does, as arguments of `Plan`, by its defaults.
+
+    Args:
+        framework: a framework of `data/frameworks.toml`; any other counts as an unnamed one.
+        precision: of the weight matmuls.
+
+    Returns:
+        Words, flags and sizes by argument.
+    """
+    words = {name: default_for(name, framework, None) for name in ("execution", "tp_overlap", "moe_dispatcher")}
+    names = ("overlap_gathers", "moe_overlap", "fused_norm", "chunked_loss", "vocab_parallel_loss", "etp")
+    usual = mixed_precision_bytes(precision, default_for("optimizer", framework, None))
+    return {
+        **words,
+        **{name: default_for(name, framework, None) for name in names},
+        "optimizer_bytes": default_for("optimizer_bytes", framework, None) or usual.optimizer,
+        "weight_bytes": default_for("weight_bytes", framework, None) or usual.weight,
+    }

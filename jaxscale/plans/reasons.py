@@ -9,7 +9,7 @@ import numpy as np
 from jaxscale._arrays import number
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, SWITCHES, codes_of
+from jaxscale.plan.plan import DECISIONS, RECOMPUTE, SCHEDULES, codes_of
 from jaxscale.plans.choice import Alternative
 from jaxscale.plans.enumerate import PlanTable
 from jaxscale.plans.found_plans import FoundPlans
@@ -28,7 +28,7 @@ def decisions(table: PlanTable) -> dict[str, np.ndarray]:
         **{name: c[name] for name in free},
         "copies": c["dp"] // c["shard_group"],
         # Interleaving is the decision on vpp: a schedule without a switch counts as 1F1B.
-        **{choice: codes_of(choice, c) for choice in SWITCHES},
+        **{choice: codes_of(choice, c) for choice in DECISIONS},
     }
 
 

@@ -206,7 +206,7 @@ def _plans(described: Description) -> Plan:
     words = together(*described.words.values())
     said = stacked([Plan(**dict(zip(described.words, values, strict=True))) for values in words.values])
     plans = jax.tree.map(lambda leaf: leaf[words.codes], said)
-    return with_fields(plans, {**described.numbers, "shard_group": described.numbers["dp"]})
+    return with_fields(plans, described.numbers)
 
 
 def _clusters(described: Description, hardware: Hardware) -> Cluster:

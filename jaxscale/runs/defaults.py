@@ -5,11 +5,12 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxscale._resources import data_path, read_toml
+from jaxscale.calibration.seen import table_of
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.table import Runs
@@ -30,10 +31,13 @@ def vocabularies() -> Mapping[str, Any]:
 def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
     """Meaning of empty cells by framework, from `data/frameworks.toml`; `default` for a framework not named there."""
     tables = read_toml(data_path("frameworks.toml"))["frameworks"]
-    return {
-        name: {key: entry["value"] if isinstance(entry, dict) else entry for key, entry in table.items()}
-        for name, table in tables.items()
-    }
+    own = {name: {key: _value(entry) for key, entry in table.items()} for name, table in tables.items()}
+    return {name: own[table["same_as"]] if "same_as" in table else table for name, table in own.items()}
+
+
+def _value(entry: Any) -> Any:
+    """A default that stands alone or carries the words of its source."""
+    return entry["value"] if isinstance(entry, dict) and "value" in entry else entry
 
 
 @cache
@@ -51,11 +55,11 @@ def translate(vocabulary: str, word: str) -> str | None:
     """The model's word for a word of a table, or None if the vocabulary lacks it.
 
     Args:
-        vocabulary: `precisions`, `number_formats`, `recompute` or `status`.
+        vocabulary: `precisions`, `number_formats`, `status`, or a choice of software such as `recompute`.
         word: the cell.
 
     Returns:
-        One of `PRECISIONS`, a number format, none/selective/full or ok/oom; None for a word of no vocabulary.
+        One of `PRECISIONS`, a number format, ok/oom, or a word of the plan; None for a word of no vocabulary.
     """
     known: Mapping[str, str] = vocabularies()[vocabulary]
     word = word.lower()
@@ -82,7 +86,7 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
     """
     frameworks = framework_defaults()
     candidates = (
-        table_facts().get(source or "", {}).get("defaults", {}),
+        table_facts().get(table_of(source or ""), {}).get("defaults", {}),
         frameworks.get((framework or "").lower(), {}),
         frameworks["default"],
     )
@@ -92,6 +96,46 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
 def is_fused(attention_kernel: str) -> bool:
     """Whether an attention kernel keeps its scores on the chip; all do but those that the table names."""
     return attention_kernel.lower() not in vocabularies()["kernels"]["materialised"]
+
+
+def attention_rate(attention_kernel: str) -> float:
+    """Rate of an attention kernel over that of FlashAttention-2, 1 for one that is not in the table [1]."""
+    return vocabularies()["kernels"]["rate"].get(attention_kernel.lower(), 1.0)
+
+
+class Recomputation(NamedTuple):
+    """What a plan recomputes.
+
+    Attributes:
+        word: `Plan.recompute`.
+        dropped: share of a layer's activations, beyond its input, that is dropped [1].
+        again: share of its forward pass that is done again [1].
+    """
+
+    word: str
+    dropped: float
+    again: float
+
+
+def recomputation(word: str, modules: str | None, framework: str | None) -> Recomputation:
+    """What is recomputed, by a word or by a list of modules.
+
+    Args:
+        word: of the vocabulary `recompute`; what it means may depend on the framework.
+        modules: names of modules joined by `+`, which count before the word; None for no list.
+        framework: the row's framework.
+
+    Returns:
+        The shares of the modules added up, at most one; of modules that no table names, those of a whole layer.
+    """
+    meant = framework_defaults().get((framework or "").lower(), {}).get("recompute_words", {}).get(word, word)
+    parts = modules.lower().split("+") if modules else [translate("recompute", meant) or "none"]
+    table = vocabularies()["recompute_modules"]
+    entries = [table.get(part.strip(), table["full"]) for part in parts if part.strip() not in ("none", "selective")]
+    dropped, again = (min(sum(entry[key] for entry in entries), 1.0) for key in ("dropped", "again"))
+    if "selective" in parts or "core_attn" in parts:
+        return Recomputation("selective", dropped, again)
+    return Recomputation("full" if dropped == 1.0 else "none", dropped, again)
 
 
 def known_frameworks() -> tuple[str, ...]:
@@ -117,9 +161,12 @@ class EmptyCells:
         self._stacks = together(runs.categories("framework"), runs.categories("source"))
         sources = runs.categories("source")
         self._facts: list[tuple[np.ndarray, Mapping[str, Any]]] = []
-        for code, source in enumerate(sources.values):
-            own = np.flatnonzero(sources.codes == code)
-            self._facts += [(_meets(runs, fact["when"], own), fact["set"]) for fact in _facts_about(source)]
+        frameworks = runs.categories("framework")
+        # Facts about a table come before those about the framework, such as what an older release did.
+        for column, facts_about in ((sources, _facts_about), (frameworks, _facts_about_framework)):
+            for code, name in enumerate(column.values):
+                own = np.flatnonzero(column.codes == code)
+                self._facts += [(_meets(runs, fact["when"], own), fact["set"]) for fact in facts_about(name)]
 
     def default(self, name: str) -> Categorical:
         """What an empty cell of a column means in each row, None where nothing says so.
@@ -160,4 +207,9 @@ def _meets(runs: Runs, conditions: Mapping[str, Any], rows: np.ndarray) -> np.nd
 
 def _facts_about(source: str | None) -> list[Mapping[str, Any]]:
     """Facts about rows of a source: the cells on which each depends (`when`), and what it says (`set`)."""
-    return table_facts().get(source or "", {}).get("facts", [])
+    return table_facts().get(table_of(source or ""), {}).get("facts", [])
+
+
+def _facts_about_framework(framework: str | None) -> list[Mapping[str, Any]]:
+    """The same about rows of a framework, whatever their source."""
+    return framework_defaults().get((framework or "").lower(), {}).get("facts", [])

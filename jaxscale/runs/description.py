@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxscale.calibration.levels import Levels
+from jaxscale.plan.optimizers import mixed_precision_bytes
+from jaxscale.plan.plan import FLAGS
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.checks import degrees
-from jaxscale.runs.defaults import EmptyCells, is_fused, translate
+from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation, translate
 from jaxscale.runs.remarks import incomplete, remarks_on
 from jaxscale.runs.run_levels import run_levels
 from jaxscale.runs.schema import SHAPE
@@ -102,37 +104,88 @@ def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:
     missing |= {name: is_open & np.isnan(runs.numbers(name)) for name in ("tp", "pp")}
     # A framework may cut a step into microbatches of a size of its own choice, a pipeline must.
     may_accumulate = (empty.default("accumulates").numbers() > 0.0) | (known["pp"] > 1.0)
-    is_uncut = np.isnan(runs.numbers("micro_batch_size")) & np.isnan(runs.numbers("n_microbatches"))
+    is_uncut = np.isnan(empty.filled_numbers("micro_batch_size")) & np.isnan(runs.numbers("n_microbatches"))
     missing["micro_batch_size (or n_microbatches)"] = is_uncut & may_accumulate
     return incomplete(missing, is_open, runs.categories("model"))
 
 
 def _plan_numbers(runs: Runs, empty: EmptyCells) -> dict[str, np.ndarray]:
     """Numeric arguments of `Plan` [argument][row]."""
-    known = degrees(runs)
-    vpp, ep = empty.filled_numbers("vpp"), runs.numbers("ep")
+    stated = degrees(runs)
     kernel = empty.filled("attention_kernel")
-    switches = ("sequence_parallel", "overlap_gradients", "fused_glu")
-    is_on = {name: (empty.filled_numbers(name) > 0.0).astype(float) for name in switches}
+    switches = (name for name in FLAGS if name not in ("flash_attention", "balanced_stages"))
+    is_on = {name: (empty.filled_numbers(name) > 0.0).astype(float) for name in ("sequence_parallel", *switches)}
     return {
-        **known,
-        "vpp": np.where(np.isnan(vpp), 1.0, vpp),
-        "ep": np.where(np.isnan(ep), 1.0, ep),
-        **_microbatches(runs, known["dp"]),
+        **stated,
+        "vpp": _or(empty.filled_numbers("vpp"), 1.0),
+        "ep": _or(runs.numbers("ep"), 1.0),
+        "etp": _or(empty.filled_numbers("etp"), 0.0),
+        "shard_group": np.minimum(_or(empty.filled_numbers("shard_group"), stated["dp"]), stated["dp"]),
+        **_microbatches(runs, empty, stated["dp"]),
         "zero_stage": empty.filled_numbers("zero_stage"),
-        "sequence_parallel": is_on["sequence_parallel"] * (known["tp"] > 1.0),
+        **is_on,
+        "sequence_parallel": is_on["sequence_parallel"] * (stated["tp"] > 1.0),
         "flash_attention": kernel.matches(lambda name: is_fused(str(name))).astype(float),
-        "overlap_gradients": is_on["overlap_gradients"],
+        "attention_rate": np.where(
+            kernel.matches(lambda name: str(name).lower() == "flash"),
+            empty.default("attention_rate").numbers(),
+            kernel.numbers(lambda name: attention_rate(str(name))),
+        ),
         "balanced_stages": empty.filled_numbers("balanced_stages"),
-        "gradient_bytes": empty.filled_numbers("gradient_bytes"),
-        "fused_glu": is_on["fused_glu"],
+        **_recomputed(runs, empty),
+        **_state_bytes(runs, empty),
+        **_offloaded(empty),
     }
 
 
-def _microbatches(runs: Runs, dp: np.ndarray) -> dict[str, np.ndarray]:
+def _or(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(numbers), otherwise, numbers)
+
+
+def _recomputations(runs: Runs, empty: EmptyCells) -> Categorical:
+    """What each row recomputes, as `Recomputation`; a stated word counts before the modules of a default."""
+    stated, words = runs.categories("recompute_modules"), empty.filled("activation_recompute")
+    return together(words, stated, runs.categories("framework")).map(
+        lambda row: recomputation(str(row[0]), row[1], row[2])
+    )
+
+
+def _recomputed(runs: Runs, empty: EmptyCells) -> dict[str, np.ndarray]:
+    """Share of the activations that is dropped, and of a forward pass that is done again over it [1], [row]."""
+    recomputed = _recomputations(runs, empty)
+    dropped = recomputed.numbers(lambda entry: entry.dropped)
+    again = recomputed.numbers(lambda entry: entry.again)
+    return {
+        "recompute_full": dropped,
+        "recompute_cost": np.where(dropped > 0.0, again / np.maximum(dropped, 1e-9), 1.0),
+    }
+
+
+def _state_bytes(runs: Runs, empty: EmptyCells) -> dict[str, np.ndarray]:
+    """Bytes of a gradient, of the optimizer's state and of a weight: as stated, else by precision and optimizer."""
+    precision = empty.filled("precision").map(lambda word: translate("precisions", str(word)))
+    optimizer = empty.filled("optimizer").map(lambda word: translate("optimizer", str(word)))
+    usual = together(precision, optimizer).map(lambda row: mixed_precision_bytes(*row))
+    return {
+        "gradient_bytes": empty.filled_numbers("gradient_bytes"),
+        "optimizer_bytes": _or(empty.filled_numbers("optimizer_bytes"), usual.numbers(lambda entry: entry.optimizer)),
+        "weight_bytes": _or(empty.filled_numbers("weight_bytes"), usual.numbers(lambda entry: entry.weight)),
+    }
+
+
+def _offloaded(empty: EmptyCells) -> dict[str, np.ndarray]:
+    """Shares of activations and of the optimizer's state in the memory of the host [1], [row]."""
+    words = empty.filled("offload").map(lambda word: tuple(str(word or "none").lower().split("+")))
+    return {
+        f"offload_{part}": words.matches(lambda parts, part=part: part in parts).astype(float)
+        for part in ("activations", "optimizer")
+    }
+
+
+def _microbatches(runs: Runs, empty: EmptyCells, dp: np.ndarray) -> dict[str, np.ndarray]:
     """Microbatch b and count m with b m dp = B; m is not whole where the last microbatch of a step is short."""
     share = runs.numbers("global_batch_size_seqs") / dp
-    micro, count = runs.numbers("micro_batch_size"), runs.numbers("n_microbatches")
+    micro, count = empty.filled_numbers("micro_batch_size"), runs.numbers("n_microbatches")
     even = share / np.where(np.isnan(count), 1.0, count)
     micro = np.where(np.isnan(micro), even, micro)
     return {"micro_batch_size": micro, "n_microbatches": share / micro}
@@ -140,9 +193,12 @@ def _microbatches(runs: Runs, dp: np.ndarray) -> dict[str, np.ndarray]:
 
 def _plan_words(runs: Runs, empty: EmptyCells) -> dict[str, Categorical]:
     """Arguments of `Plan` that are words [argument][row]."""
-    is_interleaved = empty.filled_numbers("vpp") > 1.0
+    is_interleaved = Categorical((empty.filled_numbers("vpp") > 1.0).astype(int), ("1f1b", "interleaved"))
+    schedule = together(empty.filled("schedule"), is_interleaved)
+    choices = ("execution", "tp_overlap", "moe_dispatcher")
     return {
-        "recompute": empty.filled("activation_recompute").map(lambda word: translate("recompute", str(word))),
-        "schedule": Categorical(is_interleaved.astype(int), ("1f1b", "interleaved")),
+        "recompute": _recomputations(runs, empty).map(lambda entry: entry.word),
+        "schedule": schedule.map(lambda row: translate("schedule", str(row[0])) if row[0] else row[1]),
         "precision": empty.filled("precision").map(lambda word: translate("precisions", str(word))),
+        **{name: empty.filled(name).map(lambda word, name=name: translate(name, str(word))) for name in choices},
     }

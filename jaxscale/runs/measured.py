@@ -11,11 +11,15 @@ from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model
 from jaxscale.runs.arrays import Measured, RunBatch, assemble, classes
 from jaxscale.runs.categorical import Categorical, joined, together
-from jaxscale.runs.defaults import default_for
+from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.description import Description, describe_rows
 from jaxscale.runs.table import Runs
 from jaxscale.units import GB
 from jaxscale.workload import model_flops
+
+FLOPS_OF = {"full": 1.0, "full, recomputed": 4.0 / 3.0}
+"""Flops that a source counts over 6 x matmul parameters and full attention: a recomputed forward pass is a third more
+[1]."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +91,15 @@ def measured_times(runs: Runs, described: Described) -> np.ndarray:
     n_gpus = runs.numbers("n_gpus")
     tokens = runs.numbers("global_batch_size_seqs") * runs.numbers("seq_len")
     times = np.where(np.isnan(times), tokens / (runs.numbers("tokens_per_s_per_gpu") * n_gpus), times)
-    stack = together(runs.categories("framework"), runs.categories("source"))
-    counts_full = stack.matches(lambda names: default_for("flops", *names) == "full")
+    convention = EmptyCells(runs).default("flops")
+    counts_full = convention.matches(lambda words: words in FLOPS_OF)
     rate = runs.numbers("tflops_per_gpu")[described.index]
     is_timed_by_rate = np.isnan(times[described.index]) & counts_full[described.index] & ~np.isnan(rate)
     if described.batch is not None and is_timed_by_rate.any():
         rows = described.index[is_timed_by_rate]
         with jax.enable_x64(True):
             flops = np.asarray(model_flops(described.batch.take(is_timed_by_rate).model))
+        flops = flops * convention.take(rows).numbers(FLOPS_OF.get)
         times[rows] = flops * tokens[rows] / (rate[is_timed_by_rate] * 1e12 * n_gpus[rows])
     has_ended = runs.categories("status").matches(lambda status: status in (None, "ok"))
     return np.where(has_ended, times, np.nan)

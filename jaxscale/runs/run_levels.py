@@ -51,6 +51,9 @@ def run_levels(
         "sequences": _argument(shapes, "seq_len").map(_length),
         "recompute": recompute,
         "parallelism": _parallelism(plan),
+        "stack": together(runs.categories("source"), runs.categories("framework")).map(_setup),
+        "recipe": empty.default("recipe"),
+        "company": Categorical((runs.numbers("n_gpus") > 1.0).astype(int), ("alone", "beside collectives")),
     }
     return _as_levels(columns, len(runs))
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["integer", "number", "flag", "word", "name", "text"]
+Kind = Literal["integer", "number", "share", "flag", "word", "name", "text"]
 Value = float | bool | str
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
@@ -20,7 +20,7 @@ class Column:
     Attributes:
         name: header of the column.
         kind: `integer` (8 or 8.0), `number` (> 0), `flag` (true or false), `word` (one of a vocabulary), `name`
-            (text whose case does not matter) or `text`.
+            (text whose case does not matter), `text` or `share` (a number from 0 to 1).
         meaning: what a cell says.
         unit: unit of the cell.
         default: what an empty cell means.
@@ -46,11 +46,25 @@ class Column:
         if self.kind == "integer":
             upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
             return f"a whole number >= {self.minimum}{upper}"
-        return {"number": "a number > 0", "flag": "true or false"}.get(self.kind, "text")
+        return {"number": "a number > 0", "share": "a number from 0 to 1", "flag": "true or false"}.get(
+            self.kind, "text"
+        )
 
 
 def _count(name: str, meaning: str, default: str = "", maximum: float = MAX_GPUS) -> Column:
     return Column(name, "integer", meaning, "1", default or "the row is incomplete", not default, maximum=maximum)
+
+
+def _size(name: str, meaning: str, unit: str = "1") -> Column:
+    return Column(name, "integer", meaning, unit, "from the catalogue model, else as usual", minimum=0, maximum=1e9)
+
+
+def _shape_share(name: str, meaning: str) -> Column:
+    return Column(name, "share", meaning, "1", "from the catalogue model, else as usual", maximum=1.0)
+
+
+def _of_software(name: str, kind: Kind, meaning: str, vocabulary: str = "", unit: str = "") -> Column:
+    return Column(name, kind, meaning, unit, "of the framework", vocabulary=vocabulary, maximum=1e3)
 
 
 def _measured(name: str, meaning: str, unit: str, maximum: float) -> Column:
@@ -72,6 +86,28 @@ COLUMNS = (
     _count("vocab_size", "vocabulary", "from the catalogue model, else of the source, else 51200"),
     _count("n_experts", "experts in each MoE layer", "from the catalogue model, else 1 (dense)", 1e6),
     _count("moe_top_k", "experts that see each token", "from the catalogue model, else 1", 1e6),
+    _count("head_dim", "width of a query and key head", "from the catalogue model, else as usual"),
+    Column(
+        "tied_embeddings", "flag", "input and output embeddings are one matrix", "", "from the catalogue, else false"
+    ),
+    _count("d_ff_expert", "inner width of one expert", "from the catalogue model, else as usual"),
+    _size("n_shared_experts", "experts that see every token"),
+    _size("n_dense_layers", "layers of a mixture whose MLP is dense"),
+    _size("moe_latent_size", "width of the projection on which routed experts work; 0 for d_model"),
+    _size("q_lora_rank", "rank of the query projection of latent attention; 0 for a full one"),
+    _size("kv_lora_rank", "rank of the key/value projection of latent attention; 0 for a full one"),
+    _size("rope_head_dim", "rotary part of a latent-attention head"),
+    _count("v_head_dim", "width of a value head", "from the catalogue model, else as usual"),
+    _size("window", "keys that a sliding-window layer attends to", "token"),
+    _shape_share("window_share", "share of attention layers with a sliding window"),
+    _size("n_attention_layers", "layers with attention"),
+    _size("n_ssm_layers", "state-space layers"),
+    _size("ssm_d_inner", "inner width of a state-space layer"),
+    _size("ssm_state", "state of a state-space layer"),
+    _size("ssm_groups", "groups of a state-space layer"),
+    _size("n_predict_layers", "layers for multi-token prediction"),
+    Column("causal", "flag", "a token attends to earlier ones alone", "", "true"),
+    _shape_share("trainable_share", "share of the weights that receive gradients; 0 for low-rank adapters"),
     _count("seq_len", "sequence length [token]", maximum=1e9),
     Column("gpu", "text", "catalogue id of the chip", "", "the row is incomplete", True),
     _count("n_gpus", "chips in the run"),
@@ -84,11 +120,31 @@ COLUMNS = (
     _count("cp", "context-parallel degree", "1"),
     _count("ep", "expert-parallel degree", "1"),
     _count("dp", "data-parallel degree", "n_gpus / (tp pp cp)"),
+    _size("etp", "ways in which each expert is split; 0 where they follow from tp and ep"),
+    _count("shard_group", "chips that share one sharded copy of the state", "dp"),
     Column("zero_stage", "integer", "ZeRO stage; 3 is FSDP", "1", "of the framework", minimum=0, maximum=3.0),
     Column("sequence_parallel", "flag", "norms and dropout split over tp", default="of the framework"),
     Column("activation_recompute", "word", "recomputed part", default="of the framework", vocabulary="recompute"),
+    Column("recompute_modules", "text", "modules that are recomputed, joined by +", "", "activation_recompute counts"),
+    Column(
+        "schedule", "word", "order of the microbatches", "", "1f1b, interleaved where vpp > 1", vocabulary="schedule"
+    ),
+    Column("offload", "text", "none, activations or optimizer, joined by +: what the host's memory holds", "", "none"),
+    _of_software("execution", "word", "how kernels are launched", "execution"),
+    _of_software("tp_overlap", "word", "passes whose tensor-parallel collectives run beside matmuls", "tp_overlap"),
+    _of_software("overlap_gradients", "flag", "gradients reduced beside the last backward pass"),
+    _of_software("overlap_gathers", "flag", "FSDP gathers the next layer while one runs"),
+    _of_software("moe_dispatcher", "word", "how tokens reach their experts", "moe_dispatcher"),
+    _of_software("moe_overlap", "flag", "exchanges of experts beside the compute of another microbatch"),
     Column("attention_kernel", "text", "attention kernel, free text", default="of the framework"),
-    Column("fused_norm", "flag", "layer norms are fused kernels"),
+    _of_software("fused_norm", "flag", "norms are fused kernels"),
+    _of_software("fused_glu", "flag", "one kernel gates the MLP and keeps its inputs alone"),
+    _of_software("chunked_loss", "flag", "logits are made and used in chunks of tokens"),
+    _of_software("vocab_parallel_loss", "flag", "the loss works on logits that stay split over tp"),
+    _of_software("optimizer", "word", "optimizer", "optimizer"),
+    _of_software("optimizer_bytes", "number", "optimizer state and master copy of a weight", "", "byte"),
+    _of_software("gradient_bytes", "number", "a gradient while replicas reduce it", "", "byte"),
+    _of_software("weight_bytes", "number", "a stored weight", "", "byte"),
     _count("micro_batch_size", "sequences in a microbatch", maximum=MAX_BATCH),
     _count("global_batch_size_seqs", "sequences in a step", maximum=MAX_BATCH),
     _count("n_microbatches", "microbatches per replica and step", "global batch / (micro batch dp)", MAX_BATCH),
@@ -107,4 +163,32 @@ REQUIRED = tuple(column.name for column in COLUMNS if column.required)
 # A catalogue model fills these three, so their columns may be absent.
 SHAPE = ("n_layers", "d_model", "n_heads")
 # Everything that describes a model in a row; the sequence length belongs to the run, not to the model.
-MODEL_FIELDS = (*SHAPE, "n_kv_heads", "d_ff", "gated_mlp", "vocab_size", "n_experts", "moe_top_k")
+MODEL_FIELDS = (
+    *SHAPE,
+    "n_kv_heads",
+    "d_ff",
+    "gated_mlp",
+    "vocab_size",
+    "n_experts",
+    "moe_top_k",
+    "head_dim",
+    "tied_embeddings",
+    "d_ff_expert",
+    "n_shared_experts",
+    "n_dense_layers",
+    "moe_latent_size",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "rope_head_dim",
+    "v_head_dim",
+    "window",
+    "window_share",
+    "n_attention_layers",
+    "n_ssm_layers",
+    "ssm_d_inner",
+    "ssm_state",
+    "ssm_groups",
+    "n_predict_layers",
+    "causal",
+    "trainable_share",
+)

@@ -94,12 +94,14 @@ def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells) -> Shapes:
     arguments = _rescaled(entries, stated["n_layers"])
     width, experts = arguments["d_ff"], arguments["n_experts"]
     # A width other than that of the catalogue's dense layers is the width of one expert.
-    is_of_expert = ~np.isnan(stated["d_ff"]) & (experts > 1.0) & (stated["d_ff"] != width)
+    says_both = ~np.isnan(stated["d_ff_expert"])
+    is_of_expert = ~np.isnan(stated["d_ff"]) & (experts > 1.0) & (stated["d_ff"] != width) & ~says_both
     arguments |= {name: _first_stated(stated[name], arguments[name]) for name in MODEL_FIELDS}
     arguments["d_ff"] = np.where(is_of_expert, width, arguments["d_ff"])
     arguments["d_ff_expert"] = np.where(is_of_expert, stated["d_ff"], arguments["d_ff_expert"])
     arguments["vocab_size"] = _first_stated(arguments["vocab_size"], stated["usual vocab_size"])
-    arguments["trainable_share"] = _first_stated(stated["usual trainable_share"], arguments["trainable_share"])
+    share = _first_stated(stated["trainable_share"], stated["usual trainable_share"])
+    arguments["trainable_share"] = _first_stated(share, arguments["trainable_share"])
     arguments["seq_len"] = _first_stated(stated["usual mean_seq_len"], stated["seq_len"])
     return Shapes(distinct.codes, arguments)
 
@@ -110,7 +112,7 @@ def _first_stated(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def _rescaled(entries: list[Mapping[str, Any]], n_layers: np.ndarray) -> dict[str, np.ndarray]:
     """Catalogue models at the depth of the rows: benchmarks run proxies with fewer layers on small clusters."""
-    names = dict.fromkeys((*MODEL_FIELDS, "d_ff_expert", "n_dense_layers", "n_ssm_layers", "trainable_share"))
+    names = dict.fromkeys(MODEL_FIELDS)
     names |= dict.fromkeys(name for entry in {id(entry): entry for entry in entries}.values() for name in entry)
     fields = {name: np.asarray([entry.get(name) for entry in entries], dtype=float) for name in names}
     depth = fields["n_layers"]
