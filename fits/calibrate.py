@@ -19,14 +19,16 @@ from pathlib import Path
 import jax
 import numpy as np
 from left_out import log_residuals, without
+from stages import Stages, centre_record, centre_scatter, solve_stages, stacks_left_out
 
 from jaxscale._resources import data_path
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import software_stack, table_of
 from jaxscale.calibration.store import load_fit
+from jaxscale.fit.fit_record import Attempt, fit_record
 from jaxscale.fit.fitting import fit_measured
-from jaxscale.fit.held_out import scatter_by, typical
+from jaxscale.fit.held_out import groups_to_leave_out, scatter_by, typical
 from jaxscale.fit.memory_outcomes import with_memory_limits
 from jaxscale.fit.result import FitResult
 from jaxscale.runs.arrays import Measured, classes, concatenate
@@ -39,7 +41,7 @@ N_STARTS = 4
 """Random starts of each search; the last calibration stands beside them, so that no new one is worse for want of luck
 [1]."""
 
-N_MODEL_FOLDS = 12
+N_FOLDS, N_MODEL_FOLDS = 5, 12
 
 
 @cache
@@ -101,6 +103,7 @@ def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[
     found = [entry for kind in ("new_model", "larger") for entry in by_source[kind]]
     found += [typical(kind, entries) for kind, entries in by_source.items()]
     found += new_source_scatter(everything, by_source["unseen"])
+    found = [entry for entry in found if entry.kind != "unseen"]
     novel = {entry.kind for entry in found}
     usual = [entry for entry in result.fit.scatter if entry.kind not in novel]
     return dataclasses.replace(result, fit=dataclasses.replace(result.fit, scatter=(*usual, *found)))
@@ -119,6 +122,48 @@ def new_source_scatter(everything: Measured, left_out_stacks: Sequence[Scatter])
     }
     found = [dataclasses.replace(typical("new_source", own), level=name) for name, own in of_framework.items()]
     return [*found, typical("new_source", [entry for own in of_framework.values() for entry in own])]
+
+
+def left_out_of(stages: Stages, fold: np.ndarray, name: str) -> np.ndarray:
+    """Log residuals of time and memory of each run under both stages fitted without its fold [row, 2]."""
+    residuals = np.full((len(fold), 2), np.nan)
+    for index in sorted(set(fold) - {-1}):
+        print(f"leaving out {name} {index + 1} of {fold.max() + 1}", file=sys.stderr, flush=True)
+        residuals[fold == index] = stages.left_out(fold != index)[fold == index]
+    return residuals
+
+
+def both_stages(
+    stages: Stages, five_fold: np.ndarray, of_stacks: np.ndarray, groups: np.ndarray, data_hash: str
+) -> FitResult:
+    """Both stages as one fit: offsets of known stacks, with the centre as the parent that answers for all others.
+
+    Args:
+        stages: both stages, solved.
+        five_fold: residuals of held-out runs [row, 2].
+        of_stacks: residuals of stacks left out, public reports included [centre row, 2].
+        groups: groups of runs that were held out together [row].
+        data_hash: of the tables.
+
+    Returns:
+        The fit.
+    """
+    scatter = centre_scatter(stages.everything, of_stacks)
+    centre = centre_record(stages.everything, stages.centre, stages.centre_effects, stages.at_centre, scatter)
+    attempt = Attempt(stages.offsets, stages.offset_effects, stages.at_offsets, five_fold)
+    record = fit_record("default", stages.tables, centre, attempt, data_hash)
+    of_unknown = ("new_mixture", "new_chip")
+    record = dataclasses.replace(record, scatter=tuple(e for e in record.scatter if e.kind not in of_unknown))
+    return FitResult(
+        fit=record,
+        problem=stages.offsets,
+        solution=stages.at_offsets,
+        effects=stages.offset_effects,
+        residuals=np.asarray(stages.at_offsets.log_residuals)[: len(groups), 0],
+        held_out=five_fold[:, 0],
+        groups=groups,
+        levels=stages.tables.levels,
+    )
 
 
 def save(result: FitResult, name: str, tables: list[str]) -> None:
@@ -167,22 +212,24 @@ def main() -> None:
 
 
 def fit_together(own: Future[np.ndarray]) -> None:
-    """Fit all runs together, leave runs out, and write down the residuals.
+    """Fit all runs together in two stages, leave runs out, and write down the residuals.
 
     Args:
         own: held-out residuals of the fits of single tables, still to come [row, 2].
     """
     tables = load_tables()
     everything = concatenate([table for table, _ in tables.values()])
-    data_hash, resumed = digest(sorted(tables)), last_fit("default")
-    pooled = fit_measured(
-        everything, n_starts=N_STARTS, name="default", data_hash=data_hash, resumed=resumed, progress=print
-    )
+    stages = solve_stages(everything)
+    groups = groups_to_leave_out(everything)
+    five_fold = left_out_of(stages, fold_of(groups, N_FOLDS), "folds")
+    folds = schemes(everything)
+    residuals = {name: left_out_of(stages, folds[name], name) for name in ("model", "larger")}
+    of_stacks = stacks_left_out(stages)
+    residuals["setup"] = of_stacks[: len(everything.batch)]
+    pooled = both_stages(stages, five_fold, of_stacks, groups, digest(sorted(tables)))
     print(_said("default", pooled), flush=True)
     for setup, error in pooled.errors_by("source").items():
         print(f"  {setup}: {error['mape']:.2f} / {error['median_ape']:.2f} %", flush=True)
-    folds = schemes(everything)
-    residuals = {name: left_out(pooled, everything, fold, name) for name, fold in folds.items()}
     pooled = with_novel_scatter(pooled, everything, residuals)
     save(pooled, "default", sorted(tables))
     memory = np.where(np.isfinite(np.asarray(everything.peak_memory)), 1.0, np.nan)

@@ -18,7 +18,7 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import model
-from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, Plan
+from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, SWITCHES, Plan
 from jaxscale.plan.rules import shares_key_values, violations
 from jaxscale.step import StepTime, step_time
 from jaxscale.workload import Transformer
@@ -114,7 +114,25 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
         balanced_stages=shape.vocab_size > 1e5,
         gradient_bytes=choose([2.0, 4.0]),
         fused_glu=zero_stage == 1,
+        **draw_software(choose, shape),
     )
+
+
+def draw_software(choose: Choose, shape: Transformer) -> dict[str, Any]:
+    """What software may do, as arguments of `Plan`."""
+    words = {name: choose(list(SWITCHES[name])) for name in ("execution", "tp_overlap", "moe_dispatcher")}
+    flags = ("overlap_gathers", "moe_overlap", "fused_norm", "chunked_loss", "vocab_parallel_loss")
+    return {
+        **words,
+        **{name: choose([False, True]) for name in flags},
+        "etp": choose([0, 0, 1]) if shape.n_experts > 1.0 else 0,
+        "recompute_cost": choose([1.0, 0.75]),
+        "attention_rate": choose([0.78, 1.0, 1.3]),
+        "optimizer_bytes": choose([4.0, 8.0, 12.0]),
+        "weight_bytes": choose([2.0, 4.0]),
+        "offload_activations": choose([0.0, 0.0, 0.5]),
+        "offload_optimizer": choose([0.0, 0.0, 1.0]),
+    }
 
 
 def draw_coefficients(normal: Normal, spread: float = 1.0) -> Coefficients:

@@ -49,9 +49,22 @@ MODEL_FIELDS = {
 REQUIRED_OF_MODEL = {"source", "n_layers", "d_model", "n_heads", "d_ff", "gated_mlp", "vocab_size", "seq_len"}
 ABOUT_MODEL = {"aliases", "source", "published_params", "published_digits", "published_active_params", "note"}
 # Models of the tables that the catalogue cannot describe: no decoders, or nothing public to describe them by.
+WIDE = ("fp32", "tf32", "fp16", "fp16-mixed", "bf16")
+RECOMPUTED = (
+    "none",
+    "selective",
+    "full",
+    "minimal",
+    "minimal_flash",
+    "qkv_proj_offloaded",
+    "selective-op",
+    "selective-layer",
+)
+
 OUTSIDE_CATALOGUE = {
     "resnet50-v1.5", "T5-v1.1-small", "T5-v1.1-large", "T5-v1.1-xl", "T5-v1.1-xxl", "maxtext-1160B",
     "Nemotron_3_Ultra", "DeepSeekV4 Flash", "gpt-183B", "gpt-191B", "gpt-194B", "gpt-200B", "gpt-205B",
+    "llama2-34b",
 }  # fmt: skip
 
 
@@ -127,7 +140,7 @@ RUN_SCHEMA = pa.DataFrameSchema(
         "n_gpus": count(1, 1e5),
         "gpus_per_node": count(1, 72),
         "inter_node_gbit_per_s_per_gpu": number(1, 1600),
-        "precision": words("fp32", "tf32", "fp16", "fp16-mixed", "bf16", "fp8", "fp8-cs", "fp8-mx", "mxfp8", "nvfp4"),
+        "precision": words(*WIDE, "fp8", "fp8-cs", "fp8-mx", "mxfp8", "nvfp4", "fp8-tensorwise", "fp8-rowwise"),
         "tp": count(1, 256),
         "pp": count(1, 256),
         "vpp": count(1, 64),
@@ -136,7 +149,7 @@ RUN_SCHEMA = pa.DataFrameSchema(
         "dp": count(1, 1e5),
         "zero_stage": count(0, 3),
         "sequence_parallel": words(True, False),
-        "activation_recompute": words("none", "selective", "full", "minimal", "minimal_flash", "qkv_proj_offloaded"),
+        "activation_recompute": words(*RECOMPUTED),
         "attention_kernel": text(),
         "fused_norm": words(True, False),
         "micro_batch_size": count(1, 1e4),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from registry import Configuration, changed, draw_with, leaf_numbers, random_configurations, row, stack
 
 from jaxscale.memory import memory
+from jaxscale.plan.plan import DECISIONS, FLAGS, SWITCHES
 from jaxscale.plan.stages import head_in_layers
 from jaxscale.step import step_time
 
@@ -109,10 +110,14 @@ def real(whole: Configuration) -> Configuration:
         return leaf * (1.0 + 0.05 * generator.uniform(0.2, 1.0, leaf.shape))
 
     schedule = ("sequence_parallel", "recompute_selective", "recompute_full", "gpipe", "zero_bubble")
-    shares = (*schedule, "flash_attention", "overlap_gradients", "balanced_stages")
+    switches = (switch for name in SWITCHES if name not in DECISIONS for switch in SWITCHES[name].values() if switch)
+    offloaded = ("offload_activations", "offload_optimizer")
+    shares = (*schedule, "dual_pipe", *FLAGS, *switches, *offloaded)
     blends = {f"plan__{name}": 0.02 + 0.9 * getattr(whole.plan, name) for name in shares}
     stage = 0.05 + 0.9 * whole.plan.zero_stage
-    return changed(jax.tree.map(shift, whole), plan__zero_stage=stage, **blends)
+    # Experts are split in ways of their own, or by ep; between lies no plan.
+    split = np.where(whole.plan.etp > 0.0, 1.02, 0.5)
+    return changed(jax.tree.map(shift, whole), plan__zero_stage=stage, plan__etp=split, **blends)
 
 
 @pytest.fixture(scope="module")

@@ -177,7 +177,7 @@ def test_whole_degrees_are_integers_and_switches_words():
     assert (words["flash_attention"], words["balanced_stages"]) == (True, 0.5)
 
 
-@pytest.mark.parametrize("field", ["recompute_full", "zero_bubble", "precision"])
+@pytest.mark.parametrize("field", ["recompute_selective", "zero_bubble", "precision"])
 def test_a_plan_between_words_has_none(field: str):
     half = changed(Plan(), **{field: np.full(5, 0.2) if field == "precision" else 0.5})
     with pytest.raises(ValueError, match="expected"):

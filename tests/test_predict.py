@@ -87,11 +87,17 @@ def test_a_plan_that_cannot_be_is_predicted_with_a_note(tmp_path, default: js.Fi
     assert np.isfinite(prediction.step_time).all()
 
 
-def test_unseen_framework_widens_the_interval_and_says_so(tmp_path, default: js.Fit):
-    prediction = js.predict(_table(tmp_path, {"framework": "llm-foundry"}, {"framework": "new-thing"}), default)
+def test_no_name_of_a_framework_narrows_the_interval_of_a_stack_that_was_never_fitted(tmp_path, default: js.Fit):
+    """A fitted stack has the interval of its own runs; another with the same framework that of unknown stacks."""
+    fitted = {"source": "mosaic_llm_foundry", "framework": "llm-foundry"}
+    others = ({"framework": name, "source": ""} for name in ("llm-foundry", "new-thing"))
+    header, planned = (*HEADER, "source"), (*PLANNED, "")
+    rows = [[row.get(name, cell) for name, cell in zip(header, planned, strict=True)] for row in (fitted, *others)]
+    write_table(tmp_path / "runs.csv", header, rows)
+    prediction = js.predict(js.read_runs(tmp_path / "runs.csv"), default)
     width = np.log(prediction.hi / prediction.lo)
-    assert width[1] > width[0]
-    assert "new-thing" in prediction.notes[1] and "new-thing" not in prediction.notes[0]
+    assert width[0] < 0.6 * width[1] and width[1] == pytest.approx(width[2])
+    assert "new-thing" in prediction.notes[2] and "new-thing" not in prediction.notes[1]
 
 
 def test_out_of_memory_probability_follows_the_batch(tmp_path, default: js.Fit):

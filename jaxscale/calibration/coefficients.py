@@ -48,6 +48,7 @@ class Coefficients(eqx.Module):
     accumulation_bytes: Number = _coefficient()
     fsdp_bytes: Number = _coefficient()
     host_time_layer: Number = _coefficient()
+    host_time_mixture: Number = _coefficient()
     host_time_tp_network: Number = _coefficient()
     host_time_tp_node: Number = _coefficient()
     layer_time_factor: Number = _coefficient()
@@ -88,7 +89,8 @@ class Prior(NamedTuple):
         unit: unit of the coefficient.
         meaning: one sentence of physics.
         source: where median and spread come from.
-        effects: kinds of level (framework, gpu, ...) by which the coefficient may differ.
+        effects: kinds of level (source, mixture, ...) by which known stacks may differ from the centre.
+        levels: standard deviation of the effects that make up the centre, by kind of level (stack, gpu, ...) [1].
         spread_of_levels: unit of the scale of their effects; the spread itself unless single levels are known to differ
             more than the pool is unsure of [1].
         hides_where: `small` or `large` for a coefficient whose term hides behind others where it is so; else empty.
@@ -102,6 +104,7 @@ class Prior(NamedTuple):
     source: str
     effects: tuple[str, ...]
     spread_of_levels: float
+    levels: Mapping[str, float]
     hides_where: str = ""
 
 
@@ -113,7 +116,7 @@ def priors() -> dict[str, Prior]:
 
 
 def _prior(entry: Mapping[str, Any]) -> Prior:
-    return Prior(**{"spread_of_levels": entry["spread"], **entry, "effects": tuple(entry["effects"])})
+    return Prior(**{"spread_of_levels": entry["spread"], "levels": {}, **entry, "effects": tuple(entry["effects"])})
 
 
 def names() -> tuple[str, ...]:

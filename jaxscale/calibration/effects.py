@@ -1,4 +1,4 @@
-"""Effects of levels on the coefficients: source or framework, chip, precision, kernel, release and so on, added up."""
+"""Effects of levels on the coefficients: software stack, chip, number format and so on, added up."""
 
 import functools
 from collections.abc import Callable
@@ -7,27 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxscale.calibration.anchors import anchor_shifts, chip_anchors
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import Seen
 
-KINDS = (
-    "framework",
-    "gpu",
-    "precision",
-    "number_format",
-    "attention_kernel",
-    "fused_norm",
-    "release",
-    "release_gpu",
-    "mixture",
-    "architecture",
-    "local_shape",
-)
-"""Kinds of level whose effects add to that of the source."""
+CENTRE_KINDS = ("stack", "gpu", "number_format", "recipe", "company")
+"""Kinds of level whose effects make up the centre, which answers for a stack that no fit knows."""
 
-OTHER_SOURCES = "framework_sources"
-"""Kind of the effects that the sources of a framework foretell for a source that was never fitted."""
+OFFSET_KINDS = ("source", "mixture", "local_shape")
+"""Kinds of level whose effects set single stacks apart from the centre."""
+
+KINDS = (*CENTRE_KINDS, *OFFSET_KINDS)
+"""All kinds of level that have effects."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class LevelEffect:
     """Shift of the unconstrained coefficients of runs that belong to one level.
 
     Attributes:
-        kind: source, a kind of `KINDS`, or `OTHER_SOURCES`.
+        kind: one of `KINDS`.
         level: its name.
         shifts: coefficient names and shifts of their log (or logit) [1].
     """
@@ -69,15 +61,11 @@ class Effects:
         # A run without a number format has that of its precision's name, as fp8 where it is not mxfp8.
         levels = levels.filled("number_format", "precision")
         moving: dict[str, Callable[[str], bool]] = {kind: self._by_kind.get(kind, {}).__contains__ for kind in KINDS}
-        of_others = self._by_kind.get(OTHER_SOURCES, {})
-        moving["source"] = lambda name: self.seen.knows("source", name)
-        moving["framework"] = lambda name: name in of_others or name in self._by_kind.get("framework", {})
+        moving["gpu"] = lambda name: name in self._by_kind.get("gpu", {}) or name in chip_anchors()
         return levels.only(moving).distinct()
 
     def shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
         """Sum of the effects of the levels of each run, on the unconstrained coefficients.
-
-        A source that is not known has the effect `OTHER_SOURCES` of its framework.
 
         Args:
             combinations: of levels, as `combinations` returns them.
@@ -85,9 +73,7 @@ class Effects:
         Returns:
             The shifts [1], [row, coefficient].
         """
-        is_other = combinations.missing("source")[:, None]
-        of_others = self._gather(OTHER_SOURCES, "framework", combinations)
-        total = np.where(is_other, of_others, self._gather("source", "source", combinations))
+        total = anchor_shifts(combinations)
         for kind in KINDS:
             total = total + self._gather(kind, kind, combinations)
         return total

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from jaxscale.calibration.anchors import chip_anchors
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import SETTINGS, UNNAMED, Place, Seen
 
@@ -22,6 +23,7 @@ class Scatter:
 
     Attributes:
         kind: kind of level (`source`, `framework`), `unnamed` for runs without a source, `unseen` for a new framework,
+            `new_mixture` and `new_chip` for mixtures, and for chips without timed kernels, of an unknown stack,
             `new_source` for a new source of a framework that is known, `new_model` and `larger` for runs of a source on
             a model, or on more chips, than the fit ever saw.
         level: its name; the framework of `unnamed` and `new_source`, the source of `new_model` and `larger`, empty for
@@ -150,6 +152,9 @@ class Scatters:
         return (
             # A chip or a precision of which neither the fit nor an ancestor had a run: as wide as a new framework.
             *(_Reason(is_new_to_all(kind), "unseen", "") for kind in systems),
+            # Chips without timed kernels, and mixtures, miss further in stacks that were never fitted.
+            _Reason(~levels.has(lambda name: name in chip_anchors(), "gpu", of_none=True), "new_chip", ""),
+            _Reason(~levels.missing("mixture"), "new_mixture", ""),
             # A chip or a precision that an ancestor had: as wide as a new source.
             *(_Reason(is_new(kind) & ~is_new_to_all(kind), "new_source", "framework") for kind in systems),
             # A source of which too few runs were left out to tell its scatter, of a framework that is known.

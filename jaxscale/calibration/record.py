@@ -44,6 +44,8 @@ class Fit:
             be like them.
         fitted: kind and name of the sources and frameworks of the fitted runs.
         parent: fit from which the search started; it answers for runs of sources and frameworks that it alone knows.
+        is_centre: whether the fit is the centre of a calibration, the first of two stages: as the parent of another fit
+            it answers for every stack that this does not know.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Fit:
     own: tuple[Place, ...] = ()
     fitted: tuple[Place, ...] = ()
     parent: "Fit | None" = None
+    is_centre: bool = False
 
     def coefficients(self, levels: Mapping[str, str | None] | None = None) -> Coefficients:
         """Coefficients of one run: the pooled ones moved by the effects of its levels.
@@ -186,7 +189,7 @@ class Fit:
     def seen(self) -> Seen:
         """Levels of the runs of the fit and of its parent."""
         parent = self.parent.seen if self.parent is not None else None
-        return Seen(frozenset(self.known), frozenset(self.fitted), self.own, parent)
+        return Seen(frozenset(self.known), frozenset(self.fitted), self.own, parent, self.is_centre)
 
     @functools.cached_property
     def _effects(self) -> Effects:
@@ -243,6 +246,7 @@ class Fit:
             },
             "known": _names_by_kind(self.known),
         }
+        document |= {"centre": {"answers_for_unknown_stacks": True}} if self.is_centre else {}
         document |= {"fitted": _names_by_kind(self.fitted)} if self.fitted else {}
         document |= {"own": dict(self.own)} if self.own else {}
         document["largest"] = {source: int(count) for source, count in self.largest}

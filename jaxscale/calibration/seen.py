@@ -46,12 +46,14 @@ class Seen:
         fitted: kind and name of the sources and frameworks of the runs of the fit itself, its parent's left out.
         own: source and framework of the runs, where all of them share one.
         parent: the same of the fit that the fit started from.
+        is_centre: whether the fit is a centre, which answers for all stacks that a fit about it does not know.
     """
 
     known: frozenset[Place] = frozenset()
     fitted: frozenset[Place] = frozenset()
     own: tuple[Place, ...] = ()
     parent: "Seen | None" = None
+    is_centre: bool = False
 
     def named(self, levels: Levels) -> Levels:
         """Levels with the fit's own source and framework where a run names neither, or only the same framework."""
@@ -71,6 +73,8 @@ class Seen:
         if self.parent is None:
             return np.zeros(len(levels), dtype=bool)
         levels = self.named(levels)
+        if self.parent.is_centre:
+            return ~levels.has(lambda name: ("source", name) in self.fitted, "source")
         answers, is_open = (np.full(len(levels), value) for value in (False, True))
         for kind in ("source", "framework"):
             is_fitted = levels.has(lambda name, kind=kind: (kind, name) in self.fitted, kind)

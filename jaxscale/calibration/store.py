@@ -93,6 +93,7 @@ def _record(path: Path, table: Mapping[str, Any], pooled: Coefficients) -> Fit:
         own=tuple((kind, str(level)) for kind, level in table.get("own", {}).items()),
         fitted=_places(table.get("fitted", {})),
         parent=_parse(path, table["parent"]) if "parent" in table else None,
+        is_centre="centre" in table,
     )
 
 

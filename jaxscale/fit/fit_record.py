@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import Coefficients, from_values, names
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
-from jaxscale.calibration.effects import OTHER_SOURCES, LevelEffect
+from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import SETTINGS, UNNAMED
@@ -17,7 +17,7 @@ from jaxscale.calibration.store import load_fit
 from jaxscale.fit.fit_problem import answering
 from jaxscale.fit.held_out import measured_scatter, wider
 from jaxscale.fit.objective import FitProblem
-from jaxscale.fit.parameters import EFFECT_SPREAD, FEW_RUNS, Effect, effect_spread
+from jaxscale.fit.parameters import FEW_RUNS, Effect
 from jaxscale.fit.polish import Solution
 from jaxscale.runs.arrays import Measured
 
@@ -71,7 +71,7 @@ def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_ha
     return Fit(
         name=name,
         pooled=moved(before.pooled, best),
-        effects=kept_effects(before, rows) + effects + other_sources_effects(effects, rows),
+        effects=kept_effects(before, rows) + effects,
         scatter=own_scatter(before, measured, held_out) + (before.scatter or novel_scatter()),
         known=tuple(sorted(passed_on | shown | unnamed)),
         largest=largest_clusters(before, measured),
@@ -137,46 +137,9 @@ def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelE
 
 
 def kept_effects(before: Fit, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
-    """Effects of the start from which the fitted runs began.
+    """Effects of the start from which the fitted runs began: of the sources those of the runs alone.
 
-    Of the sources those of the runs, as the start itself answers for others; where it did not know them, what their
-    framework's other sources foretold.
+    The start itself answers for others.
     """
-    sources = {(row["source"], row["framework"]) for row in rows if row["source"]}
-    own = {source for source, _ in sources}
-    kept = tuple(effect for effect in before.effects if effect.kind != "source" or effect.level in own)
-    return kept + tuple(
-        LevelEffect("source", source, effect.shifts)
-        for source, framework in sorted(sources)
-        for effect in before.effects
-        if ("source", source) not in before.known and (effect.kind, effect.level) == (OTHER_SOURCES, framework)
-    )
-
-
-def other_sources_effects(effects: Sequence[LevelEffect], rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
-    r"""Expected effect of a new source of each framework, given the effects $e_j$ of the framework's sources.
-
-    What they have in common is about as large as the spread of `framework` and what each has of its own as that of
-    `source`, or as wide as the spread of runs set apart: with $w_j$ the square of the first over the second, it is
-
-    $$ \sum_j w_j e_j / (1 + \sum_j w_j) . $$
-
-    A coefficient by which the framework itself was found to differ needs nothing more.
-
-    Source: Efron & Morris 1975, J. Am. Stat. Assoc. 70, section 2 (the mean of a level, given those of its members).
-    """
-    by_source = {effect.level: dict(effect.shifts) for effect in effects if effect.kind == "source"}
-    by_framework = {effect.level: dict(effect.shifts) for effect in effects if effect.kind == "framework"}
-    sources: dict[str, set[str]] = {}
-    for row in rows:
-        if row["framework"] and row["source"] in by_source:
-            sources.setdefault(row["framework"], set()).add(row["source"])
-    found = []
-    for framework, members in sorted(sources.items()):
-        spreads = {member: effect_spread("source", member) for member in sorted(members)}
-        weight = {member: (EFFECT_SPREAD["framework"] / spread) ** 2 for member, spread in spreads.items()}
-        total = 1.0 + sum(weight.values())
-        moved_names = {name for member in members for name in by_source[member]} - set(by_framework.get(framework, {}))
-        sums = {name: sum(w * by_source[m].get(name, 0.0) for m, w in weight.items()) for name in sorted(moved_names)}
-        found.append(LevelEffect(OTHER_SOURCES, framework, tuple((name, sums[name] / total) for name in sums)))
-    return tuple(found)
+    own = {row["source"] for row in rows if row["source"]}
+    return tuple(effect for effect in before.effects if effect.kind != "source" or effect.level in own)

@@ -14,7 +14,16 @@ from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of, load_fit
 from jaxscale.errors import InputError
-from jaxscale.fit.fit_problem import about_start, answering, fit_problem, knows, named_as, parameters_of, tightened
+from jaxscale.fit.fit_problem import (
+    PACE_RUNS,
+    about_start,
+    answering,
+    fit_problem,
+    knows,
+    named_as,
+    parameters_of,
+    tightened,
+)
 from jaxscale.fit.fit_record import Attempt, fit_record
 from jaxscale.fit.held_out import cross_validate, groups_to_leave_out
 from jaxscale.fit.memory_outcomes import with_memory_limits
@@ -36,7 +45,7 @@ NEAR_THE_BEST = 1.2
 """Held-out error of an attempt, over that of the best, up to which left-out runs do not tell them apart (about one
 standard error of ten runs; Breiman et al. 1984, Classification and Regression Trees, section 3.4.3) [1]."""
 
-MIN_ROWS = 3
+MIN_ROWS = 1
 
 
 def fit(
@@ -144,8 +153,8 @@ def candidates(problem: FitProblem, start: Fit | None, n: int) -> dict[float, Fi
     """Problems by the width of their priors, tightest first; one where the start has no runs or n runs decide."""
     if start is None or not start.has_runs:
         return {1.0: problem}
-    around = about_start(problem)
-    if n > FEW_RUNS:
+    around = about_start(problem, n)
+    if n > FEW_RUNS or n <= PACE_RUNS:
         return {1.0: around}
     return {tightness: tightened(around, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS}
 

@@ -33,6 +33,10 @@ def _has_experts(batch: RunBatch) -> np.ndarray:
     return np.asarray(batch.model.n_experts) > 1.0
 
 
+def _launches_each_kernel(batch: RunBatch) -> np.ndarray:
+    return (np.asarray(batch.plan.compiled) < 1.0) & (np.asarray(batch.plan.cuda_graphs) < 1.0)
+
+
 def _exchanges_tokens(batch: RunBatch) -> np.ndarray:
     return np.asarray(batch.plan.ep) > 1.0
 
@@ -82,6 +86,10 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "cp_overlap": lambda batch: np.asarray(batch.plan.cp) > 1.0,
     "ep_overlap": _exchanges_tokens,
     "moe_expert_time": _has_experts,
+    "host_time_mixture": lambda batch: _has_experts(batch) & _launches_each_kernel(batch),
+    "collective_launch": lambda batch: np.asarray(batch.cluster.n_chips) > 1.0,
+    "link_latency_scale": lambda batch: np.asarray(batch.cluster.n_chips) > 1.0,
+    "scale_up_efficiency": lambda batch: np.asarray(batch.cluster.n_chips) > 1.0,
     "pp_exposed": _is_pipelined,
     "pp_slot_time": _is_pipelined,
     "queued_bytes": _splits_tensors,

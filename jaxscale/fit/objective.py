@@ -46,6 +46,10 @@ SHARP = 1e-7
 code as the smooth one."""
 
 
+MEMORY_SIGMA = 0.06
+"""Sigma of the log peak memory in a fit; that of step time is the `scatter` of its table [1]."""
+
+
 class FitProblem(eqx.Module):
     """A calibration problem.
 
@@ -62,6 +66,8 @@ class FitProblem(eqx.Module):
         weight: weight of each row; 0 leaves it out [row].
         parametrisation: map from parameters to coefficients.
         scatter: sigma, relative scatter of a run's step time [1], [row].
+        is_gaussian: whether effects have a Gaussian prior, and not one of heavy tails.
+        memory_scatter: sigma of the log peak memory [1].
         temperature: above 0 for the model with smooth maxima [1]; None for exact ones.
     """
 
@@ -78,6 +84,8 @@ class FitProblem(eqx.Module):
     parametrisation: Parametrisation
     scatter: Float[Array, " row"]
     temperature: Float[Array, ""] | None = None
+    is_gaussian: bool = eqx.field(static=True, default=False)
+    memory_scatter: float = eqx.field(static=True, default=MEMORY_SIGMA)
 
     @property
     def smoothing(self) -> Temperature:
@@ -87,10 +95,6 @@ class FitProblem(eqx.Module):
     def rows(self, parameters: Float[Array, " parameter"]) -> Array:
         """Unconstrained coefficients of each row [row, coefficient]."""
         return self.parametrisation.rows(parameters, self.base, self.members)
-
-
-MEMORY_SIGMA = 0.06
-"""Sigma of the log peak memory in a fit; that of step time is the `scatter` of its table [1]."""
 
 
 def make_problem(
@@ -295,7 +299,8 @@ def of_runs(time: Float[Array, " row"], memory: Float[Array, " row"], problem: F
 def of_priors(parameters: Float[Array, " parameter"], problem: FitProblem) -> tuple[Array, Array]:
     """Pseudo-residuals of the priors of pooled coefficients and of effects [parameter]."""
     n_pooled = problem.parametrisation.spread.shape[0]
-    return parameters[:n_pooled], robust(parameters[n_pooled:])
+    effects = parameters[n_pooled:]
+    return parameters[:n_pooled], effects if problem.is_gaussian else robust(effects)
 
 
 @jax.custom_jvp
@@ -331,16 +336,16 @@ def _residuals_jvp(
     change_of_memory = jnp.where(problem.is_bound & (standardised[1] == 0.0), 0.0, change_of_memory)
     changes = (
         counts[0] * slope_of_time / problem.scatter * change,
-        counts[1] * slope_of_memory / MEMORY_SIGMA * change_of_memory,
+        counts[1] * slope_of_memory / problem.memory_scatter * change_of_memory,
         tangent[:n_pooled],
-        _slope(parameters[n_pooled:]) * tangent[n_pooled:],
+        tangent[n_pooled:] * (1.0 if problem.is_gaussian else _slope(parameters[n_pooled:])),
     )
     return residuals(*primals), (jnp.concatenate(changes), _by_row(change, change_of_memory, problem))
 
 
 def standardised_errors(time: Array, memory: Array, problem: FitProblem) -> tuple[Array, Array]:
     """Errors of step time [row] and of the peaks of which something is known [memory row], over their scatter [1]."""
-    return time / problem.scatter, beyond_bound(memory[problem.with_memory], problem) / MEMORY_SIGMA
+    return time / problem.scatter, beyond_bound(memory[problem.with_memory], problem) / problem.memory_scatter
 
 
 def weights(problem: FitProblem) -> tuple[Array, Array]:

@@ -23,31 +23,54 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxscale.calibration.coefficients import names, priors
+from jaxscale.calibration.effects import CENTRE_KINDS, OFFSET_KINDS
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import is_apart, table_of
 from jaxscale.runs.defaults import default_for
 
-EFFECT_SPREAD: Mapping[str, float] = {
-    "source": 0.7,
-    "framework": 0.7,
-    "gpu": 0.4,
-    "precision": 0.4,
-    "number_format": 0.4,
-    "attention_kernel": 0.4,
-    "fused_norm": 0.4,
-    "release_gpu": 0.7,
-    "release": 0.4,
-    "mixture": 4.0,
-    "architecture": 1.0,
-    "local_shape": 5.0,
-}
-"""Scale of a level's effect, in units of the coefficient's `spread_of_levels`, by kind of level [1].
+OFFSET_SPREAD: Mapping[str, float] = {"source": 0.7, "mixture": 4.0, "local_shape": 5.0}
+"""Scale of the effect of a level that sets a known stack apart, in units of the coefficient's `spread_of_levels`, by
+kind of level [1].
 
 Dense models share their kernels; those of mixtures, their routing and their recipes are each one's own.
 """
 
-MIN_RUNS_OF_SHAPE = 12
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the two stages of a calibration: which levels have effects, and of what prior.
+
+    Attributes:
+        kinds: of level, in the order in which one of two kinds with the same rows keeps an effect.
+        is_centre: whether the effects make up the centre that answers for unknown stacks. These are Gaussian, so that
+            the pool lies at the mean of the stacks; offsets of known stacks have heavy tails, so that a few that differ
+            much are met without pulling the others.
+    """
+
+    kinds: tuple[str, ...]
+    is_centre: bool
+
+    def spread(self, kind: str, level: str, coefficient: str) -> float:
+        """Standard deviation (or scale) of an effect on the unconstrained coefficient, 0 where there is none [1]."""
+        prior = priors()[coefficient]
+        if self.is_centre:
+            return prior.levels.get(kind, 0.0)
+        return offset_spread(kind, level) * prior.spread_of_levels if kind in prior.effects else 0.0
+
+
+CENTRE, OFFSETS = Stage(CENTRE_KINDS, True), Stage(OFFSET_KINDS, False)
+
+MIN_RUNS_OF_SHAPE = 24
 """Runs that a local shape needs to get an effect of its own [1]."""
+
+MIN_RUNS_OF_LEVEL = 8
+"""Runs that a stack or a chip needs to tell more than the first of its numbers [1]."""
+
+PACE = "layer_time_factor"
+"""Coefficient that a few runs of a new stack tell first."""
+
+FIRST = {"stack": PACE, "source": PACE, "gpu": "matmul_efficiency"}
+"""The first number of a level by kind."""
 
 FEW_RUNS = 60
 """Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
@@ -71,7 +94,7 @@ class Effect:
     coefficient: str
 
 
-def find_effects(levels: Levels, scope: np.ndarray) -> tuple[Effect, ...]:
+def find_effects(levels: Levels, scope: np.ndarray, stage: Stage = OFFSETS) -> tuple[Effect, ...]:
     """Effects that rows can tell apart.
 
     A kind counts if at least two of its levels occur. A level gets effects on the coefficients that can move some of
@@ -80,14 +103,14 @@ def find_effects(levels: Levels, scope: np.ndarray) -> tuple[Effect, ...]:
     Args:
         levels: level of every row by kind.
         scope: whether a coefficient can move a row [row, coefficient].
+        stage: of the calibration.
 
     Returns:
         Effects in a fixed order.
     """
-    table = priors()
     found: list[Effect] = []
     taken: set[tuple[str, bytes]] = set()
-    for kind in EFFECT_SPREAD:
+    for kind in stage.kinds:
         least = MIN_RUNS_OF_SHAPE if kind == "local_shape" else 1
         column = levels.column(kind)
         present = sorted(level for level, count in Counter(column.tolist()).items() if count >= least)
@@ -95,10 +118,18 @@ def find_effects(levels: Levels, scope: np.ndarray) -> tuple[Effect, ...]:
             rows = column == level
             for index, name in enumerate(names()):
                 place = (name, rows.tobytes())
-                if level and kind in table[name].effects and scope[rows, index].any() and place not in taken:
+                is_few = FIRST.get(kind, name) != name and tells_little(kind, level, int(np.sum(rows)))
+                moves = level and stage.spread(kind, level, name) > 0.0 and not is_few
+                if moves and scope[rows, index].any() and place not in taken:
                     taken.add(place)
                     found.append(Effect(kind, level, name))
     return tuple(found)
+
+
+def tells_little(kind: str, level: str, n_runs: int) -> bool:
+    """Whether a level tells the first of its numbers alone: few runs, or single ones of many people in one table."""
+    is_scattered = kind in ("stack", "source") and bool(default_for("pace_alone", None, table_of(level)))
+    return is_scattered or n_runs < MIN_RUNS_OF_LEVEL
 
 
 def membership(levels: Levels, effects: Sequence[Effect]) -> np.ndarray:
@@ -160,30 +191,31 @@ class Parametrisation(eqx.Module):
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 
 
-def effect_spread(kind: str, level: str) -> float:
-    """Scale of the prior of a level's effects, in units of each coefficient's `spread_of_levels` [1].
+def offset_spread(kind: str, level: str) -> float:
+    """Scale of the prior of a level's offsets, in units of each coefficient's `spread_of_levels` [1].
 
     That of runs set apart is their table's own, if it states one: where something in them goes wrong it is wide, lest
     they pull the pool.
     """
-    usual = EFFECT_SPREAD[kind]
+    usual = OFFSET_SPREAD[kind]
     if kind == "source" and is_apart(level):
         return default_for("apart_spread", None, table_of(level)) or usual
     return usual
 
 
-def parametrisation(effects: Sequence[Effect]) -> Parametrisation:
+def parametrisation(effects: Sequence[Effect], stage: Stage = OFFSETS) -> Parametrisation:
     """Parametrisation of the pooled coefficients and some effects.
 
     Args:
         effects: levels that deviate.
+        stage: of the calibration.
 
     Returns:
         The linear map with its prior scales.
     """
     table, order = priors(), list(names())
     padding = [0] * (padded_count(len(effects)) - len(effects))
-    scale = [effect_spread(e.kind, e.level) * table[e.coefficient].spread_of_levels for e in effects]
+    scale = [stage.spread(e.kind, e.level, e.coefficient) for e in effects]
     return Parametrisation(
         spread=jnp.asarray([prior.spread for prior in table.values()]),
         column=jnp.asarray([order.index(e.coefficient) for e in effects] + padding, dtype=int),
@@ -200,7 +232,8 @@ def exposing_changes(effects: Sequence[Effect], scale: Sequence[float]) -> list[
     """
     sign = {"": 0.0, "small": 1.0, "large": -1.0}
     change = {name: sign[prior.hides_where] * prior.spread_of_levels for name, prior in priors().items()}
-    by_source = {effect.coefficient for effect in effects if effect.kind == "source"}
+    stacks = ("source", "stack")
+    by_source = {effect.coefficient for effect in effects if effect.kind in stacks}
     pooled = [0.0 if name in by_source else change[name] / prior.spread for name, prior in priors().items()]
-    own = [change[e.coefficient] / s if e.kind == "source" else 0.0 for e, s in zip(effects, scale, strict=True)]
+    own = [change[e.coefficient] / s if e.kind in stacks else 0.0 for e, s in zip(effects, scale, strict=True)]
     return pooled + own

@@ -5,7 +5,7 @@ import pytest
 from cost_cases import H100, LLAMA, ideal, on, plan
 
 from jaxscale._arrays import as_arrays
-from jaxscale.costs.host import host_time, launch_lead, per_step_host_time
+from jaxscale.costs.host import ONE_CHIP_STEP, host_time, launch_lead, per_step_host_time
 from jaxscale.costs.machine import machine_of
 from jaxscale.costs.microbatch import microbatch_times
 from jaxscale.hardware.catalogue import cluster
@@ -43,7 +43,9 @@ def test_hosts_launch_ahead_of_slower_chips_until_their_queue_is_full(stages: in
 
 def test_per_step_host_time_counts_sends_and_receives_and_steps():
     time = per_step_host_time(local_plan(LLAMA, plan(n_microbatches=5)), ideal(pp_slot_time=0.5, step_time=1.0))
-    np.testing.assert_allclose(time, 1.0, rtol=1e-9)
+    np.testing.assert_allclose(time, ONE_CHIP_STEP, rtol=1e-9)
+    many = per_step_host_time(local_plan(LLAMA, plan(n_microbatches=5, dp=8)), ideal(step_time=1.0))
+    np.testing.assert_allclose(many, 1.0, rtol=1e-9)
     # A stage of two has one neighbour, the busiest of more has two.
     for stages, neighbours in ((2, 1), (3, 2), (16, 2)):
         for virtual in (1, 4):

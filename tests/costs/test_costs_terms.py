@@ -245,8 +245,11 @@ def test_collectives_hide_behind_a_share_of_the_matmuls_beside_them():
 def test_tensor_parallel_collectives_run_beside_gradients_of_weights_and_matmuls_taken_piece_by_piece():
     """A plain all-reduce of the forward pass has nothing to hide behind; gathers and scatters have, within a node."""
     frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
-    within, across = plan(tp=8, sequence_parallel=True), plan(tp=16, sequence_parallel=True)
+    full = {"sequence_parallel": True, "tp_overlap": "full"}
+    within, across = plan(tp=8, **full), plan(tp=16, **full)
     for shape, layout, expected in (
+        (LLAMA, plan(tp=8, tp_overlap="none"), (0, 0)),
+        (LLAMA, plan(tp=8, sequence_parallel=True), (0, 10)),
         (LLAMA, plan(tp=8), (0, 10)),
         (frozen, plan(tp=8), (0, 0)),
         (LLAMA, within, (10, 10)),

@@ -74,13 +74,13 @@ def test_terms_add_up(choice):
 
 
 def test_the_interval_is_that_of_runs_like_the_planned_one(choice):
-    """Within a factor of two without a calibration; with one, narrower where the framework is one that it knows."""
+    """Within a factor of two without a calibration; with one, narrower where the stack is one that it knows."""
     lo, hi = choice.step_time_interval
     assert (choice.best.step_time / lo, hi / choice.best.step_time) == pytest.approx((2.0, 2.0))
     small = cluster("h100-80gb", 8)
     known, unknown = (
-        best_plan(LLAMA, small, 64, levels={"gpu": "h100-80gb", "framework": framework}).step_time_interval
-        for framework in ("nemo", "new-thing")
+        best_plan(LLAMA, small, 64, levels={"gpu": "h100-80gb", "source": source}).step_time_interval
+        for source in ("nvidia_dgxc_benchmarking/nemo-megatron", "new-thing")
     )
     assert known[1] / known[0] < 0.8 * unknown[1] / unknown[0]
 

@@ -17,8 +17,11 @@ def test_complete_row(table):
         **{"dp": 4, "tp": 2, "pp": 2, "cp": 1, "vpp": 1, "ep": 1, "micro_batch_size": 2, "n_microbatches": 8},
         **{"zero_stage": 0, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"},
         **{"precision": "bf16", "flash_attention": True, "overlap_gradients": True, "balanced_stages": False},
-        "gradient_bytes": 4,
-        "fused_glu": False,
+        **{"gradient_bytes": 4, "optimizer_bytes": 12, "weight_bytes": 2, "fused_glu": False},
+        **{"execution": "eager", "tp_overlap": "none", "moe_dispatcher": "alltoall", "moe_overlap": False},
+        **{"overlap_gathers": True, "fused_norm": True, "chunked_loss": False, "vocab_parallel_loss": False},
+        **{"recompute_full": 0, "recompute_cost": 1, "attention_rate": 1, "etp": 0, "shard_group": 4},
+        **{"offload_activations": 0, "offload_optimizer": 0},
     }
     assert (row.machine, row.n_gpus, row.remarks) == (("a100-80gb", None, None), 16, [])
     assert row.effects["framework"] is None and row.effects["precision"] == "bf16"

@@ -28,14 +28,9 @@ TAKEN = {
 }
 ASKED = {
     "activation_recompute": [
-        "custom",
         "offload",
-        "mlp",
-        "moe",
-        "moe_act",
-        "layernorm",
-        "mla_up_proj",
-        "shared_experts",
+        "offloaded",
+        "cpu_offload",
     ],
     "zero_stage": ["HYBRID_SHARD", "hsdp", "zero++", "zero", "deepspeed", "zero-offload"],
 }

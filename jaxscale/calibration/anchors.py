@@ -1,0 +1,51 @@
+"""Anchors of chips: the share of its peak that large matmuls reach on a chip, as timed kernels say.
+
+Software shares the kernels of a chip, so what these reach is known before any training run is measured. A chip without
+timed kernels gets the mean of chips at first sight. Values and sources: `data/chip_anchors.toml`.
+"""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxscale._resources import data_path, read_toml
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.levels import Levels
+
+ANCHORED = "matmul_efficiency"
+"""Coefficient that the anchors are values of."""
+
+
+@functools.cache
+def chip_anchors() -> Mapping[str, float]:
+    """Matmul efficiency by catalogue id of the chip [1]."""
+    table = read_toml(data_path("chip_anchors.toml"))["anchors"]
+    return {chip: entry["matmul_efficiency"] for entry in table for chip in entry["chips"]}
+
+
+@functools.cache
+def _reference() -> Mapping[str, float]:
+    return read_toml(data_path("chip_anchors.toml"))["reference"]
+
+
+def anchor_shifts(levels: Levels) -> Float[np.ndarray, "row coefficient"]:
+    r"""Shifts of the unconstrained coefficients by the anchors of chips: $\logit(a) - \logit(a_0)$ of matmuls, else 0.
+
+    Args:
+        levels: of the runs; one without a chip has no shift.
+
+    Returns:
+        The shifts [1], [row, coefficient].
+    """
+    anchors, reference = chip_anchors(), _reference()
+    unseen = reference["at_first_sight"]
+    efficiency = levels.numbers(lambda chip: anchors.get(chip, unseen), "gpu", of_none=reference["matmul_efficiency"])
+    shifts = np.zeros((len(levels), len(names())))
+    shifts[:, names().index(ANCHORED)] = _logit(efficiency) - _logit(reference["matmul_efficiency"])
+    return shifts
+
+
+def _logit(share: np.ndarray | float) -> np.ndarray:
+    return np.asarray(np.log(share) - np.log1p(-np.asarray(share)))
