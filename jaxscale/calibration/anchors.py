@@ -5,7 +5,7 @@ timed kernels gets the mean of chips at first sight. Values and sources: `data/c
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 from jaxtyping import Float
@@ -30,20 +30,25 @@ def _reference() -> Mapping[str, float]:
     return read_toml(data_path("chip_anchors.toml"))["reference"]
 
 
-def anchor_shifts(levels: Levels) -> Float[np.ndarray, "row coefficient"]:
+def anchor_shifts(levels: Levels, fitted: Container[str] = ()) -> Float[np.ndarray, "row coefficient"]:
     r"""Shifts of the unconstrained coefficients by the anchors of chips: $\logit(a) - \logit(a_0)$ of matmuls, else 0.
 
     Args:
         levels: of the runs; one without a chip has no shift.
+        fitted: chips without an anchor that a fit has effects of, which count from the reference.
 
     Returns:
         The shifts [1], [row, coefficient].
     """
     anchors, reference = chip_anchors(), _reference()
-    unseen = reference["at_first_sight"]
-    efficiency = levels.numbers(lambda chip: anchors.get(chip, unseen), "gpu", of_none=reference["matmul_efficiency"])
+    usual, unseen = reference["matmul_efficiency"], reference["at_first_sight"]
+
+    def anchor(chip: str) -> float:
+        return anchors.get(chip, usual if chip in fitted else unseen)
+
+    efficiency = levels.numbers(anchor, "gpu", of_none=usual)
     shifts = np.zeros((len(levels), len(names())))
-    shifts[:, names().index(ANCHORED)] = _logit(efficiency) - _logit(reference["matmul_efficiency"])
+    shifts[:, names().index(ANCHORED)] = _logit(efficiency) - _logit(usual)
     return shifts
 
 

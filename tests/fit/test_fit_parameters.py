@@ -1,7 +1,5 @@
 """The map from standardised parameters to coefficients: bijections, effects, levels."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,41 +7,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscale._arrays import as_arrays
+from jaxscale.calibration.anchors import chip_anchors
 from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.calibration.coordinates import constrain, unconstrain
-from jaxscale.calibration.effects import OTHER_SOURCES, LevelEffect
+from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.costs.machine import machine_of
 from jaxscale.costs.matmul import matmul_rates, matmul_time
-from jaxscale.fit.fit_record import kept_effects, other_sources_effects
-from jaxscale.fit.parameters import Effect, find_effects, membership, parametrisation
+from jaxscale.fit.fit_record import kept_effects
+from jaxscale.fit.parameters import (
+    CENTRE,
+    MIN_RUNS_OF_LEVEL,
+    OFFSETS,
+    PACE,
+    Effect,
+    find_effects,
+    membership,
+    parametrisation,
+    tells_little,
+)
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.plan.plan import Plan
 
+N = 4 * MIN_RUNS_OF_LEVEL
+"""Runs, a quarter of each kind: each level has as many as it needs to tell more than one number [1]."""
+
+
+def _quarters(*names: str) -> tuple[str, ...]:
+    """A column of levels, one for each quarter of the runs."""
+    return tuple(name for name in names for _ in range(MIN_RUNS_OF_LEVEL))
+
+
 LEVELS = Levels.of_columns(
     {
-        "source": ("a", "a", "b", "b"),
-        "framework": ("f", "f", "g", "g"),
-        "gpu": ("h100-80gb", "a100-80gb", "h100-80gb", "h100-80gb"),
-        "precision": ("bf16",) * 4,
-        "number_format": ("bf16",) * 4,
-        "attention_kernel": ("", "", "", ""),
-        "fused_norm": ("", "", "", ""),
-        "release": ("", "1", "", "2"),
-        "release_gpu": ("", "1/a100-80gb", "", "2/h100-80gb"),
-        "mixture": ("", "", "", "z"),
-        "architecture": ("x", "x", "y", "z"),
-        "local_shape": ("x", "x", "y", "z"),
+        "source": _quarters("a", "a", "b", "b"),
+        "stack": _quarters("a", "a", "b", "b"),
+        "framework": _quarters("f", "f", "g", "g"),
+        "gpu": _quarters("h100-80gb", "a100-80gb", "h100-80gb", "h100-80gb"),
+        "precision": _quarters(*["bf16"] * 4),
+        "number_format": _quarters("bf16", "bf16", "fp8", "mxfp8"),
+        "recipe": _quarters("user", "vendor", "vendor", "vendor"),
+        "mixture": _quarters("y", "y", "y", "z"),
+        "local_shape": _quarters("x", "x", "y", "z"),
     },
-    4,
+    N,
 )
 
 
 H100 = as_arrays(cluster("h100-80gb", 8))
 LLAMA, PLAN = as_arrays((model("llama3-8b"), Plan()))
-EVERYWHERE = np.ones((4, len(names())), dtype=bool)
+EVERYWHERE = np.ones((N, len(names())), dtype=bool)
 
 
 def test_constrain_inverts_unconstrain():
@@ -71,52 +86,69 @@ def test_extreme_coordinates_stay_physical():
 
 
 def test_effects_need_two_levels():
-    effects = find_effects(LEVELS, EVERYWHERE)
-    kinds = {effect.kind for effect in effects}
-    assert "precision" not in kinds  # one level only: nothing to tell apart
-    assert {"source", "gpu", "release"} <= kinds
-    assert not any(effect.level == "" for effect in effects)
+    kinds = {effect.kind for stage in (CENTRE, OFFSETS) for effect in find_effects(LEVELS, EVERYWHERE, stage)}
+    assert "company" not in kinds  # no run says it: nothing to tell apart
+    assert {"source", "stack", "gpu", "number_format"} <= kinds
     assert "local_shape" not in kinds  # too few runs of each shape
 
 
+def test_each_stage_has_its_own_kinds_and_spreads():
+    """The centre differs by stack and chip as its table says, known stacks by offsets; neither by both."""
+    assert CENTRE.spread("gpu", "h100-80gb", "matmul_efficiency") == priors()["matmul_efficiency"].levels["gpu"] > 0.0
+    assert CENTRE.spread("stack", "a", "matmul_efficiency") == 0.0
+    assert OFFSETS.spread("source", "a", "matmul_efficiency") > 0.0 == OFFSETS.spread("source", "a", "hbm_efficiency")
+    centre, offsets = (find_effects(LEVELS, EVERYWHERE, stage) for stage in (CENTRE, OFFSETS))
+    assert not {effect.kind for effect in centre} & {effect.kind for effect in offsets}
+    assert len(centre) < len(offsets)
+
+
 def test_levels_with_the_same_rows_get_one_effect():
-    """Release 1 has the rows of one chip: the data cannot tell them apart, and the chip comes first."""
-    effects = find_effects(LEVELS, EVERYWHERE)
-    chip, release = ([e.coefficient for e in effects if e.level == level] for level in ("a100-80gb", "1"))
-    assert chip and release and not set(chip) & set(release)
-    split = find_effects(LEVELS.with_columns({"release": ("1", "1", "", "2"), "release_gpu": ("",) * 4}), EVERYWHERE)
-    assert "matmul_efficiency" in [e.coefficient for e in split if e.level == "2"]
+    """Runs of a recipe are the only ones of a company: the data cannot tell them apart, and the recipe comes first."""
+    same = LEVELS.with_columns({"company": _quarters("x", "y", "y", "y")})
+    kinds = [effect.kind for effect in find_effects(same, EVERYWHERE, CENTRE)]
+    assert "recipe" in kinds and "company" not in kinds
+    split = LEVELS.with_columns({"company": _quarters("x", "y", "x", "y")})
+    assert "company" in [effect.kind for effect in find_effects(split, EVERYWHERE, CENTRE)]
 
 
-def test_mixtures_differ_more_than_dense_models():
+def test_few_runs_of_a_level_tell_the_first_of_its_numbers_alone():
+    """So do reports of many people in one table, however many they are."""
+    few = LEVELS.take(np.arange(0, N, 4))
+    of_stacks = {
+        e.coefficient for e in find_effects(few, EVERYWHERE[::4], CENTRE) if (e.kind, e.level) == ("stack", "a")
+    }
+    of_chips = {e.coefficient for e in find_effects(few, EVERYWHERE[::4], CENTRE) if e.level == "a100-80gb"}
+    assert (of_stacks, of_chips) == ({PACE}, {"matmul_efficiency"})
+    assert tells_little("stack", "public_reports/someone", 10 * MIN_RUNS_OF_LEVEL)
+    assert not tells_little("stack", "mosaic_llm_foundry/llm-foundry", MIN_RUNS_OF_LEVEL)
+
+
+def test_mixtures_differ_more_than_stacks():
     effects = find_effects(LEVELS, EVERYWHERE)
     scale = dict(zip(effects, np.asarray(parametrisation(effects).scale)[: len(effects)].tolist(), strict=True))
-    dense, mixture = (
-        scale[Effect(kind, level, "layer_time_factor")] for kind, level in (("architecture", "y"), ("mixture", "z"))
-    )
-    assert mixture > 2.0 * dense > 0.0
-    assert Effect("architecture", "z", "layer_time_factor") not in scale  # one effect for the same rows
+    stack, mixture = (scale[Effect(kind, level, PACE)] for kind, level in (("source", "a"), ("mixture", "z")))
+    assert mixture > 2.0 * stack > 0.0
 
 
 def test_effects_need_a_row_that_they_can_move():
     scope = EVERYWHERE.copy()
-    scope[:2, names().index("tp_overlap")] = False
+    scope[: N // 2, names().index("tp_overlap")] = False
     effects = find_effects(LEVELS, scope)
     assert not any(e.level == "a" and e.coefficient == "tp_overlap" for e in effects)
     assert any(e.level == "b" and e.coefficient == "tp_overlap" for e in effects)
 
 
 def test_rows_move_only_with_their_levels():
-    effects = find_effects(LEVELS, EVERYWHERE)
-    mapping = parametrisation(effects)
+    effects = find_effects(LEVELS, EVERYWHERE, CENTRE)
+    mapping = parametrisation(effects, CENTRE)
     members = jnp.asarray(membership(LEVELS, effects))
-    base = jnp.zeros((4, len(names())))
+    base = jnp.zeros((N, len(names())))
     index = next(i for i, e in enumerate(effects) if e.kind == "gpu" and e.level == "a100-80gb")
     parameters = jnp.zeros(mapping.n_parameters).at[len(names()) + index].set(1.0)
     rows = np.array(mapping.rows(parameters, base, members))
-    column = names().index(effects[index].coefficient)
-    assert rows[1, column] == pytest.approx(float(mapping.scale[index]))
-    rows[1, column] = 0.0
+    column, theirs = names().index(effects[index].coefficient), slice(MIN_RUNS_OF_LEVEL, 2 * MIN_RUNS_OF_LEVEL)
+    np.testing.assert_allclose(rows[theirs, column], float(mapping.scale[index]))
+    rows[theirs, column] = 0.0
     assert not rows.any()
 
 
@@ -127,55 +159,19 @@ def test_a_release_with_a_fault_pulls_the_pool_less_than_one_that_is_only_older(
     assert float(older) == float(usual)
 
 
-def test_levels_may_differ_more_than_the_pool_is_unsure_of():
-    """What the host does for tensor-parallel ranks is a matter of frameworks; how fast a matmul runs is not."""
-    for name, ratio in (("host_time_tp_network", 5.0), ("matmul_efficiency", 1.0)):
-        mapping, prior = parametrisation([Effect("framework", "f", name)]), priors()[name]
-        assert prior.spread_of_levels == pytest.approx(ratio * prior.spread)
-        assert float(mapping.scale[0]) == pytest.approx(0.7 * prior.spread_of_levels)
-        assert float(mapping.spread[names().index(name)]) == pytest.approx(prior.spread)
-
-
 def test_hidden_terms_show_by_source_where_sources_differ():
     """One source may be bound by its host where another is not; where there is one only, the coefficient moves."""
+    table = priors()
     host, overlap, matmul = (names().index(n) for n in ("host_time_layer", "tp_overlap", "matmul_efficiency"))
     alone = np.asarray(parametrisation([]).towards_exposed)
-    assert (alone[host], alone[overlap], alone[matmul]) == (1.0, -1.0, 0.0)
-    effects = [Effect("source", "s/f", "host_time_layer"), Effect("framework", "f", "tp_overlap")]
-    mapping = parametrisation(effects)
+    expected = [table[name].spread_of_levels / table[name].spread for name in ("host_time_layer", "tp_overlap")]
+    np.testing.assert_allclose((alone[host], alone[overlap], alone[matmul]), (expected[0], -expected[1], 0.0))
+    mapping = parametrisation([Effect("source", "s/f", "host_time_layer")])
     change, n = np.asarray(mapping.towards_exposed), len(names())
-    assert (change[host], change[overlap]) == (0.0, -1.0)
+    np.testing.assert_allclose((change[host], change[overlap]), (0.0, -expected[1]))
     # By as much as levels usually differ, however wide the prior of this one is.
-    assert change[n] * float(mapping.scale[0]) == pytest.approx(priors()["host_time_layer"].spread_of_levels)
+    assert change[n] * float(mapping.scale[0]) == pytest.approx(table["host_time_layer"].spread_of_levels)
     assert not change[n + 1 :].any()
-
-
-def test_a_release_with_a_fault_hardly_stands_for_its_framework():
-    """Its effects are four times as wide, so that it counts a sixteenth of a usual release, and is pulled in by one."""
-    faulty, older, usual = "ultrascale_playbook_h100/f/before-pp-fix", "s/f/old", "s/f"
-    effects = [LevelEffect("source", level, (("pp_slot_time", 6.0),)) for level in (faulty, older, usual)]
-    for members, expected in (([usual], 3.0), ([older], 3.0), ([older, usual], 4.0), ([faulty], 6.0 / 17.0)):
-        (found,) = other_sources_effects(effects, [{"framework": "f", "source": member} for member in members])
-        assert dict(found.shifts)["pp_slot_time"] == pytest.approx(expected)
-
-
-def test_more_sources_of_a_framework_foretell_more_of_the_next_one():
-    """The mean of a normal level, given n members that vary about it as much as levels do among themselves."""
-    name = "matmul_efficiency"
-    for n in (1, 2, 5):
-        sources = [f"s{index}/f" for index in range(n)]
-        effects = [LevelEffect("source", source, ((name, 0.6),)) for source in sources]
-        (found,) = other_sources_effects(effects, [{"framework": "f", "source": source} for source in sources])
-        covariance = np.ones((n, n)) + np.eye(n)  # of the members: what is the level's, and what is each one's
-        expected = np.ones(n) @ np.linalg.solve(covariance, np.full(n, 0.6))
-        assert dict(found.shifts)[name] == pytest.approx(expected)
-
-
-def test_what_a_framework_was_found_to_differ_by_is_not_counted_twice():
-    effects = [LevelEffect("source", "s/f", (("pp_slot_time", 0.4), ("tp_overlap", 0.2)))]
-    effects.append(LevelEffect("framework", "f", (("tp_overlap", 0.5),)))
-    (found,) = other_sources_effects(effects, [{"framework": "f", "source": "s/f"}])
-    assert found.shifts == (("pp_slot_time", 0.2),)
 
 
 def test_jacobian_is_the_derivative_of_rows():
@@ -183,9 +179,9 @@ def test_jacobian_is_the_derivative_of_rows():
     mapping = parametrisation(effects)
     members = jnp.asarray(membership(LEVELS, effects))
     rng = np.random.default_rng(0)
-    gradient = jnp.asarray(rng.normal(size=(4, len(names()))))
+    gradient = jnp.asarray(rng.normal(size=(N, len(names()))))
     step = jnp.asarray(rng.normal(size=mapping.n_parameters))
-    base = jnp.zeros((4, len(names())))
+    base = jnp.zeros((N, len(names())))
     zero = jnp.zeros(mapping.n_parameters)
     change = mapping.rows(step, base, members) - mapping.rows(zero, base, members)
     np.testing.assert_allclose(mapping.row_jacobian(gradient, members) @ step, jnp.sum(gradient * change, axis=1))
@@ -197,41 +193,26 @@ def _calibrated() -> Fit:
         pooled=prior_medians(),
         effects=(
             LevelEffect("source", "a", (("attention_efficiency", 0.1),)),
-            LevelEffect(OTHER_SOURCES, "f", (("attention_efficiency", 0.3),)),
-            LevelEffect("release_gpu", "1/h200", (("attention_efficiency", 0.02),)),
             LevelEffect("gpu", "h200", (("attention_efficiency", -0.05), ("fsdp_overlap", 1.0))),
+            LevelEffect("recipe", "vendor", (("attention_efficiency", 0.02),)),
         ),
         known=(("framework", "f"), ("gpu", "h200"), ("source", "a")),
     )
 
 
-def test_a_new_source_of_a_known_framework_keeps_the_effect_it_began_with():
-    before = _calibrated()
-    new, known = ({"source": source, "framework": "f"} for source in ("new", "a"))
-    fitted = dataclasses.replace(before, known=(*before.known, ("source", "new")))
-    after = dataclasses.replace(fitted, effects=kept_effects(before, [new, known]))
-
-    def shifted(fit: Fit, levels: dict) -> dict[str, float]:
-        (row,) = fit.unconstrained(Levels.of_rows([levels])) - unconstrain(prior_medians())
-        return {name: round(shift, 9) for name, shift in zip(names(), row, strict=True) if abs(shift) > 1e-9}
-
-    assert shifted(after, new) == shifted(before, new) == {"attention_efficiency": 0.3}
-    assert shifted(after, known) == shifted(before, known)
-    assert shifted(fitted, new) == {}  # what it would lose
-    assert not [effect for effect in kept_effects(before, [new]) if effect.kind == "source" and effect.level == "a"]
+def test_a_fit_about_another_keeps_the_offsets_of_its_own_stacks_alone():
+    kept = kept_effects(_calibrated(), [{"source": "new", "framework": "f"}])
+    assert {effect.kind for effect in kept} == {"gpu", "recipe"}
+    assert kept_effects(_calibrated(), [{"source": "a", "framework": "f"}]) == _calibrated().effects
 
 
 @pytest.mark.parametrize(
     ("levels", "shift"),
     [
-        (
-            {"source": "a", "framework": "f"},
-            0.1,
-            # The source's own effect takes the place of what its framework's sources foretell.
-        ),
-        ({"source": "new", "framework": "f"}, 0.3),
-        ({"source": "new", "framework": "f", "gpu": "h200"}, 0.25),
-        ({"source": "a", "gpu": "h200", "release_gpu": "1/h200"}, 0.07),
+        ({"source": "a", "framework": "f"}, 0.1),
+        ({"source": "new", "framework": "f"}, 0.0),
+        ({"source": "new", "framework": "f", "gpu": "h200"}, -0.05),
+        ({"source": "a", "gpu": "h200", "recipe": "vendor"}, 0.07),
         ({"source": None, "framework": "unknown"}, 0.0),
     ],
 )
@@ -240,6 +221,15 @@ def test_a_fit_adds_effects_of_levels(levels: dict, shift: float):
     moved = fit.coefficients(levels)
     assert isinstance(moved, Coefficients)
     np.testing.assert_allclose(moved.attention_efficiency, fit.pooled.attention_efficiency * np.exp(shift), rtol=1e-9)
+
+
+def test_chips_are_anchored_by_their_kernels_before_any_run():
+    """An A100 keeps more of its peak than an H100, and a chip without timed kernels less; other numbers are shared."""
+    fit = Fit("test", prior_medians())
+    old, new, unseen, none = (fit.coefficients({"gpu": chip}) for chip in ("a100-80gb", "h100-80gb", "mi300x", None))
+    assert old.matmul_efficiency == pytest.approx(chip_anchors()["a100-80gb"])
+    assert old.matmul_efficiency > none.matmul_efficiency > new.matmul_efficiency > unseen.matmul_efficiency
+    assert old.hbm_efficiency == new.hbm_efficiency == unseen.hbm_efficiency == none.hbm_efficiency
 
 
 def test_effect_of_a_fraction_acts_on_its_odds():

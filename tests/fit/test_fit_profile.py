@@ -17,7 +17,7 @@ from jaxscale.fit.profile import crossing, deviance
 
 def test_profile_ends_where_the_deviance_has_risen_by_its_quantile(bloom_fit: js.FitResult):
     least = 2.0 * float(loss(bloom_fit.solution.parameters, bloom_fit.problem))
-    for name in ("matmul_efficiency", "matmul_half_area"):
+    for name in ("residual_passes", "tp_overlap"):
         index = names().index(name)
         for end in bloom_fit.intervals[index]:
             reached = deviance(index, end, bloom_fit.solution.parameters, bloom_fit.problem)
@@ -137,8 +137,8 @@ def test_profile_crosses_its_quantile_at_the_ends_of_the_interval(bloom_fit: js.
 
 def test_profile_of_an_unused_coefficient_is_a_parabola(bloom_fit: js.FitResult):
     """Negative control: that of a coefficient which the runs identify is not."""
-    unused, identified = bloom_fit.profile("ep_overlap"), bloom_fit.profile("matmul_half_area")
-    np.testing.assert_allclose(unused.rises, unused.parabola, atol=1e-6)
+    unused, identified = bloom_fit.profile("ep_overlap"), bloom_fit.profile("host_time_layer")
+    np.testing.assert_allclose(unused.rises, unused.parabola, atol=1e-5)
     assert np.abs(identified.rises - identified.parabola).max() > 0.1
 
 
