@@ -19,7 +19,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from left_out import log_residuals, without
-from stages import Stages, centre_record, centre_scatter, solve_stages, stacks_left_out
+from stages import Stages, centre_scatter, solve_stages, stacks_left_out
 
 from jaxscale._resources import data_path
 from jaxscale.calibration.intervals import Scatter
@@ -148,8 +148,9 @@ def both_stages(
     Returns:
         The fit.
     """
-    scatter = centre_scatter(stages.everything, of_stacks)
-    centre = centre_record(stages.everything, stages.centre, stages.centre_effects, stages.at_centre, scatter)
+    first = stages.centre
+    everyone = np.ones(len(first.runs.batch), dtype=bool)
+    centre = first.record(everyone, first.solution, centre_scatter(first.runs, of_stacks))
     attempt = Attempt(stages.offsets, stages.offset_effects, stages.at_offsets, five_fold)
     record = fit_record("default", stages.tables, centre, attempt, data_hash)
     of_unknown = ("new_mixture", "new_chip")
@@ -224,7 +225,7 @@ def fit_together(own: Future[np.ndarray]) -> None:
     five_fold = left_out_of(stages, fold_of(groups, N_FOLDS), "folds")
     folds = schemes(everything)
     residuals = {name: left_out_of(stages, folds[name], name) for name in ("model", "larger")}
-    of_stacks = stacks_left_out(stages)
+    of_stacks = stacks_left_out(stages.centre)
     residuals["setup"] = of_stacks[: len(everything.batch)]
     pooled = both_stages(stages, five_fold, of_stacks, groups, digest(sorted(tables)))
     print(_said("default", pooled), flush=True)

@@ -6,6 +6,7 @@ offsets of known stacks around it, which never move the centre.
 
 import dataclasses
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float
 from jaxscale._resources import data_path
 from jaxscale.calibration.anchors import chip_anchors
 from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.fit_problem import fit_problem, held_at
@@ -46,25 +48,59 @@ def load_reports() -> Measured:
 
 
 @dataclass(frozen=True)
+class Centre:
+    """The first stage of a calibration, solved.
+
+    Attributes:
+        runs: measured runs of the shipped tables, and those of public reports behind them [centre row].
+        problem: of fitting them.
+        effects: its effects in parameter order.
+        solution: where the optimiser ended.
+    """
+
+    runs: Measured
+    problem: FitProblem
+    effects: tuple[Effect, ...]
+    solution: Solution
+
+    def without(self, kept: np.ndarray) -> Solution:
+        """Where the optimiser ends with some of the runs alone [centre row]."""
+        return refine(reweighted(self.problem, kept), self.solution.parameters)
+
+    def record(self, kept: np.ndarray, solution: Solution, scatter: tuple[Scatter, ...] = ()) -> Fit:
+        """Record of a solution for some of the runs: no stack counts as known, so that none has a narrower interval.
+
+        Args:
+            kept: the runs that were fitted [centre row].
+            solution: where the optimiser ended with them.
+            scatter: of unknown stacks.
+
+        Returns:
+            The fit, which answers for stacks that nobody fitted.
+        """
+        runs = self.runs.take(kept)
+        attempt = Attempt(self.problem, self.effects, solution, np.full((len(runs.batch), 2), np.nan))
+        record = fit_record("centre", runs, load_fit("prior"), attempt, "")
+        places = tuple(place for place in record.known if place[0] not in ("source", "stack", "unnamed"))
+        return dataclasses.replace(
+            record, scatter=scatter, known=places, fitted=(), own=(), largest=(), parent=None, is_centre=True
+        )
+
+
+@dataclass(frozen=True)
 class Stages:
     """Both stages of a calibration, solved.
 
     Attributes:
         tables: measured runs of the shipped tables [row].
-        everything: the same, and those of public reports behind them [centre row].
-        centre: problem of the first stage.
-        centre_effects: its effects in parameter order.
-        at_centre: its solution.
+        centre: the first stage.
         offsets: problem of the second stage, around that solution.
         offset_effects: its effects in parameter order.
         at_offsets: its solution.
     """
 
     tables: Measured
-    everything: Measured
-    centre: FitProblem
-    centre_effects: tuple[Effect, ...]
-    at_centre: Solution
+    centre: Centre
     offsets: FitProblem
     offset_effects: tuple[Effect, ...]
     at_offsets: Solution
@@ -78,10 +114,9 @@ class Stages:
         Returns:
             Residuals under the fit of the others [row, 2].
         """
-        n, n_reports = len(self.tables.batch), len(self.everything.batch) - len(self.tables.batch)
-        kept_centre = np.concatenate([kept, np.ones(n_reports, dtype=bool)])
-        centre = refine(reweighted(self.centre, kept_centre), self.at_centre.parameters)
-        problem = about(self.offsets, rows_at(self.centre, centre.parameters)[:n])
+        n, n_reports = len(self.tables.batch), len(self.centre.runs.batch) - len(self.tables.batch)
+        centre = self.centre.without(np.concatenate([kept, np.ones(n_reports, dtype=bool)]))
+        problem = about(self.offsets, rows_at(self.centre.problem, centre.parameters)[:n])
         found = refine(reweighted(problem, kept), self.at_offsets.parameters)
         return np.asarray(found.log_residuals)[:n]
 
@@ -97,50 +132,54 @@ def about(problem: FitProblem, base: np.ndarray) -> FitProblem:
     return eqx.tree_at(lambda p: p.base, problem, rows)
 
 
+def solve_centre(tables: Measured) -> Centre:
+    """Fit the centre to the runs of the tables and of public reports."""
+    runs = concatenate([tables, load_reports()])
+    problem, effects = fit_problem(runs, load_fit("prior"), CENTRE)
+    say(f"centre: {len(runs.batch)} runs, {len(effects)} effects")
+    solution = solve(problem, jnp.zeros((1, problem.parametrisation.n_parameters)))
+    return Centre(runs, problem, effects, solution)
+
+
 @one_blas_thread()
 def solve_stages(tables: Measured) -> Stages:
     """Fit the centre to all runs, and the offsets of the stacks of the shipped tables around it."""
-    everything = concatenate([tables, load_reports()])
-    problem, effects = fit_problem(everything, load_fit("prior"), CENTRE)
-    say(f"centre: {len(everything.batch)} runs, {len(effects)} effects")
-    at_centre = solve(problem, jnp.zeros((1, problem.parametrisation.n_parameters)))
-    record = centre_record(everything, problem, effects, at_centre)
-    offsets, offset_effects = fit_problem(tables, record, OFFSETS)
-    offsets = about(held_at(offsets), rows_at(problem, at_centre.parameters)[: len(tables.batch)])
-    say(f"offsets: {len(tables.batch)} runs, {len(offset_effects)} effects")
+    centre = solve_centre(tables)
+    record = centre.record(np.ones(len(centre.runs.batch), dtype=bool), centre.solution)
+    offsets, effects = fit_problem(tables, record, OFFSETS)
+    offsets = about(held_at(offsets), rows_at(centre.problem, centre.solution.parameters)[: len(tables.batch)])
+    say(f"offsets: {len(tables.batch)} runs, {len(effects)} effects")
     at_offsets = solve(offsets, jnp.zeros((1, offsets.parametrisation.n_parameters)))
-    return Stages(tables, everything, problem, effects, at_centre, offsets, offset_effects, at_offsets)
+    return Stages(tables, centre, offsets, effects, at_offsets)
 
 
-def centre_record(
-    everything: Measured,
-    problem: FitProblem,
-    effects: tuple[Effect, ...],
-    solution: Solution,
-    scatter: tuple[Scatter, ...] = (),
-) -> Fit:
-    """Record of the centre: it lists no stack as known, so that none has a narrower interval than another."""
-    attempt = Attempt(problem, effects, solution, np.full((len(everything.batch), 2), np.nan))
-    record = fit_record("centre", everything, load_fit("prior"), attempt, "")
-    stacks = ("source", "stack", "unnamed")
-    places = tuple(place for place in record.known if place[0] not in stacks)
-    return dataclasses.replace(
-        record, scatter=scatter, known=places, fitted=(), own=(), largest=(), parent=None, is_centre=True
-    )
-
-
-@one_blas_thread()
-def stacks_left_out(stages: Stages) -> np.ndarray:
-    """Log residuals of time and memory of each run under the centre that never saw its stack [centre row, 2]."""
-    stack = stages.everything.levels.column("stack")
-    residuals = np.full((len(stack), 2), np.nan)
+def without_stacks(centre: Centre) -> Iterator[tuple[str, np.ndarray, Solution]]:
+    """Each stack, which runs are its own [centre row], and where the centre ends that never saw them."""
+    stack = centre.runs.levels.column("stack")
     names = sorted(set(stack))
     for place, name in enumerate(names):
         say(f"leaving out stack {place + 1} of {len(names)}: {name}")
-        outside = stack != name
-        found = refine(reweighted(stages.centre, outside), stages.at_centre.parameters)
-        residuals[~outside] = np.asarray(found.log_residuals)[: len(stack)][~outside]
+        yield name, stack == name, centre.without(stack != name)
+
+
+@one_blas_thread()
+def stacks_left_out(centre: Centre) -> np.ndarray:
+    """Log residuals of time and memory of each run under the centre that never saw its stack [centre row, 2]."""
+    residuals = np.full((len(centre.runs.batch), 2), np.nan)
+    for _, own, solution in without_stacks(centre):
+        residuals[own] = np.asarray(solution.log_residuals)[: len(own)][own]
     return residuals
+
+
+UNKNOWN = ("unseen", "new_mixture", "new_chip")
+"""Kinds of runs of an unknown stack that scatter alike: dense models, mixtures, chips without timed kernels."""
+
+
+def kinds_of_unknown(levels: Levels) -> np.ndarray:
+    """Which of `UNKNOWN` each run would be if nobody had fitted its stack [row]."""
+    is_new_chip = ~levels.has(lambda chip: chip in chip_anchors(), "gpu")
+    dense = np.where(is_new_chip, UNKNOWN[2], UNKNOWN[0])
+    return np.where(levels.missing("mixture"), dense, UNKNOWN[1])
 
 
 def centre_scatter(everything: Measured, residuals: np.ndarray) -> tuple[Scatter, ...]:
@@ -153,15 +192,12 @@ def centre_scatter(everything: Measured, residuals: np.ndarray) -> tuple[Scatter
     Returns:
         Entries `unseen`, `new_mixture` and `new_chip`.
     """
-    levels = everything.levels
-    is_mixture = ~levels.missing("mixture")
-    is_new_chip = ~levels.has(lambda chip: chip in chip_anchors(), "gpu")
-    groups = {"unseen": ~is_mixture & ~is_new_chip, "new_mixture": is_mixture, "new_chip": is_new_chip}
-    stack = levels.column("stack")
+    stack, kind = everything.levels.column("stack"), kinds_of_unknown(everything.levels)
     memory = np.where(np.isfinite(np.asarray(everything.peak_memory)), residuals[:, 1], np.nan)
     return tuple(
-        Scatter(kind, "", quantile_of_stacks(np.abs(residuals[own, 0]), stack[own]), spread_of(memory[own], stack[own]))
-        for kind, own in groups.items()
+        Scatter(name, "", quantile_of_stacks(np.abs(residuals[own, 0]), stack[own]), spread_of(memory[own], stack[own]))
+        for name in UNKNOWN
+        for own in [kind == name]
     )
 
 

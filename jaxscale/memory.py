@@ -244,6 +244,11 @@ def memory(
     return memory_with_lead(local, machine, coefficients, lead, temperature)
 
 
+GATHERED_LOGIT_BYTES = 8.0
+"""Memory per logit that a tensor-parallel group gathers, beside that of the loss: the 16-bit logits of the whole
+vocabulary and their gradient, and a 32-bit softmax that is not made in place [byte]."""
+
+
 def logits_held(local: LocalPlan) -> Array:
     """Logits that the last stage holds at once, of all tokens of a microbatch or of a chunk of them [1]."""
     model, plan = local.model, local.plan
@@ -275,7 +280,8 @@ def memory_with_lead(
     stored = on_chip * per_layer * local.first_layers * in_flight
     stored = stored + transient_activation_bytes(local, c, in_flight, lead, temperature)
     activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
-    logit_bytes = c.logit_memory_bytes * logits_held(local)
+    gathered = GATHERED_LOGIT_BYTES * (1.0 - local.loss_split / plan.tp)
+    logit_bytes = (c.logit_memory_bytes + gathered) * logits_held(local)
     # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
     turned = all_with_gpipe(1.0, plan)
     last_in_flight = microbatches_at_the_end(plan, temperature)

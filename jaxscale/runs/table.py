@@ -91,8 +91,8 @@ class Runs:
         return Runs(self.path, self.columns, self.lines[rows], cells, values, self.problems)
 
     def categories(self, name: str) -> Categorical:
-        """Values of a known column as codes, None where a cell is empty or the column absent."""
-        return self.values.get(name) or Categorical.constant(None, len(self))
+        """Values of a column as codes, texts of one that is not known; None where a cell is empty or it is absent."""
+        return self.values.get(name) or self.cells.get(name) or Categorical.constant(None, len(self))
 
     def numbers(self, name: str) -> Float[np.ndarray, " row"]:
         """Values of a known column of numbers or flags, nan where a cell is empty or the column absent [row]."""
@@ -109,7 +109,7 @@ class Runs:
         return pandas.DataFrame(columns, index=pandas.Index(self.lines, name="line")).infer_objects()
 
     def column(self, name: str) -> list[Any]:
-        """Values of a known column, one for each row, None where empty."""
+        """Values of a column, one for each row, None where empty; texts of a column that is not known."""
         return self.categories(name).array().tolist()
 
 

@@ -110,7 +110,7 @@ def test_columns_that_look_like_others_are_found():
         "term_matmul_s",
     ]
     expected = {
-        "activation_recomputed": "activation_recompute",
+        "activation_recomputation": "activation_recompute",
         "zero": "zero_stage",
         "peak_memory_gb": "peak_mem_gb",
     }
