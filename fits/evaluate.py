@@ -1,7 +1,7 @@
 """How right jaxscale is for a stranger: each stack left out, alone and with a few of its runs; writes evaluation.csv.
 
-Run from the repository: `OPENBLAS_NUM_THREADS=1 python fits/evaluate.py` (about 3 minutes on 2 cores). The centre of
-the calibration is fitted to all runs but those of one stack, for each stack in turn, and predicts the runs of that stack:
+Run from the repository: `OPENBLAS_NUM_THREADS=1 python fits/evaluate.py` (3 minutes on 2 cores). The centre of the
+calibration is fitted to all runs but those of one stack, for each stack in turn, and predicts the runs of that stack:
 as they are, and after a fit of some of them drawn at random. The structure and the priors of the calibration are chosen
 by these errors. `fits/scoreboard.py` shows them.
 """
@@ -159,11 +159,12 @@ def main() -> None:
     centre = solve_centre(concatenate([table for table, _ in load_tables().values()]))
     n, rows = len(centre.runs.batch), []
     # Runs of a faulty release and composed ones stay out of the errors, as they count little in the fit.
-    usual = ~np.asarray([is_apart(source) for source in centre.runs.levels.column("source")], dtype=bool)
+    sources = centre.runs.levels.column("source")
+    usual = np.asarray([source.startswith(REPORTS) or not is_apart(source) for source in sources], dtype=bool)
     residuals = np.full((n, 2), np.nan)
     for name, own, solution in without_stacks(centre):
         residuals[own] = np.asarray(solution.log_residuals)[:n][own]
-        judged = own & usual if (own & usual).any() else own
+        judged = own & usual
         start = centre.record(~own, solution)
         rows.append(row_of(name, centre.runs.take(judged), residuals[judged], start))
         say("  " + ", ".join(f"{key} {cell:.3g}" for key, cell in list(rows[-1].items())[1:] if np.isfinite(cell)))

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._resources import data_path
-from jaxscale.calibration.anchors import chip_anchors
+from jaxscale.calibration.anchors import timed_chips
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
@@ -33,6 +33,9 @@ from jaxscale.runs.reader import read_runs
 
 COVERED = 0.9
 """Share of the runs of an unknown stack that its interval is to hold [1]."""
+
+ONE_SIGMA = 0.683
+"""Share of a normal distribution within one standard deviation [1]."""
 
 RUNS_THAT_TELL = 4.0
 """Runs from which on a stack counts in full where the spread of stacks is told [1]."""
@@ -177,7 +180,7 @@ UNKNOWN = ("unseen", "new_mixture", "new_chip")
 
 def kinds_of_unknown(levels: Levels) -> np.ndarray:
     """Which of `UNKNOWN` each run would be if nobody had fitted its stack [row]."""
-    is_new_chip = ~levels.has(lambda chip: chip in chip_anchors(), "gpu")
+    is_new_chip = ~levels.has(lambda chip: chip in timed_chips(), "gpu")
     dense = np.where(is_new_chip, UNKNOWN[2], UNKNOWN[0])
     return np.where(levels.missing("mixture"), dense, UNKNOWN[1])
 
@@ -201,22 +204,22 @@ def centre_scatter(everything: Measured, residuals: np.ndarray) -> tuple[Scatter
     )
 
 
-def quantile_of_stacks(errors: np.ndarray, stack: np.ndarray) -> float:
-    """Quantile of errors that covers `COVERED` of the runs of a stack drawn at random; small stacks count less [1]."""
+def quantile_of_stacks(errors: np.ndarray, stack: np.ndarray, share: float = COVERED) -> float:
+    """Quantile of errors that covers a share of the runs of a stack drawn at random; small stacks count less [1]."""
     _, which, runs = np.unique(stack, return_inverse=True, return_counts=True)
     weight = np.minimum(1.0, runs[which] / RUNS_THAT_TELL) / runs[which]
     order = np.argsort(errors)
     reached = np.cumsum(weight[order]) / weight.sum()
-    return float(errors[order][np.searchsorted(reached, COVERED)])
+    return float(errors[order][np.searchsorted(reached, share)])
 
 
 def spread_of(errors: np.ndarray, stack: np.ndarray) -> float:
-    """Root mean square of errors, each stack counted once; nan where nothing is known [1]."""
+    """Spread of errors that two thirds of the runs keep to, each stack counted once; nan where nothing is known [1].
+
+    Peaks of reports whose settings were not what they seem are several times off: squares would tell of these alone.
+    """
     known = np.isfinite(errors)
-    if not known.any():
-        return float("nan")
-    means = [np.mean(errors[known & (stack == name)] ** 2) for name in sorted(set(stack[known]))]
-    return float(np.sqrt(np.mean(means)))
+    return quantile_of_stacks(np.abs(errors[known]), stack[known], ONE_SIGMA) if known.any() else float("nan")
 
 
 def say(text: str) -> None:

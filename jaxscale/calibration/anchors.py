@@ -1,11 +1,13 @@
 """Anchors of chips: the share of its peak that large matmuls reach on a chip, as timed kernels say.
 
 Software shares the kernels of a chip, so what these reach is known before any training run is measured. A chip without
-timed kernels gets the mean of chips at first sight. Values and sources: `data/chip_anchors.toml`.
+timed kernels gets the anchor of one whose die it has, or the mean of its class at first sight. Values and sources:
+`data/chip_anchors.toml`.
 """
 
 import functools
 from collections.abc import Container, Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -21,8 +23,17 @@ ANCHORED = "matmul_efficiency"
 @functools.cache
 def chip_anchors() -> Mapping[str, float]:
     """Matmul efficiency by catalogue id of the chip [1]."""
-    table = read_toml(data_path("chip_anchors.toml"))["anchors"]
-    return {chip: entry["matmul_efficiency"] for entry in table for chip in entry["chips"]}
+    return {chip: entry["matmul_efficiency"] for entry in _entries() for chip in entry["chips"]}
+
+
+@functools.cache
+def timed_chips() -> frozenset[str]:
+    """Catalogue ids of chips some of whose kernels were timed."""
+    return frozenset(chip for entry in _entries() if entry.get("timed", True) for chip in entry["chips"])
+
+
+def _entries() -> list[Mapping[str, Any]]:
+    return read_toml(data_path("chip_anchors.toml"))["anchors"]
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxscale.calibration.anchors import chip_anchors
+from jaxscale.calibration.anchors import timed_chips
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import SETTINGS, UNNAMED, Place, Seen
 
@@ -153,7 +153,7 @@ class Scatters:
             # A chip or a precision of which neither the fit nor an ancestor had a run: as wide as a new framework.
             *(_Reason(is_new_to_all(kind), "unseen", "") for kind in systems),
             # Chips without timed kernels, and mixtures, miss further in stacks that were never fitted.
-            _Reason(~levels.has(lambda name: name in chip_anchors(), "gpu", of_none=True), "new_chip", ""),
+            _Reason(~levels.has(lambda name: name in timed_chips(), "gpu", of_none=True), "new_chip", ""),
             _Reason(~levels.missing("mixture"), "new_mixture", ""),
             # A chip or a precision that an ancestor had: as wide as a new source.
             *(_Reason(is_new(kind) & ~is_new_to_all(kind), "new_source", "framework") for kind in systems),

@@ -39,8 +39,13 @@ def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature
     return Passes(both, both)
 
 
+def beside_another(plan: Plan) -> Array:
+    """Share of the time in which another microbatch runs beside, as DualPipe and `moe_overlap` arrange [1]."""
+    return 1.0 - (1.0 - plan.moe_overlap) * (1.0 - jnp.asarray(plan.dual_pipe))
+
+
 def exchange_overlap(plan: Plan, usual: ArrayLike) -> Array:
-    """Share of the matmuls behind which exchanges hide: the usual one, or all where another microbatch runs beside.
+    """Share of the compute behind which exchanges hide: the usual one, or all where another microbatch runs beside.
 
     Args:
         plan: `moe_overlap`, and DualPipe, which runs a forward pass beside a backward one.
@@ -49,18 +54,21 @@ def exchange_overlap(plan: Plan, usual: ArrayLike) -> Array:
     Returns:
         The share [1].
     """
-    alone = (1.0 - plan.moe_overlap) * (1.0 - jnp.asarray(plan.dual_pipe))
-    return 1.0 - alone * (1.0 - jnp.asarray(usual))
+    return 1.0 - (1.0 - beside_another(plan)) * (1.0 - jnp.asarray(usual))
 
 
-def matmuls_beside_exchanges(local: LocalPlan, matmul: ArrayLike) -> Passes:
-    """Matmuls on other tokens, which can run beside the all-to-alls: a backward pass has those of two forward passes.
+def compute_beside_exchanges(local: LocalPlan, matmul: ArrayLike, other: ArrayLike) -> Passes:
+    """Kernels on other tokens, which can run beside the all-to-alls: a backward pass has those of two forward passes.
+
+    Within one microbatch these are matmuls; another microbatch has its attention and memory-bound kernels too.
 
     Args:
         local: a model whose weights may be frozen, which leaves the backward pass without their gradients.
         matmul: time of the matmuls of one forward pass, experts included [s].
+        other: time of its other kernels [s].
 
     Returns:
         Times [s].
     """
-    return Passes(jnp.asarray(matmul), (1.0 + local.model.trainable_share) * matmul)
+    whole = beside_another(local.plan) * jnp.asarray(other)
+    return Passes(matmul + whole, (1.0 + local.model.trainable_share) * matmul + 2.0 * whole)

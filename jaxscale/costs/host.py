@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._smooth import Temperature, exposed, several, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.costs.expert import beside_another
 from jaxscale.costs.machine import Machine
 from jaxscale.plan.local import LocalPlan
 from jaxscale.plan.plan import Plan
@@ -38,12 +39,13 @@ def launch_gaps_forward(local: LocalPlan, coefficients: Coefficients) -> Array:
     their own, which is sorted by itself (Megatron-LM, moe_utils.py, `sort_chunks_by_idxs`, 2025). Gaps of other layers
     are too short to be told from waves of tiles that are not full (`matmul`): both cost a matmul a fixed time.
     Where each step of a dispatch is launched by itself, the chip idles while the host waits for the counts of tokens,
-    and the host while the chip makes them (`host_time_mixture`); a recorded or compiled layer does not wait.
+    and the host while the chip makes them (`host_time_mixture`); a recorded or compiled layer does not wait. Where
+    another microbatch runs beside, its kernels fill all gaps.
     """
     model, plan, c = local.model, local.plan, coefficients
     eager = (1.0 - plan.compiled) * (1.0 - plan.cuda_graphs)
     waiting = c.host_time_mixture * eager * (1.0 - is_dense(model.n_experts)) / 3.0
-    return (c.moe_expert_time * model.n_experts + waiting) * moe_layers(model)
+    return (1.0 - beside_another(plan)) * (c.moe_expert_time * model.n_experts + waiting) * moe_layers(model)
 
 
 def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:

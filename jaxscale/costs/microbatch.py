@@ -86,7 +86,7 @@ def microbatch_times(
     tp = not_hidden(tensors, beside, coefficients.tp_overlap, temperature)
     tokens = expert.expert_exchange(local, machine, temperature)
     overlap = expert.exchange_overlap(plan, coefficients.ep_overlap)
-    free = left_over(expert.matmuls_beside_exchanges(local, weights), tensors, tp)
+    free = left_over(expert.compute_beside_exchanges(local, weights, core + scan + streams), tensors, tp)
     ep = not_hidden(tokens, free, overlap, temperature)
     ring = context.key_value_ring(local, machine, temperature)
     cp = not_hidden(ring, context.attention_beside(local, core), coefficients.cp_overlap, temperature)

@@ -56,7 +56,10 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
     """
     layer = layers / local.model.n_layers
     fullest, last = local.first_layers * layer, local.last_layers * layer + head
-    return StageTimes(jnp.asarray(layers + head), smooth_max(fullest, last, temperature))
+    busiest = smooth_max(fullest, last, temperature)
+    # A chip of DualPipe is a stage for half of the microbatches and its mirror image for the others.
+    others = smooth_max(fullest, (layers + head) / local.plan.pp, temperature)
+    return StageTimes(jnp.asarray(layers + head), busiest - 0.5 * local.plan.dual_pipe * (busiest - others))
 
 
 def bubble_time(local: LocalPlan, stages: StageTimes) -> Array:

@@ -40,11 +40,6 @@ def answering(start: Fit, measured: Measured) -> Fit:
     return answering(start.parent, measured)
 
 
-def knows(start: Fit, measured: Measured) -> bool:
-    """Whether a fit has seen the sources of all of some runs."""
-    return set(measured.levels.column("source")) <= start.known_sources
-
-
 def base_of(measured: Measured, start: Fit) -> np.ndarray:
     """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
     return start.unconstrained(measured.levels)
@@ -117,8 +112,8 @@ def parameters_of(fit: Fit, problem: FitProblem, effects: Sequence[Effect]) -> n
     return np.concatenate([pooled, values])
 
 
-PACE_SPREAD = 0.15
-"""How far stacks differ in their pace [1]."""
+PACE_SPREAD = 0.1
+"""How far stacks that were left out of the centre differ from it in their pace: the typical one [1]."""
 
 LEAST_SPREAD = 0.25
 """Standard deviation by which coefficients of a new stack differ from the centre, where no effect of stacks says more

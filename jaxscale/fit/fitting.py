@@ -19,7 +19,6 @@ from jaxscale.fit.fit_problem import (
     about_start,
     answering,
     fit_problem,
-    knows,
     named_as,
     parameters_of,
     tightened,
@@ -132,9 +131,7 @@ def fit_measured(
         solution = solve(tight, starts, known)
         held_out = cross_validate(tight, solution, groups, n_folds, say)
         attempts.append(Attempt(tight, effects, solution, held_out, tightness))
-    alike = near_the_best(attempts)
-    # Priors as wide as sources differ are what is known of a new one; of one that the start has fitted more is known.
-    best = alike[0] if knows(parent, measured) else alike[len(alike) // 2]
+    best = near_the_best(attempts)[0]
     return FitResult(
         fit=fit_record(name, measured, begun, best, data_hash),
         problem=best.problem,

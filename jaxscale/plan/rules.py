@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.plan.plan import Plan
+from jaxscale.plan.plan import DEGREES, Plan
 from jaxscale.workload import Transformer
 
 Columns = Mapping[str, Any]
@@ -156,6 +156,11 @@ RULES = (
         ),
     ),
     Rule(
+        "both directions",  # DualPipe feeds a pipeline from both ends, to hide exchanges of experts
+        lambda dual_pipe, pp, ep: np.equal(dual_pipe, 0) | (divides(2, pp) & np.greater(ep, 1)),
+        lambda pp, ep: f"schedule dualpipe needs an even pp and ep > 1; found pp = {pp:g} and ep = {ep:g}",
+    ),
+    Rule(
         "sharding of stages",
         lambda zero_stage, pp: np.less(zero_stage, 2) | np.equal(pp, 1),
         lambda: "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1",
@@ -244,7 +249,7 @@ def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -
 
 
 MODEL_FIELDS = ("n_heads", "n_kv_heads", "d_ff", "n_layers", "seq_len", "n_experts")
-PLAN_FIELDS = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
+PLAN_FIELDS = (*DEGREES, "dual_pipe")
 
 
 def model_columns(model: Transformer) -> dict[str, Any]:

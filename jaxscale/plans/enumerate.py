@@ -54,7 +54,8 @@ class PlanSpace:
         hybrid_sharding: also shard groups smaller than dp (HSDP) at ZeRO stage 3.
         sequence_parallel: values admitted where tp > 1.
         recompute: of none, selective, full.
-        schedule: of gpipe, 1f1b, interleaved, zero-bubble; without a pipeline every plan counts as 1f1b.
+        schedule: of gpipe, 1f1b, interleaved, zero-bubble, dualpipe; without a pipeline every plan counts as 1f1b, and
+            DualPipe needs experts that exchange tokens and an even number of stages.
         whole_chunks: interleave only chunks of equally many layers, as Megatron-LM demands.
         flash_attention: fused attention in all plans.
         overlap_gradients: gradients reduced while the last backward pass still runs, in all plans.
@@ -270,6 +271,8 @@ def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
     simple = [SCHEDULES.index(word) for word in SCHEDULES if word in space.schedule and word != "interleaved"]
     plain = _cross(chunked, "schedule", np.asarray(simple, np.int64))
     plain["vpp"] = np.ones_like(plain["schedule"])
+    is_dual = plain["schedule"] == SCHEDULES.index("dualpipe")
+    plain = _keep(plain, obeys({**facts, **plain, "dual_pipe": is_dual}, about="dual_pipe"))
     one_stage = np.ones_like(flat["pp"])
     tables = [{**flat, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
     if "interleaved" in space.schedule:

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxscale.plan.optimizers import mixed_precision_bytes
 from jaxscale.plans.enumerate import PlanSpace
-from jaxscale.runs.defaults import default_for, is_fused
+from jaxscale.runs.defaults import default_for, framework_defaults, is_fused
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
@@ -27,8 +27,15 @@ def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace
         gradient_bytes=float(default_for("gradient_bytes", framework, None)),
         fused_glu=default_for("fused_glu", framework, None),
         precision=precision,
+        schedule=(*PlanSpace.schedule, *_further_schedules(framework)),
         software=software_of(framework, precision),
     )
+
+
+def _further_schedules(framework: str | None) -> tuple[str, ...]:
+    """Schedules that a framework has besides the usual ones; those of the default where its table is not known."""
+    tables = framework_defaults()
+    return tuple(tables.get((framework or "").lower(), tables["default"]).get("schedules", ()))
 
 
 def software_of(framework: str | None, precision: str = "bf16") -> dict[str, Any]:

@@ -211,5 +211,6 @@ def _facts_about(source: str | None) -> list[Mapping[str, Any]]:
 
 
 def _facts_about_framework(framework: str | None) -> list[Mapping[str, Any]]:
-    """The same about rows of a framework, whatever their source."""
-    return framework_defaults().get((framework or "").lower(), {}).get("facts", [])
+    """The same about rows of a framework, whatever their source; those of every framework come last."""
+    tables = framework_defaults()
+    return [fact for name in ((framework or "").lower(), "default") for fact in tables.get(name, {}).get("facts", [])]

@@ -261,8 +261,10 @@ def test_tensor_parallel_collectives_run_beside_gradients_of_weights_and_matmuls
 
 def test_all_to_alls_run_beside_the_matmuls_of_other_tokens():
     frozen = as_arrays(model("llama3-8b", trainable_share=0.0))
-    np.testing.assert_allclose(expert.matmuls_beside_exchanges(local_plan(LLAMA, plan()), 10.0), (10, 20))
-    np.testing.assert_allclose(expert.matmuls_beside_exchanges(local_plan(frozen, plan()), 10.0), (10, 10))
+    np.testing.assert_allclose(expert.compute_beside_exchanges(local_plan(LLAMA, plan()), 10.0, 4.0), (10, 20))
+    np.testing.assert_allclose(expert.compute_beside_exchanges(local_plan(frozen, plan()), 10.0, 4.0), (10, 10))
+    beside = local_plan(LLAMA, plan(moe_overlap=True))
+    np.testing.assert_allclose(expert.compute_beside_exchanges(beside, 10.0, 4.0), (14, 28))
 
 
 def test_the_key_value_ring_hides_behind_attention():

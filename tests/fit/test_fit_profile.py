@@ -137,7 +137,7 @@ def test_profile_crosses_its_quantile_at_the_ends_of_the_interval(bloom_fit: js.
 
 def test_profile_of_an_unused_coefficient_is_a_parabola(bloom_fit: js.FitResult):
     """Negative control: that of a coefficient which the runs identify is not."""
-    unused, identified = bloom_fit.profile("ep_overlap"), bloom_fit.profile("host_time_layer")
+    unused, identified = bloom_fit.profile("ep_overlap"), bloom_fit.profile("residual_passes")
     np.testing.assert_allclose(unused.rises, unused.parabola, atol=1e-5)
     assert np.abs(identified.rises - identified.parabola).max() > 0.1
 

@@ -51,7 +51,7 @@ def test_whole_transformers_use_less_than_blocks_and_fall_earlier(curve, solved,
     blocks = np.interp(np.log(SIZES), np.log(solved.training_flop), solved.utilisation[row["default"]])
     assert (curve.utilisation < blocks).all() and curve.utilisation[0] > 0.3
     assert curve.utilisation[0] > curve.utilisation[2] > curve.utilisation[3]
-    assert curve.thresholds()["wall"] < solved.limits.flop(row["default"])["wall"]
+    assert curve.thresholds()["half"] < solved.limits.flop(row["default"])["half"]
 
 
 def test_larger_batches_move_the_wall(curve):
