@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json, checked_count
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
 from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.plan import checked_framework
 
 if TYPE_CHECKING:
     from jaxscale.trends.layout import ParallelLayout
@@ -43,9 +44,10 @@ class TrendsCommand:
     least_return: Annotated[
         float, tyro.conf.arg(metavar="SHARE", help="what a worthwhile chip returns of one on the fewest chips")
     ] = 0.5
-    latencies: Annotated[
-        Literal["fitted", "nccl"], tyro.conf.arg(help="of a hop: fitted to arXiv 2411.13055, or NCCL's own table")
-    ] = "fitted"
+    framework: Annotated[
+        str, tyro.conf.arg(metavar="NAME", help="software that runs it, with its defaults, as in a runs table")
+    ] = "pytorch-fsdp"
+    fit: FitName = "default"
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help="figure to write, PNG")] = None
     hardware: HardwareFile = None
     json: Json = False
@@ -54,7 +56,8 @@ class TrendsCommand:
         """Run the command.
 
         Raises:
-            InputError: an unknown name, a number out of range, a layout without room, a figure that cannot be written.
+            InputError: an unknown name or fit, a number out of range, a layout without room, a figure that cannot be
+                written.
         """
         import jaxscale as js
         from jaxscale.files import check_writable, write_whole
@@ -72,10 +75,12 @@ class TrendsCommand:
         changes: dict[str, Any] = {}
         if self.seq_len is not None:
             changes["seq_len"] = checked_count("--seq-len", self.seq_len)
+        fitted = js.load_fit(self.fit)
         setup = library.deployment(
             self.model,
             self.gpu,
-            overlay=library.fitted_overlay() if self.latencies == "fitted" else library.unfitted_overlay(),
+            framework=checked_framework(self.framework, fitted),
+            fit=fitted,
             hardware=js.load_hardware(self.hardware),
             power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
             **changes,

@@ -1,9 +1,7 @@
-"""Trends of hardware scaling by the calibrated step time, with hop latencies, power and prices of their own.
+"""Trends of hardware scaling by the calibrated step time, with power and prices of their own.
 
-Returns of more chips, watts and dollars, and layouts that overtake each other: `step_time` with the fit of the workload
-of arXiv 2411.13055. In place of the catalogue's latencies a `Deployment` carries those of single ring hops, fitted to
-that paper (`fits/hardware_trends.py`), since the runs behind the default fit do not reach the numbers of chips at which
-hops decide; so step times differ from those of `jaxscale.predict` with the default fit.
+Returns of more chips, watts and dollars, and layouts that overtake each other. Step times are those that
+`jaxscale.predict` gives for rows of the same framework, chip, degrees and batch.
 """
 
 from typing import TYPE_CHECKING
@@ -17,10 +15,9 @@ if TYPE_CHECKING:
     from jaxscale.trends.crossover import best_degrees as best_degrees
     from jaxscale.trends.crossover import layout_speeds as layout_speeds
     from jaxscale.trends.crossover import overtaking as overtaking
-    from jaxscale.trends.deployment_library import Overlay as Overlay
     from jaxscale.trends.deployment_library import deployment as deployment
-    from jaxscale.trends.deployment_library import fitted_overlay as fitted_overlay
-    from jaxscale.trends.deployment_library import unfitted_overlay as unfitted_overlay
+    from jaxscale.trends.deployment_library import fitted_power as fitted_power
+    from jaxscale.trends.deployment_library import unfitted_power as unfitted_power
     from jaxscale.trends.fully_sharded import layer_gather as layer_gather
     from jaxscale.trends.generations import CHANGES as CHANGES
     from jaxscale.trends.generations import generations as generations

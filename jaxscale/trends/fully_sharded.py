@@ -5,14 +5,15 @@ the k domains that the group spans, as in `costs.collectives`:
 
 $$ t_\alpha = (n - k)\,\alpha_\mathrm{in} + (k - 1)\,\alpha_\mathrm{out} . $$
 
+Both latencies are the catalogue's times the fitted `link_latency_scale` and `network_latency_scale`.
+
 Reference: NCCL, src/graph/tuning.cc (all-gather and reduce-scatter); Fernandez et al., arXiv 2411.13055, section 2.
 """
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike
 
 from jaxscale._smooth import smooth_min
 from jaxscale.calibration.coefficients import Coefficients
@@ -22,22 +23,6 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.plan.local import local_plan
 from jaxscale.plan.plan import Plan
 from jaxscale.workload import Transformer
-
-
-def with_hop_latency(cluster: Cluster, coefficients: Coefficients, hop_latency: Float[ArrayLike, " level"]) -> Cluster:
-    """A cluster whose rings have hops of known latency.
-
-    Args:
-        cluster: chips and network.
-        coefficients: whose latency scales are divided out, so that `hop_latency` is what applies.
-        hop_latency: of one hop of the ring, inside a domain and between domains [s].
-
-    Returns:
-        The cluster with the latency of its network levels replaced.
-    """
-    inside, between = jnp.asarray(hop_latency)[0], jnp.asarray(hop_latency)[1]
-    inside, between = inside / coefficients.link_latency_scale, between / coefficients.network_latency_scale
-    return eqx.tree_at(lambda c: c.network.latency, cluster, jnp.stack([inside, between, between]))
 
 
 class LayerGather(NamedTuple):
@@ -67,7 +52,7 @@ def layer_gather(
     Args:
         model: the transformer.
         plan: degrees and sharding group.
-        cluster: as `with_hop_latency` returned it.
+        cluster: chips and network.
         coefficients: fitted parameters.
         forward: compute of one microbatch's forward pass on one stage [s].
         temperature: smoothing [1].

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxscale._arrays import stacked
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.deployment_library import Overlay, deployment
+from jaxscale.trends.deployment_library import deployment
 from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
 
@@ -39,8 +39,8 @@ CHANGES: Mapping[str, Change] = {
     "memory bandwidth x 2": _scaled(lambda s: s.cluster.chip.hbm_bandwidth, 2.0),
     "link bandwidth x 2": _scaled(lambda s: s.cluster.network.bandwidth, (2.0, 1.0, 1.0)),
     "network bandwidth x 2": _scaled(lambda s: s.cluster.network.bandwidth, (1.0, 2.0, 2.0)),
-    "hop inside / 2": _scaled(lambda s: s.hop_latency, (0.5, 1.0)),
-    "hop between / 2": _scaled(lambda s: s.hop_latency, (1.0, 0.5)),
+    "latency inside / 2": _scaled(lambda s: s.cluster.network.latency, (0.5, 1.0, 1.0)),
+    "latency between / 2": _scaled(lambda s: s.cluster.network.latency, (1.0, 0.5, 0.5)),
     "domain of 72": with_domain(72.0),
 }
 """Single improvements of a cluster."""
@@ -49,11 +49,10 @@ CHANGES: Mapping[str, Change] = {
 def generations(
     model: str = "llama2-7b",
     chip_ids: Sequence[str] = GENERATIONS,
-    overlay: Overlay | None = None,
     **changes: Any,
 ) -> Deployment:
     """The same model on several chips, each with its catalogue network; every leaf [chip]."""
-    return stacked([deployment(model, chip_id, overlay=overlay, **changes) for chip_id in chip_ids])
+    return stacked([deployment(model, chip_id, **changes) for chip_id in chip_ids])
 
 
 def what_if(base: Deployment, changes: Mapping[str, Change] = CHANGES) -> Deployment:

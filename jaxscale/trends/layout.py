@@ -4,16 +4,16 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array
 
-from jaxscale._arrays import Number, as_float
+from jaxscale._arrays import Number, as_float, with_fields
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import memory
 from jaxscale.plan.plan import Plan
 from jaxscale.power import ChipPower, throttle
 from jaxscale.step import StepTime, step_time
-from jaxscale.trends.fully_sharded import sharding_group, with_hop_latency
+from jaxscale.trends.fully_sharded import sharding_group
 from jaxscale.trends.tariffs import Price
 from jaxscale.workload import Transformer
 
@@ -28,7 +28,7 @@ class Deployment(eqx.Module):
         model: the transformer.
         cluster: chips and network; its `n_chips` is not read.
         coefficients: fitted parameters of the run's framework and chip, `fit.coefficients(levels)`.
-        hop_latency: of one hop of a ring, inside a domain and between domains [s].
+        software: plan of what the framework does by default; a `ParallelLayout` replaces its degrees and batch.
         power: what a chip draws while it computes, streams, communicates and waits.
         price: of a chip with its share of server and network, and of electricity.
         power_cap: limit set on each chip; the board's own where it is larger [W].
@@ -37,7 +37,7 @@ class Deployment(eqx.Module):
     model: Transformer
     cluster: Cluster
     coefficients: Coefficients
-    hop_latency: Float[ArrayLike, "*batch level"]
+    software: Plan
     power: ChipPower
     price: Price
     power_cap: Number = eqx.field(converter=as_float, default=UNLIMITED)
@@ -63,10 +63,13 @@ class ParallelLayout(eqx.Module):
     zero_stage: Number = eqx.field(converter=as_float, default=3.0)
 
 
-def plan_at(layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0) -> Plan:
+def plan_at(
+    software: Plan, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
+) -> Plan:
     """The plan of a layout on n chips: dp = n / (tp pp cp), b = B / (m dp).
 
     Args:
+        software: what the framework does, of which degrees and batch are replaced.
         layout: degrees.
         n_chips: n [1].
         global_batch_size_seqs: B [sequence].
@@ -76,22 +79,23 @@ def plan_at(layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, t
         The plan; its degrees need not be whole numbers.
     """
     dp = jnp.asarray(n_chips / (layout.tp * layout.pp * layout.cp))
-    return Plan(
-        dp=dp,
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
-        zero_stage=layout.zero_stage,
-        micro_batch_size=global_batch_size_seqs / (layout.n_microbatches * dp),
-        n_microbatches=layout.n_microbatches,
-        shard_group=sharding_group(layout.shard_group, dp, temperature),
-    )
+    degrees = {
+        "dp": dp,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "cp": layout.cp,
+        "zero_stage": layout.zero_stage,
+        "micro_batch_size": global_batch_size_seqs / (layout.n_microbatches * dp),
+        "n_microbatches": layout.n_microbatches,
+        "shard_group": sharding_group(layout.shard_group, dp, temperature),
+    }
+    return with_fields(software, degrees)
 
 
 def step_at(
     deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> StepTime:
-    """Time of one step on n chips, term by term: `step_time` with the hop latency of the deployment, and throttled.
+    """Time of one step on n chips, term by term: `step_time` of the plan, throttled.
 
     Args:
         deployment: model, chips, coefficients.
@@ -103,7 +107,7 @@ def step_at(
     Returns:
         The terms [s].
     """
-    plan = plan_at(layout, n_chips, global_batch_size_seqs, temperature)
+    plan = plan_at(deployment.software, layout, n_chips, global_batch_size_seqs, temperature)
     cluster = cluster_at(deployment, plan)
     return step_time(deployment.model, plan, cluster, deployment.coefficients, temperature)
 
@@ -111,11 +115,10 @@ def step_at(
 def cluster_at(deployment: Deployment, plan: Plan) -> Cluster:
     """The cluster that a plan's collectives see, of as many chips as the plan takes, slowed by the power cap."""
     cluster = eqx.tree_at(lambda c: c.n_chips, deployment.cluster, plan.n_chips)
-    cluster = eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, deployment.power, deployment.power_cap))
-    return with_hop_latency(cluster, deployment.coefficients, deployment.hop_latency)
+    return eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, deployment.power, deployment.power_cap))
 
 
 def memory_at(deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any) -> Array:
     """Peak memory of the fullest chip [byte]."""
-    plan = plan_at(layout, n_chips, global_batch_size_seqs)
+    plan = plan_at(deployment.software, layout, n_chips, global_batch_size_seqs)
     return memory(deployment.model, plan, cluster_at(deployment, plan), deployment.coefficients).total

@@ -93,7 +93,7 @@ def outcome_at(
     deployment, layout = as_arrays((deployment, layout))
     n, batch = jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs)
     times = step_at(deployment, layout, n, batch, temperature)
-    plan = plan_at(layout, n, batch, temperature)
+    plan = plan_at(deployment.software, layout, n, batch, temperature)
     tokens = tokens_per_step(deployment.model, plan) / times.total
     chip = deployment.cluster.chip
     watts = mean_chip_power(times, chip, deployment.power, deployment.power_cap)

@@ -1,5 +1,6 @@
 """Figures of Fernandez et al. (arXiv 2411.13055) beside what the model says of the same workload."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.calibration.record import Fit
-from jaxscale.trends.deployment_library import Overlay, deployment, table
+from jaxscale.trends.deployment_library import deployment, table
 from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import Outcome, scaling_outcomes
 from jaxscale.trends.scaling_curves import TENSOR_DEGREES, best_tensor_degree
@@ -39,19 +40,19 @@ class Reproduction:
     best_degree: tuple[float, float]
 
 
-def reproduce(overlay: Overlay, fit: Fit | str | Path | None = None) -> Reproduction:
+def reproduce(power: Mapping[str, float] | None = None, fit: Fit | str | Path = "default") -> Reproduction:
     """Answer every published figure.
 
     Args:
-        overlay: hop latencies and powers.
-        fit: a fit, or its name or file; that of the paper's workload where None.
+        power: share of each activity [1]; `fitted_power` where None.
+        fit: a fit, or its name or file.
 
     Returns:
         The answers.
     """
     work, published = table()["workload"], table()["published"]
-    h100 = deployment(work["model"], work["gpu"], overlay=overlay, fit=fit)
-    a100 = deployment(work["model"], published["a100_mfu"]["gpu"], overlay=overlay, fit=fit)
+    h100 = deployment(work["model"], work["gpu"], power=power, fit=fit)
+    a100 = deployment(work["model"], published["a100_mfu"]["gpu"], power=power, fit=fit)
     share = work["sequences_per_chip"]
     few, many = published["throughput_fall"]["n_chips"]
     common = published["h100_mfu"]["n_chips"][0]

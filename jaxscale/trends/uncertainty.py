@@ -1,58 +1,45 @@
-"""Deployments drawn at random: coefficients and hop latencies within the intervals of their fits."""
-
-import dataclasses
+"""Deployments drawn at random: coefficients as uncertain as those of software that the calibration never saw."""
 
 import equinox as eqx
 import jax
 import numpy as np
 
-from jaxscale._resources import fit_path, read_toml
-from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, from_values, prior_medians
+from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, from_values, priors
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
-from jaxscale.calibration.intervals import Z90
-from jaxscale.trends.deployment_library import Overlay, fitted_overlay, table
 from jaxscale.trends.layout import Deployment
 
 
 def coefficient_spreads() -> np.ndarray:
-    """Standard deviation of each unconstrained coefficient, from 90 % intervals of the trends' fit [coefficient]."""
-    entries = read_toml(fit_path(f"{table()['workload']['fit']}.toml"))["coefficients"]
-    intervals = {name: entry for name, entry in entries.items() if "lo" in entry and name not in MEMORY_COEFFICIENTS}
+    r"""Standard deviation of each unconstrained coefficient of a new software stack [coefficient].
 
-    def end(which: str) -> np.ndarray:
-        """One end of every interval, unconstrained; the same for both ends where there is no interval."""
-        return unconstrain(dataclasses.replace(prior_medians(), **{name: e[which] for name, e in intervals.items()}))
-
-    return (end("hi") - end("lo")) / (2.0 * Z90)
+    $\sqrt{s^2 + s_\mathrm{stack}^2}$ of the spread of the centre and that between stacks, as the calibration has them;
+    zero for coefficients of memory, which no trend of time reads.
+    """
+    spreads = {name: np.hypot(prior.spread, prior.levels.get("stack", 0.0)) for name, prior in priors().items()}
+    return np.asarray([0.0 if name in MEMORY_COEFFICIENTS else spread for name, spread in spreads.items()])
 
 
-def sample_deployments(
-    deployment: Deployment, n_samples: int, seed: int = 0, overlay: Overlay | None = None
-) -> Deployment:
+def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) -> Deployment:
     """Deployments drawn at random; the first is the deployment itself.
 
-    Coefficients vary within the intervals of their fit, as if independent, so that what their correlation would
-    cancel is counted in full; hop latencies vary by the spread of their own fit.
+    Coefficients, those of latency among them, vary as if independent, so that what their correlation would cancel is
+    counted in full.
 
     Args:
         deployment: the central one.
         n_samples: how many [1].
         seed: of the random numbers.
-        overlay: whose spread of hop latencies applies; the fitted one where None.
 
     Returns:
         Deployments; every leaf [sample].
     """
-    overlay = overlay or fitted_overlay()
     random = np.random.default_rng(seed)
     centre, spread = unconstrain(deployment.coefficients), coefficient_spreads()
-    draws = random.standard_normal((n_samples, centre.size + 2))
+    draws = random.standard_normal((n_samples, centre.size))
     draws[0] = 0.0
-    coefficients = from_values(list(constrain_values(centre + spread * draws[:, :-2]).T))
-    hops = np.asarray(deployment.hop_latency) * np.exp(np.asarray(overlay.spread) * draws[:, -2:])
+    coefficients = from_values(list(constrain_values(centre + spread * draws).T))
     stacked = jax.tree.map(
         lambda leaf: np.broadcast_to(np.asarray(leaf), (n_samples, *np.shape(leaf))),
         eqx.tree_at(lambda s: s.coefficients, deployment, None, is_leaf=lambda leaf: leaf is None),
     )
-    stacked = eqx.tree_at(lambda s: s.coefficients, stacked, coefficients, is_leaf=lambda leaf: leaf is None)
-    return eqx.tree_at(lambda s: s.hop_latency, stacked, hops)
+    return eqx.tree_at(lambda s: s.coefficients, stacked, coefficients, is_leaf=lambda leaf: leaf is None)

@@ -23,7 +23,7 @@ def test_the_document_adds_up(document):
 
 def test_table_and_figure(run, tmp_path):
     target = tmp_path / "trends.png"
-    outcome = run(*SMALL, "--plot", target, "--latencies", "nccl")
+    outcome = run(*SMALL, "--plot", target, "--framework", "torchtitan")
     assert outcome.code == 0
     assert "last chip returns" in outcome.out and "an extra one returns less than 50 %" in outcome.out
     assert target.read_bytes().startswith(b"\x89PNG")
@@ -47,6 +47,8 @@ def test_strong_scaling_falls_faster(run, document):
     [
         (("--gpu", "l40s"), "no system power"),
         (("--model", "nothing"), "not in the catalogue"),
+        (("--framework", "nothing"), "--framework = 'nothing' is unknown"),
+        (("--fit", "nothing"), "is not shipped"),
         (("--from", 100, "--to", 10), "expected 1 <= from < to"),
         (("--to", "nan"), "expected 1 <= from < to"),
         (("--tp", 0), "--tp = 0 is out of range"),

@@ -3,13 +3,13 @@
 import pytest
 
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.deployment_library import deployment, fitted_overlay, unfitted_overlay
+from jaxscale.trends.deployment_library import deployment
 from jaxscale.trends.published_scaling import reproduce
 
 
 @pytest.fixture(scope="session")
 def paper():
-    """Llama-2 7B on H100 with the fitted hop latencies."""
+    """Llama-2 7B on H100 by PyTorch FSDP."""
     return deployment()
 
 
@@ -20,12 +20,6 @@ def weak():
 
 
 @pytest.fixture(scope="session")
-def fitted_answers():
-    """Answers with the two fitted latencies."""
-    return reproduce(fitted_overlay())
-
-
-@pytest.fixture(scope="session")
-def unfitted_answers():
-    """Answers with NCCL's own latencies."""
-    return reproduce(unfitted_overlay())
+def answers():
+    """Answers to the published figures."""
+    return reproduce()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.store import load_fit
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import LAYOUTS, best_degrees, layout_speeds, overtaking
 from jaxscale.trends.generations import CHANGES, generations, side_by_side, what_if
@@ -73,11 +74,24 @@ def test_overtaking_finds_a_known_crossing():
 def test_samples_vary_what_the_fit_leaves_open(paper, samples):
     spread = dict(zip(names(), coefficient_spreads(), strict=True))
     assert spread["framework_bytes"] == 0.0 < spread["fsdp_overlap"]
+    assert spread["network_latency_scale"] > spread["link_latency_scale"] > 0.0, "stacks differ beyond a domain alone"
     values = np.asarray(samples.coefficients.fsdp_overlap)
     assert values[0] == pytest.approx(float(paper.coefficients.fsdp_overlap))
     assert np.std(np.log(values / (1.0 - values))) < 3.0 * spread["fsdp_overlap"]
     assert len(set(values.tolist())) == len(values)
-    assert np.asarray(samples.hop_latency)[0] == pytest.approx(np.asarray(paper.hop_latency))
+    assert np.asarray(samples.cluster.network.latency)[1] == pytest.approx(np.asarray(paper.cluster.network.latency))
+
+
+def test_drawn_step_times_are_about_as_uncertain_as_a_prediction(paper, weak):
+    """Within a factor of two of the 90 % interval that the fit gives a stack that it never saw."""
+    # Eight at a time share one compiled program with the other tests; the first of each is the centre.
+    drawn_apart = (sample_deployments(paper, 8, seed) for seed in range(8))
+    speeds = [layout_speeds(some, weak, CHIPS, temperature=RETURN_TEMPERATURE)[1:, 0] for some in drawn_apart]
+    times = -np.concatenate(speeds)
+    drawn = (np.quantile(times, 0.95, axis=0) - np.quantile(times, 0.05, axis=0)) / 2.0
+    levels = {"framework": "pytorch-fsdp", "gpu": "h100-80gb", "precision": "bf16"}
+    predicted = np.asarray([load_fit().interval(levels, chips).time for chips in CHIPS])
+    assert np.all(drawn < 2.0 * predicted) and np.all(drawn > predicted / 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +106,8 @@ def test_every_improvement_helps_and_arithmetic_alone_ever_less(improved):
     assert improved["arithmetic x 2"][0] > improved["arithmetic x 2"][1] > 0.0
 
 
-def test_hops_bind_at_scale_and_bandwidth_does_not(improved):
-    hops = improved["hop inside / 2"] + improved["hop between / 2"]
+def test_latencies_bind_at_scale_and_bandwidth_does_not(improved):
+    hops = improved["latency inside / 2"] + improved["latency between / 2"]
     assert hops[0] < 0.01 < 0.15 < hops[1]
     assert improved["network bandwidth x 2"][1] < hops[1]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxscale.costs.machine import effective_link
-from jaxscale.trends.fully_sharded import layer_gather, with_hop_latency
+from jaxscale.trends.fully_sharded import layer_gather
 from jaxscale.trends.layout import ParallelLayout, memory_at, plan_at
 from jaxscale.trends.outcome import scaling_outcomes
 from jaxscale.trends.scaling_curves import best_tensor_degree, strong_scaling, weak_scaling
@@ -13,15 +13,15 @@ from jaxscale.trends.scaling_curves import best_tensor_degree, strong_scaling, w
 
 def ring(deployment, layout, n):
     """Latency of one gather of the sharding group [s]."""
-    plan = plan_at(layout, n, 2.0 * n)
-    cluster = with_hop_latency(deployment.cluster, deployment.coefficients, deployment.hop_latency)
-    gathered = layer_gather(deployment.model, plan, cluster, deployment.coefficients, 1.0)
+    plan = plan_at(deployment.software, layout, n, 2.0 * n)
+    gathered = layer_gather(deployment.model, plan, deployment.cluster, deployment.coefficients, 1.0)
     return float(gathered.latency), float(gathered.transfer)
 
 
 @pytest.mark.parametrize("n, tp", [(64, 1), (2048, 1), (2048, 4), (2048, 8)])
 def test_the_latency_is_that_of_a_ring_through_every_chip(paper, n, tp):
-    inside, between = np.asarray(paper.hop_latency)
+    latency, fitted = paper.cluster.network.latency, paper.coefficients
+    inside, between = latency[0] * fitted.link_latency_scale, latency[1] * fitted.network_latency_scale
     ranks, domains = n / tp, n / 8
     link = effective_link(paper.cluster.network, paper.coefficients)
     expected = float(link.launch) + (ranks - domains) * inside + (domains - 1.0) * between

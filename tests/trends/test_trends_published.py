@@ -1,83 +1,93 @@
-"""Figures of Fernandez et al. (arXiv 2411.13055): reached with two fitted latencies, shown without them too."""
+"""Figures of Fernandez et al. (arXiv 2411.13055) beside the default calibration, which has no time of theirs."""
 
 import dataclasses
 
+import equinox as eqx
 import numpy as np
 import pytest
 
+from jaxscale._arrays import with_fields
 from jaxscale.calibration.store import load_fit
-from jaxscale.trends.deployment_library import (
-    calibrated,
-    deployment,
-    fitted_overlay,
-    fitted_table,
-    table,
-    unfitted_overlay,
-)
-from jaxscale.trends.published_scaling import FIGURES, published_values, reproduce
+from jaxscale.trends.deployment_library import deployment, fitted_power, fitted_table, table, unfitted_power
+from jaxscale.trends.layout import ParallelLayout
+from jaxscale.trends.outcome import scaling_outcomes
+from jaxscale.trends.published_scaling import published_values, reproduce
+from jaxscale.trends.scaling_curves import TENSOR_DEGREES
 
 
-@pytest.mark.parametrize("figure", ["throughput_fall", "power_fall", "a100_mfu", "h100_mfu"])
-def test_a_published_figure_is_within_its_tolerance(fitted_answers, figure):
+@pytest.mark.parametrize("figure", ["power_fall", "a100_mfu"])
+def test_a_published_figure_is_within_its_tolerance(answers, figure):
     value, tolerance = published_values()[figure]
-    assert abs(fitted_answers.values[figure] - value) <= tolerance
+    assert abs(answers.values[figure] - value) <= tolerance
 
 
-def test_tensor_parallelism_gains_what_is_accepted(fitted_answers):
+@pytest.mark.parametrize("figure", ["h100_mfu", "strong_scaling_mfu_few"])
+def test_an_mfu_is_within_the_interval_of_a_stack_that_no_fit_saw(answers, figure):
+    """The calibration has no run of this stack; its own interval says how far off it may be, and the table says it."""
+    levels = {"framework": table()["workload"]["framework"], "gpu": table()["workload"]["gpu"], "precision": "bf16"}
+    half_width = load_fit().interval(levels, 256.0).time
+    assert half_width < 0.5
+    assert abs(np.log(answers.values[figure] / published_values()[figure][0])) <= half_width
+
+
+def test_strong_scaling_falls_below_fifteen_per_cent(answers):
+    assert answers.values["strong_scaling_mfu_many"] < published_values()["strong_scaling_mfu_many"][0]
+    assert answers.values["strong_scaling_mfu_few"] > 2.0 * answers.values["strong_scaling_mfu_many"]
+
+
+def test_the_best_tensor_parallel_degree_moves_from_one_to_two_or_four(answers):
+    assert answers.best_degree[0] == 1.0
+    assert answers.best_degree[1] in (2.0, 4.0)
+    assert answers.values["tensor_parallel_gain"] > 0.0
+
+
+def test_tensor_parallelism_gains_what_is_published_where_its_collectives_overlap(paper):
+    """With PyTorch's default, which exposes them, it gains less; a plan that states the overlap is within the range."""
+    overlaps = {"sequence_parallel": 1.0, "vocab_parallel_loss": 1.0, "tp_overlap_full": 1.0}
+    layout, n = ParallelLayout(tp=np.asarray(TENSOR_DEGREES)), np.full(len(TENSOR_DEGREES), 2048.0)
     least, most = table()["published"]["tensor_parallel_gain"]["accepted"]
-    assert least <= fitted_answers.values["tensor_parallel_gain"] <= most
+
+    def gain(software) -> float:
+        setup = eqx.tree_at(lambda s: s.software, paper, software)
+        speed = np.asarray(scaling_outcomes(setup, layout, n, 2.0 * n).tokens_per_s)
+        return float(speed.max() / speed[0] - 1.0)
+
+    assert gain(paper.software) < least <= gain(with_fields(paper.software, overlaps)) <= most
 
 
-def test_strong_scaling_falls_from_about_forty_to_below_fifteen_per_cent(fitted_answers):
-    (few, tolerance), (many, _) = (published_values()[f"strong_scaling_mfu_{size}"] for size in ("few", "many"))
-    assert abs(fitted_answers.values["strong_scaling_mfu_few"] - few) <= tolerance
-    assert fitted_answers.values["strong_scaling_mfu_many"] < many
-
-
-def test_the_best_tensor_parallel_degree_moves_from_one_to_two_or_four(fitted_answers, unfitted_answers):
-    assert fitted_answers.best_degree[0] == unfitted_answers.best_degree[0] == 1.0
-    assert 2.0 <= fitted_answers.best_degree[1] <= 4.0
-
-
-def test_the_pooled_fit_foretells_part_of_the_fall_and_the_move_without_any_fitted_latency():
-    pooled = reproduce(unfitted_overlay(), load_fit())
-    assert 1 / 3 < pooled.values["throughput_fall"] / published_values()["throughput_fall"][0] < 4 / 3
-    assert pooled.best_degree[0] == 1.0 and 2.0 <= pooled.best_degree[1] <= 4.0
-
-
-def test_tensor_parallel_collectives_of_the_workload_block_and_those_of_named_levels_need_not():
-    assert float(deployment().coefficients.tp_overlap) == 0.0
-    assert float(deployment(levels={"framework": "nemo"}).coefficients.tp_overlap) > 0.1
-
-
-def test_chips_without_runs_in_the_workloads_table_have_pooled_coefficients():
-    assert calibrated("h100-80gb") == load_fit(table()["workload"]["fit"])
-    assert calibrated("b200") == load_fit() != calibrated("h100-80gb")
-
-
-def test_only_latencies_and_two_powers_are_fitted():
-    before, after = unfitted_overlay(), fitted_overlay()
-    changed = {name for name in before.power if before.power[name] != after.power[name]}
+def test_only_two_powers_are_fitted():
+    before, after = unfitted_power(), fitted_power()
+    changed = {name for name in before if before[name] != after[name]}
     assert changed == {"memory", "network"}
     for name in changed:
         entry = table()["power"][name]
-        assert abs(after.power[name] - entry["value"]) < 2.0 * entry["spread"]
-    assert set(fitted_table()["hop_latency"]["fitted_to"]) == {"throughput_fall", "tensor_parallel_gain"}
-    assert set(fitted_table()["provenance"]["power_fitted_to"]) == {"power_level", "tensor_parallel_power"}
-    ratio = np.log(np.asarray(after.hop_latency) / np.asarray(before.hop_latency))
-    assert np.all(np.abs(ratio) < 2.0 * np.asarray(before.spread))
+        assert abs(after[name] - entry["value"]) < 2.0 * entry["spread"]
+    assert set(fitted_table()["provenance"]["fitted_to"]) == {"power_level", "power_fall", "tensor_parallel_power"}
 
 
-def test_the_stored_answers_are_those_of_the_model(fitted_answers, unfitted_answers):
-    for name in FIGURES:
-        stored = fitted_table()["answers"][name]
-        assert fitted_answers.values[name] == pytest.approx(stored["fitted"], rel=0.03)
-        assert unfitted_answers.values[name] == pytest.approx(stored["unfitted"], rel=0.03)
+def test_fitted_powers_are_nearer_to_those_published(answers):
+    before, entries = reproduce(unfitted_power()), table()["published"]
+    for name in ("power_level", "power_fall", "tensor_parallel_power"):
+        off, off_before = (abs(found.values[name] - entries[name]["value"]) for found in (answers, before))
+        assert off <= entries[name]["uncertainty"], name
+        assert off < off_before or off_before <= entries[name]["uncertainty"], name
+    assert before.values["throughput_fall"] == answers.values["throughput_fall"], "power moves no time"
 
 
 def test_without_ring_latency_the_throughput_would_not_fall():
-    instant = dataclasses.replace(fitted_overlay(), hop_latency=(1e-12, 1e-12))
-    answers = reproduce(instant)
+    def instant(fit):
+        pooled = dataclasses.replace(fit.pooled, link_latency_scale=1e-6, network_latency_scale=1e-6)
+        return dataclasses.replace(fit, pooled=pooled, parent=None if fit.parent is None else instant(fit.parent))
+
+    answers = reproduce(fit=instant(load_fit()))
     value, tolerance = published_values()["throughput_fall"]
     assert abs(answers.values["throughput_fall"] - value) > tolerance
     assert answers.best_degree[1] == 1.0
+
+
+def test_a_framework_brings_its_defaults_and_a_fit_its_coefficients():
+    usual, nemo = deployment(), deployment(framework="nemo")
+    assert float(usual.software.tp_overlap_full) == 0.0 < float(nemo.software.tp_overlap_full)
+    assert float(usual.software.sequence_parallel) == 0.0 < float(nemo.software.sequence_parallel)
+    other = deployment(fit="mosaic_llm_foundry")
+    assert float(other.coefficients.fsdp_overlap) != float(usual.coefficients.fsdp_overlap)
