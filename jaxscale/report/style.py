@@ -103,8 +103,14 @@ def png(figure: "Figure") -> bytes:
     return packed.getvalue()
 
 
-def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray) -> None:
-    """Round numbers written out on a logarithmic axis of short range; powers of ten stay where it is long."""
+def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) -> None:
+    """Round numbers written out on a logarithmic axis of short range; powers of ten stay where it is long.
+
+    Args:
+        axis: abscissa or ordinate.
+        limits: its ends.
+        most: ticks at most, of which each second one is left out while there are more [1].
+    """
     if limits[1] / limits[0] > 300.0:
         return
     decades = 10.0 ** np.arange(np.floor(np.log10(limits[0])), np.ceil(np.log10(limits[1])) + 1)
@@ -113,8 +119,19 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray) -> None:
         ticks = [tick for decade in decades for step in steps if limits[0] <= (tick := decade * step) <= limits[1]]
         if len(ticks) >= 4:
             break
-    axis.set_ticks(ticks, [f"{tick:,.6g}".replace(",", "\N{THIN SPACE}") for tick in ticks])
+    while len(ticks) > most:
+        ticks = ticks[::2]
+    axis.set_ticks(ticks, [number_text(tick) for tick in ticks])
     axis.set_ticks([], minor=True)
+
+
+def number_text(value: float) -> str:
+    """A number as a label: written out below a million, else a multiple of a power of ten."""
+    if abs(value) < 1e6:
+        return f"{value:,.6g}".replace(",", "\N{THIN SPACE}")
+    exponent = int(np.floor(np.log10(abs(value)) + 1e-9))
+    factor = round(value / 10.0**exponent, 2)
+    return f"${'' if factor == 1.0 else f'{factor:g}' + chr(92) + 'cdot '}10^{{{exponent}}}$"
 
 
 def literal(name: str) -> str:

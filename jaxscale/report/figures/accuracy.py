@@ -25,6 +25,9 @@ SHOWN = 0.98
 MANY_LEVELS, LONG_NAME = 5, 24
 """Levels from which their names stand upright [1], and letters to which a name is cut [1]."""
 
+MANY_PLACES, LONG_NUMBER = 20, 1e6
+"""Numbers of a column beyond which medians are those of neighbours [1], and number too long to be written out."""
+
 
 def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, np.ndarray]:
     """Masks of the groups, largest first; those beyond the palette are put together.
@@ -165,24 +168,25 @@ def _plain_ratio_ticks(axes: "Axes") -> None:
     axes.set_ylim(low, high)
 
 
-def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any]]) -> "Figure":
+def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any]], band: float = BAND) -> "Figure":
     """Errors against each of several columns: what the model still has to learn shows as a slope or a step.
 
     Args:
-        residuals: log of predicted over measured step time [1], [row].
+        residuals: log of predicted over measured quantity, such as the step time [1], [row].
         columns: values of each column [row]; numbers are drawn on a logarithmic axis, anything else by level.
+        band: half width of the shaded band [1].
 
     Returns:
         The figure; a few errors far beyond all others are drawn at its edges.
     """
     errors = 100.0 * np.expm1(np.asarray(residuals, dtype=float))
-    limit = max(1.1 * float(np.quantile(np.abs(errors), SHOWN)), 150.0 * BAND)
+    limit = max(1.1 * float(np.quantile(np.abs(errors), SHOWN)), 150.0 * band)
     beyond = int((np.abs(errors) > limit).sum())
     with style():
         figure, panels = small_multiples(len(columns), 3.3, 2.9)
         for axes, (name, values) in zip(panels.flat, columns.items(), strict=False):
-            _residual_panel(axes, errors, limit, name, values)
-        edge = f"; triangles: {beyond} beyond \N{PLUS-MINUS SIGN}{limit:.0f} %" if beyond else ""
+            _residual_panel(axes, errors, limit, name, values, band)
+        edge = f"; triangles: {beyond} beyond \N{PLUS-MINUS SIGN}{limit:.2g} %" if beyond else ""
         title = f"Predicted over measured, less one, by column (bars: medians{edge})"
         figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
         for axes in panels[:, 0]:
@@ -190,17 +194,19 @@ def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any
     return figure
 
 
-def _residual_panel(axes: "Axes", errors: np.ndarray, limit: float, name: str, values: Sequence[Any]) -> None:
+def _residual_panel(
+    axes: "Axes", errors: np.ndarray, limit: float, name: str, values: Sequence[Any], band: float
+) -> None:
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     levels = sorted({str(value) for value in values})
     x = np.asarray(values, dtype=float) if numeric else np.asarray([levels.index(str(value)) for value in values])
     axes.axhline(0.0, color=INK, lw=1)
-    axes.axhspan(-100 * BAND, 100 * BAND, color="#EDEDED", lw=0, zorder=0)
+    axes.axhspan(-100 * band, 100 * band, color="#EDEDED", lw=0, zorder=0)
     looks: Any = {"color": PALETTE[0], "alpha": 0.5, "mew": 0, "ls": ""}
     for marker, size, part in ((".", 7, np.abs(errors) <= limit), ("^", 6, errors > limit), ("v", 6, errors < -limit)):
         axes.plot(x[part], np.clip(errors[part], -limit, limit), marker=marker, ms=size, **looks)
-    for place in np.unique(x):
-        axes.plot(place, np.median(errors[x == place]), "_", color=PALETTE[5], ms=16, mew=2.5)
+    for place, median in _medians(x, errors):
+        axes.plot(place, median, "_", color=PALETTE[5], ms=16, mew=2.5)
     axes.set_ylim(-1.1 * limit, 1.1 * limit)
     axes.set_xlabel(name)
     if not numeric:
@@ -212,6 +218,15 @@ def _residual_panel(axes: "Axes", errors: np.ndarray, limit: float, name: str, v
         axes.set_xscale("log", base=2)
         _whole_ticks(axes, x)
     axes.grid(axis="x", color=FAINT, alpha=0.25)
+
+
+def _medians(x: np.ndarray, errors: np.ndarray) -> list[tuple[float, float]]:
+    """Median error at each place, or of a few neighbours where places are many."""
+    places = np.unique(x)
+    if len(places) <= MANY_PLACES:
+        return [(float(place), float(np.median(errors[x == place]))) for place in places]
+    parts = np.array_split(np.argsort(x, kind="stable"), MANY_PLACES // 2)
+    return [(float(np.median(x[rows])), float(np.median(errors[rows]))) for rows in parts]
 
 
 def _short(levels: Sequence[str]) -> list[str]:
@@ -230,7 +245,12 @@ def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
     for place in places:
         if not apart or np.log(place / apart[-1]) > gap:
             apart.append(float(place))
-    axes.set_xticks(apart, [f"{tick:g}" for tick in apart])
-    axes.set_xticks([], minor=True)
+    if len(places) > MANY_PLACES or places[-1] >= LONG_NUMBER:
+        axes.set_xscale("log")  # powers of ten, where the values themselves are too many or too long
+        axes.tick_params(axis="x", labelsize=9)
+        round_ticks(axes.xaxis, (places[0], places[-1]), most=4)
+    else:
+        axes.set_xticks(apart, [f"{tick:g}" for tick in apart])
+        axes.set_xticks([], minor=True)
     if places.size > 1:
         axes.margins(x=0.12)
