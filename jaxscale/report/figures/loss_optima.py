@@ -132,7 +132,7 @@ def _draw_spread(axes: Any, design: LawDesign) -> None:
     )
     for word, colour, label, offset in kinds:
         others = [figures for name, figures in design.alternatives.items() if name.startswith(word)]
-        for place, name in enumerate(SHOWN):
+        for place, name in enumerate(SHOWN if others else ()):
             ratios = [figures[name] / own[name] for figures in others]
             looks: Any = {"color": colour, "ms": 6, "mew": 0, "alpha": 0.75, "ls": ""}
             axes.plot(ratios, np.full(len(ratios), place + offset), "o", label=label if place == 0 else None, **looks)
