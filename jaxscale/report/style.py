@@ -91,15 +91,27 @@ def small_multiples(count: int, width: float, height: float, below: float = 0.0)
     return figure, grid
 
 
-def png(figure: "Figure") -> bytes:
-    """The figure as a PNG image with a palette, a third of the size of one in full colour."""
+def png(figure: "Figure", quick: bool = False) -> bytes:
+    """The figure as a PNG image with a palette, a third of the size of one in full colour.
+
+    Args:
+        figure: outside pyplot.
+        quick: make the image in full colour, in a fifth of the time, for a screen that waits.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    drawn, packed = io.BytesIO(), io.BytesIO()
+    # `savefig` draws twice where a layout engine arranges the figure.
+    figure.set_dpi(DOTS_PER_INCH)
+    canvas, packed = FigureCanvasAgg(figure), io.BytesIO()
     with style():
-        figure.savefig(drawn, format="png")
-    image = Image.open(drawn).convert("RGB").quantize(colors=N_COLOURS, dither=Image.Dither.NONE)
-    image.save(packed, format="png", optimize=True)
+        canvas.draw()
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    if quick:
+        image.save(packed, format="png", compress_level=1)
+    else:
+        palette = image.quantize(colors=N_COLOURS, dither=Image.Dither.NONE)
+        palette.save(packed, format="png", optimize=True)
     return packed.getvalue()
 
 
