@@ -1,7 +1,15 @@
 """Plans as a framework runs them: kernels and stages that users of the framework cannot choose are fixed."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jaxscale.errors import InputError, one_like
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.runs.defaults import default_for, is_fused
+
+COUNTS = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage")
+WORDS = ("recompute", "schedule")
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
@@ -25,3 +33,39 @@ def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace
         fused_glu=default_for("fused_glu", framework, None),
         precision=precision,
     )
+
+
+def with_choices(space: PlanSpace, choices: Mapping[str, str]) -> PlanSpace:
+    """A space without the plans that differ from stated choices.
+
+    Args:
+        space: choices that are open.
+        choices: value of each stated choice by field of `PlanSpace`, as text: a degree, a word or yes and no.
+
+    Returns:
+        The narrower space.
+
+    Raises:
+        InputError: an unknown choice, or a value that it cannot have.
+    """
+    fields: dict[str, tuple[object, ...]] = {}
+    for name, text in choices.items():
+        if name in COUNTS:
+            fields[name] = (_count(name, text),)
+        elif name in WORDS:
+            fields[name] = (text.lower(),)
+        elif name == "sequence_parallel":
+            if text.lower() not in FLAGS:
+                raise InputError(f"sequence_parallel = {text!r}; expected yes or no")
+            fields[name] = (FLAGS[text.lower()],)
+        else:
+            raise InputError(
+                f"{name!r} is no choice of a plan; {one_like(name, (*COUNTS, *WORDS, 'sequence_parallel'))}"
+            )
+    return replace(space, **fields)  # pyright: ignore[reportArgumentType]
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"{name} = {text!r} is no whole number; expected one")
+    return int(text)
