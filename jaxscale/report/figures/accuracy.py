@@ -50,15 +50,20 @@ def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, 
 
 
 def predicted_against_measured(
-    measured: ArrayLike, predicted: ArrayLike, groups: Sequence[str], title: str = "Predicted against measured"
+    measured: ArrayLike,
+    predicted: ArrayLike,
+    groups: Sequence[str],
+    title: str = "Predicted against measured",
+    quantity: str = "step time [s]",
 ) -> "Figure":
-    """Scatter of step times on two logarithmic axes, with a band of ten per cent.
+    """Scatter of step times, or of another quantity, on two logarithmic axes, with a band of ten per cent.
 
     Args:
         measured: step times [s], [row]; rows without one (nan) are left out.
         predicted: step times [s], [row].
         groups: source, or what else the colours stand for, of each row.
         title: headline.
+        quantity: name and unit of the times.
 
     Returns:
         The figure.
@@ -82,8 +87,8 @@ def predicted_against_measured(
             left.plot(x, y, marker, label=label, **looks)
             right.plot(x, y / x, marker, **looks)
         both = np.concatenate([times, predictions])
-        _diagonal(left, (both.min() / 1.2, both.max() * 1.2) if both.size else (0.1, 10.0))
-        _ratio(right, left.get_xlim(), times, predictions / times)
+        _diagonal(left, (both.min() / 1.2, both.max() * 1.2) if both.size else (0.1, 10.0), quantity)
+        _ratio(right, left.get_xlim(), times, predictions / times, quantity)
         figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
         if masks:
             figure.legend(
@@ -92,17 +97,17 @@ def predicted_against_measured(
     return figure
 
 
-def _diagonal(axes: "Axes", limits: tuple[float, float]) -> None:
+def _diagonal(axes: "Axes", limits: tuple[float, float], quantity: str) -> None:
     line = np.asarray(limits)
     axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="#D9D9D9", lw=0, zorder=0)
     axes.plot(line, line, color=INK, lw=1, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
-    axes.set(xlabel="measured step time [s]", ylabel="predicted step time [s]")
+    axes.set(xlabel=f"measured {quantity}", ylabel=f"predicted {quantity}")
     for axis in (axes.xaxis, axes.yaxis):
         round_ticks(axis, limits)
 
 
-def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: np.ndarray) -> None:
+def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: np.ndarray, quantity: str) -> None:
     """The same errors with the diagonal laid flat, where a few per cent can be seen; triangles are beyond."""
     axes.axhspan(1 - BAND, 1 + BAND, color="#D9D9D9", lw=0, zorder=0)
     axes.axhline(1.0, color=INK, lw=1, zorder=1)
@@ -113,7 +118,7 @@ def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: 
     for beyond, edge, marker in ((ratio < bottom, bottom, "v"), (ratio > top, top, "^")):
         if beyond.any():  # an empty set of points would upset the layout
             axes.plot(times[beyond], np.full(beyond.sum(), edge), marker, ms=6, color=INK, mew=0, clip_on=False)
-    axes.set(xlabel="measured step time [s]", ylabel="predicted / measured [1]")
+    axes.set(xlabel=f"measured {quantity}", ylabel="predicted / measured [1]")
     round_ticks(axes.xaxis, limits)
     _plain_ratio_ticks(axes)
     note = f"band: \N{PLUS-MINUS SIGN}{100 * BAND:.0f} %"
