@@ -137,14 +137,16 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
         InputError: neither the defaults nor the fit know it; says which there are.
     """
     from jaxscale.runs.defaults import known_frameworks
+    from jaxscale.runs.words.spellings import respelt
 
     frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
     if name is None:
         return dict(fitted.own).get("framework")
     if name in frameworks:
         return name
-    if name.lower() in frameworks:
-        return name.lower()
+    for spelling in (name.lower(), respelt("framework", name)):
+        if spelling in frameworks:
+            return spelling
     raise InputError(f"--framework = {name!r} is unknown; expected one of {', '.join(sorted(frameworks))}")
 
 
