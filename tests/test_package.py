@@ -42,7 +42,7 @@ LAYERS = (
     ("designs",),
     ("serving",),
     ("report",),
-    ("burst", "examples", "islands", "limits", "trends"),
+    ("burst", "examples", "explore", "islands", "limits", "trends"),
     ("cli",),
 )
 """Modules and folders of the package in the order of the data flow: each imports from its own row and those above."""

@@ -14,6 +14,7 @@ import tyro
 from jaxscale.cli.burst import BurstCommand
 from jaxscale.cli.console import say
 from jaxscale.cli.demo.demo_command import DemoCommand
+from jaxscale.cli.explore.explore_command import ExploreCommand
 from jaxscale.cli.fit import FitCommand
 from jaxscale.cli.hardware import HardwareCommand
 from jaxscale.cli.inputs.model_command import ModelCommand
@@ -49,6 +50,7 @@ AnyCommand = (
     | Annotated[LimitsCommand, tyro.conf.subcommand("limits")]
     | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
     | Annotated[TrendsCommand, tyro.conf.subcommand("trends")]
+    | Annotated[ExploreCommand, tyro.conf.subcommand("explore")]
     | Annotated[TraceCommand, tyro.conf.subcommand("trace")]
     | Annotated[HardwareCommand, tyro.conf.subcommand("hardware")]
     | Annotated[ModelCommand, tyro.conf.subcommand("model")]

@@ -30,6 +30,10 @@ class PlanCommand:
         str | None,
         tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`; that of the fitted runs if left out"),
     ] = None
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(metavar="CHOICE=VALUE", help="rank plans of this choice alone, as tp=8 or recompute=none"),
+    ] = ()
     fit: FitName = "default"
     top: Annotated[int, tyro.conf.arg(metavar="K", help="plans to list")] = 10
     oom_probability: Annotated[
@@ -57,9 +61,10 @@ class PlanCommand:
         if self.seq_len is not None:
             checked_count("--seq-len", self.seq_len)
         import jaxscale as js
+        from jaxscale.cli.inputs.read_command import pairs
         from jaxscale.plans.best_plan import best_plan
         from jaxscale.plans.choice import PlanChoice
-        from jaxscale.plans.framework_space import framework_space
+        from jaxscale.plans.framework_space import framework_space, with_choices
         from jaxscale.report.style import seconds
         from jaxscale.report.terminal_tables import plan_ranking
 
@@ -73,7 +78,7 @@ class PlanCommand:
             say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
         precision = self.precision.lower()
         levels = {"gpu": chip.id, "precision": precision, "framework": framework}
-        space = framework_space(framework, precision)
+        space = with_choices(framework_space(framework, precision), pairs("--set", self.set))
         if lacking := chip.lacks(precision):
             say(lacking)
         choice: Any = best_plan(
@@ -132,14 +137,16 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
         InputError: neither the defaults nor the fit know it; says which there are.
     """
     from jaxscale.runs.defaults import known_frameworks
+    from jaxscale.runs.words.spellings import respelt
 
     frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
     if name is None:
         return dict(fitted.own).get("framework")
     if name in frameworks:
         return name
-    if name.lower() in frameworks:
-        return name.lower()
+    for spelling in (name.lower(), respelt("framework", name)):
+        if spelling in frameworks:
+            return spelling
     raise InputError(f"--framework = {name!r} is unknown; expected one of {', '.join(sorted(frameworks))}")
 
 

@@ -117,7 +117,7 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     d_model = np.repeat(widths, 2)
     n_layers = np.stack([below, below + chunk], axis=1).ravel()
     possible = n_layers >= chunk
-    return _batched(template, d_model[possible], n_layers[possible], head_dim, tp)
+    return whole_shapes(template, d_model[possible], n_layers[possible], head_dim, tp)
 
 
 def shape_quantities(models: Transformer, problem: ShapeProblem, temperature: float = 0.0) -> np.ndarray:
@@ -141,7 +141,21 @@ def _block(rows: ArrayLike, problem: ShapeProblem, layout: LeafLayout, temperatu
     return (jax.vmap(lambda row: problem.quantities(layout.module(row), temperature))(jnp.asarray(rows)),)
 
 
-def _batched(template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tp: int) -> Transformer:
+def whole_shapes(
+    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: float | int, tp: int
+) -> Transformer:
+    """The template at whole widths and depths, widths of MLPs in proportion and in whole tiles.
+
+    Args:
+        template: proportions that are kept.
+        d_model: d, whole multiples of `head_dim` [shape].
+        n_layers: L, whole [shape].
+        head_dim: width of a head [1].
+        tp: tensor-parallel degree, which divides the heads [1].
+
+    Returns:
+        Models, stacked [shape].
+    """
     tile = math.lcm(TILE, tp)
     wider = d_model / number(template.d_model)
     widths = {name: tile * np.round(number(getattr(template, name)) * wider / tile) for name in WIDTH_FIELDS}

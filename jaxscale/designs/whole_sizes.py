@@ -17,7 +17,7 @@ TILE = 128
 
 
 def at_whole_sizes(
-    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: int, tp: np.ndarray
+    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: float | int, tp: np.ndarray
 ) -> Transformer:
     """The template at whole widths and depths: heads that divide each other and suit tp, whole layers of each kind.
 
@@ -31,7 +31,7 @@ def at_whole_sizes(
     Returns:
         Models, stacked [shape].
     """
-    n_heads, scale = d_model / head_dim, head_dim / number(template.head_dim)
+    n_heads, scale = np.round(d_model / head_dim), head_dim / number(template.head_dim)
     share = number(template.n_kv_heads / template.n_heads)
     changes = {
         "d_model": d_model,

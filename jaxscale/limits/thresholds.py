@@ -39,9 +39,9 @@ class Thresholds(NamedTuple):
     """Thresholds of scenarios and their elasticities.
 
     Attributes:
-        log_flop: natural logarithms in the order of `NAMES`, infinite where there is none [scenario, threshold] [flop].
+        log_flop: logarithms in the order of `NAMES`, infinite where there is none [flop], [scenario, threshold].
         plateau: highest utilisation of each scenario [1], [scenario].
-        elasticities: d ln T / d ln of every field, nan where there is no threshold [scenario, threshold] [1].
+        elasticities: d ln T / d ln of every field, nan where there is no threshold [1], [scenario, threshold].
     """
 
     log_flop: Float[np.ndarray, "scenario threshold"]

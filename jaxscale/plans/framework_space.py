@@ -1,10 +1,17 @@
 """Plans as a framework runs them: kernels and stages that users of the framework cannot choose are fixed."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from jaxscale.errors import InputError, one_like
 from jaxscale.plan.optimizers import mixed_precision_bytes
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.runs.defaults import default_for, framework_defaults, is_fused
+
+COUNTS = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage")
+WORDS = ("recompute", "schedule")
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
@@ -57,3 +64,39 @@ def software_of(framework: str | None, precision: str = "bf16") -> dict[str, Any
         "optimizer_bytes": default_for("optimizer_bytes", framework, None) or usual.optimizer,
         "weight_bytes": default_for("weight_bytes", framework, None) or usual.weight,
     }
+
+
+def with_choices(space: PlanSpace, choices: Mapping[str, str]) -> PlanSpace:
+    """A space without the plans that differ from stated choices.
+
+    Args:
+        space: choices that are open.
+        choices: value of each stated choice by field of `PlanSpace`, as text: a degree, a word or yes and no.
+
+    Returns:
+        The narrower space.
+
+    Raises:
+        InputError: an unknown choice, or a value that it cannot have.
+    """
+    fields: dict[str, tuple[object, ...]] = {}
+    for name, text in choices.items():
+        if name in COUNTS:
+            fields[name] = (_count(name, text),)
+        elif name in WORDS:
+            fields[name] = (text.lower(),)
+        elif name == "sequence_parallel":
+            if text.lower() not in FLAGS:
+                raise InputError(f"sequence_parallel = {text!r}; expected yes or no")
+            fields[name] = (FLAGS[text.lower()],)
+        else:
+            raise InputError(
+                f"{name!r} is no choice of a plan; {one_like(name, (*COUNTS, *WORDS, 'sequence_parallel'))}"
+            )
+    return replace(space, **fields)  # pyright: ignore[reportArgumentType]
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"{name} = {text!r} is no whole number; expected one")
+    return int(text)

@@ -112,17 +112,6 @@ class Improvement:
     choice: PlanChoice
 
 
-def _scaled(path: Callable[[Cluster], Any], index: int | None, factor: float, cluster: Cluster) -> Cluster:
-    def changed(leaf: Any) -> Any:
-        if index is None:
-            return leaf * factor
-        values = np.array(leaf, float)
-        values[..., index] *= factor
-        return values
-
-    return eqx.tree_at(path, cluster, replace_fn=changed)
-
-
 IMPROVEMENTS: Mapping[str, tuple[Callable[[Cluster], Any], int | None, bool]] = {
     "peak flop/s": (lambda c: c.chip.peak_flops, None, True),
     "memory bandwidth": (lambda c: c.chip.hbm_bandwidth, None, True),
@@ -135,6 +124,25 @@ IMPROVEMENTS: Mapping[str, tuple[Callable[[Cluster], Any], int | None, bool]] = 
     "spine latency": (lambda c: c.network.latency, 2, False),
 }
 """What can be better: where it sits in a cluster, at which network level, and whether more of it is better."""
+
+
+def with_resource(cluster: Cluster, what: str, factor: Any) -> Cluster:
+    """A cluster with a multiple of one resource, traced or not.
+
+    Args:
+        cluster: chips and network.
+        what: name of the resource in `IMPROVEMENTS`.
+        factor: on the resource [1].
+    """
+    path, index, _ = IMPROVEMENTS[what]
+
+    def changed(leaf: Any) -> Any:
+        if index is None:
+            return leaf * factor
+        # Numbers of a network have one entry per level.
+        return leaf * (1.0 + (factor - 1.0) * (np.arange(np.shape(leaf)[-1]) == index))
+
+    return eqx.tree_at(path, cluster, replace_fn=changed)
 
 
 def improvements(
@@ -170,8 +178,8 @@ def improvements(
     today = best_plan(model, cluster, global_batch_size_seqs, fit=record, levels=levels, **options).best
     alone = jax.tree.map(lambda leaf: np.asarray([leaf]), record.coefficients(levels))
     table = []
-    for what, (path, index, more) in IMPROVEMENTS.items():
-        better = _scaled(path, index, 1.0 + share if more else 1.0 / (1.0 + share), cluster)
+    for what, (_, _, more) in IMPROVEMENTS.items():
+        better = with_resource(cluster, what, 1.0 + share if more else 1.0 / (1.0 + share))
         same = float(sampled_seconds(model, today.plan, better, alone)[0])
         choice = best_plan(model, better, global_batch_size_seqs, fit=record, levels=levels, **options)
         table.append(

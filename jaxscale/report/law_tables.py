@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxscale.laws.fitting.comparison import Compared
 from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum, LossPrediction
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.laws.losses.loss_reader import Losses
 from jaxscale.report.terminal_tables import make_table, rounded_text
 
@@ -22,6 +23,15 @@ SYMBOLS = {
 
 MOST_ROWS = 40
 """Rows of predictions that the terminal shows [1]."""
+
+
+NUMBER_COLUMNS = ("number", "value", "90 %", "identified")
+ROLLOUT_COLUMNS = (
+    "fitted up to [flop]", "runs", "predicted", "decades", "bias %", "error %", "half-width %", "holds %",
+)  # fmt: skip
+OPTIMUM_COLUMNS = ("flop 6ND", "parameters", "tokens", "tokens per parameter", "loss")
+CHOICE_COLUMNS = ("choice", "design", "compute-optimal at its flop", "least under other laws", "largest", "safe")
+"""Headers of the tables."""
 
 
 def number_rows(law: FittedLaw) -> list[tuple[str, ...]]:
@@ -42,26 +52,31 @@ def yes_or_no(fact: bool) -> str:
 
 def law_summary(law: FittedLaw) -> list[Any]:
     """Text and tables that sum a fit up."""
-    counted = f"parameters: {law.count}" if law.count else "the count of parameters is not stated"
-    head = (
-        f"{law.form} law of {law.n} runs in {law.n_groups} groups ({counted}); prior {law.prior.name}; "
-        f"noise {100.0 * law.noise:.2f} %, {100.0 * law.discrepancy:.2f} % per decade of extrapolation"
-    )
-    parts: list[Any] = [
-        head,
-        make_table("Numbers", ("number", "value", "90 %", "identified"), number_rows(law), ("number",)),
-    ]
+    parts: list[Any] = [law_headline(law), make_table("Numbers", NUMBER_COLUMNS, number_rows(law), ("number",))]
     if law.backtest is not None and law.backtest.rollouts:
         parts.append(rollout_table(law))
-    decades = np.log10(np.exp(law.span.log_flop)) + np.arange(-1.0, 3.0)
-    parts.append(optimum_table([law.optimum(float(10.0**decade)) for decade in decades]))
+    parts.append(optimum_table(usual_optima(law)))
     return parts
 
 
-def rollout_table(law: FittedLaw) -> Any:
-    """Table of the rollouts of a backtest."""
-    columns = ("fitted up to [flop]", "runs", "predicted", "decades", "bias %", "error %", "half-width %", "holds %")
-    rows = [
+def law_headline(law: FittedLaw) -> str:
+    """Form, runs, prior and errors of a law in one line."""
+    counted = f"parameters: {law.count}" if law.count else "the count of parameters is not stated"
+    return (
+        f"{law.form} law of {law.n} runs in {law.n_groups} groups ({counted}); prior {law.prior.name}; "
+        f"noise {100.0 * law.noise:.2f} %, {100.0 * law.discrepancy:.2f} % per decade of extrapolation"
+    )
+
+
+def usual_optima(law: FittedLaw) -> list[LawOptimum]:
+    """Compute-optimal runs from a decade below the largest compute of the runs to two above."""
+    decades = np.log10(np.exp(law.span.log_flop)) + np.arange(-1.0, 3.0)
+    return [law.optimum(float(10.0**decade)) for decade in decades]
+
+
+def rollout_rows(law: FittedLaw) -> list[tuple[Any, ...]]:
+    """Figures of each rollout of a backtest, by `ROLLOUT_COLUMNS`."""
+    return [
         (
             f"{one.cut:.2g}",
             one.n_fitted,
@@ -74,11 +89,15 @@ def rollout_table(law: FittedLaw) -> Any:
         )
         for one in law.backtest.rollouts
     ]
-    return make_table("Upper decade predicted from below", columns, rows)
 
 
-def optimum_table(optima: Sequence[LawOptimum]) -> Any:
-    """Table of compute-optimal sizes."""
+def rollout_table(law: FittedLaw) -> Any:
+    """Table of the rollouts of a backtest."""
+    return make_table("Upper decade predicted from below", ROLLOUT_COLUMNS, rollout_rows(law))
+
+
+def optimum_rows(optima: Sequence[LawOptimum]) -> list[list[str]]:
+    """Compute-optimal sizes with their intervals as text, by `OPTIMUM_COLUMNS`."""
     rows = []
     for one in optima:
         cells = [f"{one.flop:.2g}"]
@@ -87,8 +106,12 @@ def optimum_table(optima: Sequence[LawOptimum]) -> Any:
         cells.append(f"{one.n_tokens[0] / one.n_params[0]:.3g}")
         cells.append(f"{one.loss[0]:.4g} ({one.loss[1]:.4g} to {one.loss[2]:.4g})")
         rows.append(cells)
-    columns = ("flop 6ND", "parameters", "tokens", "tokens per parameter", "loss")
-    return make_table("Compute-optimal runs, 90 % intervals", columns, rows)
+    return rows
+
+
+def optimum_table(optima: Sequence[LawOptimum]) -> Any:
+    """Table of compute-optimal sizes."""
+    return make_table("Compute-optimal runs, 90 % intervals", OPTIMUM_COLUMNS, optimum_rows(optima))
 
 
 def prediction_table(table: Losses, told: LossPrediction) -> Any:
@@ -120,8 +143,8 @@ def comparison_table(rows: Sequence[Compared]) -> Any:
     return make_table("Forms, the best prediction first", columns, cells, ("form",))
 
 
-def law_choice_table(under: Mapping[str, Any]) -> Any:
-    """Table of a design under a law, with compute-optimal figures, the range under other laws, and what is safe.
+def choice_rows(under: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Choices of a design as text, by `CHOICE_COLUMNS`.
 
     Args:
         under: document of `LawDesign.to_json`.
@@ -133,15 +156,27 @@ def law_choice_table(under: Mapping[str, Any]) -> Any:
         "loss": compute["loss"]["value"],
     }
     same["tokens_per_param"] = same["tokens"] / same["params"]
+    own = under["flop"] / FLOP_PER_PARAM_TOKEN / under["design"]["tokens"]
+    if abs(own / under["design"]["params"] - 1.0) > 1e-6:
+        # The law leaves out embeddings, which the parameters of the design hold: the two do not compare.
+        rows.append(("params as the law counts", rounded_text(own, 4), rounded_text(same.pop("params"), 4), "", "", ""))
+        same.pop("tokens_per_param")
     for name, value in under["design"].items():
         moves = under["sensitivity"][name]
-        ends = f"{rounded_text(moves['lo'])} to {rounded_text(moves['hi'])}"
-        rows.append((name, rounded_text(value, 4), rounded_text(same.get(name), 4), ends, yes_or_no(moves["safe"])))
-    columns = (
-        "choice",
-        "design",
-        "compute-optimal at its flop",
-        f"under {len(under['alternatives'])} other laws",
-        "safe",
-    )
-    return make_table("How far the design hangs on the laws", columns, rows, ("choice",))
+        figures = (
+            rounded_text(value, 4),
+            rounded_text(same.get(name), 4),
+            *map(rounded_text, (moves["lo"], moves["hi"])),
+        )
+        rows.append((name, *figures, yes_or_no(moves["safe"])))
+    return rows
+
+
+def law_choice_table(under: Mapping[str, Any]) -> Any:
+    """Table of a design under a law, with compute-optimal figures, the range under other laws, and what is safe.
+
+    Args:
+        under: document of `LawDesign.to_json`.
+    """
+    title = f"How far the design hangs on the laws: chosen again under {len(under['alternatives'])} others"
+    return make_table(title, CHOICE_COLUMNS, choice_rows(under), ("choice",))

@@ -20,6 +20,9 @@ from jaxscale.runs.header import canonical, check_header, hint_of_misspelt
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE
 from jaxscale.runs.shapes import ModelLookup, catalogue_entries
 from jaxscale.runs.table import Runs
+from jaxscale.runs.words.batch_cells import batches_in_sequences
+
+BATCH = "global_batch_size_seqs"
 
 # Rows that are turned into columns at a time.
 _BLOCK = 256
@@ -173,7 +176,12 @@ def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, di
         if name in BY_NAME:
             parsed = parse_cells(BY_NAME[name], list(map(str.strip, column.values)), known_gpus)
             values[name], problems[name] = Categorical(column.codes, tuple(parsed.values)), parsed.problems
-    runs = Runs(path, columns, lines, dict(zip(columns, cells, strict=True)), values)
+    texts = dict(zip(columns, cells, strict=True))
+    if problems.get(BATCH):
+        values[BATCH], problems[BATCH] = batches_in_sequences(
+            texts[BATCH], values[BATCH], values.get("seq_len"), problems[BATCH]
+        )
+    runs = Runs(path, columns, lines, texts, values)
     return _Table(runs, problems), n_cells
 
 

@@ -43,8 +43,8 @@ class Runs:
         path: file that it was read from.
         columns: header, in the order of the file, unknown columns included.
         lines: line of the file on which each row kept starts [1], [row].
-        cells: cells of each column as the file has them [column][row].
-        values: values of the known columns, None where a cell is empty; numbers are floats [column][row].
+        cells: cells of each column as the file has them [column, row].
+        values: values of the known columns, None where a cell is empty; numbers are floats [column, row].
         problems: one line for each bad row that was dropped.
     """
 
@@ -56,7 +56,7 @@ class Runs:
     problems: tuple[str, ...] = ()
 
     def texts(self) -> dict[str, list[str]]:
-        """Cells as the file has them, in the order of its columns [column][row]."""
+        """Cells as the file has them, in the order of its columns [column, row]."""
         return {name: self.cells[name].array().tolist() for name in self.columns}
 
     @property
@@ -149,8 +149,8 @@ def write_extended(path: str | Path, cells: Mapping[str, Sequence[Any]], added: 
 
     Args:
         path: file to write; an existing one is replaced.
-        cells: of the table [column][row].
-        added: cells of the further columns [column][row].
+        cells: of the table [column, row].
+        added: cells of the further columns [column, row].
 
     Raises:
         InputError: the folder is missing or closed to writing.

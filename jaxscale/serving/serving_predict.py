@@ -38,9 +38,9 @@ class ServingPrediction:
     """Predictions for the rows of a table, in its order; nan where a row cannot be answered.
 
     Attributes:
-        values: of each of `ANSWERS` [s] or [token/s], [answer][row].
-        lo: lower end of the central 90 % interval [answer][row].
-        hi: upper end [answer][row].
+        values: of each of `ANSWERS` [s] or [token/s], [answer, row].
+        lo: lower end of the central 90 % interval [answer, row].
+        hi: upper end [answer, row].
         memory: peak memory of a chip [byte], [row].
         max_batch: sequences for which all copies have memory [1], [row].
         notes: why a row has no prediction, or what was assumed [row].
@@ -180,7 +180,7 @@ def novelties(rows: ServingRows, fit: ServingFit) -> list[tuple[str, ...]]:
 def _intervals(
     answers: Mapping[str, np.ndarray], rows: ServingRows, fit: ServingFit, is_open: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Ends of the intervals: the widest that anything new of a row brings [answer][row]."""
+    """Ends of the intervals: the widest that anything new of a row brings [answer, row]."""
     table, levels = fit.intervals, rows.levels
     density = [kind.split()[-1] for kind in levels["kind"]]
     keys = list(zip(levels["serving"], density, levels["stack"], novelties(rows, fit), strict=True))

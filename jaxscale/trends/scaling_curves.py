@@ -69,7 +69,7 @@ def best_tensor_degree(
     Args:
         deployment: model, chips, coefficients, power, price.
         n_chips: n [point].
-        global_batch_size_seqs: B [point] [sequence].
+        global_batch_size_seqs: B [sequence], [point].
 
     Returns:
         The degree [point], and the outcomes with it.

@@ -1,6 +1,7 @@
 """From a config.json to launch settings in three commands, and back."""
 
 import json
+import sys
 
 CONFIG = {
     "model_type": "llama",
@@ -27,3 +28,24 @@ def test_from_a_configuration_to_a_launch(run, tmp_path):
     assert float(cells["global_batch_size_seqs"]) == 64.0
     refused = run(*plan, "--write", "pax")
     assert refused.code == 2 and "--write = 'pax' has no writer" in refused.err
+
+
+def test_the_page_says_what_it_needs(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "marimo", None)  # as where it is not installed
+    refused = run("explore")
+    assert refused.code == 2 and refused.err.count("\n") == 1
+    assert 'pip install "jaxscale[explore]"' in refused.err
+
+
+def test_a_ranking_of_stated_choices(run):
+    plan = ("plan", "--model", "llama2-7b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", "64")
+    stated = run(*plan, "--fit", "prior", "--set", "tp=2", "--set", "recompute=full", "--json").json
+    assert {(row["tp"], row["recompute"]) for row in stated["top"]} == {(2, "full")}
+    assert len({row["tp"] for row in run(*plan, "--fit", "prior", "--top", 40, "--json").json["top"]}) > 1
+    for choice, words in (
+        ("tq=2", "is no choice of a plan"),
+        ("tp=two", "no whole number"),
+        ("recompute=some", "full"),
+    ):
+        refused = run(*plan, "--set", choice)
+        assert refused.code == 2 and words in refused.err

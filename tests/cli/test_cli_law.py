@@ -67,6 +67,19 @@ def test_the_losses_of_the_points_are_not_read(run, halves, law, tmp_path):
     assert run("law", "predict", law, bare, "--json").json["predictions"] == whole
 
 
+def test_reports_hold_figures(run, law, halves, tmp_path):
+    if not law.exists():
+        assert run("law", "fit", halves[0], "--out", law, "--draws", 60).code == 0
+    fitted = run("law", "fit", halves[0], "--draws", 20, "--report", tmp_path / "fit")
+    assert fitted.code == 0 and "report.html" in fitted.err
+    assert {"loss_against_compute.png", "isoflop.png", "rollouts.png"} <= {
+        one.name for one in (tmp_path / "fit").iterdir()
+    }
+    told = run("law", "optimum", law, "--flop", 1e22, "--report", tmp_path / "optimum", "--json")
+    assert told.code == 0 and told.json["designs"] == []
+    assert (tmp_path / "optimum" / "optima.png").is_file()
+
+
 def test_optimum_is_told_with_intervals(run, halves, law):
     if not law.exists():
         assert run("law", "fit", halves[0], "--out", law, "--draws", 60).code == 0
@@ -78,6 +91,8 @@ def test_optimum_is_told_with_intervals(run, halves, law):
     assert large["loss"]["value"] < small["loss"]["value"]
     assert "tokens per parameter" in run("law", "optimum", law).out
     assert run("law", "optimum", law, "--flop", 0).code == 2
+    alone = run("law", "optimum", law, "--days", 3)
+    assert alone.code == 2 and "go together" in alone.err
 
 
 def test_forms_are_compared_by_prediction(run):

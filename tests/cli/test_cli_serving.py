@@ -32,6 +32,15 @@ def test_predict_adds_its_columns(run, table, tmp_path):
     assert "predicted_note" in rows[0]
 
 
+def test_reports_hold_figures(run, table, tmp_path):
+    done = run("serving", "predict", table, "--fit", "prior", "--report", tmp_path / "predicted", "--json")
+    assert done.code == 0 and done.json["n_predicted"] == 30
+    assert (tmp_path / "predicted" / "e2e_latency_s_measured.png").is_file()
+    words = "serving plan --model llama3-8b --gpu h100-80gb --n-gpus 2 --input-len 500 --output-len 200".split()
+    assert run(*words, "--report", tmp_path / "plan").code == 0
+    assert {"frontier.png", "load.png", "decode.png"} <= {one.name for one in (tmp_path / "plan").iterdir()}
+
+
 def test_measured_columns_are_not_read(run, table, tmp_path):
     before = run("serving", "predict", table, "--json").json["predictions"]
     text = table.read_text(encoding="utf-8").splitlines()

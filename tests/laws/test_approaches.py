@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscale.errors import InputError
-from jaxscale.laws.fitting.approaches import budgets_of, growth, isoflop_minima
+from jaxscale.laws.fitting.approaches import budgets_of, envelope, growth, isoflop_minima
 from jaxscale.laws.fitting.loss_fit import fit_law
 from jaxscale.laws.loss import LossLaw
 from jaxscale.laws.losses.loss_reader import losses_of
@@ -50,3 +50,13 @@ def test_what_has_no_budgets_is_refused(law):
     line = losses_of({"n_params": n, "tokens": 20.0 * n, "loss": np.asarray(TRUTH.loss(n, 20.0 * n))})
     with pytest.raises(InputError, match="0 budgets of 4 sizes"):
         isoflop_minima(line)
+
+
+def test_the_envelope_keeps_one_run_of_each_budget():
+    """Seven sizes at the same compute but for a thousandth: the order of their compute says nothing."""
+    flop = np.repeat(np.geomspace(1e19, 1e22, 6), 7) * np.tile(np.linspace(0.999, 1.001, 7), 6)
+    size = np.asarray(TRUTH.optimum(flop)[0]) * np.tile(np.geomspace(0.4, 2.5, 7), 6)
+    tokens = flop / (6.0 * size)
+    table = losses_of({"n_params": size, "tokens": tokens, "loss": np.asarray(TRUTH.loss(size, tokens))})
+    assert len(envelope(table)) == 6
+    np.testing.assert_allclose(envelope(table)[:, 1], TRUTH.optimum(envelope(table)[:, 0])[0], rtol=0.05)

@@ -4,8 +4,8 @@ import pytest
 from run_tables import read
 
 from jaxscale.errors import InputError
-from jaxscale.runs.defaults import translate
-from jaxscale.runs.words.spellings import sequences_in, without_separators
+from jaxscale.runs.defaults import known_frameworks, translate
+from jaxscale.runs.words.spellings import respelt, sequences_in, without_separators
 
 TAKEN = {
     "activation_recompute": {
@@ -25,6 +25,17 @@ TAKEN = {
         "fp8": ["fp8", "e4m3", "amp_fp8", "hybrid", "mxfp8"],
         "fp32": ["32-true"],
     },
+}
+FRAMEWORKS = {
+    "megatron-lm": ["Megatron-LM", "megatron lm", "Megatron-Core", "MegatronLM", "NVIDIA/Megatron-LM"],
+    "megatron-bridge": ["Megatron Bridge", "NVIDIA-NeMo/Megatron-Bridge"],
+    "megatron-deepspeed": ["Megatron-DeepSpeed"],
+    "nemo": ["NeMo", "NVIDIA NeMo", "NVIDIA/NeMo"],
+    "torchtitan": ["TorchTitan", "torch-titan", "pytorch/torchtitan"],
+    "pytorch-fsdp": ["PyTorch FSDP", "FSDP2", "torch_fsdp"],
+    "deepspeed": ["DeepSpeed", "deepspeedai/DeepSpeed"],
+    "maxtext": ["MaxText", "AI-Hypercomputer/maxtext"],
+    "llm-foundry": ["LLM Foundry", "llmfoundry", "mosaicml/llm-foundry"],
 }
 ASKED = {
     "activation_recompute": [
@@ -81,3 +92,28 @@ def test_separators_of_thousands(table):
 )
 def test_batches_in_tokens(text: str, seq_len: int, expected: float | None):
     assert sequences_in(text, seq_len) == expected
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_frameworks_by_the_names_that_people_write(table, framework: str):
+    values = {read(table({"framework": word})).rows[0]["framework"] for word in FRAMEWORKS[framework]}
+    assert values == {framework}
+
+
+def test_no_known_framework_is_taken_for_another():
+    names = known_frameworks()
+    assert [respelt("framework", name) for name in names] == list(names)
+    assert respelt("framework", "my-own") == "my-own"
+
+
+def test_batches_in_tokens_count_by_the_length_of_their_row(table):
+    batch = "global_batch_size_seqs"
+    rows = [
+        {"seq_len": "2048", batch: "131,072 tokens"},
+        {"seq_len": "4096", batch: "131,072 tokens", "n_microbatches": "4"},
+        {batch: "64"},
+    ]
+    read_rows = read(table(*rows)).rows
+    assert [row[batch] for row in read_rows] == [64.0, 32.0, 64.0]
+    with pytest.raises(InputError, match="'4M words': not a number"):
+        read(table({batch: "4M words"}))

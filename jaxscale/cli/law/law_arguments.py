@@ -15,6 +15,8 @@ LawFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="LAW.toml"
 
 PriorName = Annotated[str, tyro.conf.arg(metavar="shipped|none", help="what other sources show, or the data alone")]
 
+LawReport = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures")]
+
 
 @dataclass(frozen=True)
 class Source:
@@ -36,6 +38,11 @@ class Source:
     count: Annotated[
         str, tyro.conf.arg(metavar="KIND", help="parameters as total, non-embedding or active, where a row states both")
     ] = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the table or file."""
+        return self.table or (self.runs.name if self.runs else "")
 
     def losses(self) -> "Losses":
         """Table of the runs.

@@ -8,7 +8,7 @@ import tyro
 
 from jaxscale.cli.arguments import Json, checked_count
 from jaxscale.cli.console import emit_json, print_result, say
-from jaxscale.cli.law.law_arguments import PriorName, Source, prior_name
+from jaxscale.cli.law.law_arguments import LawReport, PriorName, Source, prior_name
 from jaxscale.errors import InputError
 
 
@@ -32,6 +32,7 @@ class LawFit:
         str, tyro.conf.arg(metavar="auto|rows|COLUMN", help="rows that are drawn together: runs or shapes")
     ] = "auto"
     draws: Annotated[int, tyro.conf.arg(metavar="N", help="resampled fits")] = 200
+    report: LawReport = None
     seed: Annotated[int, tyro.conf.arg(metavar="N", help="of the draws")] = 0
     json: Json = False
 
@@ -41,7 +42,7 @@ class LawFit:
         Raises:
             InputError: a malformed table, an unknown word, or an output that cannot be written.
         """
-        from jaxscale.files import check_writable
+        from jaxscale.files import check_folder, check_writable
         from jaxscale.laws.fitting.backtest import checked_law
         from jaxscale.laws.fitting.law_store import law_document, save_law
         from jaxscale.laws.fitting.loss_fit import fit_law
@@ -52,6 +53,8 @@ class LawFit:
             if self.out.suffix != ".toml":
                 raise InputError(f"--out = {str(self.out)!r} is not the name of a law; expected one that ends in .toml")
             check_writable(self.out, self.source.runs)
+        if self.report is not None:
+            check_folder(self.report)
         law = fit_law(
             self.source.losses(),
             self.form,
@@ -74,6 +77,12 @@ class LawFit:
         else:
             for part in law_summary(law):
                 print_result(part)
+        if self.report is not None:
+            from jaxscale.report.law_report import law_report
+
+            say("drawing the figures")
+            report = law_report(law, f"Law of loss of {self.source.name}")
+            say(f"wrote {report.save(self.report)} and the figures beside it")
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import Json
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
 from jaxscale.cli.console import emit_json, print_result, say
-from jaxscale.cli.law.law_arguments import LawFile
+from jaxscale.cli.law.law_arguments import LawFile, LawReport
 from jaxscale.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxscale.designs.law_designs import LawDesign
+    from jaxscale.laws.fitting.fitted_law import FittedLaw
 
 PREDICTED = ("predicted_loss", "predicted_loss_lo", "predicted_loss_hi")
 """Columns that `law predict` adds: the loss and its 90 % interval [nat per token]."""
@@ -64,38 +68,83 @@ class LawPredict:
             print_result(prediction_table(table, told))
 
 
+USUAL_FLOP = (1e21, 1e22, 1e23, 1e24, 1e25)
+"""Training flop of the optima where neither flop nor days are asked for [flop]."""
+
+
 @dataclass(frozen=True)
 class LawOptimal:
-    """Find the parameters and tokens of least loss for a training compute, with 90 % intervals."""
+    """Find the parameters and tokens of least loss for a training compute, or the best design for a time on chips."""
 
     law: LawFile
-    flop: Annotated[tuple[float, ...], tyro.conf.arg(metavar="T", help="training flop 6 N D, one or several")] = (
-        1e21,
-        1e22,
-        1e23,
-        1e24,
-        1e25,
-    )
+    flop: Annotated[tuple[float, ...], tyro.conf.arg(metavar="T", help="training flop 6 N D, one or several")] = ()
+    days: Annotated[
+        tuple[float, ...], tyro.conf.arg(metavar="D", help="days on the chips of --gpu, one or several: time-optimal")
+    ] = ()
+    gpu: Annotated[str | None, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")] = None
+    n_gpus: Annotated[int | None, tyro.conf.arg(metavar="N", help="chips")] = None
+    model: Annotated[
+        str, tyro.conf.arg(metavar="NAME|FILE", help="template of the designs, whose proportions are kept")
+    ] = "llama3-8b"
+    draws: Annotated[int, tyro.conf.arg(metavar="N", help="drawn laws under which a design is chosen again")] = 4
+    fit: FitName = "default"
+    report: LawReport = None
+    hardware: HardwareFile = None
     json: Json = False
 
     def run(self) -> None:
         """Run the command.
 
         Raises:
-            InputError: a malformed law, or a compute out of range.
+            InputError: a malformed law, a compute or time out of range, days without chips, or no design that fits.
         """
+        from jaxscale.files import check_folder
         from jaxscale.laws.fitting.law_store import load_law
-        from jaxscale.report.law_tables import optimum_table
+        from jaxscale.report.law_tables import law_choice_table, optimum_table
 
         bad = [value for value in self.flop if not 1.0 < value < 1e40]
         if bad:
             raise InputError(f"--flop = {bad[0]:g} is out of range; expected above 1, below 1e40")
+        if bool(self.days) != (self.gpu is not None and self.n_gpus is not None):
+            raise InputError("--days, --gpu and --n-gpus go together; expected all of them or none")
+        if self.report is not None:
+            check_folder(self.report)
         law = load_law(self.law)
-        optima = [law.optimum(value) for value in self.flop]
+        designs = {f"{days:g} days": self._design(law, days) for days in self.days}
+        flop = self.flop or tuple(design.flop for design in designs.values()) or USUAL_FLOP
+        optima = [law.optimum(value) for value in flop]
         if self.json:
-            emit_json({"count": law.count, "optima": [optimum_entry(one) for one in optima]})
+            entries = [{"days": days, **one.to_json()} for days, one in zip(self.days, designs.values(), strict=True)]
+            emit_json({"count": law.count, "optima": [optimum_entry(one) for one in optima], "designs": entries})
         else:
             print_result(optimum_table(optima))
+            for told, design in designs.items():
+                print_result(f"\n{told} on {self.n_gpus} {self.gpu}")
+                print_result(law_choice_table(design.to_json()))
+        if self.report is not None:
+            from jaxscale.report.law_report import optimum_report
+
+            say("drawing the figures")
+            title = f"Optimal runs under {self.law.name}"
+            saved = optimum_report(law, optima, designs, title).save(self.report)
+            say(f"wrote {saved} and the figures beside it")
+
+    def _design(self, law: "FittedLaw", days: float) -> "LawDesign":
+        """The best design of a time on the chips."""
+        from jaxscale.hardware.catalogue import cluster, load_hardware
+
+        assert self.gpu is not None and self.n_gpus is not None
+        chips, n_gpus = load_hardware(self.hardware), checked_count("--n-gpus", self.n_gpus)
+        say(f"searching the best design of {days:g} days on {n_gpus} {self.gpu}")
+        return law.optimum(
+            days=days,
+            cluster=cluster(self.gpu, n_gpus, hardware=chips),
+            fit=self.fit,
+            levels={"gpu": chips[self.gpu].id, "precision": "bf16"},
+            template=self.model,
+            n_draws=self.draws,
+            progress=say,
+        )
 
 
 def optimum_entry(one: "object") -> dict[str, object]:

@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxscale.cli.arguments import HardwareFile, Json
 from jaxscale.cli.console import emit_json, print_result, say
-from jaxscale.cli.serving_commands.serving_plan_command import ServingPlan
+from jaxscale.cli.serving_commands.serving_plan_command import ServingPlan, ServingReport
 from jaxscale.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxscale.runs.table import Runs
+    from jaxscale.serving.serving_predict import ServingPrediction
 
 ServingTable = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="TABLE.csv", help="serving table")]
 ServingFitName = Annotated[
@@ -31,6 +35,7 @@ class ServingPredict:
     )
     fit: ServingFitName = "default"
     skip_bad: SkipBad = False
+    report: ServingReport = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -43,10 +48,12 @@ class ServingPredict:
         import jaxscale as js
         from jaxscale.cli.runs_tables import say_dropped, say_unanswered
         from jaxscale.cli.serving_commands.serving_tables import error_lines, prediction_cells, write_serving
-        from jaxscale.files import check_writable
+        from jaxscale.files import check_folder, check_writable
 
         if self.out is not None:
             check_writable(self.out, self.table, self.fit, self.hardware)
+        if self.report is not None:
+            check_folder(self.report)
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
         say_dropped(runs)
@@ -60,8 +67,9 @@ class ServingPredict:
         if self.json:
             counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
             emit_json({**counts, "errors": errors, "predictions": prediction_cells(prediction)})
-            return
-        print_result(error_lines(len(runs), answered, errors))
+        else:
+            print_result(error_lines(len(runs), answered, errors))
+        write_report(self.report, runs, prediction, f"Predictions for {self.table.name}")
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,7 @@ class ServingFitCommand:
     out: Annotated[Path, tyro.conf.arg(metavar="FIT.toml", help="file to write; `serving predict --fit` reads it")]
     start: ServingFitName = "default"
     skip_bad: SkipBad = False
+    report: ServingReport = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -83,9 +92,11 @@ class ServingFitCommand:
         """
         import jaxscale as js
         from jaxscale.cli.serving_commands.serving_tables import error_lines
-        from jaxscale.files import check_writable
+        from jaxscale.files import check_folder, check_writable
 
         check_writable(self.out, self.table, self.start, self.hardware)
+        if self.report is not None:
+            check_folder(self.report)
         if self.out.suffix != ".toml":
             raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
         hardware = js.load_hardware(self.hardware)
@@ -94,12 +105,24 @@ class ServingFitCommand:
         fit = js.serving.fit_serving(runs, self.start, name=self.out.stem, hardware=hardware, progress=say)
         fit.save(self.out)
         say(f"wrote {self.out}")
-        after = js.serving.predict_serving(runs, fit, hardware).errors(runs)
+        prediction = js.serving.predict_serving(runs, fit, hardware)
+        after = prediction.errors(runs)
         if self.json:
             emit_json({"name": fit.name, "n_rows": len(runs), "errors_before": before, "errors_in_sample": after})
-            return
-        print_result(f"before the fit\n{error_lines(len(runs), len(runs), before)}")
-        print_result(f"after the fit, in sample\n{error_lines(len(runs), len(runs), after)}")
+        else:
+            print_result(f"before the fit\n{error_lines(len(runs), len(runs), before)}")
+            print_result(f"after the fit, in sample\n{error_lines(len(runs), len(runs), after)}")
+        write_report(self.report, runs, prediction, f"Fit of {self.table.name}, in sample")
+
+
+def write_report(folder: Path | None, runs: "Runs", prediction: "ServingPrediction", title: str) -> None:
+    """Report of predictions against measurements, where a folder for one was asked for."""
+    if folder is None:
+        return
+    from jaxscale.report.serving_report import serving_errors
+
+    say("drawing the figures")
+    say(f"wrote {serving_errors(runs, prediction, title).save(folder)} and the figures beside it")
 
 
 AnyServing = (

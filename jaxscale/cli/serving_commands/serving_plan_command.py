@@ -1,17 +1,22 @@
 """`jaxscale serving plan`: engines that answer most per chip under limits."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxscale.cli.arguments import HardwareFile, Json, checked_count
-from jaxscale.cli.console import emit_json, print_result
+from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxscale.serving.choose.best_engine import ServingChoice
 
 FitOption = Annotated[
     str, tyro.conf.arg(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")
 ]
+ServingReport = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures")]
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class ServingPlan:
     dollars_per_gpu_hour: Annotated[float | None, tyro.conf.arg(metavar="DOLLAR", help="price of a chip")] = None
     top: Annotated[int, tyro.conf.arg(metavar="N", help="engines to list")] = 5
     fit: FitOption = "default"
+    report: ServingReport = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -42,6 +48,7 @@ class ServingPlan:
             InputError: an unknown model, chip, format or fit, a value out of range, or no engine that keeps the limits.
         """
         import jaxscale as js
+        from jaxscale.files import check_folder
 
         for flag, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
             checked_count(flag, value)
@@ -49,34 +56,52 @@ class ServingPlan:
             raise InputError(
                 f"--dollars-per-gpu-hour = {self.dollars_per_gpu_hour:g} is out of range; expected above 0"
             )
+        if self.report is not None:
+            check_folder(self.report)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu].id
+        model, cluster = js.model(self.model), js.cluster(self.gpu, self.n_gpus, hardware=hardware)
+        levels = {"framework": self.framework, "chip": chip, "stack": f"{self.framework} {chip}"}
         choice = js.serving.best_plan(
-            js.model(self.model),
-            js.cluster(self.gpu, self.n_gpus, hardware=hardware),
+            model,
+            cluster,
             self.input_len,
             self.output_len,
             tpot_limit=self.tpot,
             ttft_limit=self.ttft,
             fit=self.fit,
-            levels={"framework": self.framework, "chip": chip, "stack": f"{self.framework} {chip}"},
+            levels=levels,
             space=js.serving.ServingSpace(precisions=tuple(self.precision.split(","))),
             dollars_per_chip_hour=self.dollars_per_gpu_hour,
             top=self.top,
         )
         if self.json:
             emit_json(choice.to_json())
-            return
-        lines = [f"{choice.searched:,} engines scored; the best of each kind, by answer tokens per second and chip"]
-        for scored in choice.top:
-            entry = scored.to_json()
-            split = f" + {scored.n_prefill} for prompts" if scored.n_prefill else ""
-            lines.append(
-                f"tp {entry['tp']:g} pp {entry['pp']:g} dp {entry['attention_dp']:g}, {entry['copies']:g} "
-                f"copies{split}, {scored.precision}, {entry['concurrency']:g} in flight: "
-                f"{scored.throughput_per_chip:.4g} token/s/chip, "
-                f"TPOT {1e3 * scored.tpot:.3g} ms, TTFT {scored.ttft:.3g} s, {entry['memory_gb']:.3g} GB"
-            )
-        prices = ", ".join(f"{name} {price:.2f}" for name, price in choice.prices.items() if price)
-        lines.append(f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}")
-        print_result("\n".join(lines))
+        else:
+            print_result(choice_text(choice))
+        if self.report is not None:
+            from jaxscale.report.serving_report import engine_report
+
+            say("drawing the figures")
+            stack = js.serving.load_serving_fit(self.fit).coefficients(**levels)
+            limits = {name: value for name, value in (("tpot", self.tpot), ("ttft", self.ttft)) if value is not None}
+            title = f"Serving {self.model} on {self.n_gpus} {chip}"
+            saved = engine_report(choice, model, cluster, stack, title, limits).save(self.report)
+            say(f"wrote {saved} and the figures beside it")
+
+
+def choice_text(choice: "ServingChoice") -> str:
+    """Engines of a choice as lines of text, and the prices of its limits."""
+    lines = [f"{choice.searched:,} engines scored; the best of each kind, by answer tokens per second and chip"]
+    for scored in choice.top:
+        entry = scored.to_json()
+        split = f" + {scored.n_prefill} for prompts" if scored.n_prefill else ""
+        lines.append(
+            f"tp {entry['tp']:g} pp {entry['pp']:g} dp {entry['attention_dp']:g}, {entry['copies']:g} "
+            f"copies{split}, {scored.precision}, {entry['concurrency']:g} in flight: "
+            f"{scored.throughput_per_chip:.4g} token/s/chip, "
+            f"TPOT {1e3 * scored.tpot:.3g} ms, TTFT {scored.ttft:.3g} s, {entry['memory_gb']:.3g} GB"
+        )
+    prices = ", ".join(f"{name} {price:.2f}" for name, price in choice.prices.items() if price)
+    lines.append(f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}")
+    return "\n".join(lines)

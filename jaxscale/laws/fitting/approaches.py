@@ -106,11 +106,15 @@ def growth(law: FittedLaw, approach: int = 3) -> Growth:
 def envelope(table: Losses) -> Float[np.ndarray, "budget 3"]:
     """Compute, size and loss of the runs that no run of as little compute undercuts [budget, 3].
 
+    Runs of nearly the same compute are of one budget: each is held against all of them.
+
     Raises:
         InputError: fewer than three runs, which make no power law.
     """
     order = np.argsort(table.log_flop, kind="stable")
-    lowest = np.minimum.accumulate(table.loss[order])
+    log_flop = table.log_flop[order]
+    ends = np.searchsorted(log_flop, log_flop + np.log1p(SAME_BUDGET), side="right") - 1
+    lowest = np.minimum.accumulate(table.loss[order])[ends]
     best = order[table.loss[order] <= lowest]
     if len(best) < 3:
         raise InputError(f"{table.name}: {len(best)} runs on the lower envelope; expected at least three")

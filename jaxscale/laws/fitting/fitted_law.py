@@ -1,8 +1,9 @@
 """A fitted law of loss: its numbers with intervals, predictions with the parts of their error, and the optimum."""
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import numpy as np
@@ -10,11 +11,13 @@ from jaxtyping import Bool, Float
 
 from jaxscale._compile.jit import filter_jit
 from jaxscale.calibration.intervals import Z90
+from jaxscale.errors import InputError
+from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.fitting.loss_covariates import covariates_of
 from jaxscale.laws.fitting.loss_forms import BASE, TRAITS, law_of
 from jaxscale.laws.fitting.loss_priors import LawPrior
 from jaxscale.laws.fitting.loss_terms import SIGNED, Covariates, log_loss_with, number_names
-from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, LossLaw
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, REFERENCE_PARAMS, LossLaw
 from jaxscale.laws.losses.loss_reader import Losses
 
 STUDENT_90 = 2.1318
@@ -246,14 +249,15 @@ class FittedLaw:
         Args:
             n_params: N in the count of the law [1], [point].
             n_tokens: D [token], [point].
-            covariates: logarithms that terms read, by field of `Covariates`.
+            covariates: logarithms that terms read, by field of `Covariates`; those left out are of a run of the best
+                shape, of small batches, whose tokens are all unique, without experts.
 
         Returns:
             Losses [nat per token] and the parts of their error.
         """
         log_params, log_tokens = np.broadcast_arrays(np.log(np.atleast_1d(n_params)), np.log(np.atleast_1d(n_tokens)))
         plain = {
-            "log_aspect": 0.0,
+            "log_aspect": self._best_aspect(log_params),
             "log_batch": 0.0,
             "log_unique": log_tokens,
             "log_experts": 0.0,
@@ -272,6 +276,13 @@ class FittedLaw:
         spread = noise**2 + discrepancy**2
         lo, hi = np.exp(centre - np.sqrt(spread + below**2)), np.exp(centre + np.sqrt(spread + above**2))
         return LossPrediction(np.exp(centre), lo, hi, 0.5 * (below + above), noise, discrepancy, decades)
+
+    def _best_aspect(self, log_params: np.ndarray) -> np.ndarray | float:
+        """Logarithm of the best width over depth, which a law without a shape term does not read [point]."""
+        if "shape" not in self.terms:
+            return 0.0
+        named = dict(zip(number_names(self.terms), self.fitted.numbers, strict=True))
+        return named["shape_ratio"] + named["shape_drift"] * (log_params - np.log(REFERENCE_PARAMS))
 
     def _evaluated(
         self, log_params: np.ndarray, log_tokens: np.ndarray, others: Mapping[str, np.ndarray]
@@ -293,12 +304,41 @@ class FittedLaw:
         fields = ("log_aspect", "log_batch", "log_unique", "log_experts")
         return self.predict(table.n_params, table.tokens, {name: getattr(runs, name) for name in fields})
 
-    def optimum(self, flop: float) -> LawOptimum:
-        """Compute-optimal parameters and tokens of a number of training flop, with 90 % intervals.
+    @overload
+    def optimum(self, flop: float) -> LawOptimum: ...
+
+    @overload
+    def optimum(self, flop: None = None, *, days: float, cluster: Cluster, **search: Any) -> Any: ...
+
+    def optimum(
+        self, flop: float | None = None, *, days: float | None = None, cluster: Cluster | None = None, **search: Any
+    ) -> Any:
+        """Optimal run of a number of training flop, or of a time on a cluster.
 
         Args:
             flop: T = 6 N D, N in the count of the law [flop].
+            days: time, in place of the flop [day].
+            cluster: chips and network on which the time passes.
+            search: further arguments of `jaxscale.designs.law_design`, such as `fit`, `template` and `n_draws`.
+
+        Returns:
+            For flop a `LawOptimum`, compute-optimal parameters and tokens with 90 % intervals; for days a `LawDesign`,
+            the best shape, batch and plan beside the compute-optimal run of as many flop.
+
+        Raises:
+            InputError: none or both of flop and days, or days without a cluster.
         """
+        if (flop is None) == (days is None) or (days is None) != (cluster is None):
+            raise InputError("optimum: expected either flop, or days and a cluster")
+        if days is not None:
+            # Designs build on laws. This method alone looks the other way, by name and when it is called.
+            designs = importlib.import_module("jaxscale.designs.law_designs")
+            return designs.law_design(self, designs.Budget(days=days), cluster, **search)
+        assert flop is not None
+        return self._compute_optimum(flop)
+
+    def _compute_optimum(self, flop: float) -> LawOptimum:
+        """Compute-optimal parameters and tokens with 90 % intervals."""
         with jax.enable_x64(True):
             best = [float(value) for value in self.law.optimum(flop)]
             drawn = [np.asarray(value) for value in self.samples.optimum(flop)]

@@ -26,9 +26,9 @@ class Losses:
     Attributes:
         name: of the table, for messages.
         columns: header as in the file.
-        cells: text of each cell [column][row].
-        values: numbers of the known columns, nan where a cell is empty [column][row].
-        texts: words of the known columns, empty where a cell is [column][row].
+        cells: text of each cell [column, row].
+        values: numbers of the known columns, nan where a cell is empty [column, row].
+        texts: words of the known columns, empty where a cell is [column, row].
         lines: line of the file on which each row starts [row].
         count: what `n_params` counts, empty where the table does not say.
         family: source whose own laws its prior must leave out, empty for a table of the user.

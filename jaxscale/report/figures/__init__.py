@@ -12,6 +12,11 @@ from jaxscale.report.figures.design import shape_profile as shape_profile
 from jaxscale.report.figures.estimates import coefficient_intervals as coefficient_intervals
 from jaxscale.report.figures.estimates import correlation_matrix as correlation_matrix
 from jaxscale.report.figures.estimates import profile_curves as profile_curves
+from jaxscale.report.figures.loss_laws import isoflop_curves as isoflop_curves
+from jaxscale.report.figures.loss_laws import loss_against_compute as loss_against_compute
+from jaxscale.report.figures.loss_laws import rollout_errors as rollout_errors
+from jaxscale.report.figures.loss_optima import design_spread as design_spread
+from jaxscale.report.figures.loss_optima import optima_against_compute as optima_against_compute
 from jaxscale.report.figures.panels import Panel as Panel
 from jaxscale.report.figures.panels import panels as panels
 from jaxscale.report.figures.scaling_series import ScalingSeries as ScalingSeries

@@ -25,6 +25,9 @@ SHOWN = 0.98
 MANY_LEVELS, LONG_NAME = 5, 24
 """Levels from which their names stand upright [1], and letters to which a name is cut [1]."""
 
+MANY_PLACES, LONG_NUMBER = 20, 1e6
+"""Numbers of a column beyond which medians are those of neighbours [1], and number too long to be written out."""
+
 
 def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, np.ndarray]:
     """Masks of the groups, largest first; those beyond the palette are put together.
@@ -47,15 +50,20 @@ def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, 
 
 
 def predicted_against_measured(
-    measured: ArrayLike, predicted: ArrayLike, groups: Sequence[str], title: str = "Predicted against measured"
+    measured: ArrayLike,
+    predicted: ArrayLike,
+    groups: Sequence[str],
+    title: str = "Predicted against measured",
+    quantity: str = "step time [s]",
 ) -> "Figure":
-    """Scatter of step times on two logarithmic axes, with a band of ten per cent.
+    """Scatter of step times, or of another quantity, on two logarithmic axes, with a band of ten per cent.
 
     Args:
         measured: step times [s], [row]; rows without one (nan) are left out.
         predicted: step times [s], [row].
         groups: source, or what else the colours stand for, of each row.
         title: headline.
+        quantity: name and unit of the times.
 
     Returns:
         The figure.
@@ -79,8 +87,8 @@ def predicted_against_measured(
             left.plot(x, y, marker, label=label, **looks)
             right.plot(x, y / x, marker, **looks)
         both = np.concatenate([times, predictions])
-        _diagonal(left, (both.min() / 1.2, both.max() * 1.2) if both.size else (0.1, 10.0))
-        _ratio(right, left.get_xlim(), times, predictions / times)
+        _diagonal(left, (both.min() / 1.2, both.max() * 1.2) if both.size else (0.1, 10.0), quantity)
+        _ratio(right, left.get_xlim(), times, predictions / times, quantity)
         figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
         if masks:
             figure.legend(
@@ -89,17 +97,17 @@ def predicted_against_measured(
     return figure
 
 
-def _diagonal(axes: "Axes", limits: tuple[float, float]) -> None:
+def _diagonal(axes: "Axes", limits: tuple[float, float], quantity: str) -> None:
     line = np.asarray(limits)
     axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="#D9D9D9", lw=0, zorder=0)
     axes.plot(line, line, color=INK, lw=1, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
-    axes.set(xlabel="measured step time [s]", ylabel="predicted step time [s]")
+    axes.set(xlabel=f"measured {quantity}", ylabel=f"predicted {quantity}")
     for axis in (axes.xaxis, axes.yaxis):
         round_ticks(axis, limits)
 
 
-def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: np.ndarray) -> None:
+def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: np.ndarray, quantity: str) -> None:
     """The same errors with the diagonal laid flat, where a few per cent can be seen; triangles are beyond."""
     axes.axhspan(1 - BAND, 1 + BAND, color="#D9D9D9", lw=0, zorder=0)
     axes.axhline(1.0, color=INK, lw=1, zorder=1)
@@ -110,7 +118,7 @@ def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: 
     for beyond, edge, marker in ((ratio < bottom, bottom, "v"), (ratio > top, top, "^")):
         if beyond.any():  # an empty set of points would upset the layout
             axes.plot(times[beyond], np.full(beyond.sum(), edge), marker, ms=6, color=INK, mew=0, clip_on=False)
-    axes.set(xlabel="measured step time [s]", ylabel="predicted / measured [1]")
+    axes.set(xlabel=f"measured {quantity}", ylabel="predicted / measured [1]")
     round_ticks(axes.xaxis, limits)
     _plain_ratio_ticks(axes)
     note = f"band: \N{PLUS-MINUS SIGN}{100 * BAND:.0f} %"
@@ -165,24 +173,25 @@ def _plain_ratio_ticks(axes: "Axes") -> None:
     axes.set_ylim(low, high)
 
 
-def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any]]) -> "Figure":
+def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any]], band: float = BAND) -> "Figure":
     """Errors against each of several columns: what the model still has to learn shows as a slope or a step.
 
     Args:
-        residuals: log of predicted over measured step time [1], [row].
+        residuals: log of predicted over measured quantity, such as the step time [1], [row].
         columns: values of each column [row]; numbers are drawn on a logarithmic axis, anything else by level.
+        band: half width of the shaded band [1].
 
     Returns:
         The figure; a few errors far beyond all others are drawn at its edges.
     """
     errors = 100.0 * np.expm1(np.asarray(residuals, dtype=float))
-    limit = max(1.1 * float(np.quantile(np.abs(errors), SHOWN)), 150.0 * BAND)
+    limit = max(1.1 * float(np.quantile(np.abs(errors), SHOWN)), 150.0 * band)
     beyond = int((np.abs(errors) > limit).sum())
     with style():
         figure, panels = small_multiples(len(columns), 3.3, 2.9)
         for axes, (name, values) in zip(panels.flat, columns.items(), strict=False):
-            _residual_panel(axes, errors, limit, name, values)
-        edge = f"; triangles: {beyond} beyond \N{PLUS-MINUS SIGN}{limit:.0f} %" if beyond else ""
+            _residual_panel(axes, errors, limit, name, values, band)
+        edge = f"; triangles: {beyond} beyond \N{PLUS-MINUS SIGN}{limit:.2g} %" if beyond else ""
         title = f"Predicted over measured, less one, by column (bars: medians{edge})"
         figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
         for axes in panels[:, 0]:
@@ -190,17 +199,19 @@ def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any
     return figure
 
 
-def _residual_panel(axes: "Axes", errors: np.ndarray, limit: float, name: str, values: Sequence[Any]) -> None:
+def _residual_panel(
+    axes: "Axes", errors: np.ndarray, limit: float, name: str, values: Sequence[Any], band: float
+) -> None:
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     levels = sorted({str(value) for value in values})
     x = np.asarray(values, dtype=float) if numeric else np.asarray([levels.index(str(value)) for value in values])
     axes.axhline(0.0, color=INK, lw=1)
-    axes.axhspan(-100 * BAND, 100 * BAND, color="#EDEDED", lw=0, zorder=0)
+    axes.axhspan(-100 * band, 100 * band, color="#EDEDED", lw=0, zorder=0)
     looks: Any = {"color": PALETTE[0], "alpha": 0.5, "mew": 0, "ls": ""}
     for marker, size, part in ((".", 7, np.abs(errors) <= limit), ("^", 6, errors > limit), ("v", 6, errors < -limit)):
         axes.plot(x[part], np.clip(errors[part], -limit, limit), marker=marker, ms=size, **looks)
-    for place in np.unique(x):
-        axes.plot(place, np.median(errors[x == place]), "_", color=PALETTE[5], ms=16, mew=2.5)
+    for place, median in _medians(x, errors):
+        axes.plot(place, median, "_", color=PALETTE[5], ms=16, mew=2.5)
     axes.set_ylim(-1.1 * limit, 1.1 * limit)
     axes.set_xlabel(name)
     if not numeric:
@@ -212,6 +223,15 @@ def _residual_panel(axes: "Axes", errors: np.ndarray, limit: float, name: str, v
         axes.set_xscale("log", base=2)
         _whole_ticks(axes, x)
     axes.grid(axis="x", color=FAINT, alpha=0.25)
+
+
+def _medians(x: np.ndarray, errors: np.ndarray) -> list[tuple[float, float]]:
+    """Median error at each place, or of a few neighbours where places are many."""
+    places = np.unique(x)
+    if len(places) <= MANY_PLACES:
+        return [(float(place), float(np.median(errors[x == place]))) for place in places]
+    parts = np.array_split(np.argsort(x, kind="stable"), MANY_PLACES // 2)
+    return [(float(np.median(x[rows])), float(np.median(errors[rows]))) for rows in parts]
 
 
 def _short(levels: Sequence[str]) -> list[str]:
@@ -230,7 +250,12 @@ def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
     for place in places:
         if not apart or np.log(place / apart[-1]) > gap:
             apart.append(float(place))
-    axes.set_xticks(apart, [f"{tick:g}" for tick in apart])
-    axes.set_xticks([], minor=True)
+    if len(places) > MANY_PLACES or places[-1] >= LONG_NUMBER:
+        axes.set_xscale("log")  # powers of ten, where the values themselves are too many or too long
+        axes.tick_params(axis="x", labelsize=9)
+        round_ticks(axes.xaxis, (places[0], places[-1]), most=4)
+    else:
+        axes.set_xticks(apart, [f"{tick:g}" for tick in apart])
+        axes.set_xticks([], minor=True)
     if places.size > 1:
         axes.margins(x=0.12)

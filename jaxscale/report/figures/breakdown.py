@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxscale.report.style import BLUE, COLOUR_NAMES, GREEN, GREY, INK, RED, new_figure, seconds, style
+from jaxscale.report.style import BLUE, COLOUR_NAMES, GREEN, GREY, INK, ORANGE, RED, new_figure, seconds, style
 from jaxscale.step import TERMS
 
 if TYPE_CHECKING:
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 COLOURS: Mapping[str, tuple[str, str]] = {term.name: (COLOUR_NAMES[term.colour], term.hatch) for term in TERMS}
 """One colour per family (compute, memory, communication, pipeline, overhead), hatched to tell its members apart."""
+
+PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, "")}
+"""Colours of the terms of a forward pass of serving."""
 
 SMALLEST = 0.01
 """Terms below this share of every step are drawn together [1]."""
@@ -55,7 +58,7 @@ def step_breakdown(steps: Mapping[str, Mapping[str, float]], title: str = "Where
 def _bar(axes: "Axes", row: int, terms: Mapping[str, float], longest: float) -> None:
     left = 0.0
     for name, value in terms.items():
-        colour, hatch = COLOURS.get(name, ("#D0D0D0", ""))
+        colour, hatch = COLOURS.get(name) or PASS_COLOURS.get(name, ("#D0D0D0", ""))
         label = name.replace("_", " ")
         axes.barh(row, value, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", lw=0.6, label=label)
         if value > 0.13 * longest:

@@ -38,6 +38,11 @@ def without_separators(text: str) -> str:
     return re.sub(r"[,'’\u00a0\u202f]", "", text) if _THOUSANDS.fullmatch(text) else text
 
 
+def is_in_tokens(text: str) -> bool:
+    """Whether a batch is stated in tokens, as `4M tokens`."""
+    return _TOKENS.fullmatch(without_separators_of_words(text)) is not None
+
+
 def sequences_in(text: str, seq_len: int | float) -> float | None:
     """Sequences of a batch that is stated in tokens, as `4M tokens`, or in sequences [1].
 

@@ -1,0 +1,96 @@
+"""`jaxscale explore`: the interactive page, on this machine alone."""
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, checked_batch
+from jaxscale.cli.console import emit_json, print_result, say
+
+if TYPE_CHECKING:
+    from jaxscale.explore.page_inputs import PageInputs
+    from jaxscale.explore.page_state import PageState
+
+
+@dataclass(frozen=True)
+class ExploreCommand:
+    """Open a page of sliders: step, memory, plans, sensitivities, scaling and shape of a run.
+
+    The page is served on 127.0.0.1 until the command is interrupted. It reads the files of this
+    command line and no other.
+    """
+
+    model: ModelName | None = None
+    gpu: Annotated[str | None, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")] = None
+    n_gpus: Annotated[int | None, tyro.conf.arg(metavar="N", help="chips")] = None
+    global_batch: Annotated[
+        str | None, tyro.conf.arg(metavar="B", help="sequences in a step, or tokens: `4M tokens`")
+    ] = None
+    seq_len: Annotated[
+        int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
+    ] = None
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(metavar="FIELD=VALUE", help="any other field of the page's address, as tp=8 or network=2"),
+    ] = ()
+    port: Annotated[int, tyro.conf.arg(metavar="PORT", help="of 127.0.0.1; any free one where left out")] = 0
+    browser: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="open the page in a browser")] = False
+    fit: FitName = "default"
+    hardware: HardwareFile = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: marimo is missing, an unknown name or field, a malformed file, or a port that is taken.
+        """
+        from jaxscale.explore.page_server import bound_socket, check_marimo
+
+        check_marimo()
+        from jaxscale.explore.page_figures import tab_figure
+        from jaxscale.explore.page_server import ADDRESS, serve
+        from jaxscale.explore.page_work import page_view
+        from jaxscale.report.style import png
+
+        listening = bound_socket(self.port)
+        state, inputs = self._opened()
+        say("compiling, which takes half a minute the first time")
+        figure = tab_figure(page_view(state, inputs), "step")
+        if figure is not None:
+            png(figure, quick=True)
+        query = state.query()
+        url = f"http://{ADDRESS}:{listening.getsockname()[1]}/" + (f"?{query}" if query else "")
+        if self.json:
+            emit_json({"url": url})
+        else:
+            print_result(url)
+        sys.stdout.flush()
+        say("press Ctrl-C to stop")
+        if self.browser:
+            import webbrowser
+
+            webbrowser.open(url)
+        serve(inputs, listening)
+
+    def _opened(self) -> "tuple[PageState, PageInputs]":
+        """State in which the page opens, and what it may read."""
+        from jaxscale.cli.inputs.read_command import pairs
+        from jaxscale.explore.page_inputs import page_inputs
+        from jaxscale.explore.page_state import PageState, state_of
+        from jaxscale.models import catalogue_model
+
+        fields = pairs("--set", self.set)
+        given = {"model": self.model, "gpu": self.gpu, "n_gpus": self.n_gpus, "seq_len": self.seq_len}
+        fields |= {name: str(value) for name, value in given.items() if value is not None}
+        name = fields.get("model", PageState.model)
+        files = () if catalogue_model(name) is not None else (name,)
+        inputs = page_inputs(files, self.fit, self.hardware)
+        if self.global_batch is not None:
+            length = inputs.transformer(state_of(fields)).seq_len
+            fields["global_batch"] = str(checked_batch(self.global_batch, length))
+        if "gpu" in fields:
+            fields["gpu"] = inputs.hardware[fields["gpu"]].id
+        return state_of(fields), inputs

@@ -1,0 +1,1 @@
+"""The interactive page of `jaxscale explore`: states, their figures, and the server that shows them."""

@@ -1,0 +1,191 @@
+"""Controls of the page, and the state that they are in."""
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxscale.errors import InputError
+from jaxscale.explore.page_figures import headline, plan_words, tab_csv, tab_figure
+from jaxscale.explore.page_inputs import PageInputs
+from jaxscale.explore.page_state import TABS, PageState, changes, state_of
+from jaxscale.explore.page_work import PageView, page_view
+from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.plan.plan import RECOMPUTE
+from jaxscale.report.document import Picture
+from jaxscale.report.style import png
+
+FACTORS = tuple(round(2.0 ** (quarter / 4), 2) for quarter in range(-8, 9))
+"""Steps of the sliders of factors [1]."""
+
+TOKENS = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
+"""Steps of the slider of tokens for each active parameter [token]."""
+
+LABELS = {
+    "width": "width",
+    "depth": "depth",
+    "tokens": "tokens per parameter",
+    "compute": "peak flop/s",
+    "memory_bandwidth": "memory bandwidth",
+    "links": "bandwidth in a node",
+    "network": "bandwidth between nodes",
+}
+"""Sliders of the page, by field of a state."""
+
+DEGREES = (1, 2, 4, 8, 16, 32, 64)
+OPEN = "any"
+
+CAPTIONS = {
+    "step": "Terms of the step time.",
+    "sensitivity": "Change of the step time for one per cent more of each quantity, the plan unchanged.",
+    "chips": "Strong scaling: the same batch on more or fewer data-parallel replicas.",
+    "shape": "Loss and duration of the run against width and depth, under the same plan.",
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page shows.
+
+    Attributes:
+        state: of the controls.
+        view: its figures; none where the state is refused.
+        refusal: why it is, or why the address was; empty where nothing is refused.
+    """
+
+    state: PageState
+    view: PageView | None
+    refusal: str
+
+
+def opening_state(query: Mapping[str, Any]) -> tuple[PageState, str]:
+    """State of an address, and why it was refused; the default state then. Fields of others are not looked at."""
+    texts = {name: str(value) for name, value in query.items() if name in PageState.__dataclass_fields__}
+    try:
+        return state_of(texts), ""
+    except InputError as error:
+        return PageState(), f"address: {error}"
+
+
+def choices(ui: Any, inputs: PageInputs, state: PageState) -> dict[str, Any]:
+    """Controls of model, cluster, batch and plan."""
+    count = {"start": 1, "stop": 10**9, "step": 1, "full_width": True}
+    controls = {
+        "model": _words(ui, "model", inputs.models(), state.model),
+        "gpu": _words(ui, "chip", inputs.chips(), state.gpu),
+        "n_gpus": ui.number(value=state.n_gpus, label="chips", **count),
+        "global_batch": ui.number(value=state.global_batch, label="batch [sequences]", **count),
+        "seq_len": ui.number(value=state.seq_len, label="sequence [tokens], 0: the model's", **{**count, "start": 0}),
+        "framework": _words(ui, "framework", ["", *inputs.frameworks()], state.framework),
+        "precision": _words(ui, "precision", list(PRECISIONS), state.precision),
+    }
+    for name in ("tp", "pp", "cp", "ep", "micro_batch_size"):
+        own = getattr(state, name)
+        degrees = sorted({*DEGREES, own} - {0})
+        options = {OPEN: 0, **{str(degree): degree for degree in degrees}}
+        label = name.replace("_", " ").replace("micro batch size", "microbatch")
+        controls[name] = ui.dropdown(options, value=str(own) if own else OPEN, label=label, full_width=True)
+    for name, words in (("zero_stage", ("0", "1", "2", "3")), ("recompute", RECOMPUTE)):
+        own, options = getattr(state, name), {OPEN: "", **{word: word for word in words}}
+        label = "ZeRO stage" if name == "zero_stage" else name
+        controls[name] = ui.dropdown(options, value=own or OPEN, label=label, full_width=True)
+    ranks = {str(rank): rank for rank in sorted({*range(1, 11), state.rank})}
+    controls["rank"] = ui.dropdown(ranks, value=str(state.rank), label="rank of the plan", full_width=True)
+    return controls
+
+
+def _words(ui: Any, label: str, names: list[str], chosen: str) -> Any:
+    names = names if chosen in names else [chosen, *names]
+    options = {name or "that of the fit": name for name in names}
+    return ui.dropdown(
+        options, value=chosen or "that of the fit", label=label, searchable=len(names) > 20, full_width=True
+    )
+
+
+def sliders(ui: Any, state: PageState) -> dict[str, Any]:
+    """Sliders of factors and of tokens."""
+    controls = {}
+    for name, label in LABELS.items():
+        steps = sorted({*(TOKENS if name == "tokens" else FACTORS), getattr(state, name)})
+        controls[name] = ui.slider(
+            steps=steps, value=getattr(state, name), label=label, show_value=True, full_width=True
+        )
+    return controls
+
+
+def tab_choice(ui: Any, state: PageState) -> Any:
+    """Choice of the view."""
+    return ui.radio(list(TABS), value=state.tab, inline=True)
+
+
+def arranged(mo: Any, chosen: Any, moved: Any) -> Any:
+    """Controls in the order of the side of the page."""
+    run = [chosen[name] for name in ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision")]
+    pairs = [("tp", "pp"), ("cp", "ep"), ("micro_batch_size", "zero_stage"), ("recompute", "rank")]
+    plan = [mo.hstack([chosen[name] for name in pair], widths="equal") for pair in pairs]
+    shape = [moved[name] for name in ("width", "depth", "tokens")]
+    machine = [moved[name] for name in ("compute", "memory_bandwidth", "links", "network")]
+    parts = [("Run", run), ("Plan", plan), ("What if: model", shape), ("What if: hardware", machine)]
+    return mo.vstack([item for title, items in parts for item in (mo.md(f"### {title}"), *items)], gap=0.4)
+
+
+def shown(inputs: PageInputs, values: Mapping[str, Any], refusal: str = "") -> Shown:
+    """What the page shows for values of its controls."""
+    state = PageState()
+    try:
+        state = PageState(**{name: type(getattr(state, name))(value) for name, value in values.items()})
+        return Shown(state, page_view(state, inputs), refusal)
+    except InputError as error:
+        return Shown(state, None, str(error))
+
+
+def tell_address(query: Any, state: PageState) -> None:
+    """Write a state into the address of the page."""
+    wanted, present = changes(state), query.to_dict()
+    for name in PageState.__dataclass_fields__:
+        if name in wanted and present.get(name) != wanted[name]:
+            query.set(name, wanted[name])
+        elif name in present and name not in wanted:
+            query.remove(name)
+
+
+def headline_html(seen: Shown) -> str:
+    """Main figures of a state, or why there are none."""
+    refusal = f'<p class="refusal" role="alert">{html.escape(seen.refusal)}</p>' if seen.refusal else ""
+    if seen.view is None:
+        return STYLE + refusal
+    cells = "".join(
+        f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd></div>"
+        for label, text in headline(seen.view).items()
+    )
+    return f'{STYLE}{refusal}<dl class="figures">{cells}</dl><p>Plan: {html.escape(plan_words(seen.view))}</p>'
+
+
+STYLE = """<style>
+.refusal { color: #a33; font-weight: 600; }
+.figures { display: flex; flex-wrap: wrap; gap: .4rem 2rem; margin: 0; }
+.figures dt { font-size: .8rem; color: #666; } .figures dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
+.wide { overflow-x: auto; } .wide table { border-collapse: collapse; font-size: .9rem; }
+.wide th, .wide td { padding: .2rem .7rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap; }
+figure { margin: .5rem 0; } figure img { max-width: 100%; } figcaption { color: #555; font-size: .9rem; }
+</style>"""
+
+
+def picture(seen: Shown) -> Picture | None:
+    """Figure of the view that is open; none where it has none."""
+    assert seen.view is not None
+    figure = tab_figure(seen.view, seen.state.tab)
+    if figure is None:
+        return None
+    return Picture(f"jaxscale_{seen.state.tab}", CAPTIONS[seen.state.tab], png(figure, quick=True))
+
+
+def exports(mo: Any, seen: Shown, drawn: Picture | None) -> Any:
+    """Buttons that save table and figure, and the lines that lead back to a state."""
+    assert seen.view is not None
+    view, name = seen.view, f"jaxscale_{seen.state.tab}"
+    buttons = [mo.download(lambda: tab_csv(view, seen.state.tab).encode(), f"{name}.csv", "text/csv", label="CSV")]
+    if drawn is not None:
+        buttons.append(mo.download(drawn.image, f"{name}.png", "image/png", label="PNG"))
+    lines = f"{seen.state.command()}\n{seen.state.explore_command()}"
+    return mo.vstack([mo.hstack(buttons, justify="start"), mo.md(f"```bash\n{lines}\n```")])

@@ -1,0 +1,113 @@
+"""Models and plans along the curves of the page, stacked so that one compiled call evaluates all of them."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxscale._arrays import number, with_fields
+from jaxscale.designs.shape_lattice import whole_shapes
+from jaxscale.plan.plan import Plan
+from jaxscale.plans.enumerate import divisors
+from jaxscale.workload import Transformer
+
+N_POINTS = 24
+"""Points of each curve; shorter ones repeat their last point, so that one program serves all states [point]."""
+
+SPAN = 3.0
+"""Widths and depths reach from a third of the model's to three times as much [1]."""
+
+
+class CurveRows(NamedTuple):
+    """What one call evaluates: the state itself, then its curves.
+
+    Attributes:
+        models: stacked [row].
+        plans: stacked [row].
+        n_chips: [1], [row].
+        counts: points of the curves over chips, widths and depths, without repeated ones.
+    """
+
+    models: Transformer
+    plans: Plan
+    n_chips: np.ndarray
+    counts: tuple[int, int, int]
+
+    def curve(self, index: int) -> slice:
+        """Rows of a curve: 0 over chips, 1 over widths, 2 over depths."""
+        start = 1 + index * N_POINTS
+        return slice(start, start + self.counts[index])
+
+
+def page_rows(template: Transformer, plan: Plan, width: float, depth: float) -> CurveRows:
+    """Rows of a state.
+
+    Args:
+        template: model without factors.
+        plan: the plan of all rows; along the curve over chips its data-parallel degree changes.
+        width: factor on the width [1].
+        depth: factor on the depth [1].
+    """
+    tp, chunk = round(number(plan.tp)), round(number(plan.pp * plan.vpp))
+    heads, layers = number(template.n_heads), number(template.n_layers)
+    here = (_nearest(heads, width, tp), _nearest(layers, depth, chunk))
+    wide, deep = _multiples(here[0], tp), _multiples(here[1], chunk)
+    sizes = [here] + [here] * N_POINTS + [(size, here[1]) for size in _filled(wide)]
+    sizes += [(here[0], size) for size in _filled(deep)]
+    all_heads, all_layers = np.asarray(sizes, float).T
+    models = resized(template, all_heads, all_layers, tp)
+    plans, n_chips, n_plans = _plans(plan)
+    return CurveRows(models, plans, n_chips, (n_plans, len(wide), len(deep)))
+
+
+def resized(template: Transformer, heads: np.ndarray, layers: np.ndarray, tp: int) -> Transformer:
+    """The template with other numbers of heads and layers, widths in proportion to the heads.
+
+    Args:
+        template: proportions that are kept; where nothing changes, every size.
+        heads: H [row].
+        layers: L [row].
+        tp: tensor-parallel degree, which divides the heads [1].
+
+    Returns:
+        Models, stacked [row].
+    """
+    per_head = number(template.d_model) / number(template.n_heads)
+    models = whole_shapes(template, per_head * heads, layers, per_head, tp)
+    sizes = {name: number(getattr(template, name)) for name in ("head_dim", "v_head_dim", "rope_head_dim")}
+    models = with_fields(models, {name: np.full_like(heads, size) for name, size in sizes.items()})
+    same = (heads == number(template.n_heads)) & (layers == number(template.n_layers))
+    return jax.tree.map(lambda leaf, own: np.where(same, number(own), leaf), models, template)
+
+
+def _nearest(size: float, factor: float, unit: int) -> float:
+    """Whole multiple of a unit nearest to a multiple of a size; the size itself where the factor is 1."""
+    return size if factor == 1.0 else float(unit * max(round(size * factor / unit), 1))
+
+
+def _multiples(size: float, unit: int) -> np.ndarray:
+    """Whole multiples of a unit around a size, the size among them [1], [point]."""
+    wanted = size * np.geomspace(1.0 / SPAN, SPAN, N_POINTS - 1)
+    return np.unique(np.append(unit * np.maximum(np.round(wanted / unit), 1.0), size))
+
+
+def _filled(points: np.ndarray) -> np.ndarray:
+    """Points of a curve, the last one repeated."""
+    return np.append(points, np.repeat(points[-1:], N_POINTS - len(points)))
+
+
+def _plans(plan: Plan) -> tuple[Plan, np.ndarray, int]:
+    """The plan, then the plan at other data-parallel degrees with the same batch, then the plan again; their chips."""
+    dp, micro = number(plan.dp), number(plan.micro_batch_size)
+    replicas = divisors(round(dp * number(plan.n_microbatches)))
+    # Experts are spread over whole groups of data-, context- and tensor-parallel chips.
+    replicas = replicas[(replicas * round(number(plan.cp * plan.tp))) % round(number(plan.ep)) == 0]
+    if len(replicas) > N_POINTS:
+        order = np.argsort(np.abs(np.log(replicas / dp)), kind="stable")
+        replicas = np.sort(replicas[order[:N_POINTS]])
+    degrees = np.concatenate([[dp], _filled(replicas.astype(float)), np.full(2 * N_POINTS, dp)])
+    batch = number(plan.global_batch_size_seqs)
+    group = np.where(number(plan.shard_group) == dp, degrees, np.minimum(number(plan.shard_group), degrees))
+    changes = {"dp": degrees, "n_microbatches": batch / (micro * degrees), "shard_group": group}
+    stack = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], len(degrees), axis=0), plan)
+    return with_fields(stack, changes), degrees * number(plan.tp * plan.pp * plan.cp), len(replicas)

@@ -1,0 +1,107 @@
+"""Server of the page: on this machine alone, for this machine alone."""
+
+import importlib
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from jaxscale.errors import InputError
+from jaxscale.explore.page_inputs import PageInputs, serve_inputs
+
+ADDRESS = "127.0.0.1"
+NAMES = ("127.0.0.1", "localhost")
+"""Names under which a browser of this machine may ask for the page."""
+
+Scope = MutableMapping[str, Any]
+Channel = Callable[..., Awaitable[Any]]
+Application = Callable[[Scope, Channel, Channel], Awaitable[None]]
+
+
+def check_marimo() -> None:
+    """Check that the extra `explore` is installed.
+
+    Raises:
+        InputError: it is not; says how to install it.
+    """
+    try:
+        for name in ("marimo", "uvicorn", "zmq"):
+            importlib.import_module(name)
+    except ImportError:
+        raise InputError('explore needs marimo, which is not installed: pip install "jaxscale[explore]"') from None
+
+
+def bound_socket(port: int) -> socket.socket:
+    """A listening socket of this machine alone.
+
+    Args:
+        port: wanted port, 0 for any free one [1].
+
+    Raises:
+        InputError: the port is taken, or none that a program may take.
+    """
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port = {port} is out of range; expected a number from 0, any free one, to 65535")
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((ADDRESS, port))
+        listening.listen()  # a browser may knock as soon as the address is told, before the server answers
+    except OSError as error:
+        listening.close()
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"--port = {port}: {reason}; expected a free port, or 0 for any") from None
+    return listening
+
+
+def serve(inputs: PageInputs, listening: socket.socket) -> None:
+    """Serve the page until the process is interrupted.
+
+    Args:
+        inputs: catalogues, fit and files.
+        listening: bound socket.
+    """
+    uvicorn, marimo = importlib.import_module("uvicorn"), importlib.import_module("marimo")
+    serve_inputs(inputs)
+    page = str(Path(__file__).with_name("page.py"))
+    pages = marimo.create_asgi_app(quiet=True, include_code=False).with_app(path="", root=page).build()
+    uvicorn.Server(uvicorn.Config(of_this_machine(pages), log_level="warning")).run(sockets=[listening])
+
+
+def of_this_machine(application: Application) -> Application:
+    """An ASGI application that answers browsers of this machine alone, and only for pages of its own.
+
+    A page of another site that a browser of this machine shows can neither read an answer nor open a channel: its name
+    stands in the headers `Host` or `Origin`.
+    """
+
+    async def guarded(scope: Scope, receive: Channel, send: Channel) -> None:
+        if scope["type"] in ("http", "websocket") and not is_local(scope):
+            await refuse(scope["type"], send)
+            return
+        await application(scope, receive, send)
+
+    return guarded
+
+
+def is_local(scope: Scope) -> bool:
+    """Whether a request comes from this machine, for a page of this machine."""
+    client = scope.get("client")
+    if client is None or not ipaddress.ip_address(client[0]).is_loopback:
+        return False
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if urlsplit(f"//{host}").hostname not in NAMES:
+        return False
+    return origin is None or urlsplit(origin).netloc == host
+
+
+async def refuse(kind: str, send: Channel) -> None:
+    """Answer 403 to a request, or close a channel before it opens."""
+    if kind == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": b"this page answers its own machine alone\n"})

@@ -1,0 +1,163 @@
+"""States of the page: what is asked for, as a query of its address and as a command line."""
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from jaxscale.errors import InputError, one_like
+from jaxscale.plan.plan import RECOMPUTE
+
+TABS = ("step", "plans", "sensitivity", "chips", "shape")
+"""Views of a state."""
+
+FIXABLE = ("tp", "pp", "cp", "ep", "micro_batch_size", "zero_stage", "recompute")
+"""Choices of a plan that a state may fix; the search leaves all others open."""
+
+SLIDERS = {
+    "compute": "peak flop/s",
+    "memory_bandwidth": "memory bandwidth",
+    "links": "scale-up bandwidth",
+    "network": "scale-out bandwidth",
+}
+"""Factors on resources of the cluster by field of a state, as `IMPROVEMENTS` names the resources."""
+
+MOST = 10**10
+"""Largest count [1]."""
+
+
+@dataclass(frozen=True)
+class PageState:
+    """One state of the page.
+
+    Attributes:
+        model: name in the catalogue, or label of the file that the command was given.
+        gpu: chip of the catalogue.
+        n_gpus: chips [1].
+        global_batch: B [sequence].
+        seq_len: S, that of the model where 0 [token].
+        framework: software, that of the fit where empty.
+        precision: of the weight matmuls.
+        tp: tensor-parallel degree, open where 0 [1].
+        pp: pipeline stages, open where 0 [1].
+        cp: context-parallel degree, open where 0 [1].
+        ep: expert-parallel degree, open where 0 [1].
+        micro_batch_size: b, open where 0 [sequence].
+        zero_stage: 0 to 3, open where empty.
+        recompute: none, selective or full, open where empty.
+        rank: place of the plan in the ranking, 1 for the fastest [1].
+        width: factor on the width of the model, under the plan [1].
+        depth: factor on its depth, under the plan [1].
+        compute: factor on the peak flop rate of chips [1].
+        memory_bandwidth: factor on the bandwidth of their memory [1].
+        links: factor on bandwidths in a scale-up domain [1].
+        network: factor on bandwidths between the domains [1].
+        tokens: of the run with small batches, for each active parameter of the model [token].
+        tab: view, of `TABS`.
+    """
+
+    model: str = "llama3-8b"
+    gpu: str = "h100-80gb"
+    n_gpus: int = 64
+    global_batch: int = 512
+    seq_len: int = 0
+    framework: str = ""
+    precision: str = "bf16"
+    tp: int = 0
+    pp: int = 0
+    cp: int = 0
+    ep: int = 0
+    micro_batch_size: int = 0
+    zero_stage: str = ""
+    recompute: str = ""
+    rank: int = 1
+    width: float = 1.0
+    depth: float = 1.0
+    compute: float = 1.0
+    memory_bandwidth: float = 1.0
+    links: float = 1.0
+    network: float = 1.0
+    tokens: float = 20.0
+    tab: str = "step"
+
+    def __post_init__(self):
+        """Refuse numbers out of range and unknown words."""
+        for field in dataclasses.fields(self):
+            _check(field.name, getattr(self, field.name), field.default)
+        if self.tab not in TABS:
+            raise InputError(f"tab = {self.tab!r}; expected one of {', '.join(TABS)}")
+        if self.zero_stage not in ("", "0", "1", "2", "3"):
+            raise InputError(f"zero_stage = {self.zero_stage!r}; expected 0, 1, 2 or 3")
+        if self.recompute not in ("", *RECOMPUTE):
+            raise InputError(f"recompute = {self.recompute!r}; expected one of {', '.join(RECOMPUTE)}")
+
+    def fixed(self) -> dict[str, str]:
+        """Choices that are fixed, as text."""
+        values = {name: getattr(self, name) for name in FIXABLE}
+        return {name: str(value) for name, value in values.items() if value not in (0, "")}
+
+    def query(self) -> str:
+        """Query of the page's address: every field that differs from its default."""
+        return urlencode(changes(self))
+
+    def command(self) -> str:
+        """Command line that ranks the plans of the state; factors have none."""
+        words = ["jaxscale", "plan", "--model", self.model, "--gpu", self.gpu, "--n-gpus", str(self.n_gpus)]
+        words += ["--global-batch", str(self.global_batch)]
+        if self.seq_len:
+            words += ["--seq-len", str(self.seq_len)]
+        if self.precision != "bf16":
+            words += ["--precision", self.precision]
+        if self.framework:
+            words += ["--framework", self.framework]
+        for name, value in self.fixed().items():
+            words += ["--set", f"{name}={value}"]
+        return shlex.join(words)
+
+    def explore_command(self) -> str:
+        """Command line that opens the page in this state."""
+        words = [word for name, value in changes(self).items() for word in ("--set", f"{name}={value}")]
+        return shlex.join(["jaxscale", "explore", *words])
+
+
+def changes(state: PageState) -> dict[str, str]:
+    """Fields of a state that differ from their defaults, as text."""
+    values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    default = {field.name: field.default for field in dataclasses.fields(state)}
+    return {name: _text(value) for name, value in values.items() if value != default[name]}
+
+
+def state_of(texts: Mapping[str, str]) -> PageState:
+    """State of a query.
+
+    Args:
+        texts: fields as text; fields that are left out take their defaults.
+
+    Raises:
+        InputError: an unknown field, or a text that is no value of its field.
+    """
+    kinds = {field.name: type(field.default) for field in dataclasses.fields(PageState)}
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
+        if name not in kinds:
+            raise InputError(f"{name!r} is no field of the page; {one_like(name, kinds)}")
+        try:
+            values[name] = kinds[name](text)
+        except ValueError:
+            expected = "a whole number" if kinds[name] is int else "a number"
+            raise InputError(f"{name} = {text!r} is not valid; expected {expected}") from None
+    return PageState(**values)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _check(name: str, value: Any, default: Any) -> None:
+    if isinstance(default, float) and not 1e-6 <= value <= 1e6:
+        raise InputError(f"{name} = {value:g} is out of range; expected a number from 1e-6 to 1e6")
+    least = 1 if default else 0
+    if isinstance(default, int) and not least <= value <= MOST:
+        raise InputError(f"{name} = {value} is out of range; expected a whole number from {least} to {MOST:,}")

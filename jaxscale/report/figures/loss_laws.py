@@ -1,0 +1,170 @@
+"""Figures of a fitted law of loss and its runs: the fit, extrapolations of its backtest, curves of equal compute."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxscale.laws.fitting.approaches import budgets_of
+from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
+from jaxscale.laws.losses.loss_reader import Losses
+from jaxscale.report.style import BLUE, FAINT, INK, ORANGE, RED, new_figure, round_ticks, small_multiples, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BEYOND = 100.0
+"""Compute up to which curves go, over the largest one that was fitted [1]."""
+
+MOST_BUDGETS = 6
+"""Curves of equal compute in a figure at most [1]."""
+
+NEAR_BUDGET = 0.15
+"""Largest relative difference between the compute of a run and that of the curve beside which it is drawn [1]."""
+
+COLOURS_OF_SIZE = "viridis"
+"""Colour map of sizes and computes."""
+
+
+def plain_loss(law: FittedLaw) -> Float[np.ndarray, " row"]:
+    """Measured losses without what the terms of the law say of their shape, batch, data and experts [nat per token]."""
+    table = runs_of(law)
+    plain = law.predict(table.n_params, table.tokens).loss
+    return table.loss * plain / law.predict_table(table).loss
+
+
+def runs_of(law: FittedLaw) -> Losses:
+    """Runs that a law was fitted to."""
+    assert law.table is not None, "a law from a file has no runs to draw"
+    return law.table
+
+
+def frontier_flop(law: FittedLaw, count: int = 40) -> Float[np.ndarray, " point"]:
+    """Computes from the least of the runs, or two decades below the largest one, to `BEYOND` [flop], [point]."""
+    largest = float(np.exp(law.span.log_flop))
+    least = 1e-2 * largest if law.table is None else float(np.exp(law.table.log_flop.min()))
+    return np.geomspace(least, BEYOND * largest, count)
+
+
+def loss_against_compute(law: FittedLaw) -> "Figure":
+    """Measured losses against compute, coloured by size, and the least loss of each compute by the law.
+
+    Args:
+        law: fitted to a table.
+
+    Returns:
+        The figure.
+    """
+    table, flop = runs_of(law), frontier_flop(law)
+    best = np.asarray([law.optimum(float(one)).loss for one in flop])
+    with style():
+        figure = new_figure(8.2, 4.8)
+        axes: Any = figure.subplots()
+        mark_fitted(axes, flop, float(np.exp(law.span.log_flop)))
+        looks: Any = {"c": table.n_params, "norm": "log", "cmap": COLOURS_OF_SIZE, "s": 16, "linewidths": 0}
+        dots = axes.scatter(np.exp(table.log_flop), plain_loss(law), **looks)
+        axes.plot(flop, best[:, 0], color=INK, lw=2.0, label="least loss by the law")
+        axes.fill_between(flop, best[:, 1], best[:, 2], color=INK, alpha=0.15, lw=0, label="90 % interval of a run")
+        axes.set(xscale="log", xlabel="training compute 6ND [flop]", ylabel="loss [nat per token]")
+        axes.set_title(f"{len(table)} runs and the {law.form} law")
+        bar = figure.colorbar(dots, ax=axes, pad=0.02)
+        bar.set_label("parameters [1]")
+        axes.legend(loc="upper right")
+    return figure
+
+
+def mark_fitted(axes: Any, flop: Float[np.ndarray, " point"], largest: float) -> None:
+    """Shade the computes beyond the fitted range."""
+    axes.axvspan(largest, flop[-1], color="#F3F0E8", lw=0, zorder=0)
+    axes.set_xlim(flop[0] / 1.3, flop[-1])
+    axes.annotate(
+        "beyond the runs", xy=(largest * 1.15, 0.02), xycoords=("data", "axes fraction"), color="#777777", size=9
+    )
+
+
+def rollout_errors(law: FittedLaw) -> "Figure":
+    """Errors of the upper decade predicted from below, one panel for each rollout of the backtest.
+
+    Args:
+        law: with a backtest of at least one rollout.
+
+    Returns:
+        The figure.
+    """
+    rollouts = law.backtest.rollouts
+    with style():
+        figure, grid = small_multiples(len(rollouts), 3.6, 3.2, below=0.4)
+        for axes, one in zip(grid.flat, rollouts, strict=False):
+            order = np.argsort(one.decades, kind="stable")
+            half, error = 100.0 * one.half_width[order], 100.0 * np.expm1(one.error[order])
+            axes.axhline(0.0, color=INK, lw=1)
+            inside = np.abs(one.error[order]) <= one.half_width[order]
+            for mask, colour, label in ((inside, BLUE, "interval holds"), (~inside, RED, "interval misses")):
+                places = one.decades[order][mask]
+                axes.errorbar(
+                    places, error[mask], half[mask], fmt="o", ms=4, color=colour, ecolor=colour, elinewidth=0.9,
+                    alpha=0.6, label=label, mew=0,
+                )  # fmt: skip
+            axes.set(xlabel="decades beyond the fitted range [1]")
+            axes.set_title(f"{one.n_predicted} runs from {one.n_fitted} below {one.cut:.1e} flop", fontsize=9.5)
+        grid[0, 0].set_ylabel("error of the loss [%]")
+        handles = grid[0, 0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=2)
+    return figure
+
+
+def budgets_to_draw(table: Losses) -> Float[np.ndarray, " budget"]:
+    """Computes of the curves: the budgets of the runs, or some spread over their range [flop]."""
+    log_flop = table.log_flop
+    groups = [rows for rows in budgets_of(table) if np.ptp(log_flop[rows]) < 2.0 * NEAR_BUDGET]
+    if len(groups) >= 2:
+        budgets = np.asarray([log_flop[rows].mean() for rows in groups])
+        return np.exp(budgets[np.linspace(0, len(groups) - 1, min(MOST_BUDGETS, len(groups))).round().astype(int)])
+    low, high = np.quantile(log_flop, [0.1, 0.95])
+    return np.exp(np.linspace(low, high, MOST_BUDGETS))
+
+
+def isoflop_curves(law: FittedLaw) -> "Figure":
+    """Loss against size at equal compute: runs near each compute, the law's curve and its minimum.
+
+    A run is moved along the law to the compute of its curve.
+
+    Args:
+        law: fitted to a table.
+
+    Returns:
+        The figure.
+    """
+    import matplotlib as mpl
+
+    table, losses = runs_of(law), plain_loss(law)
+    budgets, log_flop = budgets_to_draw(table), table.log_flop
+    with style():
+        figure = new_figure(8.2, 4.8)
+        axes: Any = figure.subplots()
+        colours = mpl.colormaps[COLOURS_OF_SIZE](np.linspace(0.0, 0.88, len(budgets)))
+        for budget, colour in zip(budgets, colours, strict=True):
+            rows = np.abs(log_flop - np.log(budget)) < np.log1p(NEAR_BUDGET)
+            size = table.n_params[rows]
+            best = law.optimum(float(budget))
+            ends = np.asarray([*size, best.n_params[0] / 3.0, best.n_params[0] * 3.0])
+            line = np.geomspace(ends.min() / 1.2, ends.max() * 1.2, 60)
+            axes.plot(line, _at(law, line, budget), color=colour, lw=1.8, label=f"{budget:.1e} flop")
+            if rows.any():
+                moved = losses[rows] * _at(law, size, budget) / law.predict(size, table.tokens[rows]).loss
+                axes.plot(size, moved, "o", color=colour, ms=4.5, mew=0, alpha=0.8)
+            least = float(_at(law, np.asarray([best.n_params[0]]), budget)[0])
+            axes.plot(best.n_params[0], least, "D", color=ORANGE, mec=INK, ms=7, zorder=5)
+        axes.plot([], [], "D", color=ORANGE, mec=INK, ls="", label="optimum by the law")
+        axes.plot([], [], "o", color=FAINT, ls="", label=f"runs within {100 * NEAR_BUDGET:.0f} %")
+        axes.set(xscale="log", xlabel="parameters [1]", ylabel="loss [nat per token]")
+        axes.set_title("Runs of equal compute")
+        round_ticks(axes.xaxis, axes.get_xlim())
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    return figure
+
+
+def _at(law: FittedLaw, size: Float[np.ndarray, " point"], budget: float) -> Float[np.ndarray, " point"]:
+    """Loss of sizes at one compute [nat per token], [point]."""
+    return law.predict(size, budget / (FLOP_PER_PARAM_TOKEN * size)).loss

@@ -1,0 +1,110 @@
+"""Figures of serving: latency against the requests in flight, and the frontier of throughput against latency."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxscale.report.style import BLUE, GREEN, INK, MARKERS, ORANGE, PALETTE, RED, new_figure, round_ticks, style
+from jaxscale.serving.choose.best_engine import ScoredEngine, ServingChoice
+from jaxscale.serving.serving_time import ServingTime
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MANY_SECONDS = 60.0
+"""Time to the first token beyond which a curve is cut [s]."""
+
+
+def latency_against_load(
+    concurrency: Float[np.ndarray, " load"],
+    times: ServingTime,
+    throughput_per_chip: Float[np.ndarray, " load"],
+    limits: Mapping[str, float] | None = None,
+    chosen: float | None = None,
+) -> "Figure":
+    """Time per token, time to the first token and throughput against the requests in flight.
+
+    Args:
+        concurrency: requests in flight over all copies [1], [load].
+        times: at each load [load].
+        throughput_per_chip: answer tokens of all copies over all chips in use [token/s], [load].
+        limits: largest time per token `tpot` and to the first token `ttft` [s].
+        chosen: requests in flight that were chosen [1].
+
+    Returns:
+        The figure.
+    """
+    bounds, room = limits or {}, float(np.asarray(times.max_batch).ravel()[0])
+    first = np.where(np.asarray(times.ttft) < MANY_SECONDS, times.ttft, np.nan)
+    parts = (
+        ("Time per token", "time per token [ms]", 1e3 * np.asarray(times.tpot), 1e3, "tpot", BLUE),
+        ("Time to the first token", "time to the first token [s]", first, 1.0, "ttft", ORANGE),
+        ("Throughput", "answer tokens per second and chip", throughput_per_chip, 1.0, "", GREEN),
+    )
+    with style():
+        figure = new_figure(12.0, 4.1)
+        grid: Any = figure.subplots(1, 3)
+        for axes, (title, label, values, unit, bound, colour) in zip(grid, parts, strict=True):
+            axes.plot(concurrency, values, color=colour, lw=2.2)
+            if concurrency[0] < room < concurrency[-1]:
+                axes.axvspan(
+                    room, concurrency[-1], color="#EDEDED", lw=0, zorder=0, label="beyond memory: requests wait"
+                )
+            if chosen is not None:
+                axes.axvline(chosen, color=INK, lw=1.2, ls=":", label="chosen")
+            if bound in bounds:
+                axes.axhline(unit * bounds[bound], color=RED, lw=1.4, ls="--", label="limit")
+            axes.set(xscale="log", xlabel="requests in flight [1]", ylabel=label, title=title)
+            axes.set_xlim(concurrency[0], concurrency[-1])
+            if bound == "ttft":
+                axes.set_yscale("log")  # waiting takes it from fractions of a second to minutes
+                round_ticks(axes.yaxis, axes.get_ylim())
+            else:
+                axes.set_ylim(bottom=0.0)
+            round_ticks(axes.xaxis, (concurrency[0], concurrency[-1]), most=5)
+        handles = {
+            name: handle for axes in grid for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        if handles:
+            figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def serving_frontier(choice: ServingChoice, tpot_limit: float | None = None) -> "Figure":
+    """Throughput per chip against time per token of engines that none beats in both, with the best of each kind.
+
+    Args:
+        choice: outcome of a search.
+        tpot_limit: largest time per token, drawn where there is one [s].
+
+    Returns:
+        The figure.
+    """
+    latency, throughput = choice.frontier.T
+    with style():
+        figure = new_figure(8.8, 4.6)
+        axes: Any = figure.subplots()
+        axes.plot(
+            1e3 * latency, throughput, "-", color=INK, lw=1.6, drawstyle="steps-post", label="frontier of all engines"
+        )
+        for scored, colour, marker in zip(choice.top, PALETTE, MARKERS, strict=False):
+            place = (1e3 * scored.tpot, scored.throughput_per_chip)
+            axes.plot(*place, marker, color=colour, mec=INK, ms=8, ls="", label=engine_label(scored), zorder=5)
+        if tpot_limit is not None:
+            axes.axvline(1e3 * tpot_limit, color=RED, lw=1.4, ls="--", label="limit")
+        axes.set(xscale="log", xlabel="time per token [ms]", ylabel="answer tokens per second and chip")
+        axes.set_title("Throughput against latency")
+        axes.set_ylim(bottom=0.0)
+        round_ticks(axes.xaxis, axes.get_xlim())
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    return figure
+
+
+def engine_label(scored: ScoredEngine) -> str:
+    """Degrees, copies and format of an engine in a few words."""
+    entry = scored.to_json()
+    degrees = [f"{name} {entry[key]:g}" for name, key in (("tp", "tp"), ("pp", "pp"), ("dp", "attention_dp"))]
+    split = f" + {scored.n_prefill} for prompts" if scored.n_prefill else ""
+    return f"{' '.join(degrees)}, {entry['copies']:g} copies{split}, {scored.precision}"

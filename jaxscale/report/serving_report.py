@@ -1,0 +1,182 @@
+"""Reports of serving: predictions against measurements, and engines chosen under limits of latency."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from jaxscale._arrays import number
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.report.document import Report
+from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
+from jaxscale.report.figures.breakdown import step_breakdown
+from jaxscale.report.figures.serving_figures import engine_label, latency_against_load, serving_frontier
+from jaxscale.report.terminal_tables import rounded_text
+from jaxscale.runs.table import Runs
+from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
+from jaxscale.serving.choose.best_engine import ScoredEngine, ServingChoice
+from jaxscale.serving.choose.load_curve import load_curve
+from jaxscale.serving.serving_predict import ANSWERS, ServingPrediction
+from jaxscale.serving.serving_time import ServingTime
+from jaxscale.workload import Transformer
+
+NAMES = {
+    "ttft_s": "time to the first token [s]",
+    "tpot_s": "time per token [s]",
+    "e2e_latency_s": "latency of a request [s]",
+    "output_tokens_per_s_total": "answer tokens per second [token/s]",
+}
+"""Name and unit of each predicted column."""
+
+WORDS = ("gpu", "framework", "precision", "serving")
+COUNTS = ("n_gpus", "tp", "batch_size", "concurrency", "input_len", "output_len")
+"""Columns by which errors are shown."""
+
+ERROR_COLUMNS_OF_SERVING = ("column", "measured rows", "median error %", "mean error %", "90 % within %", "inside %")
+ENGINE_COLUMNS = (
+    "engine", "in flight", "token/s/chip", "time per token [ms]", "first token [s]", "memory [GB]", "dollar/1e6 token",
+)  # fmt: skip
+"""Headers of the tables."""
+
+LOADS = 60
+"""Loads of a curve [1]."""
+
+
+def serving_errors(runs: Runs, prediction: ServingPrediction, title: str) -> Report:
+    """Report of predictions for a serving table: against measurements, with intervals and errors by column.
+
+    Args:
+        runs: the table.
+        prediction: for its rows.
+        title: headline of the document.
+
+    Returns:
+        The report; `save` writes it.
+    """
+    report = Report(title)
+    answered = int((prediction.values["tpot_s"] > 0).sum())
+    report.text(f"{answered} of {len(runs)} rows predicted.")
+    errors = prediction.errors(runs)
+    if not errors:
+        report.text("The table measures none of the predicted columns: there is nothing to compare.")
+        return report
+    rows = []
+    for name, one in errors.items():
+        figures = (one["median_ape"], one["mape"], one["p90_ape"], 100.0 * one["coverage_90"])
+        rows.append((NAMES[name], f"{one['n']:.0f}", *(f"{value:.1f}" for value in figures)))
+    report.table(ERROR_COLUMNS_OF_SERVING, rows)
+    for name in (name for name in ANSWERS if name in errors):
+        add_answer(report, runs, prediction, name)
+    return report
+
+
+def add_answer(report: Report, runs: Runs, prediction: ServingPrediction, name: str) -> None:
+    """Figures of one predicted column."""
+    measured, told = runs.numbers(name), prediction.values[name]
+    rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(told))
+    measured, told = measured[rows], told[rows]
+    groups = [str(word or "not named") for word in np.asarray(_words(runs, "gpu"), dtype=object)[rows]]
+    label = NAMES[name]
+    report.heading(label[0].upper() + label[1 : label.index("[") - 1])
+    figure = predicted_against_measured(measured, told, groups, quantity=label)
+    report.figure(f"{name}_measured", figure, "Predicted against measured; colours are chips.")
+    figure = intervals(measured, prediction.lo[name][rows], prediction.hi[name][rows])
+    report.figure(f"{name}_intervals", figure, "90 % intervals over the measurement.")
+    columns: dict[str, Sequence[object]] = {}
+    for column in COUNTS:
+        values = runs.numbers(column)[rows]
+        if np.isfinite(values).all() and np.ptp(values) > 0.0:
+            columns[column] = values.tolist()
+    for column in WORDS:
+        words = [str(word or "") for word in np.asarray(_words(runs, column), dtype=object)[rows]]
+        if len(set(words)) > 1:
+            columns[column] = words
+    if columns:
+        caption = "Errors by column: a slope or a step is a cause that is missed."
+        report.figure(f"{name}_residuals", residuals_by_column(np.log(told / measured), columns), caption)
+
+
+def _words(runs: Runs, column: str) -> Sequence[str]:
+    """Cells of a column, empty where the table lacks it [row]."""
+    return runs.texts().get(column, [""] * len(runs))
+
+
+def engine_report(
+    choice: ServingChoice,
+    model: Transformer,
+    cluster: Cluster,
+    coefficients: ServingCoefficients,
+    title: str,
+    limits: Mapping[str, float] | None = None,
+) -> Report:
+    """Report of engines chosen under limits: the frontier, latency against load, and where the time goes.
+
+    Args:
+        choice: outcome of a search.
+        model: the transformer.
+        cluster: the chips.
+        coefficients: of the stack.
+        title: headline of the document.
+        limits: largest time per token `tpot` and to the first token `ttft` [s].
+
+    Returns:
+        The report; `save` writes it.
+    """
+    bounds, best = dict(limits or {}), choice.best
+    report = Report(title)
+    told = ", ".join(f"{name.upper()} at most {value:g} s" for name, value in bounds.items()) or "no limit of latency"
+    report.text(f"{choice.searched:,} engines scored; {told}. The best: {engine_label(best)}.")
+    report.table(ENGINE_COLUMNS, [engine_row(scored) for scored in choice.top])
+    report.heading("Throughput against latency")
+    caption = "Engines that no other beats in both, and the best of each kind that keeps the limits."
+    report.figure("frontier", serving_frontier(choice, bounds.get("tpot")), caption)
+    prices = ", ".join(f"{name} {price:.2f}" for name, price in choice.prices.items() if price)
+    report.text(f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}.")
+    load = number(best.requests.concurrency)
+    loads = np.unique(np.concatenate([np.geomspace(1.0, 4.0 * load, LOADS), [load]]))
+    times = load_curve(model, best.engine, cluster, best.requests, coefficients, loads)
+    report.heading("Latency against load")
+    throughput, pace = np.asarray(times.throughput), number(coefficients.pace)
+    if best.n_prefill:
+        # Copies for prompts work them off one by one; the slower side sets the rate.
+        work = pace * np.asarray(times.prefill.total)
+        throughput = np.minimum(throughput, best.n_prefill * number(best.engine.attention_dp) / work * times.output_len)
+    per_chip = throughput * best.throughput_per_chip / best.throughput
+    figure = latency_against_load(loads, times, per_chip, bounds, load)
+    report.figure("load", figure, "The best engine at other loads.")
+    report.heading("Where the time goes")
+    few = np.unique(np.asarray([1.0, max(1.0, load / 8.0), load]).round())
+    rows = [int(np.argmin(np.abs(loads - one))) for one in few]
+    report.figure(
+        "decode", step_breakdown(pass_terms(times, rows, loads, pace), "A decode step"), "By requests in flight."
+    )
+    report.figure(
+        "prefill",
+        step_breakdown({"one prompt": _terms(times, rows[-1], "prefill", pace)}, "Work on a prompt"),
+        "Weights: the longer of reading weights and multiplying by them.",
+    )
+    return report
+
+
+def pass_terms(times: ServingTime, rows: Sequence[int], loads: np.ndarray, pace: float) -> dict[str, dict[str, float]]:
+    """Terms of decode steps at some loads by label, at the pace of the stack [s]."""
+    return {f"{loads[row]:.0f} in flight": _terms(times, row, "decode", pace) for row in rows}
+
+
+def _terms(times: ServingTime, row: int, kind: str, pace: float) -> dict[str, float]:
+    leaves = jax.tree.map(lambda leaf: float(np.asarray(leaf)[row]), getattr(times, kind))
+    return {name: pace * getattr(leaves, name) for name in ("weights", "attention", "collectives", "floors")}
+
+
+def engine_row(scored: ScoredEngine) -> tuple[str, ...]:
+    """Figures of an engine as text, by `ENGINE_COLUMNS`."""
+    entry = scored.to_json()
+    figures = (
+        entry["concurrency"],
+        scored.throughput_per_chip,
+        1e3 * scored.tpot,
+        scored.ttft,
+        entry["memory_gb"],
+        scored.dollars_per_million_tokens,
+    )
+    return (engine_label(scored), *map(rounded_text, figures))

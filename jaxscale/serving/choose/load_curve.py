@@ -1,0 +1,55 @@
+"""Latency and throughput of an engine against the requests in flight: what a choice of the batch gives up."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale._arrays import host_arrays, with_fields
+from jaxscale._compile.jit import array_jit
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.runs.arrays import padded
+from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
+from jaxscale.serving.engine import Engine, Requests
+from jaxscale.serving.serving_time import ServingTime, serving_time
+from jaxscale.workload import Transformer
+
+BUCKET = 64
+"""Loads that are evaluated at a time [1]."""
+
+
+@array_jit
+def _curve(
+    model: Transformer, engine: Engine, cluster: Cluster, requests: Requests, coefficients: ServingCoefficients,
+    concurrency: Array,
+) -> ServingTime:  # fmt: skip
+    def one(load: Array) -> ServingTime:
+        return serving_time(model, engine, cluster, with_fields(requests, {"concurrency": load}), coefficients)
+
+    return jax.vmap(one)(concurrency)
+
+
+def load_curve(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    requests: Requests,
+    coefficients: ServingCoefficients,
+    concurrency: Float[np.ndarray, " load"],
+) -> ServingTime:
+    """Latency and throughput of an engine at several loads, each leaf [load].
+
+    Args:
+        model: the transformer.
+        engine: its copies.
+        cluster: the chips.
+        requests: lengths and kind of serving.
+        coefficients: of the stack.
+        concurrency: requests in flight over all copies [1], [load].
+    """
+    shared = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))
+    loads, blocks = np.asarray(concurrency, float), []
+    for start in range(0, len(loads), BUCKET):
+        block = loads[start : start + BUCKET]
+        blocks.append(_curve(*shared, padded(block, len(block), BUCKET)))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(loads)], *blocks)

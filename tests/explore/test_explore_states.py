@@ -1,0 +1,261 @@
+"""States of the page: their addresses, their figures against the public functions, and what the page may read."""
+
+import csv
+import dataclasses
+import io
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.monitoring
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jaxscale as js
+from jaxscale.explore.page_controls import opening_state, shown
+from jaxscale.explore.page_figures import headline, plan_words, tab_csv, tab_figure, tab_html, tab_records
+from jaxscale.explore.page_inputs import PageInputs, page_inputs
+from jaxscale.explore.page_server import bound_socket, is_local
+from jaxscale.explore.page_state import SLIDERS, TABS, PageState, changes, state_of
+from jaxscale.explore.page_work import SIZES, page_view
+from jaxscale.report.style import png, seconds
+from jaxscale.workload import n_active_params
+
+STATE = PageState(model="llama2-7b", n_gpus=16, global_batch=64, pp=2, seq_len=2048)
+
+
+@pytest.fixture(scope="module")
+def inputs() -> PageInputs:
+    """Shipped catalogues, and a fit that is no matter of calibration."""
+    return page_inputs(fit="prior")
+
+
+def seconds_of(state: PageState, inputs: PageInputs, cluster: js.Cluster | None = None) -> float:
+    """Step time of the plan of a state by the public function, on the state's cluster or on another [s]."""
+    view = page_view(state, inputs)
+    model = js.model(state.model, seq_len=state.seq_len)
+    coefficients = inputs.fit.coefficients(inputs.levels(state))
+    return float(js.step_time(model, view.plan, cluster or inputs.cluster(state), coefficients).total)
+
+
+factors = st.sampled_from([0.25, 0.5, 1.0, 1.41, 4.0])
+
+
+@given(
+    st.builds(
+        PageState,
+        model=st.sampled_from(["llama3-8b", "a model & its file.toml"]),
+        n_gpus=st.integers(1, 10**6),
+        tp=st.sampled_from([0, 1, 8]),
+        zero_stage=st.sampled_from(["", "0", "3"]),
+        recompute=st.sampled_from(["", "full"]),
+        network=factors,
+        width=factors,
+        tab=st.sampled_from(TABS),
+    )
+)
+def test_a_state_and_its_address_are_one(state: PageState):
+    from urllib.parse import parse_qsl
+
+    texts = dict(parse_qsl(state.query(), keep_blank_values=True))
+    assert state_of(texts) == state
+    assert texts == changes(state)
+    assert opening_state({**texts, "session_id": "x"}) == (state, "")
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"n_gpu": "8"}, "'n_gpu' is no field"),
+        ({"n_gpus": "many"}, "expected a whole number"),
+        ({"n_gpus": "0"}, "expected a whole number from 1"),
+        ({"network": "nan"}, "out of range"),
+        ({"tab": "memory"}, "expected one of step"),
+        ({"recompute": "some"}, "expected one of none"),
+        ({"zero_stage": "4"}, "expected 0, 1, 2 or 3"),
+    ],
+)
+def test_bad_addresses_are_refused(texts: dict[str, str], message: str):
+    with pytest.raises(js.InputError, match=message):
+        state_of(texts)
+
+
+def test_the_figures_of_a_state_are_those_of_the_public_functions(inputs: PageInputs):
+    view = page_view(STATE, inputs)
+    model, cluster = js.model("llama2-7b", seq_len=2048), js.cluster("h100-80gb", 16)
+    choice = js.best_plan(model, cluster, 64, fit=inputs.fit, levels=inputs.levels(STATE), space=inputs.space(STATE))
+    assert view.choice.best.plan.words() == choice.best.plan.words()
+    assert choice.best.plan.words()["pp"] == 2
+    coefficients = inputs.fit.coefficients(inputs.levels(STATE))
+    step = js.step_time(model, choice.best.plan, cluster, coefficients)
+    peak = js.memory(model, choice.best.plan, cluster, coefficients)
+    assert view.step_time == pytest.approx(float(step.total), rel=1e-9)
+    assert view.terms() == pytest.approx({name: float(term) for name, term in step.terms().items()}, rel=1e-9)
+    assert view.memory_terms() == pytest.approx({name: float(term) for name, term in peak.terms().items()}, rel=1e-9)
+    assert view.tokens_per_second == pytest.approx(64 * 2048 / float(step.total))
+    assert view.oom_probability == pytest.approx(choice.best.oom_probability, rel=1e-9)
+    assert view.run_tokens == pytest.approx(20 * float(n_active_params(model)))
+    other = page_view(dataclasses.replace(STATE, rank=4), inputs)
+    assert other.step_time == pytest.approx(choice.top[3].step_time, rel=1e-6)
+    assert other.step_time > view.step_time
+
+
+def test_factors_change_the_cluster_under_the_same_plan(inputs: PageInputs):
+    base, faster = page_view(STATE, inputs), page_view(dataclasses.replace(STATE, network=2.0, compute=0.5), inputs)
+    cluster = inputs.cluster(STATE)
+    network = eqx.tree_at(lambda net: net.bandwidth, cluster.network, cluster.network.bandwidth * np.array([1.0, 2, 2]))
+    chip = eqx.tree_at(lambda chip: chip.peak_flops, cluster.chip, np.asarray(cluster.chip.peak_flops) * 0.5)
+    expected = seconds_of(STATE, inputs, js.Cluster(chip, network, cluster.n_chips))
+    assert faster.step_time == pytest.approx(expected, rel=1e-9)
+    assert faster.plan.words() == base.plan.words()
+    assert faster.step_time > 1.1 * base.step_time
+
+
+def test_elasticities_are_slopes(inputs: PageInputs):
+    view, coefficients = page_view(STATE, inputs), inputs.fit.coefficients(inputs.levels(STATE))
+    model = js.model("llama2-7b", seq_len=2048)
+    of_cluster = js.elasticity(
+        lambda cluster: js.step_time(model, view.plan, cluster, coefficients).total, inputs.cluster(STATE)
+    )
+    assert view.elasticities["memory bandwidth"] == pytest.approx(float(of_cluster.chip.hbm_bandwidth), rel=1e-6)
+    assert view.elasticities["scale-up bandwidth"] == pytest.approx(float(of_cluster.network.bandwidth[0]), abs=1e-9)
+    assert view.elasticities["peak flop/s"] == pytest.approx(float(of_cluster.chip.peak_flops.sum()), rel=1e-6)
+    assert set(SIZES) < set(view.elasticities)
+    longer = seconds_of(dataclasses.replace(STATE, seq_len=2050), inputs)
+    slope = np.log(longer / view.step_time) / np.log(2050 / 2048)
+    assert view.elasticities["sequence length"] == pytest.approx(slope, rel=0.01)
+    assert view.elasticities["chips"] < -0.5 < 0.5 < view.elasticities["width"]
+
+
+def test_curves_pass_through_the_state(inputs: PageInputs):
+    view = page_view(STATE, inputs)
+    (_, *_), rows = tab_records(view, "chips")
+    chips = {row[0]: row[1] for row in rows}
+    assert chips[16.0] == pytest.approx(view.step_time, rel=1e-12)
+    plan = view.plan
+    half = eqx.tree_at(
+        lambda p: (p.dp, p.n_microbatches, p.shard_group), plan, (plan.dp / 2, plan.n_microbatches * 2, plan.dp / 2)
+    )
+    model, coefficients = js.model("llama2-7b", seq_len=2048), inputs.fit.coefficients(inputs.levels(STATE))
+    assert not js.violations(model, half, 8)
+    expected = float(js.step_time(model, half, js.cluster("h100-80gb", 8), coefficients).total)
+    assert chips[8.0] == pytest.approx(expected, rel=1e-9)
+    assert chips[8.0] > 1.5 * chips[16.0]
+    _, shapes = tab_records(view, "shape")
+    here = [row for row in shapes if row[1:3] == (4096.0, 32.0)]
+    assert {row[0] for row in here} == {"width", "depth"}
+    assert all(row[3] == pytest.approx(float(js.n_params(model))) for row in here)
+    for curve, column in (("width", 1), ("depth", 2)):
+        points = np.asarray([row[1:] for row in shapes if row[0] == curve])
+        assert (np.diff(points[:, column - 1]) > 0).all() and len(points) > 4
+        assert (np.diff(points[:, 5]) > 0).all(), "larger models take longer"
+        assert points[-1, 3] < points[0, 3], "and lose less"
+
+
+def test_a_wider_model_is_whole_and_in_proportion(inputs: PageInputs):
+    view = page_view(dataclasses.replace(STATE, width=1.41, depth=0.5), inputs)
+    shape = jax.tree.map(lambda leaf: float(leaf[0]), view.rows.models)
+    assert (shape.n_layers, shape.d_model % 128, shape.head_dim) == (16.0, 0.0, 128.0)
+    assert shape.d_model == shape.n_heads * 128
+    assert shape.d_ff / shape.d_model == pytest.approx(11008 / 4096, rel=0.02)
+    same = page_view(STATE, inputs)
+    assert float(same.rows.models.d_ff[0]) == 11008.0
+
+
+def test_models_whose_heads_are_not_as_wide_as_they_are_many(inputs: PageInputs):
+    state = PageState(model="qwen3-30b-a3b", n_gpus=32, global_batch=64, ep=8)
+    template = inputs.transformer(state)
+    assert float(template.d_model / template.n_heads) != float(template.head_dim)
+    view = page_view(dataclasses.replace(state, width=2.0), inputs)
+    assert float(view.rows.models.d_model[0]) == 2 * float(template.d_model)
+    assert float(view.rows.models.head_dim[0]) == float(template.head_dim)
+    assert np.isfinite(view.figures.step_time).all() and np.isfinite(view.figures.loss).all()
+
+
+def test_one_program_serves_all_sliders(inputs: PageInputs):
+    page_view(STATE, inputs)
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    for name in (*SLIDERS, "width", "depth", "tokens"):
+        page_view(dataclasses.replace(STATE, **{name: 2.0}), inputs)
+    assert not compiled
+    jax.jit(lambda x: x * 1.2345)(1.0)
+    assert compiled, "the listener hears of programs"
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_view_is_drawn_and_saved(inputs: PageInputs, tab: str):
+    view = page_view(dataclasses.replace(STATE, links=2.0, tab=tab), inputs)
+    figure = tab_figure(view, tab)
+    assert (figure is None) == (tab == "plans")
+    if figure is not None:
+        assert png(figure).startswith(b"\x89PNG")
+    columns, rows = tab_records(view, tab)
+    read = list(csv.reader(io.StringIO(tab_csv(view, tab))))
+    assert tuple(read[0]) == columns and len(read) == 1 + len(rows)
+    pairs = [pair for row, texts in zip(rows, read[1:], strict=True) for pair in zip(row, texts, strict=True)]
+    assert all(float(text) == cell for cell, text in pairs if isinstance(cell, float))
+    assert "<table>" in tab_html(view, tab)
+
+
+def test_the_headline_is_in_words(inputs: PageInputs):
+    view = page_view(STATE, inputs)
+    words = headline(view)
+    assert words["step"] == seconds(view.step_time)
+    assert words["shape"].startswith("32 x 4096, 6.74e+09")
+    assert "pp 2" in plan_words(view)
+
+
+def test_states_without_a_plan_are_refused_in_one_line(inputs: PageInputs):
+    values = dataclasses.asdict(dataclasses.replace(STATE, tp=64))
+    seen = shown(inputs, values)
+    assert seen.view is None and seen.refusal and "\n" not in seen.refusal
+    assert shown(inputs, {**values, "tp": 0}).view is not None
+
+
+def test_the_page_reads_no_file_that_it_was_not_given(tmp_path: Path):
+    mine, other = tmp_path / "mine.toml", tmp_path / "other.toml"
+    for path in (mine, other):
+        path.write_text("n_layers = 8\nd_model = 1024\nn_heads = 8\n", encoding="utf-8")
+    inputs = page_inputs((str(mine),), fit="prior")
+    mine.unlink()  # read once, when the command began
+    assert inputs.models()[0] == str(mine)
+    assert float(inputs.transformer(PageState(model=str(mine))).d_model) == 1024.0
+    with pytest.raises(js.InputError, match="is not in the catalogue"):
+        inputs.transformer(PageState(model=str(other)))
+
+
+def scope(host: str, client: str = "127.0.0.1", origin: str | None = None) -> dict[str, object]:
+    """A request in the terms of ASGI."""
+    headers = [(b"host", host.encode())] + ([(b"origin", origin.encode())] if origin else [])
+    return {"type": "http", "client": (client, 5), "headers": headers}
+
+
+@pytest.mark.parametrize(
+    ("request_", "local"),
+    [
+        (scope("127.0.0.1:80"), True),
+        (scope("localhost:80", origin="http://localhost:80"), True),
+        (scope("evil.example:80"), False),
+        (scope("127.0.0.1:80", origin="http://evil.example"), False),
+        (scope("127.0.0.1:80", origin="http://127.0.0.1:81"), False),
+        (scope("127.0.0.1:80", client="192.0.2.7"), False),
+        ({"type": "http", "client": None, "headers": []}, False),
+    ],
+)
+def test_other_machines_and_other_sites_are_refused(request_: dict[str, object], local: bool):
+    assert is_local(request_) is local
+
+
+def test_the_socket_belongs_to_this_machine_alone():
+    with bound_socket(0) as listening:
+        host, port = listening.getsockname()
+        assert host == "127.0.0.1"
+        with pytest.raises(js.InputError, match="expected a free port"):
+            bound_socket(port)
+    with pytest.raises(js.InputError, match="out of range"):
+        bound_socket(70000)
