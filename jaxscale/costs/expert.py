@@ -70,5 +70,5 @@ def compute_beside_exchanges(local: LocalPlan, matmul: ArrayLike, other: ArrayLi
     Returns:
         Times [s].
     """
-    whole = beside_another(local.plan) * jnp.asarray(other)
-    return Passes(matmul + whole, (1.0 + local.model.trainable_share) * matmul + 2.0 * whole)
+    one, whole = jnp.asarray(matmul), beside_another(local.plan) * jnp.asarray(other)
+    return Passes(one + whole, (1.0 + local.model.trainable_share) * one + 2.0 * whole)

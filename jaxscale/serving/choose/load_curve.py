@@ -47,9 +47,10 @@ def load_curve(
         coefficients: of the stack.
         concurrency: requests in flight over all copies [1], [load].
     """
-    shared = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))
+    arrays = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))
+    weights, copies, chips, lengths, rates = arrays  # once on the device, whatever the number of blocks
     loads, blocks = np.asarray(concurrency, float), []
     for start in range(0, len(loads), BUCKET):
         block = loads[start : start + BUCKET]
-        blocks.append(_curve(*shared, padded(block, len(block), BUCKET)))
+        blocks.append(_curve(weights, copies, chips, lengths, rates, padded(block, len(block), BUCKET)))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(loads)], *blocks)
