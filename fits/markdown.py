@@ -1,7 +1,11 @@
 """Tables in Markdown, and tables of contents."""
 
+import csv
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -26,3 +30,9 @@ def with_contents(text: str) -> str:
     title, body = text.split("\n", 1)
     body = re.sub(r"\A\n*(?:- \[[^\]]+\]\(#[^)]*\)\n)*\n*", "", body)
     return f"{title}\n\n{contents(body)}\n\n{body}"
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Rows of a table in this folder."""
+    with (FOLDER / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))

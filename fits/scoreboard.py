@@ -4,17 +4,16 @@ It takes half a minute. Run `python fits/calibrate.py` first; every figure here 
 question never saw, unless the column says otherwise.
 """
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from calibrate import largest_kept, load_tables
-from markdown import markdown_table, with_contents
+from markdown import markdown_table, rows_of, with_contents
 from paces import paces
 from reliability import ended_table, oom_table, reliability_figure, ultrascale_oom
-from transfer import N_DRAWS, N_SHOTS
+from strangers import figures_of_strangers, stacks_table, strangers_table
 
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.seen import software_stack
@@ -34,7 +33,7 @@ SCHEMES = {
     "five_fold": "5-fold, groups of (shape, chips, tp, pp) left out",
     "left_out_model": "whole models left out",
     "left_out_larger": f"larger clusters left out (above this many chips: {LARGEST_KEPT})",
-    "left_out_setup": "the whole setup (source and framework) left out: zero-shot",
+    "left_out_setup": "the whole stack (source and framework) left out, answered by the centre",
 }
 
 COLUMNS = {
@@ -226,39 +225,6 @@ def suspect_table(data: dict[str, np.ndarray]) -> str:
     return markdown_table(head, lines)
 
 
-def rows_of(name: str) -> list[dict[str, str]]:
-    """Rows of a table in this folder."""
-    with (FOLDER / name).open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def transfer_table() -> str:
-    """Zero-shot and few-shot errors by setup as a Markdown table."""
-    few = f"with {N_SHOTS} runs, median"
-    head, lines = ("setup left out", "n", "zero-shot, mean / median", few, "worst draw, after / before"), []
-    for row in rows_of("transfer.csv"):
-        zero = f"{float(row['zero_shot_mape']):.1f} / {float(row['zero_shot']):.1f}"
-        shots = (f"{float(row['few_shot']):.1f}", row["worst_ratio"]) if row["few_shot"] else ("-", "-")
-        lines.append((row["setup"], row["n"], zero, *shots))
-    return markdown_table(head, lines)
-
-
-def cold_errors() -> dict[tuple[str, str], str]:
-    """Mean and median left-out error of refits that know nothing, by scheme and table."""
-    found = {(row["scheme"], row["table"]): (row["mape"], row["median_ape"]) for row in rows_of("valleys.csv")}
-    return {key: f"{float(mean):.1f} / {float(median):.1f}" for key, (mean, median) in found.items()}
-
-
-def valleys_table(data: dict[str, np.ndarray]) -> str:
-    """Left-out errors of refits that begin where the whole fit ended and of those that know nothing, by table."""
-    columns, cold = ("five_fold", "left_out_model"), cold_errors()
-    head, lines = ("runs of", *(cell for key in columns for cell in (COLUMNS[key], "from the priors"))), []
-    tables = {name: data["table"] == name for name in sorted(set(data["table"]))}
-    for name, rows in {**tables, "every run": np.ones(len(data["table"]), dtype=bool)}.items():
-        lines.append((name, *(cell for key in columns for cell in (error(data[key][rows]), cold[key, name]))))
-    return markdown_table(head, lines)
-
-
 def controls_table() -> str:
     """Negative controls as a Markdown table."""
     cells = ("control", "table", "mape_percent", "mape_of_control_percent")
@@ -305,13 +271,12 @@ def write_accuracy_page(data: dict[str, np.ndarray]) -> None:
     path = FOLDER.parent / "docs" / "accuracy.md"
     before, rest = path.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    groups, models = (cold_errors()[scheme, "every run"] for scheme in ("five_fold", "left_out_model"))
+    now = figures_of_strangers()
     said = f"""Mean / median error of step time [%]; [fits/README.md](../fits/README.md) has all schemes.
 
-Errors are those of runs that the fit has not seen, by groups of one model shape, number of chips, tp and pp. Refits
-begin where the fit of all runs ended; from scratch they end in other valleys, with {groups} % by groups and
-{models} % by models on every run ([where refits begin](../fits/README.md#where-refits-begin)). A stack that was never
-fitted is missed by its own pace, {typical_pace():.0f} % or more for half of them
+Errors are those of runs that the fit has not seen, by groups of one model shape, number of chips, tp and pp. A stack
+that was never fitted is missed by {now["stacks_median"]:.0f} % (median of the stacks), and by
+{now["stacks_after_pace"]:.0f} % once one factor for the stack is known
 ([a new software stack](../fits/README.md#a-new-software-stack))."""
     path.write_text(f"{before}{BEGIN}\n{accuracy_table(data)}\n\n{said}\n{END}{after}", encoding="utf-8")
 
@@ -343,15 +308,6 @@ a fit of releases knows in part.
 
 [What is left](residuals.md) of each table: held-out errors by column, and the settings that carry most of them.
 
-## Where refits begin
-
-A refit without some runs is polished from where the fit of all runs ended. The posterior has many valleys, and that one
-may be the one that the runs left out have helped to choose. Refits that begin at the centre of the priors, as if
-nothing had been fitted before, may end in a poorer valley for want of luck; the truth lies between the two. Mean /
-median error [%]; `fits/valleys.py`.
-
-{valleys_table(data)}
-
 ## Intervals
 
 Share of runs inside their 90 % interval [%]. A prediction for a model that the fit never saw, or for a larger cluster
@@ -381,17 +337,20 @@ the 90 % interval of such runs.
 
 ![stated against observed](reliability.png)
 
-Runs that ended bound their peaks (`jaxscale/fit/censored_memory.py`), where their table says what they recomputed. Of
-those that state no peak, this many are predicted to run out of memory, more likely than not:
+Runs that ended bound their peaks (`jaxscale/fit/informed_coefficients.py`), where their table says what they
+recomputed. Of those that state no peak, this many are predicted to run out of memory, more likely than not:
 
 {ended_table()}
 
 ## A new software stack
 
-The pooled fit is refitted without a setup; then its runs are predicted as they are (zero-shot), and after a fit of
-{N_SHOTS} of them, drawn at random (mean over {N_DRAWS} draws). Percentage errors of step time; `fits/transfer.py`.
+The centre of the calibration is fitted without a stack; then its runs are predicted as they are, and after a fit of
+some of them, drawn at random once. Percentage errors of step time; `fits/evaluate.py`, whose figures decide what the
+calibration is made of.
 
-{transfer_table()}
+{strangers_table()}
+
+{stacks_table()}
 
 Stacks run at different paces. Step time [%] that the runs of each would take more or less than they did, if they ran as
 the other stacks do, by the shipped fit (`fits/paces.py`): a stack that was never fitted is predicted as a typical one,
