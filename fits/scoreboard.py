@@ -13,7 +13,7 @@ from calibrate import largest_kept, load_tables
 from markdown import markdown_table, rows_of, with_contents
 from paces import paces
 from reliability import ended_table, oom_table, reliability_figure, ultrascale_oom
-from strangers import figures_of_strangers, stacks_table, strangers_table
+from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_table
 
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.seen import software_stack
@@ -296,6 +296,13 @@ percentage error of step time, by the pooled fit with effects by setup; "own coe
 {legend}
 
 ![held-out errors](scoreboard.png)
+
+## What the calibration is made of
+
+{hierarchy()}
+
+The centre is fitted first, to the tables and to public reports, each stack counted alike; offsets of known stacks never
+move it. A stack that nobody fitted is answered by the centre.
 
 ## What repeats leave
 

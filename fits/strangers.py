@@ -3,6 +3,11 @@
 from evaluate import REPORTS, SHOTS
 from markdown import markdown_table, rows_of
 
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.effects import CENTRE_KINDS, OFFSET_KINDS
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import load_fit
+
 BEFORE = {
     "stacks_median": 18.0,
     "stacks_mean": 18.0,
@@ -59,3 +64,24 @@ def stacks_table() -> str:
             median, pace, *few = (f"{float(cell):.1f}".replace("nan", "-") for cell in cells)
             lines.append((row["stack"], row["n"], median, f"{float(row['bias']):+.0f}", pace, *few))
     return markdown_table(head, lines)
+
+
+def hierarchy() -> str:
+    """What the shipped calibration is made of, drawn as a tree with the number of free effects."""
+    fit = load_fit()
+    centre = fit.parent or fit
+    stages = {
+        "centre, for everybody": (centre, CENTRE_KINDS),
+        "offsets, for stacks that were fitted": (fit, OFFSET_KINDS),
+    }
+    lines = [f"coefficients, one value each: {len(names())}"]
+    for title, (record, kinds) in stages.items():
+        counts = {kind: effects_of(record, kind) for kind in kinds}
+        lines.append(f"+- {title}: {sum(counts.values())} effects")
+        lines += [f"|  +- {kind.replace('_', ' ')}: {count}" for kind, count in counts.items()]
+    return "\n".join(("```text", *lines, "```"))
+
+
+def effects_of(fit: Fit, kind: str) -> int:
+    """Shifts of single coefficients that levels of a kind have in a fit [1]."""
+    return sum(len(effect.shifts) for effect in fit.effects if effect.kind == kind)

@@ -86,6 +86,12 @@ def draw_model(choose: Choose) -> Transformer:
     return Transformer(n_layers, d_model, n_heads, **fields)
 
 
+def plain_schedules(pp: int, ep: int) -> list[str]:
+    """Schedules without interleaving that a pipeline admits."""
+    barred = {"interleaved"} if pp % 2 == 0 and ep > 1 else {"interleaved", "dualpipe"}
+    return [word for word in SCHEDULES if word not in barred]
+
+
 def draw_plan(choose: Choose, shape: Transformer) -> Plan:
     """A plan that is valid for a model."""
     pp = choose([1, 1, 2, 4, 8])
@@ -94,20 +100,21 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
     cp, tp = choose([1, 1, 2, 8]), choose([tp for tp in (1, 1, 2, 4, 8) if shares_key_values(tp, shape.n_kv_heads)])
     ranks = dp * cp * tp
     zero_stage = choose([0, 1, 2, 3]) if pp == 1 else choose([0, 1])
+    ep = choose([ep for ep in (1, 2, 4, 8, 64) if shape.n_experts % ep == 0 and ranks % ep == 0])
     return Plan(
         dp=dp,
         tp=tp,
         pp=pp,
         vpp=vpp,
         cp=cp,
-        ep=choose([ep for ep in (1, 2, 4, 8, 64) if shape.n_experts % ep == 0 and ranks % ep == 0]),
+        ep=ep,
         zero_stage=zero_stage,
         shard_group=choose([dp, dp, max(dp // 8, 1)]),
         micro_batch_size=choose([1, 2, 8]),
         n_microbatches=pp * choose([1, 4, 32]),
         sequence_parallel=choose([False, True]) if tp > 1 else False,
         recompute=choose(RECOMPUTE),
-        schedule=choose(["interleaved"] if vpp > 1 else [word for word in SCHEDULES if word != "interleaved"]),
+        schedule=choose(["interleaved"] if vpp > 1 else plain_schedules(pp, ep)),
         precision=choose(["bf16", "bf16", *PRECISIONS]),
         flash_attention=choose([False, True, True]),
         overlap_gradients=choose([False, True, True]),

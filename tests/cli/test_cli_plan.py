@@ -51,10 +51,10 @@ def test_model_and_chip_from_files(run, tmp_path):
 def test_a_lower_accepted_risk_leaves_more_memory_free(run):
     """One 8B model on 8 chips of 40 GB: the fastest plan fills them as far as the risk allows."""
     arguments = ["plan", "--model", "llama3-8b", "--gpu", "a100-40gb", "--n-gpus", 8, "--global-batch", 32]
-    risks = {risk: run(*arguments, "--oom-probability", risk, "--json").json["best"] for risk in (0.01, 0.5)}
-    assert risks[0.01]["oom_probability"] <= 0.01
-    assert risks[0.01]["memory_gb"] <= risks[0.5]["memory_gb"]
-    assert risks[0.01]["step_time_s"] >= risks[0.5]["step_time_s"]
+    risks = {risk: run(*arguments, "--oom-probability", risk, "--json").json["best"] for risk in (0.1, 0.5)}
+    assert risks[0.1]["oom_probability"] <= 0.1
+    assert risks[0.1]["memory_gb"] <= risks[0.5]["memory_gb"]
+    assert risks[0.1]["step_time_s"] >= risks[0.5]["step_time_s"]
 
 
 def test_framework_and_precision(run):

@@ -446,7 +446,7 @@ def test_up_to_five_runs_of_a_new_stack_tell_its_pace_and_more_all_of_its_number
     few, more = (
         dict(zip(names(), np.asarray(about_start(problem, n).parametrisation.spread), strict=True)) for n in (5, 6)
     )
-    assert few["layer_time_factor"] == more["layer_time_factor"] > 0.1
+    assert few["layer_time_factor"] == more["layer_time_factor"] > 0.05
     assert few["host_time_layer"] < 0.01 < more["matmul_efficiency"] < more["host_time_layer"]
 
 

@@ -49,7 +49,7 @@ def test_default_records_where_it_comes_from():
     record = js.load_fit()
     assert {"runs", "data_sha256", "jax", "held_out_mape_percent"} <= set(dict(record.provenance))
     kinds = {scatter.kind for scatter in record.scatter}
-    assert {"source", "framework", "unseen", "new_source", "new_model", "larger"} <= kinds
+    assert {"source", "unseen", "new_source", "new_model", "larger"} <= kinds
 
 
 def test_what_no_fitted_run_had_widens_the_interval():
