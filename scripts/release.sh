@@ -15,7 +15,7 @@ done
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 rm -f "$out"/jaxscale-*
-python -m build --quiet --outdir "$out" 2> /dev/null
+python -m build --quiet --outdir "$out"
 python -m twine check --strict "$out"/*
 for file in "jaxscale-$version.tar.gz" "jaxscale-$version-py3-none-any.whl"; do
   [ -s "$out/$file" ] || { echo "$file was not built" >&2; exit 1; }

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from jaxscale.laws.fitting.approaches import growth as growth
     from jaxscale.laws.fitting.approaches import isoflop_minima as isoflop_minima
     from jaxscale.laws.fitting.fitted_law import FittedLaw as FittedLaw
+    from jaxscale.laws.fitting.optimal_batch import optimal_batch as optimal_batch
     from jaxscale.laws.goodput import FailureLaw as FailureLaw
     from jaxscale.laws.goodput import failure_law as failure_law
     from jaxscale.laws.law_fits import CriticalBatch as CriticalBatch

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from jaxscale.serving.choose.lifetime import LifetimeLoad as LifetimeLoad
     from jaxscale.serving.choose.lifetime import lifetime_cost as lifetime_cost
     from jaxscale.serving.choose.lifetime import lifetime_optimum as lifetime_optimum
+    from jaxscale.serving.choose.lifetime_shapes import LifetimeLattice as LifetimeLattice
+    from jaxscale.serving.choose.lifetime_shapes import LifetimeShape as LifetimeShape
+    from jaxscale.serving.choose.lifetime_shapes import best_lifetime_shape as best_lifetime_shape
     from jaxscale.serving.choose.rollouts import rollout_split as rollout_split
     from jaxscale.serving.choose.rollouts import rollout_time as rollout_time
     from jaxscale.serving.engine import Engine as Engine

@@ -32,6 +32,9 @@ IDENTIFIED = 10.0
 INFORMED = 0.8
 """Share of the prior's spread from which a number counts as the prior's, not the data's [1]."""
 
+PLATEAU = 1e-5
+"""Relative width of the interval of a term's number below which noisy draws cannot have moved it [1]."""
+
 POINTS_BUCKET = 64
 """Points that are predicted at a time [1]."""
 
@@ -227,6 +230,8 @@ class FittedLaw:
             return bool(self.fitted.drawn_traits[:, trait].std() < INFORMED * self.prior.spread[trait])
         if name in SIGNED:
             return bool(hi - lo < 1.0)
+        if name not in BASE and self.noise > PLATEAU and hi - lo < PLATEAU * hi:
+            return False  # no draw moves it: the objective is flat there
         # Coefficients are those of a run of one parameter or one token, far away: the exponents move them together.
         allowed = IDENTIFIED**3 if name in ("params_coefficient", "tokens_coefficient") else IDENTIFIED
         return bool(np.isfinite(hi) and hi < allowed * lo)

@@ -14,11 +14,11 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._arrays import Number, as_float
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, LossLaw
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, LossLaw, ShapeLaw
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_time import serving_time
-from jaxscale.workload import Transformer, n_params
+from jaxscale.workload import Transformer, embedding_params, n_active_params, n_params
 
 SERVING_FLOP = 2.0
 """Flop per parameter and token of a forward pass: one multiply-add [flop]."""
@@ -140,8 +140,13 @@ def lifetime_cost(
     answer_tokens: ArrayLike,
     training_utilisation: ArrayLike = 0.4,
     temperature: float = 0.0,
+    shape: ShapeLaw | None = None,
+    experts_exponent: ArrayLike = 0.0,
 ) -> LifetimeCost:
-    """Chip time of training a shape to a loss and of serving all its answers on an engine; differentiates by the shape.
+    r"""Chip time of training a shape to a loss and of serving all its answers; differentiates by the shape.
+
+    A shape whose loss is $1 + p$ times that of the best shape of its size needs the tokens of a loss $l / (1 + p)$. The
+    law counts the parameters of a token, times $E^\gamma$ for E experts.
 
     Args:
         model: the shape.
@@ -154,12 +159,16 @@ def lifetime_cost(
         answer_tokens: D_out of the lifetime [token].
         training_utilisation: model flop utilisation of training [1].
         temperature: 0 for exact maxima, else their smoothing [1].
+        shape: law of the shape; every shape is as good as the best where None.
+        experts_exponent: gamma, 0 where experts are worth nothing (Clark et al. 2022, equation 6) [1].
 
     Returns:
-        The chip time.
+        The chip time; tokens are nan where a shape does not reach the loss.
     """
-    params = n_params(model)
-    tokens = tokens_for_loss(law, params, loss)
+    params, inner = n_active_params(model), n_params(model) - embedding_params(model)
+    rise = 0.0 if shape is None else shape.penalty(model.d_model, model.n_layers, inner)
+    worth = params * jnp.power(model.n_experts, experts_exponent)
+    tokens = tokens_for_loss(law, worth, jnp.divide(loss, 1.0 + rise))
     times = serving_time(model, engine, cluster, requests, coefficients, temperature)
     flop = FLOP_PER_PARAM_TOKEN * params * tokens
     training = flop / (training_utilisation * cluster.chip.peak("bf16"))

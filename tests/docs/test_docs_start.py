@@ -1,0 +1,95 @@
+"""The first page is tried as a new user would: its file, its commands in a shell of their own, what they print."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pages import ROOT
+
+import jaxscale as js
+
+PAGE = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+LONGEST = 120.0
+"""Time for all commands, with nothing compiled before [s]."""
+
+
+class Tried(NamedTuple):
+    """What the commands of the page printed, in order; and how long they took [s]."""
+
+    outputs: list[str]
+    duration: float
+
+
+def part(name: str) -> str:
+    """Block of the page under a comment of its name."""
+    match = re.search(rf"^<!-- start: {re.escape(name)} -->\n```\w+\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert match is not None
+    return match[1]
+
+
+def commands() -> list[list[str]]:
+    """Command lines of the page that call the program."""
+    return [shlex.split(line)[1:] for line in re.findall(r"^jaxscale .+$", PAGE, flags=re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
+    """The commands, run in an empty folder by a user for whom nothing is compiled."""
+    folder = tmp_path_factory.mktemp("start")
+    (folder / "config.json").write_text(part("config.json"), encoding="utf-8")
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    environment = settings | {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    outputs, begin = [], time.monotonic()
+    for arguments in commands():
+        command = [sys.executable, "-m", "jaxscale", *arguments]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    return Tried(outputs, time.monotonic() - begin)
+
+
+@pytest.fixture(scope="module")
+def best(tmp_path_factory: pytest.TempPathFactory) -> js.PlanChoice:
+    """Ranked plans of the page's run by the public function."""
+    path: Path = tmp_path_factory.mktemp("model") / "config.json"
+    path.write_text(part("config.json"), encoding="utf-8")
+    levels, cluster = {"gpu": "h100-80gb", "precision": "bf16"}, js.cluster("h100-80gb", 16)
+    return js.best_plan(js.model(path, seq_len=4096), cluster, 128, levels=levels)
+
+
+def test_three_commands_lead_to_a_launch(tried: Tried):
+    assert [arguments[0] for arguments in commands()] == ["plan", "plan", "model"]
+    assert tried.duration < LONGEST
+
+
+def test_the_ranking_is_that_of_the_public_function(tried: Tried, best: js.PlanChoice):
+    ranking = tried.outputs[0]
+    assert f"{best.searched:,} plans searched" in ranking
+    heading, first = re.findall(r"^ *(?:rank|1) .*$", ranking, flags=re.MULTILINE)[:2]
+    assert {"rank", "tp", "step", "memory"} <= set(heading.split())
+    assert f"{best.best.step_time:.3g} s" in first and f"{best.best.memory / 1e9:.1f} GB" in first
+
+
+def test_the_settings_are_those_of_the_best_plan(tried: Tried, best: js.PlanChoice, tmp_path: Path):
+    written, words = tried.outputs[1], best.best.plan.words()
+    assert part("settings") in written
+    launch = tmp_path / "launch.sh"
+    launch.write_text(written, encoding="utf-8")
+    command = [sys.executable, "-m", "jaxscale", "read", str(launch), "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    (row,) = json.loads(done.stdout)["rows"]
+    assert [float(row["cells"][name]) for name in ("tp", "pp", "micro_batch_size")] == [
+        words[name] for name in ("tp", "pp", "micro_batch_size")
+    ]
+
+
+def test_the_model_is_read_as_the_page_says(tried: Tried):
+    assert tried.outputs[2].startswith(part("model"))
+    assert f"{float(js.n_params(js.Transformer(40, 5120, 40))) / 1e9:.2f}e9 parameters" not in part("model")

@@ -1,0 +1,98 @@
+"""Shapes for a lifetime: the search against every point of the lattice, bounds, and what serving changes."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from serving_cases import H100, USUAL
+
+import jaxscale as js
+from jaxscale import InputError, serving
+from jaxscale.laws import LossLaw, shape_law
+from jaxscale.serving.choose import lifetime_shapes
+from jaxscale.serving.choose.lifetime_shapes import LifetimeTask, score_shapes
+from jaxscale.workload import n_params
+
+LAW = LossLaw(1.69, 406.4, 410.7, 0.336, 0.283)
+TEMPLATE = js.Transformer(32, 4096, 32, n_kv_heads=8, head_dim=128, d_ff=14336, gated_mlp=True, vocab_size=32000)
+LOAD = serving.Requests(concurrency=1.0, input_len=1000.0, output_len=500.0)
+LATTICE = serving.LifetimeLattice(
+    n_layers=(16, 20, 24, 28, 32, 36, 40, 48),
+    d_model=(2048, 2560, 3072, 3584, 4096, 4608, 5120, 6144),
+    n_kv_heads=(4, 8, 16),
+    tp=(1, 2, 4),
+    batch=(4, 16, 64, 256),
+)
+
+
+def best(answers, loss=2.1, limit=0.03, lattice=LATTICE, **others):
+    """Best shape of a lifetime."""
+    return serving.best_lifetime_shape(
+        TEMPLATE, H100, LOAD, USUAL, LAW, loss=loss, answer_tokens=answers, lattice=lattice, tpot_limit=limit,
+        shape=shape_law(), **others,
+    )  # fmt: skip
+
+
+def everything(answers, loss, limit):
+    """Chip time of each point of the lattice, and its time per token."""
+    points = np.asarray(list(itertools.product(*LATTICE.axes(TEMPLATE))))
+    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, loss, answers, limit, 0.4, shape_law(), 0.0)
+    scores = score_shapes(points, task)
+    return points, scores[:, 0] + scores[:, 1], scores[:, 2]
+
+
+@pytest.mark.parametrize(("answers", "loss", "limit"), [(1e11, 2.1, 0.03), (1e13, 2.1, 0.015), (1e12, 2.2, 0.01)])
+def test_the_search_finds_the_best_of_all_points(answers, loss, limit):
+    found = best(answers, loss, limit)
+    points, times, tpot = everything(answers, loss, limit)
+    assert found.total <= 1.01 * times.min()
+    assert found.tpot <= limit and found.searched < 0.8 * len(points)
+    assert np.all(tpot[np.isfinite(times)] <= limit)
+    assert np.median(times[np.isfinite(times)]) > 1.2 * times.min(), "the choice matters"
+
+
+def test_more_answers_make_the_model_smaller_and_cheaper_to_serve():
+    few, many = best(1e10), best(1e14)
+    assert n_params(many.model) < n_params(few.model)
+    assert many.n_tokens > few.n_tokens
+    assert many.serving / 1e14 < few.serving / 1e10
+    assert many.sizes["n_kv_heads"] == min(LATTICE.n_kv_heads), "a smaller cache is cheaper to read"
+
+
+def test_the_training_of_a_point_is_six_flop_per_parameter_and_token():
+    found = best(1e12)
+    flop = 6.0 * float(n_params(found.model)) * found.n_tokens
+    assert found.training == pytest.approx(flop / (0.4 * float(H100.chip.peak("bf16"))), rel=1e-6)
+    aspect_loss = 1.0 + float(
+        shape_law().penalty(found.sizes["d_model"], found.sizes["n_layers"], float(n_params(found.model)))
+    )
+    reached = float(LAW.loss(n_params(found.model), found.n_tokens)) * aspect_loss
+    assert reached == pytest.approx(2.1, rel=1e-6)
+
+
+def test_experts_are_chosen_where_they_are_worth_something():
+    mixture = js.Transformer(
+        32, 4096, 32, n_kv_heads=8, head_dim=128, d_ff=14336, gated_mlp=True, vocab_size=32000, n_experts=8,
+        moe_top_k=2, d_ff_expert=4096,
+    )  # fmt: skip
+    lattice = serving.LifetimeLattice(
+        (24, 32, 40), (3072, 4096, 5120), (8,), n_experts=(8, 16, 32), tp=(4,), batch=(64, 256)
+    )
+
+    def chosen(answers, worth):
+        found = serving.best_lifetime_shape(
+            mixture, H100, LOAD, USUAL, LAW, loss=2.15, answer_tokens=answers, lattice=lattice, experts_exponent=worth
+        )
+        return found.sizes["n_experts"]
+
+    assert chosen(1e9, 0.0) == 8.0 < chosen(1e9, 0.3)
+    assert chosen(1e13, 0.3) < chosen(1e9, 0.3), "their weights are read with every answer"
+
+
+def test_what_no_shape_reaches_is_refused():
+    with pytest.raises(InputError, match="no shape of the lattice reaches"):
+        best(1e12, loss=1.7)
+    with pytest.raises(InputError, match="d_model"):
+        best(1e12, lattice=serving.LifetimeLattice(d_model=()))
+    assert lifetime_shapes.AXES[0] == "n_layers" and jnp.ndim(best(1e12).model.n_layers) == 0
