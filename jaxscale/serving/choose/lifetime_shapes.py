@@ -228,7 +228,8 @@ def best_lifetime_shape(
         )
     values = [float(axis[place]) for axis, place in zip(axes, best, strict=True)]
     model = jax.tree.map(np.asarray, lifetime_model(as_arrays(template), jnp.asarray(values)))
-    return LifetimeShape(dict(zip(AXES, values, strict=True)), model, *map(float, scores), len(seen))
+    training, serving, tpot, n_tokens = map(float, scores)
+    return LifetimeShape(dict(zip(AXES, values, strict=True)), model, training, serving, tpot, n_tokens, len(seen))
 
 
 def _time(scores: np.ndarray) -> float:
