@@ -50,11 +50,11 @@ def test_random_draws_keep_fractions_inside():
 @pytest.fixture(scope="module")
 def slopes() -> Callable[[str, float], np.ndarray]:
     """Derivative of the log step time by one coefficient, where it has some value, in cases of many kinds [case]."""
-    cases = stack(random_configurations(64))
+    cases = stack(random_configurations(192))
     gradients = jax.jit(jax.vmap(jax.grad(lambda case: jnp.log(step_time(*case).total))))
 
     def at(name: str, value: float) -> np.ndarray:
-        there = changed(cases, **{f"coefficients__{name}": np.full(64, value)})
+        there = changed(cases, **{f"coefficients__{name}": np.full(192, value)})
         return np.asarray(getattr(gradients(there).coefficients, name))
 
     return at

@@ -13,7 +13,7 @@ from record import DOCUMENTS, PREDICTIONS, Recomputed, command_lines, recomputed
 TOLERANCE = 1e-6
 """Relative change of a figure that is none: predictions are stored in 32 bits, which keep 6e-8 [1]."""
 
-TINY = 1e-12
+TINY = 1e-10
 """Absolute change that is none: what rounding leaves of a time, or of a probability, that is zero [s] or [1]."""
 
 FLOORS = {"gradient_norm": 1e-6, "kkt_residual": 1e-6, "shadow_prices": 1e-9}
