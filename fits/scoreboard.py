@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from calibrate import largest_kept, load_tables
 from markdown import markdown_table, rows_of, with_contents
-from paces import paces
 from reliability import ended_table, oom_table, reliability_figure, ultrascale_oom
 from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_table
 
@@ -163,23 +162,6 @@ def repeats_table(data: dict[str, np.ndarray]) -> str:
     return markdown_table(head, rows)
 
 
-def paces_table() -> str:
-    """How other stacks would run what each stack ran, as Markdown."""
-    head = ("runs of", "as the median other stack", "as the middle half of them", "as any of them")
-    found = {stack: 100.0 * np.expm1(logs) for stack, logs in paces().items()}
-    rows = []
-    for stack, values in found.items():
-        low, first, middle, third, high = np.quantile(values, (0.0, 0.25, 0.5, 0.75, 1.0))
-        rows.append((stack, f"{middle:+.0f}", f"{first:+.0f} to {third:+.0f}", f"{low:+.0f} to {high:+.0f}"))
-    said = f"Half of the stacks are {typical_pace():.0f} % or more off the pace of the median other one."
-    return f"{markdown_table(head, rows)}\n\n{said}"
-
-
-def typical_pace() -> float:
-    """How far half of the stacks are off the pace of the median other one [%]."""
-    return float(np.median([abs(100.0 * np.expm1(np.median(logs))) for logs in paces().values()]))
-
-
 def memory_widths(data: dict[str, np.ndarray]) -> np.ndarray:
     """Half-width of the 90 % interval of log peak memory of a run whose model the fit never saw [row]."""
     fit = load_fit()
@@ -289,7 +271,7 @@ def main() -> None:
     text = f"""# Scoreboard
 
 Made by `fits/scoreboard.py` from `fits/residuals.csv`, which `fits/calibrate.py` writes. Mean / median absolute
-percentage error of step time, by the pooled fit with effects by setup; "own coefficients" fits each table alone.
+percentage error of step time, by the shipped fit, centre and offsets; "own coefficients" fits each table alone.
 
 {table(data)}
 
@@ -358,12 +340,6 @@ calibration is made of.
 {strangers_table()}
 
 {stacks_table()}
-
-Stacks run at different paces. Step time [%] that the runs of each would take more or less than they did, if they ran as
-the other stacks do, by the shipped fit (`fits/paces.py`): a stack that was never fitted is predicted as a typical one,
-and misses by its own pace whatever the model.
-
-{paces_table()}
 
 ## Negative controls
 
