@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from choose_study import draw
-from markdown import markdown_table
+from markdown_text import markdown_table
 from scipy.optimize import minimize
 
 from jaxscale.optimise.batches import Problems

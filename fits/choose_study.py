@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from markdown import markdown_table
+from markdown_text import markdown_table
 
 from jaxscale._arrays import number
 from jaxscale.calibration.memory_limit import memory_limit

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
-from markdown import markdown_table
+from markdown_text import markdown_table
 from scipy.optimize import least_squares
 
 from jaxscale._arrays import as_arrays, with_fields

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from law_priors import judged_tables, split_of
-from markdown import markdown_table
+from markdown_text import markdown_table
 
 from jaxscale.files import write_whole
 from jaxscale.laws.fitting.backtest import Rollout, rollout

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from markdown import markdown_table
+from markdown_text import markdown_table
 from scoreboard import read_residuals
 
 from jaxscale._resources import data_path

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from markdown import markdown_table
+from markdown_text import markdown_table
 
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.memory_limit import probability_of_oom

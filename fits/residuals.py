@@ -6,7 +6,7 @@ fits/residuals.md and a figure for each table in fits/residuals.
 
 import numpy as np
 from calibrate import FOLDER, load_tables
-from markdown import markdown_table
+from markdown_text import markdown_table
 from scoreboard import read_residuals
 
 from jaxscale.report.figures import residuals_by_column

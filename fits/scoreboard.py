@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from calibrate import largest_kept, load_tables
-from markdown import markdown_table, rows_of, with_contents
+from markdown_text import markdown_table, rows_of, with_contents
 from reliability import ended_table, oom_table, reliability_figure, ultrascale_oom
 from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_table
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from markdown import markdown_table, with_contents
+from markdown_text import markdown_table, with_contents
 
 from jaxscale.serving.calibrate.fit_serving import HeldOutServing, fit_and_hold_out, folds, names_left_out
 from jaxscale.serving.calibrate.serving_problem import TARGETS, measured_serving

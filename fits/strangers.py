@@ -1,7 +1,7 @@
 """Tables of what `fits/evaluate.py` found: errors on software stacks that the calibration never saw."""
 
 from evaluate import REPORTS, SHOTS
-from markdown import markdown_table, rows_of
+from markdown_text import markdown_table, rows_of
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.effects import CENTRE_KINDS, OFFSET_KINDS
