@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,8 @@ for extra in ("marimo", "uvicorn", "zmq", "selenium"):
     pytest.importorskip(extra, reason=f"the page needs {extra}: the extras `explore` and `test`")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("no chromium and chromedriver on this machine", allow_module_level=True)
+if not os.environ.get("JAXSCALE_BROWSER"):
+    pytest.skip("JAXSCALE_BROWSER=1 drives a browser, which needs an idle machine", allow_module_level=True)
 
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
@@ -93,8 +96,8 @@ def text_of(browser: Any, css: str) -> str:
 
 
 def until(browser: Any, css: str) -> str:
-    """Text of the first element of a kind, once there is one."""
-    script = "return document.querySelector(arguments[0]) !== null"
+    """Text of the first element of a kind, once there is one with a text: a page that draws anew is empty meanwhile."""
+    script = "const one = document.querySelector(arguments[0]); return one === null ? '' : one.textContent.trim()"
     WebDriverWait(browser, 60, 0.02).until(lambda page: page.execute_script(script, css))
     return text_of(browser, css)
 
