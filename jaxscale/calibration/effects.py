@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from jaxscale.calibration.anchors import anchor_shifts
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.seen import Seen
 
 CENTRE_KINDS = ("stack", "gpu", "number_format", "recipe", "company")
 """Kinds of level whose effects make up the centre, which answers for a stack that no fit knows."""
@@ -43,11 +42,9 @@ class Effects:
 
     Attributes:
         entries: the effects.
-        seen: levels of the fit's runs.
     """
 
     entries: tuple[LevelEffect, ...]
-    seen: Seen
 
     def combinations(self, levels: Levels) -> tuple[Levels, Int[np.ndarray, " row"]]:
         """Each combination of levels that move coefficients once, and the combination that each run has.
@@ -75,7 +72,7 @@ class Effects:
         """
         total = anchor_shifts(combinations, self._by_kind.get("gpu", {}))
         for kind in KINDS:
-            total = total + self._gather(kind, kind, combinations)
+            total = total + self._gather(kind, combinations)
         return total
 
     @functools.cached_property
@@ -89,10 +86,10 @@ class Effects:
                 row[column[name]] += shift
         return shifts
 
-    def _gather(self, kind: str, kind_of_levels: str, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Shifts that one kind of effect gives each run, by the run's level of a kind [row, coefficient]."""
+    def _gather(self, kind: str, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
+        """Shifts that the level of one kind gives each run [row, coefficient]."""
         of_kind, nothing = self._by_kind.get(kind, {}), np.zeros(len(names()))
-        if not of_kind or kind_of_levels not in levels.codes:
+        if not of_kind or kind not in levels.codes:
             return np.zeros((len(levels), len(nothing)))
-        table = np.asarray([*(of_kind.get(name, nothing) for name in levels.names[kind_of_levels]), nothing])
-        return table[levels.codes[kind_of_levels]]
+        table = np.asarray([*(of_kind.get(name, nothing) for name in levels.names[kind]), nothing])
+        return table[levels.codes[kind]]

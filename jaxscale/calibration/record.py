@@ -193,7 +193,7 @@ class Fit:
 
     @functools.cached_property
     def _effects(self) -> Effects:
-        return Effects(self.effects, self.seen)
+        return Effects(self.effects)
 
     @functools.cached_property
     def _scatters(self) -> Scatters:

@@ -120,7 +120,15 @@ COLUMNS = (
     _count("cp", "context-parallel degree", "1"),
     _count("ep", "expert-parallel degree", "1"),
     _count("dp", "data-parallel degree", "n_gpus / (tp pp cp)"),
-    _size("etp", "ways in which each expert is split; 0 where they follow from tp and ep"),
+    Column(
+        "etp",
+        "integer",
+        "ways in which each expert is split; 0 where they follow from tp and ep",
+        "1",
+        "of the framework",
+        minimum=0,
+        maximum=1e9,
+    ),
     _count("shard_group", "chips that share one sharded copy of the state", "dp"),
     Column("zero_stage", "integer", "ZeRO stage; 3 is FSDP", "1", "of the framework", minimum=0, maximum=3.0),
     Column("sequence_parallel", "flag", "norms and dropout split over tp", default="of the framework"),
@@ -163,32 +171,5 @@ REQUIRED = tuple(column.name for column in COLUMNS if column.required)
 # A catalogue model fills these three, so their columns may be absent.
 SHAPE = ("n_layers", "d_model", "n_heads")
 # Everything that describes a model in a row; the sequence length belongs to the run, not to the model.
-MODEL_FIELDS = (
-    *SHAPE,
-    "n_kv_heads",
-    "d_ff",
-    "gated_mlp",
-    "vocab_size",
-    "n_experts",
-    "moe_top_k",
-    "head_dim",
-    "tied_embeddings",
-    "d_ff_expert",
-    "n_shared_experts",
-    "n_dense_layers",
-    "moe_latent_size",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "rope_head_dim",
-    "v_head_dim",
-    "window",
-    "window_share",
-    "n_attention_layers",
-    "n_ssm_layers",
-    "ssm_d_inner",
-    "ssm_state",
-    "ssm_groups",
-    "n_predict_layers",
-    "causal",
-    "trainable_share",
-)
+_NAMES = tuple(BY_NAME)
+MODEL_FIELDS = _NAMES[_NAMES.index(SHAPE[0]) : _NAMES.index("seq_len")]
