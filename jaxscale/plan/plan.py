@@ -31,7 +31,10 @@ SWITCHES: Mapping[str, Mapping[str, str]] = {
 with all switches off is interleaved where a chip holds several virtual stages, else 1F1B."""
 
 DECISIONS = ("recompute", "schedule")
-"""Choices that a search for a plan makes; the others are facts about software."""
+"""Choices that a search for a plan makes."""
+
+SOFTWARE_CHOICES = tuple(choice for choice in SWITCHES if choice not in DECISIONS)
+"""Choices that software has made: `execution`, `tp_overlap`, `moe_dispatcher`."""
 
 RECOMPUTE, SCHEDULES = tuple(SWITCHES["recompute"]), tuple(SWITCHES["schedule"])
 ZERO_STAGES = (1, 2, 3)

@@ -18,7 +18,7 @@ from jaxscale._arrays import number, with_fields
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.plan.plan import DECISIONS, FLAGS, RECOMPUTE, SCHEDULES, SIZES, SWITCHES, Plan, switches_of
+from jaxscale.plan.plan import FLAGS, RECOMPUTE, SCHEDULES, SIZES, SOFTWARE_CHOICES, SWITCHES, Plan, switches_of
 from jaxscale.plan.rules import divides, model_columns, obeys
 from jaxscale.workload import Transformer
 
@@ -27,10 +27,10 @@ Columns = dict[str, np.ndarray]
 FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages", "gradient_bytes", "fused_glu")
 """Fields of a plan that all plans of a space share."""
 
-SOFTWARE = tuple(
-    switch for choice in SWITCHES if choice not in DECISIONS for switch in SWITCHES[choice].values() if switch
+SOFTWARE = (
+    *(switch for choice in SOFTWARE_CHOICES for switch in SWITCHES[choice].values() if switch),
+    *(name for name in (*FLAGS, *SIZES) if name not in FIXED),
 )
-SOFTWARE = (*SOFTWARE, *(name for name in (*FLAGS, *SIZES) if name not in FIXED))
 """Further fields of a plan that all plans of a space share: facts about software."""
 
 FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in (*FIXED, *SOFTWARE))

@@ -6,12 +6,13 @@ from typing import Any
 
 from jaxscale.errors import InputError, one_like
 from jaxscale.plan.optimizers import mixed_precision_bytes
-from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plan.plan import FLAGS, SOFTWARE_CHOICES
+from jaxscale.plans.enumerate import FIXED, PlanSpace
 from jaxscale.runs.defaults import default_for, framework_defaults, is_fused
 
 COUNTS = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage")
 WORDS = ("recompute", "schedule")
-FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
@@ -55,11 +56,9 @@ def software_of(framework: str | None, precision: str = "bf16") -> dict[str, Any
     Returns:
         Words, flags and sizes by argument.
     """
-    words = {name: default_for(name, framework, None) for name in ("execution", "tp_overlap", "moe_dispatcher")}
-    names = ("overlap_gathers", "moe_overlap", "fused_norm", "chunked_loss", "vocab_parallel_loss", "etp")
+    names = (*SOFTWARE_CHOICES, *(name for name in FLAGS if name not in FIXED), "etp")
     usual = mixed_precision_bytes(precision, default_for("optimizer", framework, None))
     return {
-        **words,
         **{name: default_for(name, framework, None) for name in names},
         "optimizer_bytes": default_for("optimizer_bytes", framework, None) or usual.optimizer,
         "weight_bytes": default_for("weight_bytes", framework, None) or usual.weight,
@@ -86,9 +85,9 @@ def with_choices(space: PlanSpace, choices: Mapping[str, str]) -> PlanSpace:
         elif name in WORDS:
             fields[name] = (text.lower(),)
         elif name == "sequence_parallel":
-            if text.lower() not in FLAGS:
+            if text.lower() not in YES_OR_NO:
                 raise InputError(f"sequence_parallel = {text!r}; expected yes or no")
-            fields[name] = (FLAGS[text.lower()],)
+            fields[name] = (YES_OR_NO[text.lower()],)
         else:
             raise InputError(
                 f"{name!r} is no choice of a plan; {one_like(name, (*COUNTS, *WORDS, 'sequence_parallel'))}"

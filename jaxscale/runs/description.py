@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscale.calibration.levels import Levels
 from jaxscale.plan.optimizers import mixed_precision_bytes
-from jaxscale.plan.plan import FLAGS
+from jaxscale.plan.plan import FLAGS, SOFTWARE_CHOICES
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation, translate
@@ -195,10 +195,9 @@ def _plan_words(runs: Runs, empty: EmptyCells) -> dict[str, Categorical]:
     """Arguments of `Plan` that are words [argument][row]."""
     is_interleaved = Categorical((empty.filled_numbers("vpp") > 1.0).astype(int), ("1f1b", "interleaved"))
     schedule = together(empty.filled("schedule"), is_interleaved)
-    choices = ("execution", "tp_overlap", "moe_dispatcher")
     return {
         "recompute": _recomputations(runs, empty).map(lambda entry: entry.word),
         "schedule": schedule.map(lambda row: translate("schedule", str(row[0])) if row[0] else row[1]),
         "precision": empty.filled("precision").map(lambda word: translate("precisions", str(word))),
-        **{name: empty.filled(name).map(lambda word, name=name: translate(name, str(word))) for name in choices},
+        **{name: empty.filled(name).map(lambda word, name=name: translate(name, str(word))) for name in SOFTWARE_CHOICES},
     }
