@@ -39,6 +39,10 @@ the input and a 16-bit result (count of PyTorch's operations) [byte]."""
 CHUNK_TOKENS = 4096.0
 """Tokens of a chunk of a chunked loss: 2 to 8 thousand in Liger kernels, TRL and torchtitan (2025) [token]."""
 
+GATHERED_LOGIT_BYTES = 8.0
+"""Memory per logit that a tensor-parallel group gathers, beside that of the loss: the 16-bit logits of the whole
+vocabulary and their gradient, and a 32-bit softmax that is not made in place [byte]."""
+
 MASK_BYTES = 1.0
 """Stored bytes per element of a dropout mask (Korthikanti et al., section 4.1) [byte]."""
 
@@ -242,11 +246,6 @@ def memory(
     layers = microbatch_times(local, machine, coefficients, temperature)
     lead = host_lead(local, coefficients, layers, temperature)
     return memory_with_lead(local, machine, coefficients, lead, temperature)
-
-
-GATHERED_LOGIT_BYTES = 8.0
-"""Memory per logit that a tensor-parallel group gathers, beside that of the loss: the 16-bit logits of the whole
-vocabulary and their gradient, and a 32-bit softmax that is not made in place [byte]."""
 
 
 def logits_held(local: LocalPlan) -> Array:

@@ -76,7 +76,8 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         complete = runs.take(index)
         empty = EmptyCells(complete)
         shapes = shapes.take(index)
-    numbers, words = _plan_numbers(complete, empty), _plan_words(complete, empty)
+    recomputed = _recomputations(complete, empty)
+    numbers, words = _plan_numbers(complete, empty, recomputed), _plan_words(empty, recomputed)
     assumed = remarks_on(complete, shapes.column("seq_len"), numbers).spread(index, len(runs), "")
     return Description(
         index=index,
@@ -109,7 +110,7 @@ def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:
     return incomplete(missing, is_open, runs.categories("model"))
 
 
-def _plan_numbers(runs: Runs, empty: EmptyCells) -> dict[str, np.ndarray]:
+def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dict[str, np.ndarray]:
     """Numeric arguments of `Plan` [argument][row]."""
     stated = degrees(runs)
     kernel = empty.filled("attention_kernel")
@@ -132,7 +133,7 @@ def _plan_numbers(runs: Runs, empty: EmptyCells) -> dict[str, np.ndarray]:
             kernel.numbers(lambda name: attention_rate(str(name))),
         ),
         "balanced_stages": empty.filled_numbers("balanced_stages"),
-        **_recomputed(runs, empty),
+        **_recomputed_shares(recomputed),
         **_state_bytes(runs, empty),
         **_offloaded(empty),
     }
@@ -150,9 +151,8 @@ def _recomputations(runs: Runs, empty: EmptyCells) -> Categorical:
     )
 
 
-def _recomputed(runs: Runs, empty: EmptyCells) -> dict[str, np.ndarray]:
+def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
     """Share of the activations that is dropped, and of a forward pass that is done again over it [1], [row]."""
-    recomputed = _recomputations(runs, empty)
     dropped = recomputed.numbers(lambda entry: entry.dropped)
     again = recomputed.numbers(lambda entry: entry.again)
     return {
@@ -191,13 +191,16 @@ def _microbatches(runs: Runs, empty: EmptyCells, dp: np.ndarray) -> dict[str, np
     return {"micro_batch_size": micro, "n_microbatches": share / micro}
 
 
-def _plan_words(runs: Runs, empty: EmptyCells) -> dict[str, Categorical]:
+def _plan_words(empty: EmptyCells, recomputed: Categorical) -> dict[str, Categorical]:
     """Arguments of `Plan` that are words [argument][row]."""
     is_interleaved = Categorical((empty.filled_numbers("vpp") > 1.0).astype(int), ("1f1b", "interleaved"))
     schedule = together(empty.filled("schedule"), is_interleaved)
     return {
-        "recompute": _recomputations(runs, empty).map(lambda entry: entry.word),
+        "recompute": recomputed.map(lambda entry: entry.word),
         "schedule": schedule.map(lambda row: translate("schedule", str(row[0])) if row[0] else row[1]),
         "precision": empty.filled("precision").map(lambda word: translate("precisions", str(word))),
-        **{name: empty.filled(name).map(lambda word, name=name: translate(name, str(word))) for name in SOFTWARE_CHOICES},
+        **{
+            name: empty.filled(name).map(lambda word, name=name: translate(name, str(word)))
+            for name in SOFTWARE_CHOICES
+        },
     }

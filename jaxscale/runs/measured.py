@@ -91,16 +91,16 @@ def measured_times(runs: Runs, described: Described) -> np.ndarray:
     n_gpus = runs.numbers("n_gpus")
     tokens = runs.numbers("global_batch_size_seqs") * runs.numbers("seq_len")
     times = np.where(np.isnan(times), tokens / (runs.numbers("tokens_per_s_per_gpu") * n_gpus), times)
-    convention = EmptyCells(runs).default("flops")
-    counts_full = convention.matches(lambda words: words in FLOPS_OF)
-    rate = runs.numbers("tflops_per_gpu")[described.index]
-    is_timed_by_rate = np.isnan(times[described.index]) & counts_full[described.index] & ~np.isnan(rate)
-    if described.batch is not None and is_timed_by_rate.any():
-        rows = described.index[is_timed_by_rate]
+    rate = runs.numbers("tflops_per_gpu")
+    has_rate_alone = np.isnan(times[described.index]) & ~np.isnan(rate[described.index])
+    # What rows leave open is asked of them alone: most tables have none.
+    if described.batch is not None and has_rate_alone.any():
+        rows = described.index[has_rate_alone]
+        convention = EmptyCells(runs.take(rows)).default("flops")
         with jax.enable_x64(True):
-            flops = np.asarray(model_flops(described.batch.take(is_timed_by_rate).model))
-        flops = flops * convention.take(rows).numbers(FLOPS_OF.get)
-        times[rows] = flops * tokens[rows] / (rate[is_timed_by_rate] * 1e12 * n_gpus[rows])
+            flops = np.asarray(model_flops(described.batch.take(has_rate_alone).model))
+        flops = flops * convention.numbers(FLOPS_OF.get)  # nan where the source counts in another way
+        times[rows] = flops * tokens[rows] / (rate[rows] * 1e12 * n_gpus[rows])
     has_ended = runs.categories("status").matches(lambda status: status in (None, "ok"))
     return np.where(has_ended, times, np.nan)
 
