@@ -29,6 +29,12 @@ ModelName = Annotated[
     ),
 ]
 
+SequenceLength = Annotated[
+    int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
+]
+
+ReportFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures")]
+
 RunsFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUNS.csv", help="runs table")]
 
 LARGEST_COUNT = 10**10

@@ -3,10 +3,14 @@
 import json
 import math
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from jaxscale.report.document import Report
 
 WIDTH = 140
 """Columns of a table that goes to a file or a pipe [1]."""
@@ -35,6 +39,12 @@ def print_result(renderable: Any) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)
     console.print(renderable)
+
+
+def save_report(draw: "Callable[[], Report]", folder: Path) -> None:
+    """Draw a report, save it in a folder, and say where it is."""
+    say("drawing the figures")
+    say(f"wrote {draw().save(folder)} and the figures beside it")
 
 
 def emit_json(document: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile, checked_count
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.console import emit_json, print_result, save_report, say
 from jaxscale.errors import InputError
 
 
@@ -57,5 +57,4 @@ class FitCommand:
         say(f"wrote {self.out}")
         emit_json(result.to_json()) if self.json else print_result(result.summary())
         if self.report is not None:
-            say("drawing the figures")
-            say(f"wrote {fit_report(result, f'Fit of {self.runs.name}').save(self.report)} and the figures beside it")
+            save_report(lambda: fit_report(result, f"Fit of {self.runs.name}"), self.report)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, SequenceLength, checked_count
 from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.cli.plan import checked_framework, load_model
 from jaxscale.errors import InputError
@@ -27,9 +27,7 @@ class IslandsCommand:
         float | None,
         tyro.conf.arg(metavar="L", help="loss to reach; that of 20 tokens per parameter where left out"),
     ] = None
-    seq_len: Annotated[
-        int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
-    ] = None
+    seq_len: SequenceLength = None
     precision: Annotated[str, tyro.conf.arg(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
     framework: Annotated[str | None, tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`")] = None
     fit: FitName = "default"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, checked_batch, checked_count
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, SequenceLength, checked_batch, checked_count
 from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
 
@@ -22,9 +22,7 @@ class PlanCommand:
     gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")]
     n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips")]
     global_batch: Annotated[str, tyro.conf.arg(metavar="B", help="sequences in a step, or tokens: `4M tokens`")]
-    seq_len: Annotated[
-        int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
-    ] = None
+    seq_len: SequenceLength = None
     precision: Annotated[str, tyro.conf.arg(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
     framework: Annotated[
         str | None,

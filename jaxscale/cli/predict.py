@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, SequenceLength
 from jaxscale.cli.console import emit_json, print_result, say
 from jaxscale.errors import InputError
 
@@ -30,9 +30,7 @@ class PredictCommand:
     global_batch: Annotated[
         str | None, tyro.conf.arg(metavar="B", help="sequences in a step of one run, or tokens: `4M tokens`")
     ] = None
-    seq_len: Annotated[
-        int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
-    ] = None
+    seq_len: SequenceLength = None
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
         tyro.conf.arg(metavar="COLUMN=VALUE", help="any other column of one run, as tp=2 or framework=torchtitan"),

@@ -10,7 +10,7 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
 from jaxscale.report.figures.breakdown import step_breakdown
-from jaxscale.report.figures.serving_figures import engine_label, latency_against_load, serving_frontier
+from jaxscale.report.figures.serving_figures import latency_against_load, serving_frontier
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.runs.table import Runs
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
@@ -125,13 +125,12 @@ def engine_report(
     bounds, best = dict(limits or {}), choice.best
     report = Report(title)
     told = ", ".join(f"{name.upper()} at most {value:g} s" for name, value in bounds.items()) or "no limit of latency"
-    report.text(f"{choice.searched:,} engines scored; {told}. The best: {engine_label(best)}.")
+    report.text(f"{choice.searched:,} engines scored; {told}. The best: {best.label}.")
     report.table(ENGINE_COLUMNS, [engine_row(scored) for scored in choice.top])
     report.heading("Throughput against latency")
     caption = "Engines that no other beats in both, and the best of each kind that keeps the limits."
     report.figure("frontier", serving_frontier(choice, bounds.get("tpot")), caption)
-    prices = ", ".join(f"{name} {price:.2f}" for name, price in choice.prices.items() if price)
-    report.text(f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}.")
+    report.text(f"{choice.price_line}.")
     load = number(best.requests.concurrency)
     loads = np.unique(np.concatenate([np.geomspace(1.0, 4.0 * load, LOADS), [load]]))
     times = load_curve(model, best.engine, cluster, best.requests, coefficients, loads)
@@ -179,4 +178,4 @@ def engine_row(scored: ScoredEngine) -> tuple[str, ...]:
         entry["memory_gb"],
         scored.dollars_per_million_tokens,
     )
-    return (engine_label(scored), *map(rounded_text, figures))
+    return (scored.label, *map(rounded_text, figures))

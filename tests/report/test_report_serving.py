@@ -6,7 +6,7 @@ import pytest
 import jaxscale as js
 from jaxscale import serving
 from jaxscale.report.document import Picture
-from jaxscale.report.figures.serving_figures import engine_label, serving_frontier
+from jaxscale.report.figures.serving_figures import serving_frontier
 from jaxscale.report.serving_report import engine_report, pass_terms, serving_errors
 from jaxscale.serving.choose.load_curve import load_curve
 
@@ -59,7 +59,7 @@ def test_the_frontier_is_drawn_with_each_engine_and_the_limit(choice):
     axes = serving_frontier(choice, 0.03).axes[0]
     np.testing.assert_allclose(axes.lines[0].get_xdata(), 1e3 * choice.frontier[:, 0])
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["frontier of all engines", *map(engine_label, choice.top), "limit"]
+    assert labels == ["frontier of all engines", *(scored.label for scored in choice.top), "limit"]
     assert "limit" not in [line.get_label() for line in serving_frontier(choice).axes[0].lines]
 
 
@@ -67,7 +67,7 @@ def test_the_report_of_a_choice_holds_its_figures(choice, stack, tmp_path):
     report = engine_report(choice, MODEL, CLUSTER, stack, "Engines", LIMITS)
     assert pictures(report) == ["frontier", "load", "decode", "prefill"]
     page = report.save(tmp_path / "report").read_text(encoding="utf-8")
-    assert page.count("<img") == 4 and engine_label(choice.best) in page and "TPOT at most 0.03 s" in page
+    assert page.count("<img") == 4 and choice.best.label in page and "TPOT at most 0.03 s" in page
 
 
 def test_the_report_of_predictions_compares_what_is_measured():

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from jaxscale.cli.arguments import HardwareFile, Json
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.console import emit_json, print_result, save_report, say
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,7 @@ class DemoCommand:
         hardware = js.load_hardware(self.hardware)
         calibration = calibrate(hardware, say)
         design = choose(calibration.result.fit, hardware, say)
-        say("drawing the figures")
-        document = make_report(calibration, design).save(self.out)
-        say(f"wrote {document} and the figures beside it")
+        save_report(lambda: make_report(calibration, design), self.out)
         if self.json:
             emit_json(demo_document(calibration, design))
         else:

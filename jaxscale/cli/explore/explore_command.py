@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, checked_batch
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, SequenceLength, checked_batch
 from jaxscale.cli.console import emit_json, print_result, say
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ class ExploreCommand:
     global_batch: Annotated[
         str | None, tyro.conf.arg(metavar="B", help="sequences in a step, or tokens: `4M tokens`")
     ] = None
-    seq_len: Annotated[
-        int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
-    ] = None
+    seq_len: SequenceLength = None
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
         tyro.conf.arg(metavar="FIELD=VALUE", help="any other field of the page's address, as tp=8 or network=2"),

@@ -15,8 +15,6 @@ LawFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="LAW.toml"
 
 PriorName = Annotated[str, tyro.conf.arg(metavar="shipped|none", help="what other sources show, or the data alone")]
 
-LawReport = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures")]
-
 
 @dataclass(frozen=True)
 class Source:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import Json, checked_count
-from jaxscale.cli.console import emit_json, print_result, say
-from jaxscale.cli.law.law_arguments import LawReport, PriorName, Source, prior_name
+from jaxscale.cli.arguments import Json, ReportFolder, checked_count
+from jaxscale.cli.console import emit_json, print_result, save_report, say
+from jaxscale.cli.law.law_arguments import PriorName, Source, prior_name
 from jaxscale.errors import InputError
 
 
@@ -32,7 +32,7 @@ class LawFit:
         str, tyro.conf.arg(metavar="auto|rows|COLUMN", help="rows that are drawn together: runs or shapes")
     ] = "auto"
     draws: Annotated[int, tyro.conf.arg(metavar="N", help="resampled fits")] = 200
-    report: LawReport = None
+    report: ReportFolder = None
     seed: Annotated[int, tyro.conf.arg(metavar="N", help="of the draws")] = 0
     json: Json = False
 
@@ -80,9 +80,7 @@ class LawFit:
         if self.report is not None:
             from jaxscale.report.law_report import law_report
 
-            say("drawing the figures")
-            report = law_report(law, f"Law of loss of {self.source.name}")
-            say(f"wrote {report.save(self.report)} and the figures beside it")
+            save_report(lambda: law_report(law, f"Law of loss of {self.source.name}"), self.report)
 
 
 @dataclass(frozen=True)

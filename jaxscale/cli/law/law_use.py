@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
-from jaxscale.cli.console import emit_json, print_result, say
-from jaxscale.cli.law.law_arguments import LawFile, LawReport
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, ReportFolder, checked_count
+from jaxscale.cli.console import emit_json, print_result, save_report, say
+from jaxscale.cli.law.law_arguments import LawFile
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class LawOptimal:
     ] = "llama3-8b"
     draws: Annotated[int, tyro.conf.arg(metavar="N", help="drawn laws under which a design is chosen again")] = 4
     fit: FitName = "default"
-    report: LawReport = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -124,10 +124,8 @@ class LawOptimal:
         if self.report is not None:
             from jaxscale.report.law_report import optimum_report
 
-            say("drawing the figures")
             title = f"Optimal runs under {self.law.name}"
-            saved = optimum_report(law, optima, designs, title).save(self.report)
-            say(f"wrote {saved} and the figures beside it")
+            save_report(lambda: optimum_report(law, optima, designs, title), self.report)
 
     def _design(self, law: "FittedLaw", days: float) -> "LawDesign":
         """The best design of a time on the chips."""

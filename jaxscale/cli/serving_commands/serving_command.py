@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json
-from jaxscale.cli.console import emit_json, print_result, say
-from jaxscale.cli.serving_commands.serving_plan_command import ServingPlan, ServingReport
+from jaxscale.cli.arguments import HardwareFile, Json, ReportFolder
+from jaxscale.cli.console import emit_json, print_result, save_report, say
+from jaxscale.cli.serving_commands.serving_plan_command import ServingPlan
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class ServingPredict:
     )
     fit: ServingFitName = "default"
     skip_bad: SkipBad = False
-    report: ServingReport = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -80,7 +80,7 @@ class ServingFitCommand:
     out: Annotated[Path, tyro.conf.arg(metavar="FIT.toml", help="file to write; `serving predict --fit` reads it")]
     start: ServingFitName = "default"
     skip_bad: SkipBad = False
-    report: ServingReport = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -121,8 +121,7 @@ def write_report(folder: Path | None, runs: "Runs", prediction: "ServingPredicti
         return
     from jaxscale.report.serving_report import serving_errors
 
-    say("drawing the figures")
-    say(f"wrote {serving_errors(runs, prediction, title).save(folder)} and the figures beside it")
+    save_report(lambda: serving_errors(runs, prediction, title), folder)
 
 
 AnyServing = (

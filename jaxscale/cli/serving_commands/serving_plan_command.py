@@ -1,13 +1,12 @@
 """`jaxscale serving plan`: engines that answer most per chip under limits."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json, checked_count
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import HardwareFile, Json, ReportFolder, checked_count
+from jaxscale.cli.console import emit_json, print_result, save_report
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 FitOption = Annotated[
     str, tyro.conf.arg(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")
 ]
-ServingReport = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures")]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class ServingPlan:
     dollars_per_gpu_hour: Annotated[float | None, tyro.conf.arg(metavar="DOLLAR", help="price of a chip")] = None
     top: Annotated[int, tyro.conf.arg(metavar="N", help="engines to list")] = 5
     fit: FitOption = "default"
-    report: ServingReport = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
 
@@ -82,12 +80,10 @@ class ServingPlan:
         if self.report is not None:
             from jaxscale.report.serving_report import engine_report
 
-            say("drawing the figures")
             stack = js.serving.load_serving_fit(self.fit).coefficients(**levels)
             limits = {name: value for name, value in (("tpot", self.tpot), ("ttft", self.ttft)) if value is not None}
             title = f"Serving {self.model} on {self.n_gpus} {chip}"
-            saved = engine_report(choice, model, cluster, stack, title, limits).save(self.report)
-            say(f"wrote {saved} and the figures beside it")
+            save_report(lambda: engine_report(choice, model, cluster, stack, title, limits), self.report)
 
 
 def choice_text(choice: "ServingChoice") -> str:
@@ -95,13 +91,9 @@ def choice_text(choice: "ServingChoice") -> str:
     lines = [f"{choice.searched:,} engines scored; the best of each kind, by answer tokens per second and chip"]
     for scored in choice.top:
         entry = scored.to_json()
-        split = f" + {scored.n_prefill} for prompts" if scored.n_prefill else ""
         lines.append(
-            f"tp {entry['tp']:g} pp {entry['pp']:g} dp {entry['attention_dp']:g}, {entry['copies']:g} "
-            f"copies{split}, {scored.precision}, {entry['concurrency']:g} in flight: "
+            f"{scored.label}, {entry['concurrency']:g} in flight: "
             f"{scored.throughput_per_chip:.4g} token/s/chip, "
             f"TPOT {1e3 * scored.tpot:.3g} ms, TTFT {scored.ttft:.3g} s, {entry['memory_gb']:.3g} GB"
         )
-    prices = ", ".join(f"{name} {price:.2f}" for name, price in choice.prices.items() if price)
-    lines.append(f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}")
-    return "\n".join(lines)
+    return "\n".join([*lines, choice.price_line])

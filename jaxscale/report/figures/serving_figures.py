@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxscale.report.style import BLUE, GREEN, INK, MARKERS, ORANGE, PALETTE, RED, new_figure, round_ticks, style
-from jaxscale.serving.choose.best_engine import ScoredEngine, ServingChoice
+from jaxscale.serving.choose.best_engine import ServingChoice
 from jaxscale.serving.serving_time import ServingTime
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def serving_frontier(choice: ServingChoice, tpot_limit: float | None = None) -> 
         )
         for scored, colour, marker in zip(choice.top, PALETTE, MARKERS, strict=False):
             place = (1e3 * scored.tpot, scored.throughput_per_chip)
-            axes.plot(*place, marker, color=colour, mec=INK, ms=8, ls="", label=engine_label(scored), zorder=5)
+            axes.plot(*place, marker, color=colour, mec=INK, ms=8, ls="", label=scored.label, zorder=5)
         if tpot_limit is not None:
             axes.axvline(1e3 * tpot_limit, color=RED, lw=1.4, ls="--", label="limit")
         axes.set(xscale="log", xlabel="time per token [ms]", ylabel="answer tokens per second and chip")
@@ -100,11 +100,3 @@ def serving_frontier(choice: ServingChoice, tpot_limit: float | None = None) -> 
         round_ticks(axes.xaxis, axes.get_xlim())
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return figure
-
-
-def engine_label(scored: ScoredEngine) -> str:
-    """Degrees, copies and format of an engine in a few words."""
-    entry = scored.to_json()
-    degrees = [f"{name} {entry[key]:g}" for name, key in (("tp", "tp"), ("pp", "pp"), ("dp", "attention_dp"))]
-    split = f" + {scored.n_prefill} for prompts" if scored.n_prefill else ""
-    return f"{' '.join(degrees)}, {entry['copies']:g} copies{split}, {scored.precision}"

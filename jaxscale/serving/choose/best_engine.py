@@ -77,6 +77,14 @@ class ScoredEngine:
     memory: float
     dollars_per_million_tokens: float
 
+    @property
+    def label(self) -> str:
+        """Degrees, copies and format in a few words."""
+        degrees = (("tp", self.engine.tp), ("pp", self.engine.pp), ("dp", self.engine.attention_dp))
+        words = " ".join(f"{name} {number(degree):g}" for name, degree in degrees)
+        split = f" + {self.n_prefill} for prompts" if self.n_prefill else ""
+        return f"{words}, {number(self.engine.copies):g} copies{split}, {self.precision}"
+
     def to_json(self) -> dict[str, Any]:
         """Fields as a document."""
         engine = self.engine
@@ -106,6 +114,12 @@ class ServingChoice:
     frontier: np.ndarray
     prices: Mapping[str, float]
     searched: int
+
+    @property
+    def price_line(self) -> str:
+        """Prices of the limits in a sentence."""
+        prices = ", ".join(f"{name} {price:.2f}" for name, price in self.prices.items() if price)
+        return f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}"
 
     def to_json(self) -> dict[str, Any]:
         """The choice as a document."""
