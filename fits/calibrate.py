@@ -1,9 +1,9 @@
 """Calibrate the shipped coefficients: one fit per source and the pooled default; writes fits/results/*.toml.
 
 Run from the repository: `OPENBLAS_NUM_THREADS=1 python fits/calibrate.py` (7 to 15 minutes on 2 cores; each of its two
-processes should factorise matrices on one), then `fits/scoreboard.py`. The pooled fit has effects by source, chip,
-precision, kernel, release and local shape. Runs are then left out in several schemes, each answered by a fit that never
-saw them; fits/residuals.csv keeps every residual.
+processes should factorise matrices on one), then `fits/evaluate.py` and `fits/scoreboard.py`. The pooled fit has two
+stages (`stages.py`). Runs are then left out in several schemes, each answered by a fit that never saw them;
+fits/residuals.csv keeps every residual.
 """
 
 import csv
@@ -98,12 +98,11 @@ def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[
     """Record the scatter of what a fit never saw: models, larger clusters, whole setups; by source and typical."""
     by_source = {
         kind: scatter_by("source", kind, everything, residuals[scheme])
-        for kind, scheme in (("new_model", "model"), ("larger", "larger"), ("unseen", "setup"))
+        for kind, scheme in (("new_model", "model"), ("larger", "larger"))
     }
-    found = [entry for kind in ("new_model", "larger") for entry in by_source[kind]]
+    found = [entry for entries in by_source.values() for entry in entries]
     found += [typical(kind, entries) for kind, entries in by_source.items()]
-    found += new_source_scatter(everything, by_source["unseen"])
-    found = [entry for entry in found if entry.kind != "unseen"]
+    found += new_source_scatter(everything, scatter_by("source", "unseen", everything, residuals["setup"]))
     novel = {entry.kind for entry in found}
     usual = [entry for entry in result.fit.scatter if entry.kind not in novel]
     return dataclasses.replace(result, fit=dataclasses.replace(result.fit, scatter=(*usual, *found)))

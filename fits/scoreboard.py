@@ -15,7 +15,6 @@ from reliability import ended_table, oom_table, reliability_figure, ultrascale_o
 from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_table
 
 from jaxscale.calibration.intervals import Z90
-from jaxscale.calibration.seen import software_stack
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.held_out import half_width
 from jaxscale.runs.arrays import concatenate
@@ -112,31 +111,13 @@ def coverage(residual: np.ndarray, groups: np.ndarray) -> str:
     return f"{100.0 * np.mean(np.concatenate(inside)):.0f}"
 
 
-def stacks_of(data: dict[str, np.ndarray]) -> np.ndarray:
-    """Software stack of each run [row]."""
-    return np.asarray([software_stack(setup) for setup in data["setup"]])
-
-
-def unseen_coverage(data: dict[str, np.ndarray]) -> np.ndarray:
-    """Whether each run of a stack never fitted is within the mean half-width of the other stacks, unseen too [row]."""
-    residual = np.abs(data["left_out_setup"])
-    stacks = stacks_of(data)
-    widths = {stack: half_width(residual[stacks == stack], data["group"][stacks == stack]) for stack in set(stacks)}
-    others = {stack: np.mean([width for name, width in widths.items() if name != stack]) for stack in widths}
-    return residual <= np.asarray([others[stack] for stack in stacks])
-
-
 def coverage_table(data: dict[str, np.ndarray]) -> str:
     """Coverage of the intervals in every scheme as a Markdown table."""
-    unseen, lines = unseen_coverage(data), []
-    for name, rows in subsets(data).items():
-        cells = [coverage(data[key][rows], data["group"][rows]) for key in COVERED]
-        lines.append((name, *cells, f"{100.0 * unseen[rows].mean():.0f}"))
-    # A new stack is one draw among stacks, whatever the number of its runs.
-    stacks = stacks_of(data)
-    alike = np.mean([unseen[stacks == stack].mean() for stack in sorted(set(stacks))])
-    lines.append(("mean of the stacks", "-", "-", "-", f"{100.0 * alike:.0f}"))
-    return markdown_table(("runs of", "5-fold", "model", "larger", "zero-shot"), lines)
+    lines = [
+        (name, *(coverage(data[key][rows], data["group"][rows]) for key in COVERED))
+        for name, rows in subsets(data).items()
+    ]
+    return markdown_table(("runs of", "5-fold", "model", "larger"), lines)
 
 
 def table(data: dict[str, np.ndarray]) -> str:
@@ -301,7 +282,7 @@ a fit of releases knows in part.
 
 Share of runs inside their 90 % interval [%]. A prediction for a model that the fit never saw, or for a larger cluster
 than any run of the source had, gets the interval of such runs. Half-widths come from all other groups of the same
-scheme; those of stacks that were never fitted are the mean of the other stacks'.
+scheme. Intervals of stacks that were never fitted: [a new software stack](#a-new-software-stack).
 
 {coverage_table(data)}
 

@@ -19,7 +19,7 @@ from jaxscale.designs.relaxed_shape import WIDTH_FIELDS
 from jaxscale.designs.time_to_loss import Laws, default_laws, run_figures
 from jaxscale.explore.page_inputs import PageInputs
 from jaxscale.explore.page_rows import CurveRows, page_rows
-from jaxscale.explore.page_state import SLIDERS, PageState
+from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageState
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import Memory
 from jaxscale.plan.plan import Plan
@@ -33,8 +33,7 @@ RESOURCES = tuple(name for name in IMPROVEMENTS if name != "memory capacity")
 SIZES = ("chips", "batch", "width", "depth", "sequence length", "vocabulary")
 """Quantities in which elasticities are told, besides the resources of the cluster."""
 
-CHOICE_FIELDS = ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision", "tp", "pp", "cp", "ep")
-CHOICE_FIELDS += ("micro_batch_size", "zero_stage", "recompute")
+CHOICE_FIELDS = ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision", *FIXABLE)
 """Fields of a state on which the ranking of plans depends."""
 
 MOST_CHOICES = 64
