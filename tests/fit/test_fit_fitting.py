@@ -9,19 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array
+from synthetic import named_runs, start_at_truth, synthetic_runs, true_coefficients
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.coordinates import unconstrain
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.seen import UNNAMED
-from jaxscale.fit.fit_problem import about_start, base_of, fit_problem
-from jaxscale.fit.fit_record import Attempt, own_scatter, shared_levels
-from jaxscale.fit.fitting import candidates, fit_measured, near_the_best
+from jaxscale.fit.fit_problem import base_of, fit_problem
+from jaxscale.fit.fit_record import own_scatter
+from jaxscale.fit.fitting import candidates, fit_measured
 from jaxscale.fit.held_out import MIN_GROUPS, groups_to_leave_out
-from jaxscale.fit.multistart import refine
 from jaxscale.fit.objective import (
     FitProblem,
     errors_at,
@@ -35,37 +33,10 @@ from jaxscale.fit.objective import (
 from jaxscale.runs.arrays import Measured, concatenate
 from jaxscale.runs.measured import fold_of, groups_of, measured_runs
 
-FRAMEWORK = "megatron-deepspeed"
-"""That of the BLOOM table."""
-
-
-@pytest.fixture(scope="module")
-def measured() -> Measured:
-    """Runs of the BLOOM table: real plans, few enough for a quick fit."""
-    return measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))[0]
-
-
-def _truth() -> js.Coefficients:
-    prior = js.prior_medians()
-    return dataclasses.replace(prior, matmul_efficiency=0.62, scale_up_efficiency=0.7, residual_passes=25.0)
-
-
-def _start(**record: object) -> js.Fit:
-    """A fit with the true values that knows some things."""
-    return js.Fit("start", _truth(), **record)
-
-
-def _synthetic(measured: Measured, noise: float) -> Measured:
-    rows = jnp.broadcast_to(jnp.asarray(unconstrain(_truth())), (len(measured.batch), len(unconstrain(_truth()))))
-    logs = np.stack(jax.jit(predicted_logs)(jax.tree.map(jnp.asarray, measured.batch), rows), axis=1)
-    scatter = noise * np.random.default_rng(0).normal(size=logs.shape)
-    times, memory = np.exp(logs + scatter).T
-    return dataclasses.replace(measured, step_time=times, peak_memory=memory)
-
 
 @pytest.fixture(scope="module")
 def result(measured: Measured) -> js.FitResult:
-    return fit_measured(_synthetic(measured, noise=0.01), n_starts=2, n_folds=3)
+    return fit_measured(synthetic_runs(measured, noise=0.01), n_starts=2, n_folds=3)
 
 
 def test_fit_recovers_synthetic_runs(result: js.FitResult):
@@ -75,7 +46,7 @@ def test_fit_recovers_synthetic_runs(result: js.FitResult):
 
 
 def test_intervals_contain_the_truth(result: js.FitResult):
-    truth = _truth()
+    truth = true_coefficients()
     inside = [
         entry["lo"] * 0.999 <= getattr(truth, name) <= entry["hi"] * 1.001
         for name, entry in result.parameters.items()
@@ -88,7 +59,7 @@ def test_intervals_contain_the_truth(result: js.FitResult):
 
 
 def test_shuffled_times_cannot_be_predicted(measured: Measured, result: js.FitResult):
-    synthetic = _synthetic(measured, noise=0.01)
+    synthetic = synthetic_runs(measured, noise=0.01)
     order = np.random.default_rng(1).permutation(len(measured.batch))
     shuffled = dataclasses.replace(synthetic, step_time=np.asarray(synthetic.step_time)[order])
     control = fit_measured(shuffled, n_starts=2, n_folds=3)
@@ -205,7 +176,7 @@ def test_runs_of_equal_settings_are_left_out_together(measured: Measured):
 
 def test_a_fit_whose_settings_were_left_out_says_so(measured: Measured, result: js.FitResult):
     one_group = np.flatnonzero(groups_of(measured) == np.argmax(np.bincount(groups_of(measured))))
-    fitted = fit_measured(measured.take(one_group), start=_start(), n_starts=1, n_folds=2)
+    fitted = fit_measured(measured.take(one_group), start=start_at_truth(), n_starts=1, n_folds=2)
     assert fitted.settings_left_out and fitted.groups.max() + 1 >= MIN_GROUPS
     assert any("settings were left out one by one" in message for message in fitted.messages)
     assert not result.settings_left_out
@@ -213,8 +184,8 @@ def test_a_fit_whose_settings_were_left_out_says_so(measured: Measured, result: 
 
 def test_equal_runs_move_the_start_and_keep_its_scatter(measured: Measured):
     unseen = Scatter("unseen", "", 0.4, 0.3)
-    start = _start(scatter=(unseen,))
-    synthetic = _synthetic(measured, noise=0.01)
+    start = start_at_truth(scatter=(unseen,))
+    synthetic = synthetic_runs(measured, noise=0.01)
     five = dataclasses.replace(synthetic, step_time=1.4 * np.asarray(synthetic.step_time)).take(np.zeros(5, dtype=int))
     fitted = fit_measured(five, start=start, n_starts=1)
     assert np.isnan(fitted.held_out).all()
@@ -228,8 +199,8 @@ def test_a_fit_of_one_cluster_leaves_others_to_its_start(measured: Measured):
     """Runs of the start's other clusters are predicted as before, and those of the fitted one as it was found."""
     others = {"source": "theirs/other", "framework": "other"}
     known = tuple((kind, level) for kind, level in others.items())
-    start = _start(known=known, scatter=(Scatter("source", "theirs/other", 0.07, 0.1),))
-    synthetic = _synthetic(measured, noise=0.01)
+    start = start_at_truth(known=known, scatter=(Scatter("source", "theirs/other", 0.07, 0.1),))
+    synthetic = synthetic_runs(measured, noise=0.01)
     slower = dataclasses.replace(synthetic, step_time=1.4 * np.asarray(synthetic.step_time))
     fitted = fit_measured(slower.take(np.arange(0, 64, 8)), start=start, n_starts=1, n_folds=2).fit
     for levels in (others, {"framework": "other"}):
@@ -238,20 +209,14 @@ def test_a_fit_of_one_cluster_leaves_others_to_its_start(measured: Measured):
     assert fitted.coefficients({}).matmul_efficiency < 0.9 * start.coefficients({}).matmul_efficiency
 
 
-def _named(measured: Measured, **levels: str) -> Measured:
-    """The same runs with other levels."""
-    changed = measured.levels.replace(np.full(len(measured.batch), True), levels)
-    return dataclasses.replace(measured, levels=changed)
-
-
 @pytest.fixture(scope="module")
 def chain(measured: Measured) -> tuple[Measured, js.Fit]:
     """Runs, and a fit of one's own to slower ones, from a start that knows of another cluster."""
     effect = LevelEffect("source", "theirs/other", (("matmul_efficiency", 0.8),))
     known = (("source", "theirs/other"), ("framework", "other"))
-    start = _start(effects=(effect,), known=known)
-    runs = _synthetic(measured, noise=0.01).take(np.arange(0, 64, 8))
-    slower = dataclasses.replace(_named(runs, source="mine/f", framework="f"), step_time=1.4 * runs.step_time)
+    start = start_at_truth(effects=(effect,), known=known)
+    runs = synthetic_runs(measured, noise=0.01).take(np.arange(0, 64, 8))
+    slower = dataclasses.replace(named_runs(runs, source="mine/f", framework="f"), step_time=1.4 * runs.step_time)
     return runs, fit_measured(slower, start=start, n_starts=1, n_folds=2, name="mine").fit
 
 
@@ -259,7 +224,7 @@ def chain(measured: Measured) -> tuple[Measured, js.Fit]:
 def test_a_fit_returns_what_it_fitted_whatever_it_starts_from(chain: tuple[Measured, js.Fit], levels: dict):
     """Its residuals are those of its predictions, for runs that only the start's start knows and for unnamed ones."""
     runs, mine = chain
-    named = _named(runs, **levels)
+    named = named_runs(runs, **levels)
     second = fit_measured(named, start=mine, n_starts=1, n_folds=2)
     with jax.enable_x64(True):
         logs = predicted_logs(jax.tree.map(jnp.asarray, named.batch), jnp.asarray(base_of(named, second.fit)))
@@ -272,7 +237,7 @@ def test_a_fit_returns_what_it_fitted_whatever_it_starts_from(chain: tuple[Measu
 def test_runs_that_two_fits_answer_for_are_not_fitted_together(chain: tuple[Measured, js.Fit]):
     runs, mine = chain
     both = concatenate(
-        [_named(runs, source="theirs/other", framework="other"), _named(runs, source="mine/f", framework="f")]
+        [named_runs(runs, source="theirs/other", framework="other"), named_runs(runs, source="mine/f", framework="f")]
     )
     with pytest.raises(js.InputError, match="8 of 16 runs are of a source or framework that 'mine' knows"):
         fit_measured(both, start=mine)
@@ -293,42 +258,15 @@ def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, resul
 def test_runs_that_the_start_has_seen_may_widen_its_scatter(measured: Measured, error: float, is_wider: bool):
     """An interval that has grown too narrow does not stay so for ever; one that is wide enough does."""
     source = measured.levels.column("source")[0]
-    before = _start(scatter=(Scatter("source", source, 0.05, 0.1),), known=(("source", source),))
+    before = start_at_truth(scatter=(Scatter("source", source, 0.05, 0.1),), known=(("source", source),))
     found = own_scatter(before, measured, np.full((len(measured.batch), 2), error))
     entry = next(entry for entry in found if (entry.kind, entry.level) == ("source", source))
     assert (entry.time > 0.05) == (entry.memory > 0.1) == is_wider
 
 
-def test_few_runs_of_a_new_source_do_not_narrow_its_interval(measured: Measured):
-    """Three runs cannot tell how far the fourth may be off, although the fit knows their source from then on."""
-    start = js.load_fit()
-    runs = _named(measured.take(np.arange(3)), source="mine/llm-foundry", framework="llm-foundry")
-    levels = runs.levels.row(0)
-    before, after = (
-        fit.interval(levels, 8.0) for fit in (start, fit_measured(runs, start=start, n_starts=1, n_folds=2).fit)
-    )
-    assert after.time >= before.time and after.memory >= before.memory
-    assert after.time > start.interval({"source": "mosaic_llm_foundry/llm-foundry"}).time
-
-
-@pytest.mark.parametrize(("kind", "other"), [("sequences", "s8192"), ("recompute", "none"), ("parallelism", "cp")])
-def test_few_runs_tell_nothing_of_settings_that_none_of_them_had(measured: Measured, kind: str, other: str):
-    start = js.load_fit()
-    runs = _named(measured.take(np.arange(0, 60, 3)), source="mine/llm-foundry", framework="llm-foundry")
-    record = fit_measured(runs, start=start, n_starts=1, n_folds=3).fit
-    levels = runs.levels.row(0)
-    usual, changed = (record.interval(one, 8.0) for one in (levels, {**levels, kind: other}))
-    # Of a setting that no run of the table had, the fit says so, and is no surer than of the others.
-    assert changed.time >= usual.time
-    assert record.notes({**levels, kind: other}, 8.0) == f"not in the fit, pooled values used: {kind} {other!r}"
-    assert record.notes(levels, 8.0) == ""
-    # A fit of many runs has seen what settings change.
-    assert start.notes({**levels, kind: other, "source": "", "framework": "", "architecture": ""}, 8.0) == ""
-
-
 def test_coefficients_of_a_report_are_those_of_the_runs(measured: Measured):
     """Where all runs share the levels that move a coefficient, its value is theirs and not that of the pool."""
-    runs = _named(measured.take(np.zeros(4, dtype=int)), source="mine/nemo", framework="nemo")
+    runs = named_runs(measured.take(np.zeros(4, dtype=int)), source="mine/nemo", framework="nemo")
     result = fit_measured(runs, start=js.load_fit(), n_starts=1, n_folds=2)
     own = result.fit.coefficients(runs.levels.row(0))
     for name, entry in result.parameters.items():
@@ -349,7 +287,7 @@ def test_intervals_of_a_fit_from_the_priors_widen_for_new_models_and_larger_clus
 
 def test_unnamed_runs_that_the_start_has_seen_are_not_held_out_either(measured: Measured, result: js.FitResult):
     start = js.Fit("start", result.fit.pooled, known=((UNNAMED, "f"),))
-    runs = _named(measured.take(np.arange(8)), source="", framework="f")
+    runs = named_runs(measured.take(np.arange(8)), source="", framework="f")
     again = fit_measured(runs, start=start, n_starts=1, n_folds=2)
     assert any("fitted to runs of no named source" in message for message in again.messages)
     assert all(entry.kind != UNNAMED for entry in again.fit.scatter)
@@ -365,8 +303,8 @@ def test_coefficients_of_no_fit_are_the_priors(measured: Measured):
 def test_models_and_chips_of_the_start_are_new_to_a_cluster_that_never_ran_them(measured: Measured):
     shape, other = measured.levels.column("architecture")[0], "d1 h1 e1 s0"
     foreign = (("architecture", other), ("gpu", "theirs"), ("precision", "fp4"))
-    start = _start(known=(*foreign, ("framework", "other")))
-    known = fit_measured(_synthetic(measured, noise=0.01), start=start, n_starts=1, n_folds=2).fit
+    start = start_at_truth(known=(*foreign, ("framework", "other")))
+    known = fit_measured(synthetic_runs(measured, noise=0.01), start=start, n_starts=1, n_folds=2).fit
     assert ("architecture", shape) in known.known and ("framework", "other") in known.known
     assert ("gpu", measured.levels.column("gpu")[0]) in known.known
     assert not set(foreign) & set(known.known)
@@ -404,79 +342,3 @@ def test_a_table_without_step_times_says_what_is_missing(tmp_path):
         path.write_text("\n".join([columns, *rows]) + "\n", encoding="utf-8")
         with pytest.raises(js.InputError, match=f"no row can be fitted.*{said}"):
             measured_runs(js.read_runs(path))
-
-
-def test_few_runs_leave_the_start_unless_left_out_runs_confirm_it(measured: Measured):
-    """Priors count as alike whose held-out errors are near the best one's."""
-    problem, effects = fit_problem(measured.take(np.arange(8)), _start())
-    solution = refine(problem, jnp.zeros(problem.parametrisation.n_parameters))
-
-    def attempts(*errors: float) -> list[Attempt]:
-        return [Attempt(problem, effects, solution, np.full((8, 2), error)) for error in errors]
-
-    for errors, alike in (
-        ((0.10, 0.15, 0.2), [0]),
-        ((0.10, 0.10, 0.085), [0, 1, 2]),
-        ((0.2, 0.085, 0.1), [1, 2]),
-        ((0.2, np.nan, 0.1), [2]),
-        ((np.nan, np.nan), [0, 1]),
-    ):
-        tried = attempts(*errors)
-        assert [id(attempt) for attempt in near_the_best(tried)] == [id(tried[index]) for index in alike]
-
-
-def test_few_runs_of_a_known_source_stay_nearer_to_the_start_than_those_of_a_new_one(measured: Measured):
-    """Runs that the start foretells up to their noise confirm it, whatever the prior."""
-    few = _synthetic(measured, noise=0.01).take(np.arange(0, 64, 8))
-    known = (("source", few.levels.column("source")[0]),)
-    tightness = [
-        fit_measured(
-            few,
-            start=_start(known=places),
-            n_starts=1,
-            n_folds=2,
-        ).tightness
-        for places in (known, (("gpu", "theirs"),))
-    ]
-    assert tightness[0] <= tightness[1]
-
-
-def test_up_to_five_runs_of_a_new_stack_tell_its_pace_and_more_all_of_its_numbers(measured: Measured):
-    problem, _ = fit_problem(measured.take(np.arange(8)), _start())
-    few, more = (
-        dict(zip(names(), np.asarray(about_start(problem, n).parametrisation.spread), strict=True)) for n in (5, 6)
-    )
-    assert few["layer_time_factor"] == more["layer_time_factor"] > 0.05
-    assert few["host_time_layer"] < 0.01 < more["matmul_efficiency"] < more["host_time_layer"]
-
-
-def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
-    """Eight runs that all take 40 % longer than the start says: the other runs are then predicted well."""
-    start = _start()
-    synthetic = _synthetic(measured, noise=0.01)
-    times = 1.4 * np.asarray(synthetic.step_time)
-    slower = dataclasses.replace(synthetic, step_time=times, peak_memory=np.full(len(times), np.nan))
-    order = np.random.default_rng(3).permutation(len(times))
-    shots, others = slower.take(np.sort(order[:8])), slower.take(np.sort(order[8:]))
-    fitted = fit_measured(shots, start=start, n_starts=1).fit
-    batch = jax.tree.map(jnp.asarray, others.batch)
-
-    def median_error(fit: js.Fit) -> float:
-        log_time, _ = predicted_logs(batch, jnp.asarray(base_of(others, fit)))
-        return float(np.median(np.abs(np.asarray(log_time) - np.log(np.asarray(others.step_time)))))
-
-    assert median_error(start) > 0.3
-    assert median_error(fitted) < 0.06
-
-
-def test_a_plan_for_the_fitted_cluster_needs_no_name_of_it(measured: Measured):
-    """What runs of a stack told is part of the fit, whether or not a planned run names it again."""
-    few = measured.take(np.arange(0, 64, 8))
-    slower = dataclasses.replace(few, step_time=1.3 * np.asarray(few.step_time))
-    fitted = fit_measured(slower, start=js.Fit("start", js.prior_medians()), n_starts=1, n_folds=2).fit
-    assert dict(fitted.own) == {"source": few.levels.column("source")[0], "framework": FRAMEWORK}
-    unnamed, named = (fitted.coefficients(levels) for levels in ({}, {"framework": FRAMEWORK}))
-    chex.assert_trees_all_equal(unnamed, named)
-    assert shared_levels([{"source": "a", "framework": "f"}, {"source": "b", "framework": "f"}]) == (
-        ("framework", "f"),
-    )
