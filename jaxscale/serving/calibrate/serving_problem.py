@@ -164,8 +164,9 @@ def _evaluator(batch: ServingBatch, row: np.ndarray, target: np.ndarray) -> Eval
     stacked = padded(host_arrays(batch), n_rows)
 
     def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, slopes = _with_slopes(stacked, padded(host_arrays(logs), n_rows))
-        return tuple(np.asarray(part, np.float64)[row, target] for part in (values, slopes))  # type: ignore[return-value]
+        parts = _with_slopes(stacked, padded(host_arrays(logs), n_rows))
+        values, slopes = (np.asarray(part, np.float64)[row, target] for part in parts)
+        return values, slopes
 
     return evaluate
 
