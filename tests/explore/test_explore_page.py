@@ -96,8 +96,9 @@ def text_of(browser: Any, css: str) -> str:
 
 
 def until(browser: Any, css: str) -> str:
-    """Text of the first element of a kind, once there is one with a text: a page that draws anew is empty meanwhile."""
-    script = "const one = document.querySelector(arguments[0]); return one === null ? '' : one.textContent.trim()"
+    """Text of the first element of a kind, once it has one or is a loaded image: a page that draws anew is empty."""
+    script = """const one = document.querySelector(arguments[0]);
+        return one !== null && (one.textContent.trim() !== '' || one.naturalWidth > 0)"""
     WebDriverWait(browser, 60, 0.02).until(lambda page: page.execute_script(script, css))
     return text_of(browser, css)
 
