@@ -8,7 +8,7 @@ from jaxscale.errors import InputError
 from jaxscale.islands.choice.islands_choice import IslandsChoice, ScoredMode
 from jaxscale.report.document import Report
 from jaxscale.report.figures.curves import curves
-from jaxscale.report.style import PALETTE, new_figure, seconds, style
+from jaxscale.report.style import PALETTE, new_figure, round_ticks, seconds, style
 from jaxscale.report.terminal_tables import make_table, rounded_text
 from jaxscale.units import GBIT
 
@@ -133,6 +133,7 @@ def days_figure(choice: IslandsChoice) -> "Figure":
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
         axes.set(xlabel="days to the loss, with 90 % interval [day]", xscale="log")
+        round_ticks(axes.xaxis, axes.get_xlim())
         axes.set_title("Days by mode")
     return figure
 
