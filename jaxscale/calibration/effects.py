@@ -56,7 +56,7 @@ class Effects:
             The combinations, and their positions [row].
         """
         # A run without a number format has that of its precision's name, as fp8 where it is not mxfp8.
-        levels = levels.filled("number_format", "precision")
+        levels = levels.filled("number_format", "precision").or_usual()
         moving: dict[str, Callable[[str], bool]] = {kind: self._by_kind.get(kind, {}).__contains__ for kind in KINDS}
         moving["gpu"] = lambda _: True  # a chip without an effect still has an anchor
         return levels.only(moving).distinct()

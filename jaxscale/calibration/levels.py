@@ -9,6 +9,12 @@ from jaxtyping import Bool, Int
 NO_LEVEL = -1
 """Code of a run that names no level of a kind."""
 
+COMPANY = ("alone", "beside collectives")
+"""Levels of the kind `company`: whether the kernels of a run share the chip with those of collectives."""
+
+USUAL: Mapping[str, str] = {"recipe": "user", "company": COMPANY[1]}
+"""Levels of a run that does not say: one that its user set up, on chips that exchange."""
+
 MOST_KEYS = 2**62
 """Combinations of levels that a whole number of 64 bits tells apart [1]."""
 
@@ -122,6 +128,13 @@ class Levels:
         codes = np.where(self.missing(kind), of_other, self.codes.get(kind, of_other))
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
+    def or_usual(self) -> "Levels":
+        """The levels, with those of `USUAL` for the runs that have none of their kinds."""
+        filled = self
+        for kind, name in USUAL.items():
+            filled = filled.replace(filled.missing(kind), {kind: name})
+        return filled
+
     def with_columns(self, columns: Mapping[str, Sequence[str | None]]) -> "Levels":
         """The levels with other columns of names for some kinds; an empty name counts as none."""
         others = Levels.of_columns(columns, self.n_rows)
@@ -144,3 +157,16 @@ class Levels:
             code = names[kind].index(name) if name else NO_LEVEL
             codes[kind] = np.where(rows, code, codes.get(kind, np.full(self.n_rows, NO_LEVEL)))
         return Levels(codes, names, self.n_rows)
+
+
+def on_chips(levels: Mapping[str, str | None], n_chips: float | int) -> dict[str, str | None]:
+    """Levels of a run, with whether its kernels have company where they do not say and the number of chips does.
+
+    Args:
+        levels: level of the run by kind.
+        n_chips: that the run takes [1].
+
+    Returns:
+        The levels by kind.
+    """
+    return {"company": COMPANY[int(n_chips > 1.0)], **levels}

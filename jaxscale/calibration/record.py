@@ -17,7 +17,7 @@ from jaxscale.calibration.coefficients import Coefficients, from_values, names, 
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
 from jaxscale.calibration.effects import Effects, LevelEffect
 from jaxscale.calibration.intervals import Interval, Scatter, Scatters
-from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.levels import Levels, on_chips
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.seen import Place, Seen
 from jaxscale.calibration.toml_text import toml_text
@@ -61,16 +61,20 @@ class Fit:
     parent: "Fit | None" = None
     is_centre: bool = False
 
-    def coefficients(self, levels: Mapping[str, str | None] | None = None) -> Coefficients:
+    def coefficients(
+        self, levels: Mapping[str, str | None] | None = None, n_chips: float | int | None = None
+    ) -> Coefficients:
         """Coefficients of one run: the pooled ones moved by the effects of its levels.
 
         Args:
             levels: level of the run by kind: source, framework, gpu, precision, attention_kernel, release, ...
+            n_chips: of the run [1]: kernels of one chip alone have no collectives beside them; several where None.
 
         Returns:
             Coefficients, each a number.
         """
-        rows = self.unconstrained(Levels.of_rows([levels or {}]))
+        levels = on_chips(levels or {}, np.inf if n_chips is None else n_chips)
+        rows = self.unconstrained(Levels.of_rows([levels]))
         return from_values(constrain_values(rows[0]).tolist())
 
     def coefficients_of(self, levels: Levels) -> Coefficients:

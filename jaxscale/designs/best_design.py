@@ -94,8 +94,8 @@ def best_design(
     record, levels = fit_of(fit), levels or {}
     base = model(template) if isinstance(template, str) else template
     rules = laws_of(laws)
-    limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels), oom_probability)
-    fitted = record.coefficients(levels)
+    limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels, n_chips), oom_probability)
+    fitted = record.coefficients(levels, n_chips)
     if plan is not None:
         wanted = shape_goals(budget, limit, bounds, objective)
         numbers = (number(budget.params), compute_exponent(), head_dim)

@@ -128,10 +128,10 @@ def page_view(state: PageState, inputs: PageInputs) -> PageView:
     machine = with_resource(machine, "spine bandwidth", state.network)
     rows = page_rows(template, plan, state.width, state.depth)
     tokens = state.tokens * number(n_active_params(template))
-    fixed = host_arrays((template, machine, inputs.fit.coefficients(levels), _laws(), tokens))
+    fixed = host_arrays((template, machine, inputs.fit.coefficients(levels, number(machine.n_chips)), _laws(), tokens))
     evaluated, slopes = _evaluated(*host_arrays(rows[:3]), *fixed)
     figures = RowFigures(*evaluated[:2], *(np.asarray(column) for column in evaluated[2:]))
-    capacity, usable = number(machine.chip.hbm_bytes), inputs.fit.memory_limit(levels)
+    capacity, usable = number(machine.chip.hbm_bytes), inputs.fit.memory_limit(levels, number(machine.n_chips))
     return PageView(
         state=state,
         choice=choice,

@@ -76,8 +76,8 @@ def island_plans(
     wanted = sequences * weights / weights.sum()
     plans, slices, coefficients, widths, alone = [], [], [], [], []
     for island, name in enumerate(fleet.names):
-        cluster, numbers = fleet.cluster(island), fit.coefficients(levels[island])
-        usable = fit.memory_limit(levels[island])
+        cluster, n_chips = fleet.cluster(island), number(fleet.cluster(island).n_chips)
+        numbers, usable = fit.coefficients(levels[island], n_chips), fit.memory_limit(levels[island], n_chips)
         limit = memory_limit(number(cluster.chip.hbm_bytes), usable, OOM_PROBABILITY)
         task = PlanTask(model, cluster, float(round_batch(wanted[island])), numbers, limit)
         plan, part = _plan_or_part(task, sequences, space, name)
@@ -86,7 +86,7 @@ def island_plans(
         plans.append(plan)
         slices.append(part)
         coefficients.append(numbers)
-        widths.append(float(fit.interval(levels[island], number(cluster.n_chips)).time))
+        widths.append(float(fit.interval(levels[island], n_chips).time))
     pace = whole_model_pace(model, plans, slices, fleet.clusters, coefficients)
     layers = np.asarray([number(part.n_layers) for part in slices])
     # A batch that no plan of an island divides is timed by its pace.

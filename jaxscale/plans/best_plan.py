@@ -71,11 +71,12 @@ def best_plan(
     """
     _check(global_batch_size_seqs, top, oom_probability)
     record, levels = fit_of(fit), levels or {}
-    usable = record.memory_limit(levels)
+    n_chips = number(cluster.n_chips)
+    usable, coefficients = record.memory_limit(levels, n_chips), record.coefficients(levels, n_chips)
     limit = memory_limit(number(cluster.chip.hbm_bytes), usable, oom_probability)
     if isinstance(model, Workload):
-        return best_class_plan(model, cluster, global_batch_size_seqs, record.coefficients(levels), float(limit), top)
-    task = PlanTask(model, cluster, global_batch_size_seqs, record.coefficients(levels), limit)
+        return best_class_plan(model, cluster, global_batch_size_seqs, coefficients, float(limit), top)
+    task = PlanTask(model, cluster, global_batch_size_seqs, coefficients, limit)
     space = within_domains(space, cluster)
     if exhaustive is None:
         exhaustive = count_degrees(model, task.n_chips, global_batch_size_seqs, space) <= MOST_DEGREES

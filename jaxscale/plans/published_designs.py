@@ -84,7 +84,7 @@ def compare_design(name: str, fit: Fit | str | Path = "default") -> Comparison:
     record, plan = fit_of(fit), Plan(**design["plan"])
     words = plan.words()
     levels = {"gpu": design["gpu"], "precision": words["precision"], "framework": design.get("framework")}
-    fitted = record.coefficients(levels)
+    fitted = record.coefficients(levels, design["n_gpus"])
     space = PlanSpace(**{name: words[name] for name in FIXED})
     batch = design["global_batch_size_seqs"]
     choice = best_plan(shape, machine, batch, fit=record, levels=levels, space=space)

@@ -176,7 +176,7 @@ def improvements(
         raise InputError(f"share = {share:g} is out of range; expected a number above 0 and below 10")
     record = fit_of(fit)
     today = best_plan(model, cluster, global_batch_size_seqs, fit=record, levels=levels, **options).best
-    alone = jax.tree.map(lambda leaf: np.asarray([leaf]), record.coefficients(levels))
+    alone = jax.tree.map(lambda leaf: np.asarray([leaf]), record.coefficients(levels, number(cluster.n_chips)))
     table = []
     for what, (_, _, more) in IMPROVEMENTS.items():
         better = with_resource(cluster, what, 1.0 + share if more else 1.0 / (1.0 + share))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.calibration.levels import NO_LEVEL, Levels
+from jaxscale.calibration.levels import COMPANY, NO_LEVEL, Levels
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.defaults import EmptyCells, translate
 from jaxscale.runs.shapes import Shapes
@@ -53,7 +53,7 @@ def run_levels(
         "parallelism": _parallelism(plan),
         "stack": together(runs.categories("source"), runs.categories("framework")).map(_setup),
         "recipe": empty.default("recipe"),
-        "company": Categorical((runs.numbers("n_gpus") > 1.0).astype(int), ("alone", "beside collectives")),
+        "company": Categorical((runs.numbers("n_gpus") > 1.0).astype(int), COMPANY),
     }
     return _as_levels(columns, len(runs))
 

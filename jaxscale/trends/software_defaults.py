@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.effects import CENTRE_KINDS
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.plan.plan import Plan
@@ -30,9 +29,6 @@ SMALLEST: Mapping[str, Any] = {
     "zero_stage": 3.0,
 }
 """Cells that complete a row: the smallest run whose chips communicate. They move no default and no coefficient."""
-
-KINDS_OF_LEVEL = (*CENTRE_KINDS, "framework", "precision")
-"""Kinds of level that a deployment has; it stays the same over all numbers of chips, degrees and batches."""
 
 
 class Software(NamedTuple):
@@ -64,6 +60,6 @@ def software_on(framework: str, chip_id: str, fit: Fit, hardware: Hardware) -> S
     described = describe_runs(Runs(Path("trends"), tuple(columns), np.ones(1, dtype=int), columns, columns), hardware)
     if described.batch is None:
         raise ValueError(f"the row {cells} is incomplete: {described.notes[0]}")
-    levels = described.levels.row(0)
+    precision = described.levels.row(0)["precision"]
     plan = jax.tree.map(lambda leaf: np.asarray(leaf)[0], described.batch.plan)
-    return Software(plan, fit.coefficients({kind: levels.get(kind) for kind in KINDS_OF_LEVEL}))
+    return Software(plan, fit.coefficients({"gpu": chip_id, "framework": framework, "precision": precision}))

@@ -8,6 +8,7 @@ import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit
+from jaxscale.calibration.store import load_fit
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.memory import memory
@@ -18,9 +19,13 @@ from jaxscale.plans import score
 from jaxscale.plans.best_plan import best_plan, every_plan
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains
 from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.framework_space import framework_space
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.reasons import alternatives
 from jaxscale.plans.score import Scores, score_plans
+from jaxscale.predict import predict
+from jaxscale.runs.reader import read_runs
+from jaxscale.runs.schema import COLUMNS
 from jaxscale.step import step_time
 
 COEFFICIENTS = prior_medians()
@@ -39,6 +44,29 @@ def test_scores_equal_the_model():
         arguments = (LLAMA, table.plan(int(row)), H100S, COEFFICIENTS)
         assert scores.step_time[row] == pytest.approx(float(step_time(*arguments).total), rel=1e-5)
         assert scores.memory[row] == pytest.approx(float(memory(*arguments).total), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_chips", "framework"), [("llama3-8b", 64, None), ("llama3-8b", 64, "nemo"), ("gpt2-small", 1, "hf")]
+)
+def test_table_row_of_the_best_plan_is_predicted_alike(tmp_path, name, n_chips, framework):
+    """A plan as one row of a table has the time, the interval and the memory that it was chosen by."""
+    levels = {"gpu": "h100-80gb", "precision": "bf16", "framework": framework}
+    space, machine = framework_space(framework), cluster("h100-80gb", n_chips)
+    chosen = best_plan(model(name, seq_len=1024), machine, 64, levels=levels, space=space, top=1)
+    cells = {**chosen.best.plan.words(), "model": name, "gpu": "h100-80gb", "n_gpus": n_chips, "seq_len": 1024}
+    cells |= {"framework": framework or "", "global_batch_size_seqs": 64}
+    columns = [column for column in cells if column in {one.name for one in COLUMNS}]
+    table = tmp_path / "plan.csv"
+    table.write_text("\n".join([",".join(columns), ",".join(str(cells[column]) for column in columns)]) + "\n")
+    row = predict(read_runs(table))
+    assert row.step_time[0] == pytest.approx(chosen.best.step_time, rel=1e-5)
+    assert (row.lo[0], row.hi[0]) == pytest.approx(chosen.step_time_interval, rel=1e-5)
+    assert row.memory[0] == pytest.approx(chosen.best.memory, rel=1e-5)
+    assert row.oom_probability[0] == pytest.approx(chosen.best.oom_probability, rel=1e-3, abs=1e-12)
+    # Kernels of one chip alone are known to be faster than those beside collectives.
+    together, alone = (load_fit().coefficients(levels, count).layer_time_factor for count in (2, 1))
+    assert alone < together == load_fit().coefficients(levels).layer_time_factor
 
 
 def test_one_compilation_for_all_problems(choice, monkeypatch):
