@@ -27,17 +27,17 @@ OPEN = ("tp", "pp", "dp", "micro_batch_size", "n_microbatches", "global_batch_si
 GIVEN = ("gpu", "n_gpus", "seq_len")
 """Columns without which a row stays unanswered, its shape beside them."""
 
-TENSOR, STAGES, MICROBATCHES = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)
-LARGEST_MICROBATCH = 64.0
+TENSOR, MICROBATCHES, LARGEST_MICROBATCH = (1, 2, 4, 8), (1, 2, 4, 8, 16), 64.0
+STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 20, 24, 32)
 EXPERTS = (1, 2, 4, 8, 16, 32, 64)
-CONTEXTS, LONG = (1, 2, 4, 8), 32768.0
-"""Degrees and microbatches that are tried, and the length from which on a sequence may be split [1]."""
+CONTEXTS, LEAST_PART = (1, 2, 4, 8, 16), 4096.0
+"""Degrees and microbatches that are tried [1], and the shortest part into which a sequence is split [token]."""
 
 MICROBATCHES_OF_A_STAGE = 4.0
 """Microbatches for each stage of a pipeline in a step whose batch is not stated [1]."""
 
-SURE, LIKELY = 0.3, 0.5
-"""Probabilities of running out of memory below which a plan is preferred, and below which it fits [1]."""
+SURE, LIKELY = 0.1, 0.5
+"""Probabilities of running out of memory below which a plan is preferred, as in `plan`, and below which it fits [1]."""
 
 NEAR = 1.5
 """Time over that of the fastest plan up to which another one is an alternative [1]."""
@@ -114,14 +114,14 @@ def _fills(row: Mapping[str, Any]) -> Iterator[dict[str, float]]:
 
 def _degrees(row: Mapping[str, Any], chips: float) -> Iterator[tuple[float, float, float]]:
     """Degrees of tensor, pipeline and context parallelism that agree with a row."""
-    contexts = CONTEXTS if float(row["seq_len"]) >= LONG and row.get("cp") is None else (row.get("cp") or 1.0,)
-    for cp in contexts:
+    parts = [cp for cp in CONTEXTS if cp == 1 or float(row["seq_len"]) / cp >= LEAST_PART]
+    for cp in (row["cp"],) if row.get("cp") else parts:
         for tp in (row["tp"],) if row.get("tp") else TENSOR:
             if row.get("dp") and row.get("pp") is None and row.get("tp"):
                 yield float(tp), chips / (row["dp"] * tp * cp), float(cp)
                 continue
             for pp in (row["pp"],) if row.get("pp") else STAGES:
-                if tp * pp * cp <= chips:
+                if chips % (tp * pp * cp) == 0.0:
                     yield float(tp), float(pp), float(cp)
 
 
@@ -131,7 +131,8 @@ def _batches(row: Mapping[str, Any], dp: float, pp: float) -> Iterator[tuple[flo
     if batch and count and row.get("micro_batch_size") is None:
         yield batch / (dp * count), batch
         return
-    whole_share = (batch / dp,) if batch and MICROBATCHES[-1] < batch / dp <= LARGEST_MICROBATCH else ()
+    share = batch / dp if batch else 0.0
+    whole_share = (share,) if MICROBATCHES[-1] < share <= LARGEST_MICROBATCH and share.is_integer() else ()
     for micro in (row["micro_batch_size"],) if row.get("micro_batch_size") else (*MICROBATCHES, *whole_share):
         whole = batch or micro * dp * (count or (MICROBATCHES_OF_A_STAGE * pp if pp > 1.0 else 1.0))
         if row.get("micro_batch_size") or (whole / (dp * micro)).is_integer():
