@@ -3,9 +3,12 @@
 import json
 import math
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,6 +17,23 @@ if TYPE_CHECKING:
 
 WIDTH = 140
 """Columns of a table that goes to a file or a pipe [1]."""
+
+PAGES = {
+    "jaxscale.hardware": "add_a_chip.md",
+    "jaxscale.models": "start.md",
+    "jaxscale.readers": "start.md",
+    "jaxscale.writers": "start.md",
+    "jaxscale.explore": "explore.md",
+    "jaxscale.islands": "islands.md",
+    "jaxscale.laws": "laws.md",
+    "jaxscale.serving": "serving.md",
+    "jaxscale.tracing": "workloads.md",
+    "jaxscale.plans": "choose.md",
+    "jaxscale.runs": "command_line.md",
+    "jaxscale.fit": "calibrate.md",
+}
+"""Pages in docs/ by package. Where an error passed through several, the first counts: tables of losses are read by
+`jaxscale.runs` for `jaxscale.laws`. Packages that are not listed have no page that would help."""
 
 
 def messages() -> "Console":
@@ -63,3 +83,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def page_of(error: InputError) -> str | None:
+    """Path of the page about what an error refuses, None where no page would help.
+
+    Args:
+        error: as it was caught, with its traceback.
+
+    Returns:
+        The path in the repository, such as `docs/add_a_chip.md`.
+    """
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = {".".join(module.split(".")[:2]) for module in modules}
+    return next((f"docs/{page}" for package, page in PAGES.items() if package in packages), None)

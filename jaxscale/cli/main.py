@@ -12,7 +12,7 @@ from typing import Annotated, get_args
 import tyro
 
 from jaxscale.cli.burst import BurstCommand
-from jaxscale.cli.console import say
+from jaxscale.cli.console import page_of, say
 from jaxscale.cli.demo.demo_command import DemoCommand
 from jaxscale.cli.explore.explore_command import ExploreCommand
 from jaxscale.cli.fit import FitCommand
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         configure_jax()
         command.run()
     except InputError as error:
-        say(f"{PROGRAM}: {error}")
+        page = page_of(error)
+        say(f"{PROGRAM}: {error}" + (f" (see {page})" if page else ""))
         return 2
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stderr.close()

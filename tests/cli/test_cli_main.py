@@ -1,15 +1,19 @@
 """Arguments, exit codes, and what goes to which stream."""
 
+import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import jaxscale as js
+from jaxscale.cli.console import PAGES
 from jaxscale.cli.main import one_line
 from jaxscale.cli.startup import cache_folder
 
+DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = ("demo", "fit", "predict", "plan", "hardware")
 
 
@@ -81,3 +85,26 @@ def test_cache_folder_that_cannot_be_made_is_no_error(tmp_path, monkeypatch):
 
 def test_input_errors_are_value_errors():
     assert issubclass(js.InputError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "page"),
+    [
+        (("plan", "--model", "llama3-8b", "--gpu", "h1000", "--n-gpus", "8", "--global-batch", "8"), "add_a_chip.md"),
+        (("model", "no-such-model"), "start.md"),
+        (("law", "fit", "no-such-table.csv"), "laws.md"),
+        (("serving", "predict", "no-such-table.csv"), "serving.md"),
+        (("predict", "no-such-table.csv"), "command_line.md"),
+        (("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", "0", "--global-batch", "8"), None),
+    ],
+)
+def test_refusals_name_the_page_that_helps(run, arguments, page):
+    """One line still; what no page explains, such as a number out of range, names none."""
+    outcome = run(*arguments)
+    assert outcome.code == 2 and outcome.err.count("\n") == 1
+    assert outcome.err.endswith(f"(see docs/{page})\n") if page else "docs/" not in outcome.err
+
+
+def test_pages_that_refusals_name_exist():
+    assert all((DOCS / page).is_file() for page in PAGES.values())
+    assert all(importlib.util.find_spec(package) for package in PAGES)
