@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from jaxscale.serving.choose.lifetime_shapes import best_lifetime_shape as best_lifetime_shape
     from jaxscale.serving.choose.rollouts import rollout_split as rollout_split
     from jaxscale.serving.choose.rollouts import rollout_time as rollout_time
+    from jaxscale.serving.choose.training_plans import TrainingPlans as TrainingPlans
+    from jaxscale.serving.choose.training_plans import training_plans as training_plans
     from jaxscale.serving.engine import Engine as Engine
     from jaxscale.serving.engine import Requests as Requests
     from jaxscale.serving.forward_pass import PassTime as PassTime

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from jaxscale import InputError, serving
 from jaxscale.laws import LossLaw, shape_law
 from jaxscale.serving.choose import lifetime_shapes
 from jaxscale.serving.choose.lifetime_shapes import LifetimeTask, score_shapes
+from jaxscale.step import step_and_memory
 from jaxscale.workload import n_params
 
 LAW = LossLaw(1.69, 406.4, 410.7, 0.336, 0.283)
@@ -96,3 +98,74 @@ def test_what_no_shape_reaches_is_refused():
     with pytest.raises(InputError, match="d_model"):
         best(1e12, lattice=serving.LifetimeLattice(d_model=()))
     assert lifetime_shapes.AXES[0] == "n_layers" and jnp.ndim(best(1e12).model.n_layers) == 0
+
+
+PLANS = (js.Plan(8, n_microbatches=16, zero_stage=3), js.Plan(4, 2, n_microbatches=32))
+TRAINING = serving.training_plans(H100, PLANS)
+STEP = jax.jit(step_and_memory)
+
+
+def on_plans(answers, **others):
+    """Best shape whose training takes the step time of its fastest plan."""
+    return best(answers, training=TRAINING, **others)
+
+
+def test_training_takes_the_step_time_of_the_fastest_plan_that_fits():
+    found = on_plans(1e12)
+    assert found.plan is not None
+    steps = [STEP(found.model, plan, H100, TRAINING.coefficients) for plan in PLANS]
+    times = [float(t.total) if float(peak.total) <= TRAINING.memory_limit else np.inf for t, peak in steps]
+    assert np.isfinite(times).any() and times[0] != pytest.approx(times[1], rel=1e-3)
+    tokens = float(PLANS[0].global_batch_size_seqs) * float(found.model.seq_len)
+    assert found.training == pytest.approx(8 * min(times) / tokens * found.n_tokens, rel=1e-5)
+    assert float(found.plan.tp) == float(PLANS[int(np.argmin(times))].tp)
+
+
+def test_a_step_of_a_given_utilisation_is_that_utilisation():
+    """Training by step time is training at the utilisation 6 N B S / (n C t) of that step."""
+    found, twice = best(1e12), serving.training_plans(H100, [PLANS[0], PLANS[0]])
+    seconds = float(STEP(found.model, PLANS[0], H100, twice.coefficients)[0].total)
+    flop = 6.0 * float(n_params(found.model)) * float(PLANS[0].global_batch_size_seqs) * float(found.model.seq_len)
+    utilisation = flop / (8 * float(H100.chip.peak("bf16")) * seconds)
+    point = np.asarray([[found.sizes[name] for name in lifetime_shapes.AXES]])
+
+    def cost(training):
+        task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.1, 1e12, 0.03, training, shape_law(), 0.0)
+        return score_shapes(point, task)[0, 0]
+
+    assert 0.1 < utilisation < 0.7
+    assert cost(twice) == pytest.approx(cost(utilisation), rel=1e-5)
+    assert cost(twice) != pytest.approx(cost(0.9 * utilisation), rel=0.05)
+
+
+def test_without_answers_the_shape_trains_fastest_and_with_many_it_serves_cheapest():
+    """Both limits of the lifetime against all points of the lattice."""
+    points = np.asarray(list(itertools.product(*LATTICE.axes(TEMPLATE))))
+    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.1, 1.0, 0.03, TRAINING, shape_law(), 0.0)
+    scores = score_shapes(points, task)
+    few, many = on_plans(1.0), on_plans(1e18)
+    assert few.training == pytest.approx(scores[:, 0].min(), rel=0.01)
+    assert many.serving / 1e18 == pytest.approx(scores[:, 1].min(), rel=0.01)
+    assert many.training > 1.1 * few.training
+
+
+def test_a_shape_without_a_valid_plan_is_not_chosen():
+    """Eight stages of four chunks need 32 layers, and plans that need more memory than there is never count."""
+    lattice = serving.LifetimeLattice((20, 32), (2048, 3072, 4096), (8,), tp=(1, 2), batch=(16, 64))
+    stages = js.Plan(1, 1, 8, vpp=4, n_microbatches=128)
+    points = np.asarray(list(itertools.product(*lattice.axes(TEMPLATE))))
+    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.3, 1e9, 0.03, TRAINING, shape_law(), 0.0)
+    alone = task._replace(training=serving.training_plans(H100, [stages, stages]))
+    runs, others = (np.isfinite(score_shapes(points, each)[:, 0]) for each in (alone, task))
+    assert not runs[points[:, 0] == 20].any() and runs[points[:, 0] == 32].any()
+    assert others[points[:, 0] == 20].any()
+    large = js.Plan(8, micro_batch_size=64)
+    with pytest.raises(InputError, match="on any of the training plans"):
+        best(1e9, training=serving.training_plans(H100, [large, large]), lattice=lattice)
+
+
+def test_training_plans_that_do_not_fill_the_cluster_are_refused():
+    with pytest.raises(InputError, match="plan of 4 chips on a cluster of 8"):
+        serving.training_plans(H100, [js.Plan(4)])
+    with pytest.raises(InputError, match="plans is empty"):
+        serving.training_plans(H100, [])

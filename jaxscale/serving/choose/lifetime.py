@@ -10,12 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxscale._arrays import Number, as_float
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, LossLaw, ShapeLaw
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
+from jaxscale.serving.choose.training_plans import TrainingPlans
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_time import serving_time
 from jaxscale.workload import Transformer, embedding_params, n_active_params, n_params
@@ -116,12 +117,14 @@ class LifetimeCost(NamedTuple):
         serving: chip seconds of all answers, prompts included [s].
         tpot: time per token [s].
         n_tokens: training tokens [token].
+        place: of the training plan that is fastest; 0 where a utilisation counts [1].
     """
 
     training: Array
     serving: Array
     tpot: Array
     n_tokens: Array
+    place: Array
 
     @property
     def total(self) -> Array:
@@ -138,10 +141,11 @@ def lifetime_cost(
     law: LossLaw,
     loss: ArrayLike,
     answer_tokens: ArrayLike,
-    training_utilisation: ArrayLike = 0.4,
+    training: ArrayLike | TrainingPlans = 0.4,
     temperature: float = 0.0,
     shape: ShapeLaw | None = None,
     experts_exponent: ArrayLike = 0.0,
+    may_run: Bool[ArrayLike, " plan"] | None = None,
 ) -> LifetimeCost:
     r"""Chip time of training a shape to a loss and of serving all its answers; differentiates by the shape.
 
@@ -157,10 +161,11 @@ def lifetime_cost(
         law: of the loss.
         loss: to train to [nat per token].
         answer_tokens: D_out of the lifetime [token].
-        training_utilisation: model flop utilisation of training [1].
+        training: plans whose step time counts, or the model flop utilisation of training [1].
         temperature: 0 for exact maxima, else their smoothing [1].
         shape: law of the shape; every shape is as good as the best where None.
         experts_exponent: gamma, 0 where experts are worth nothing (Clark et al. 2022, equation 6) [1].
+        may_run: training plans that are valid for the shape; all where None [plan].
 
     Returns:
         The chip time; tokens are nan where a shape does not reach the loss.
@@ -170,6 +175,10 @@ def lifetime_cost(
     worth = params * jnp.power(model.n_experts, experts_exponent)
     tokens = tokens_for_loss(law, worth, jnp.divide(loss, 1.0 + rise))
     times = serving_time(model, engine, cluster, requests, coefficients, temperature)
-    flop = FLOP_PER_PARAM_TOKEN * params * tokens
-    training = flop / (training_utilisation * cluster.chip.peak("bf16"))
-    return LifetimeCost(training, answer_tokens / times.throughput * engine.n_chips, times.tpot, tokens)
+    if isinstance(training, TrainingPlans):
+        per_token, place = training.chip_time(model, may_run)
+    else:
+        per_token = FLOP_PER_PARAM_TOKEN * params / (jnp.asarray(training) * cluster.chip.peak("bf16"))
+        place = jnp.asarray(0)
+    served = answer_tokens / times.throughput * engine.n_chips
+    return LifetimeCost(per_token * tokens, served, times.tpot, tokens, place)

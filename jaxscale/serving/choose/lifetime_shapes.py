@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxscale._arrays import as_arrays, host_arrays, number, with_fields
 from jaxscale._compile.jit import array_jit
@@ -20,9 +20,11 @@ from jaxscale.designs.relaxed_shape import stretched
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import LossLaw, ShapeLaw
+from jaxscale.plan.plan import Plan
 from jaxscale.runs.arrays import padded
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.choose.lifetime import lifetime_cost
+from jaxscale.serving.choose.training_plans import TrainingPlans
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_memory import USABLE, serving_memory
 from jaxscale.workload import Transformer
@@ -35,6 +37,10 @@ BLOCK_OF_SHAPES = 1024
 
 N_STARTS = 6
 """Points from which the search descends [1]."""
+
+STRIDES = (2, 2, 2, 1, 1, 1)
+"""Steps along each of `AXES` to the farthest neighbour [1]: kernels suit some widths better than the next, and memory
+admits a training plan up to a size, which makes valleys of one step."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +78,14 @@ class LifetimeTask(NamedTuple):
 
     Attributes:
         template: proportions of the model.
-        cluster: chips, of training as well.
+        cluster: chips that serve.
         requests: lengths and kind of serving.
         coefficients: of the serving stack.
         law: of the loss.
         loss: to train to [nat per token].
         answer_tokens: D_out of the lifetime [token].
         tpot_limit: largest time per token [s].
-        training_utilisation: model flop utilisation of training [1].
+        training: plans on which shapes train, or the model flop utilisation of training [1].
         shape: law of the shape.
         experts_exponent: gamma of the worth of experts [1].
     """
@@ -92,7 +98,7 @@ class LifetimeTask(NamedTuple):
     loss: float
     answer_tokens: float
     tpot_limit: float
-    training_utilisation: float
+    training: ArrayLike | TrainingPlans
     shape: ShapeLaw
     experts_exponent: float
 
@@ -108,6 +114,7 @@ class LifetimeShape:
         serving: chip seconds of all answers [s].
         tpot: time per token [s].
         n_tokens: training tokens [token].
+        plan: on which it trains fastest; None where a utilisation counts.
         searched: points of the lattice that were evaluated [1].
     """
 
@@ -117,6 +124,7 @@ class LifetimeShape:
     serving: float
     tpot: float
     n_tokens: float
+    plan: Plan | None
     searched: int
 
     @property
@@ -133,29 +141,29 @@ def lifetime_model(template: Transformer, sizes: Float[Array, " axis"]) -> Trans
 
 
 @array_jit
-def _scored_shapes(points: Array, task: LifetimeTask) -> Array:
-    """Training and serving chip time, time per token and tokens of points; infinite time where they break a bound."""
+def _scored_shapes(points: Array, may_run: Bool[Array, "point plan"], task: LifetimeTask) -> Array:
+    """Training and serving chip time, time per token, tokens and plan of points; infinite time past a bound."""
 
-    def one(sizes: Array) -> Array:
+    def one(sizes: Array, own_plans: Array) -> Array:
         model, tp, batch = lifetime_model(task.template, sizes), sizes[4], sizes[5]
         engine = with_fields(Engine(), {"tp": tp})
         load = with_fields(task.requests, {"concurrency": batch})
         cost = lifetime_cost(
             model, engine, task.cluster, load, task.coefficients, task.law, task.loss, task.answer_tokens,
-            task.training_utilisation, shape=task.shape, experts_exponent=task.experts_exponent,
+            task.training, shape=task.shape, experts_exponent=task.experts_exponent, may_run=own_plans,
         )  # fmt: skip
         context = load.input_len + load.output_len
         memory = serving_memory(model, engine, task.cluster, n_sequences=batch, context=context).total
         keeps = (memory <= USABLE * task.cluster.chip.hbm_bytes) & (cost.tpot <= task.tpot_limit)
         keeps &= jnp.isfinite(cost.n_tokens) & (cost.n_tokens > 0.0) & (sizes[2] * model.head_dim <= sizes[1])
         bound = jnp.where(keeps, 0.0, jnp.inf)
-        return jnp.stack([cost.training + bound, cost.serving + bound, cost.tpot, cost.n_tokens])
+        return jnp.stack([cost.training + bound, cost.serving + bound, cost.tpot, cost.n_tokens, cost.place])
 
-    return jax.vmap(one)(points)
+    return jax.vmap(one)(points, may_run)
 
 
-def score_shapes(points: Float[np.ndarray, "point axis"], task: LifetimeTask) -> Float[np.ndarray, "point 4"]:
-    """Training and serving chip time [s], time per token [s] and training tokens of points of a lattice [point, 4].
+def score_shapes(points: Float[np.ndarray, "point axis"], task: LifetimeTask) -> Float[np.ndarray, "point 5"]:
+    """Training and serving chip time [s], time per token [s], training tokens and plan of points [point, 5].
 
     Args:
         points: values of `AXES` [point, axis].
@@ -165,13 +173,23 @@ def score_shapes(points: Float[np.ndarray, "point axis"], task: LifetimeTask) ->
         Both chip times are infinite where a point breaks a bound or does not reach the loss.
     """
     blocks, shared = [], jax.device_put(host_arrays(as_arrays(task)))
+    allowed = _plans_that_run(points, task)
     for start in range(0, len(points), BLOCK_OF_SHAPES):
         block = points[start : start + BLOCK_OF_SHAPES]
-        done = _scored_shapes(padded(block, len(block), BLOCK_OF_SHAPES), shared)
-        blocks.append(np.asarray(done)[: len(block)])
+        own = allowed[start : start + BLOCK_OF_SHAPES]
+        filled, runs = padded((block, own), len(block), BLOCK_OF_SHAPES)
+        blocks.append(np.asarray(_scored_shapes(filled, runs, shared))[: len(block)])
     scores = np.concatenate(blocks)
     scores[np.isnan(scores[:, :2]).any(axis=1), :2] = np.inf
     return scores
+
+
+def _plans_that_run(points: Float[np.ndarray, "point axis"], task: LifetimeTask) -> Bool[np.ndarray, "point plan"]:
+    """Training plans that are valid for each point; one that always is where a utilisation counts [point, plan]."""
+    if not isinstance(task.training, TrainingPlans):
+        return np.ones((len(points), 1), dtype=bool)
+    template = as_arrays(task.template)
+    return task.training.valid(jax.vmap(lambda sizes: lifetime_model(template, sizes))(jnp.asarray(points)))
 
 
 def best_lifetime_shape(
@@ -185,7 +203,7 @@ def best_lifetime_shape(
     answer_tokens: float,
     lattice: LifetimeLattice | None = None,
     tpot_limit: float = np.inf,
-    training_utilisation: float = 0.4,
+    training: float | TrainingPlans = 0.4,
     shape: ShapeLaw | None = None,
     experts_exponent: float = 0.0,
 ) -> LifetimeShape:
@@ -193,7 +211,7 @@ def best_lifetime_shape(
 
     Args:
         template: proportions that are kept.
-        cluster: chips, of training as well.
+        cluster: chips that serve.
         requests: lengths and kind of serving; the batch is chosen.
         coefficients: of the serving stack.
         law: of the loss.
@@ -201,7 +219,8 @@ def best_lifetime_shape(
         answer_tokens: D_out of the lifetime [token].
         lattice: sizes that may be chosen.
         tpot_limit: largest time per token [s].
-        training_utilisation: model flop utilisation of training [1].
+        training: plans of which the fastest that fits trains a shape, see `training_plans`; or the model flop
+            utilisation of training on the chips that serve [1].
         shape: law of the shape; every shape is as good where None.
         experts_exponent: gamma of the worth of experts; 0 where they are worth nothing [1].
 
@@ -214,7 +233,7 @@ def best_lifetime_shape(
     axes = (lattice or LifetimeLattice()).axes(template)
     task = LifetimeTask(
         template, cluster, requests, coefficients, law, float(loss), float(answer_tokens), float(tpot_limit),
-        float(training_utilisation), shape or ShapeLaw(0.0, 1.0), float(experts_exponent),
+        training, shape or ShapeLaw(0.0, 1.0), float(experts_exponent),
     )  # fmt: skip
     seen: dict[tuple[int, ...], np.ndarray] = {}
     best = min(
@@ -224,12 +243,13 @@ def best_lifetime_shape(
     if not np.isfinite(_time(scores)):
         raise InputError(
             f"no shape of the lattice reaches a loss of {loss:g} within the memory of a chip and {tpot_limit:g} s per "
-            "token; expected larger models, a higher loss, more chips or a longer time"
+            "token on any of the training plans; expected larger models, a higher loss, more chips or a longer time"
         )
     values = [float(axis[place]) for axis, place in zip(axes, best, strict=True)]
     model = jax.tree.map(np.asarray, lifetime_model(as_arrays(template), jnp.asarray(values)))
-    training, serving, tpot, n_tokens = map(float, scores)
-    return LifetimeShape(dict(zip(AXES, values, strict=True)), model, training, serving, tpot, n_tokens, len(seen))
+    trained, served, tpot, n_tokens, place = map(float, scores)
+    plan = training.plan(int(place)) if isinstance(training, TrainingPlans) else None
+    return LifetimeShape(dict(zip(AXES, values, strict=True)), model, trained, served, tpot, n_tokens, plan, len(seen))
 
 
 def _time(scores: np.ndarray) -> float:
@@ -270,8 +290,8 @@ def _descended(
     at = start
     while True:
         steps = [
-            [place for place in (one - 1, one, one + 1) if 0 <= place < len(axis)]
-            for one, axis in zip(at, axes, strict=True)
+            [place for place in range(one - stride, one + stride + 1) if 0 <= place < len(axis)]
+            for one, axis, stride in zip(at, axes, STRIDES, strict=True)
         ]
         neighbours = list(itertools.product(*steps))
         _evaluate_places(neighbours, axes, task, seen)
