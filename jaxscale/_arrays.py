@@ -1,5 +1,6 @@
 """Array types shared by every module, and the conversion of arguments to float leaves."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -79,3 +80,12 @@ def filled_rows(count: int, block: int) -> np.ndarray:
 def number(leaf: Any) -> float:
     """A concrete leaf of a module as a Python number."""
     return float(leaf)
+
+
+def divisors(whole: float | int) -> np.ndarray:
+    """Divisors of a whole number, ascending [1]; of a number that is not whole, none."""
+    if whole != round(whole) or whole < 1:
+        return np.zeros(0, np.int64)
+    small = np.arange(1, math.isqrt(round(whole)) + 1)
+    small = small[round(whole) % small == 0]
+    return np.unique(np.concatenate([small, round(whole) // small]))

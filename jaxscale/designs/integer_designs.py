@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxscale._arrays import number, with_fields
+from jaxscale._arrays import divisors, number, with_fields
 from jaxscale.designs.whole_sizes import TILE, at_whole_sizes
 from jaxscale.plan.plan import Plan
 from jaxscale.plan.rules import obeys
-from jaxscale.plans.enumerate import divisors
 from jaxscale.plans.relaxation import INTERLEAVING
 from jaxscale.workload import Transformer
 

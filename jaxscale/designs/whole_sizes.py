@@ -6,10 +6,9 @@ import math
 import jax
 import numpy as np
 
-from jaxscale._arrays import number, with_fields
+from jaxscale._arrays import divisors, number, with_fields
 from jaxscale.designs.relaxed_shape import LAYER_SHARES
 from jaxscale.plan.rules import shares_key_values
-from jaxscale.plans.enumerate import divisors
 from jaxscale.workload import Transformer
 
 TILE = 128

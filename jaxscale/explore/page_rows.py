@@ -5,10 +5,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxscale._arrays import number, with_fields
+from jaxscale._arrays import divisors, number, with_fields
 from jaxscale.designs.shape_lattice import whole_shapes
 from jaxscale.plan.plan import Plan
-from jaxscale.plans.enumerate import divisors
 from jaxscale.workload import Transformer
 
 N_POINTS = 24

@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._arrays import number, with_fields
+from jaxscale._arrays import divisors, number, with_fields
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
@@ -147,15 +147,6 @@ class PlanTable:
             shared = np.asarray(getattr(template, name), dtype)
             fields[name] = np.broadcast_to(shared, (size, *shared.shape))
         return with_fields(template, fields), np.arange(size) < count
-
-
-def divisors(whole: float | int) -> np.ndarray:
-    """Divisors of a whole number, ascending [1]; of a number that is not whole, none."""
-    if whole != round(whole) or whole < 1:
-        return np.zeros(0, np.int64)
-    small = np.arange(1, math.isqrt(round(whole)) + 1)
-    small = small[round(whole) % small == 0]
-    return np.unique(np.concatenate([small, round(whole) // small]))
 
 
 def enumerate_plans(

@@ -5,11 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from jaxscale._arrays import divisors
 from jaxscale.errors import InputError
 from jaxscale.models import model
 from jaxscale.plan.plan import SCHEDULES, Plan
 from jaxscale.plan.rules import violations
-from jaxscale.plans.enumerate import FIELDS, PlanSpace, divisors, enumerate_plans
+from jaxscale.plans.enumerate import FIELDS, PlanSpace, enumerate_plans
 from jaxscale.workload import Transformer
 
 CASES = {
