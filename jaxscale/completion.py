@@ -8,7 +8,7 @@ takes the fastest that fits of each row, and says how far the others are from it
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -199,12 +199,8 @@ def completed(
         places = np.flatnonzero((tried.owner == question) & is_valid & np.isfinite(step_time))
         if not len(places):
             continue
-        order = np.lexsort((step_time[places], _rank(oom_probability[places])))
-        best = places[order[0]]
-        rank = _rank(oom_probability[best : best + 1])[0]
-        near = places[
-            (_rank(oom_probability[places]) <= max(rank, 1.0)) & (step_time[places] <= NEAR * step_time[best])
-        ]
+        chosen = best_and_near(step_time[places], oom_probability[places])
+        best = places[chosen.best]
         rows = tried.rows[tried.question == question]
         words = []
         for name in DECIDED:
@@ -213,9 +209,40 @@ def completed(
                 words.append(f"{name} = {filled:g}")
             values[name][rows] = filled
         assumed[rows] = ", ".join(words)
-        times = step_time[np.append(near, best)] / step_time[best]
-        fastest[rows], slowest[rows] = times.min(), times.max()
+        fastest[rows], slowest[rows] = chosen.fastest, chosen.slowest
     return Completion(_filled(runs, values), assumed, fastest, slowest)
+
+
+class Alternatives(NamedTuple):
+    """The best of several plans, and how far those are from it that are nearly as good.
+
+    Attributes:
+        best: place of the fastest plan that fits, or that is nearest to it [1].
+        fastest: least time of an alternative over that of the best [1].
+        slowest: greatest time of an alternative over that of the best [1].
+    """
+
+    best: int
+    fastest: float
+    slowest: float
+
+
+def best_and_near(step_time: Float[np.ndarray, " plan"], oom_probability: Float[np.ndarray, " plan"]) -> Alternatives:
+    """The best of several plans: the fastest of those that most surely fit.
+
+    Args:
+        step_time: of each plan [s].
+        oom_probability: of each plan [1].
+
+    Returns:
+        The best plan and its alternatives.
+    """
+    rank = _rank(oom_probability)
+    best = int(np.lexsort((step_time, rank))[0])
+    is_near = (rank <= max(rank[best], 1.0)) & (step_time <= NEAR * step_time[best])
+    is_near[best] = True
+    times = step_time[is_near] / step_time[best]
+    return Alternatives(best, float(times.min()), float(times.max()))
 
 
 def _rank(oom_probability: np.ndarray) -> np.ndarray:

@@ -12,19 +12,20 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._compile.jit import array_jit
+from jaxscale.calibration.answer_intervals import with_intervals
 from jaxscale.calibration.coefficients import Coefficients, from_values
-from jaxscale.calibration.intervals import Z90, interval_ends
 from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
 from jaxscale.completion import completed, open_questions
-from jaxscale.hardware.catalogue import Hardware
+from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.plan.rules import broken_rules, model_columns, plan_columns
+from jaxscale.predict_traced import predict_traced
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch, bucket_of, padded
 from jaxscale.runs.categorical import Categorical, joined
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
+from jaxscale.runs.traced.named_workloads import names_workload
 from jaxscale.step import TERM_NAMES, step_and_memory
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
@@ -157,8 +158,11 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
     """Predict every row of a table that has been described for the model; rows that leave open how they run as well.
 
     An open row is completed by the fastest plan that fits of those that agree with it, and its interval covers the
-    plans that are nearly as fast.
+    plans that are nearly as fast. Rows that name a traced workload are predicted by their kernels.
     """
+    is_traced = names_workload(runs)
+    if is_traced.any():
+        return _with_traced(runs, is_traced, fit, hardware)
     unanswered = np.ones(len(runs), dtype=bool)
     unanswered[described.index] = False
     tried = open_questions(runs, unanswered) if unanswered.any() else None
@@ -173,6 +177,34 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
     found = predict_described(completion.runs, describe_runs(completion.runs, hardware), fit)
     return replace(
         found, lo=found.lo * completion.fastest, hi=found.hi * completion.slowest, assumed=completion.assumed
+    )
+
+
+def _with_traced(runs: Runs, is_traced: np.ndarray, fit: Fit, hardware: Hardware | None) -> Prediction:
+    """Predictions of a table of which some rows name a traced workload."""
+    rows = np.flatnonzero(is_traced)
+    traced = runs.take(rows)
+    answers = predict_traced(traced, fit, hardware or load_hardware())
+    # Without a model no row is answered: measured columns and levels are left.
+    told = predict_described(traced, describe_runs(traced, hardware), fit)
+    told = replace(
+        told,
+        **{name: answers.numbers[name] for name in NUMBERS},
+        terms={name: answers.numbers[name] for name in TERM_NAMES},
+        assumed=answers.assumed,
+        notes=answers.notes,
+    )
+    others = runs.take(~is_traced)
+    if not len(others):
+        return told
+    parts = (told, predict_open(others, describe_runs(others, hardware), fit, hardware))
+    place = np.argsort(np.concatenate([rows, np.flatnonzero(~is_traced)]))
+    arrays = (*NUMBERS, "assumed", "notes", "measured", "measured_memory", "status")
+    return replace(
+        told,
+        **{name: np.concatenate([getattr(part, name) for part in parts])[place] for name in arrays},
+        terms={name: np.concatenate([part.terms[name] for part in parts])[place] for name in TERM_NAMES},
+        levels={name: runs.categories(name) for name in GROUPINGS},
     )
 
 
@@ -224,12 +256,8 @@ def _started(batch: RunBatch, table: Coefficients, combination: np.ndarray) -> l
 def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, fit: Fit) -> dict[str, np.ndarray]:
     """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
-    interval, limit = fit.interval(levels, chips), fit.memory_limit(levels, chips)
     answers = {name: np.concatenate([np.asarray(block[name]) for block in blocks])[: len(batch)] for name in blocks[0]}
-    step, peak = answers["step_time"], answers["memory"]
-    answers["lo"], answers["hi"] = interval_ends(step, interval.time)
-    answers["memory_lo"], answers["memory_hi"] = interval_ends(peak, Z90 * interval.memory)
-    return {**answers, "oom_probability": probability_of_oom(peak, capacity, limit)}
+    return with_intervals(answers, levels, chips, capacity, fit)
 
 
 def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:

@@ -51,6 +51,8 @@ class PredictCommand:
         Raises:
             InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.
         """
+        import numpy as np
+
         import jaxscale as js
         from jaxscale.cli.runs_tables import predictions_as_json, runs_from_file, say_unanswered, write_predictions
         from jaxscale.files import check_writable
@@ -81,7 +83,9 @@ class PredictCommand:
         if self.out is None:
             print_result(prediction_rows(runs, prediction))
         if errors["n"]:
-            tell_doubts(runs, *measured_of(runs, described), say)
+            # Rows of traced workloads have no model whose flops a doubt could be based on.
+            if np.isfinite(prediction.measured[described.index]).any():
+                tell_doubts(runs, *measured_of(runs, described), say)
             print_result(error_summary(errors))
 
     def _one_run(self, hardware: "Hardware") -> "Runs":

@@ -97,7 +97,8 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20) -> T
 
 def _identity(row: "Row") -> tuple[str, ...]:
     degrees = " x ".join(rounded_text(row[name], 6) for name in ("tp", "pp", "dp"))
-    return str(row.line), row["model"] or "-", row["gpu"] or "-", rounded_text(row["n_gpus"], 6), degrees
+    name = row["model"] or row["workload"] or "-"
+    return str(row.line), name, row["gpu"] or "-", rounded_text(row["n_gpus"], 6), degrees
 
 
 def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:

@@ -146,7 +146,9 @@ def assemble(described: Description, hardware: Hardware) -> RunBatch:
     Returns:
         The runs [answered row].
     """
-    batch = RunBatch(_models(described.shapes), _plans(described), _clusters(described, hardware))
+    batch = RunBatch(
+        _models(described.shapes), _plans(described), clusters_of(described.machine, described.n_chips, hardware)
+    )
     return _sharded_to_fit(batch, described.states_zero_stage)
 
 
@@ -209,10 +211,21 @@ def _plans(described: Description) -> Plan:
     return with_fields(plans, described.numbers)
 
 
-def _clusters(described: Description, hardware: Hardware) -> Cluster:
+def clusters_of(machine: Categorical, n_chips: Float[np.ndarray, " row"], hardware: Hardware) -> Cluster:
+    """Clusters of rows, each distinct machine built once.
+
+    Args:
+        machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] of each row,
+            the last two None for the catalogue's.
+        n_chips: chips [1].
+        hardware: catalogue of their chips.
+
+    Returns:
+        The clusters, stacked [row].
+    """
     machines = []
-    for gpu, gpus_per_node, gbit_per_s in described.machine.values:
+    for gpu, gpus_per_node, gbit_per_s in machine.values:
         bandwidth = None if gbit_per_s is None else gbit_per_s * GBIT
         machines.append(Cluster(hardware[gpu].chip(), hardware[gpu].network(gpus_per_node, bandwidth), 1.0))
-    clusters = jax.tree.map(lambda leaf: leaf[described.machine.codes], stacked(machines))
-    return with_fields(clusters, {"n_chips": described.n_chips})
+    clusters = jax.tree.map(lambda leaf: leaf[machine.codes], stacked(machines))
+    return with_fields(clusters, {"n_chips": n_chips})

@@ -16,9 +16,14 @@ from jaxscale.runs.run_levels import run_levels
 from jaxscale.runs.schema import SHAPE
 from jaxscale.runs.shapes import ModelLookup, Shapes, shapes_of
 from jaxscale.runs.table import Runs
+from jaxscale.runs.traced.named_workloads import names_workload
 
 REQUIRED_BESIDE_SHAPE = ("seq_len", "gpu", "n_gpus", "global_batch_size_seqs")
 """Columns of which every cell must be filled, whatever the row's model."""
+
+
+OF_A_WORKLOAD = "names a traced workload, which has no shape"
+"""Why a row with a traced workload is none of a transformer: `predict` takes it in its own way."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
     """
     empty = EmptyCells(runs)
     shapes = shapes_of(runs, lookup, empty)
-    lacks = _lacking(runs, shapes, empty)
+    lacks = _lacking(runs, shapes, empty).where(names_workload(runs), OF_A_WORKLOAD)
     index = np.flatnonzero(lacks.matches(lambda reason: reason is None))
     complete = runs
     if len(index) < len(runs):

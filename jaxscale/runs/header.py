@@ -13,6 +13,8 @@ _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 # What fills a required column that is absent.
 _FILLED_BY = {**dict.fromkeys(SHAPE, "model"), "micro_batch_size": "n_microbatches"}
 
+OF_A_WORKLOAD = ("gpu", "n_gpus")
+"""Columns that a table of traced workloads needs beside `workload`."""
 
 _ALIKE, _WHOLE_WORD = 0.75, 4
 """Likeness of two names from which one may be meant by the other (`difflib`) [1], or letters of one inside it [1]."""
@@ -47,7 +49,8 @@ def check_header(path: Path, columns: Sequence[str]) -> None:
         InputError: wrong delimiter, a column twice, or a required column missing.
     """
     check_names(path, columns)
-    missing = [name for name in REQUIRED if name not in columns and _FILLED_BY.get(name) not in columns]
+    needed = OF_A_WORKLOAD if "workload" in columns else REQUIRED
+    missing = [name for name in needed if name not in columns and _FILLED_BY.get(name) not in columns]
     if missing:
         raise InputError(f"{path}:1: {_missing(missing, columns)}")
 

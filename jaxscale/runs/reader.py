@@ -20,6 +20,7 @@ from jaxscale.runs.header import canonical, check_header, hint_of_misspelt
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE
 from jaxscale.runs.shapes import ModelLookup, catalogue_entries
 from jaxscale.runs.table import Runs
+from jaxscale.runs.traced.named_workloads import names_workload, workload_problems
 from jaxscale.runs.words.batch_cells import batches_in_sequences
 
 BATCH = "global_batch_size_seqs"
@@ -109,6 +110,8 @@ def read_table(
     }
     problems |= _told(_cell_problems(table))
     problems |= _told(_contradictions(table.runs, lookup, set(problems)))
+    named = workload_problems(table.runs, lambda name: lookup(name) is not None, set(problems))
+    problems |= _told(named)
     problems |= _model_problems(table.runs, lookup, known_models, set(problems))
     return without_bad_rows(table.runs, problems, skip_bad)
 
@@ -277,6 +280,7 @@ def _model_problems(
     models = runs.categories("model")
     is_judged = np.ones(len(runs), dtype=bool)
     is_judged[list(bad)] = False
+    is_judged &= ~names_workload(runs)
     is_known = models.matches(lambda name: bool(name) and lookup(name) is not None)
     n_given = np.sum([~np.isnan(runs.numbers(name)) for name in SHAPE], axis=0)
     has_columns = all(name in runs.columns for name in SHAPE)

@@ -35,7 +35,9 @@ def run_levels(
     gpu, release, precision = runs.categories("gpu"), empty.filled("release"), empty.filled("precision")
     sizes = _sizes(shapes)
     columns = {
-        "source": together(runs.categories("source"), runs.categories("framework"), empty.default("apart")).map(_setup),
+        "source": together(runs.categories("source"), runs.categories("framework"), empty.default("apart")).map(
+            setup_name
+        ),
         "framework": runs.categories("framework"),
         "release": release,
         "gpu": gpu,
@@ -51,7 +53,7 @@ def run_levels(
         "sequences": _argument(shapes, "seq_len").map(_length),
         "recompute": recompute,
         "parallelism": _parallelism(plan),
-        "stack": together(runs.categories("source"), runs.categories("framework")).map(_setup),
+        "stack": together(runs.categories("source"), runs.categories("framework")).map(setup_name),
         "recipe": empty.default("recipe"),
         "company": Categorical((runs.numbers("n_gpus") > 1.0).astype(int), COMPANY),
     }
@@ -68,7 +70,7 @@ def _as_levels(columns: Mapping[str, Categorical], n_rows: int) -> Levels:
     return Levels(codes, names, n_rows)
 
 
-def _setup(parts: tuple[str | None, ...]) -> str | None:
+def setup_name(parts: tuple[str | None, ...]) -> str | None:
     """One software stack on one system, named by source, framework and what sets runs apart."""
     return "/".join(part for part in parts if part) if parts[0] else None
 

@@ -1,0 +1,1 @@
+"""Rows of runs tables that name a traced workload in place of a model."""
