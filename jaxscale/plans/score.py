@@ -4,13 +4,14 @@ Plans go through in blocks of one fixed size, so that the scorer compiles once i
 model, the cluster and the number of plans.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._arrays import host_arrays
+from jaxscale._arrays import filled_rows, host_arrays, stacked
 from jaxscale._compile.jit import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
@@ -20,11 +21,8 @@ from jaxscale.plans.enumerate import PlanTable
 from jaxscale.step import StepTime, model_flops_utilisation, step_and_memory
 from jaxscale.workload import Transformer
 
-BLOCK = 32768
-"""Plans per call of the scorer: enough to keep every core busy, few enough to stay in cache [plan]."""
-
-SMALL_BLOCK = 4096
-"""The same for a short table [plan]."""
+SCORED_AT_A_TIME = 4096
+"""Plans per call of the scorer: few enough to stay in cache [plan]."""
 
 
 class Scores(NamedTuple):
@@ -74,10 +72,6 @@ def _judged(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coe
     return jax.vmap(one)(plans)
 
 
-def _block_size(table: PlanTable) -> int:
-    return BLOCK if len(table) > BLOCK // 2 else SMALL_BLOCK
-
-
 def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coefficients: Coefficients) -> Scores:
     """Step time and peak memory of every plan of a table, by the exact model.
 
@@ -91,7 +85,7 @@ def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coeffici
         Host arrays in the order of the table.
     """
     model, cluster, coefficients = host_arrays((model, cluster, coefficients))
-    size, totals = _block_size(table), []
+    size, totals = SCORED_AT_A_TIME, []
     for start in range(0, len(table), size):
         plans, _ = table.stacked(slice(start, start + size), size)
         block = _judged(model, plans, cluster, coefficients)
@@ -101,6 +95,29 @@ def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coeffici
     # Reading only now lets the device work on one block while the host lays out the next.
     times, peaks = (np.concatenate([np.asarray(column) for column in columns]) for columns in zip(*totals, strict=True))
     return Scores(times[: len(table)], peaks[: len(table)])
+
+
+def time_plans(
+    model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients
+) -> Float[np.ndarray, " plan"]:
+    """Step time of a few plans of any kind, by the program that scores tables of plans.
+
+    Args:
+        model: the transformer.
+        plans: the plans.
+        cluster: chips and network.
+        coefficients: fitted parameters.
+
+    Returns:
+        Times on the host [s], [plan].
+    """
+    rows = filled_rows(len(plans), SCORED_AT_A_TIME)
+    model, cluster, coefficients, few = host_arrays((model, cluster, coefficients, stacked(plans)))
+    times = []
+    for start in range(0, len(rows), SCORED_AT_A_TIME):
+        block = jax.tree.map(lambda leaf, part=rows[start : start + SCORED_AT_A_TIME]: leaf[part], few)
+        times.append(np.asarray(_judged(model, block, cluster, coefficients).step_time))
+    return np.concatenate(times)[: len(plans)]
 
 
 def detail_plans(
@@ -119,7 +136,7 @@ def detail_plans(
         The details of each row.
     """
     model, cluster, coefficients = host_arrays((model, cluster, coefficients))
-    size, details = _block_size(table), []
+    size, details = SCORED_AT_A_TIME, []
     for start in range(0, len(rows), size):
         picked = rows[start : start + size]
         plans, _ = table.stacked(picked, size)

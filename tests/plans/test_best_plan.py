@@ -70,7 +70,7 @@ def test_table_row_of_the_best_plan_is_predicted_alike(tmp_path, name, n_chips, 
 
 
 def test_one_compilation_for_all_problems(choice, monkeypatch):
-    """Another model, cluster, batch and number of plans of the same size class does not trace the model again."""
+    """Another model, cluster, batch and number of plans does not trace the model again."""
     assert choice.searched > 0
 
     def retraced(*arguments):
@@ -78,7 +78,7 @@ def test_one_compilation_for_all_problems(choice, monkeypatch):
 
     monkeypatch.setattr(score, "step_and_memory", retraced)
     other = best_plan(model("llama3-70b"), cluster("a100-80gb", 64), 128, fit="prior")
-    assert choice.searched < other.searched < score.BLOCK // 2
+    assert choice.searched < other.searched
 
 
 def test_best_is_the_fastest_that_fits(choice):
