@@ -5,8 +5,7 @@ Everything of a step but its microbatches is fixed, so the step of island i on $
 $$ t_i = o_i + r_i B_i, $$
 
 with the reciprocal pace $r_i$ and an offset $o_i$ that no share changes (fill and drain of pipelines, the exposed end
-of gradient reductions, the optimizer). Both follow from two evaluations of `js.step_time` for all islands in one
-`jax.vmap`.
+of gradient reductions, the optimizer). Both follow from step times at two batches, evaluated in one `jax.vmap`.
 """
 
 from collections.abc import Sequence
@@ -18,13 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, as_arrays, as_float, host_arrays, stacked, with_fields
-from jaxscale._compile.jit import filter_jit
+from jaxscale._arrays import Number, as_float, number, with_fields
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.fleet import PerIsland, as_indexable
 from jaxscale.plan.plan import Plan
-from jaxscale.step import step_time
+from jaxscale.plans.score import time_plans
 from jaxscale.workload import Transformer
 
 BACKWARD_SHARE = 2.0 / 3.0
@@ -110,29 +108,13 @@ def pace_of_rates(
     return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, ones * taken, seq_len)
 
 
-@filter_jit
-def _two_steps(
-    models: Transformer, plans: Plan, clusters: Cluster, coefficients: Coefficients
-) -> tuple[Array, Array, Array, Array, Array]:
-    def one(model: Transformer, plan: Plan, cluster: Cluster, numbers: Coefficients) -> Any:
-        def total(factor: Array) -> Array:
-            more = with_fields(plan, {"n_microbatches": factor * plan.n_microbatches})
-            return step_time(model, more, cluster, numbers).total
-
-        # One trace of the step serves both batches.
-        first, second = jax.vmap(total)(jnp.asarray([1.0, 2.0]))
-        return first, second, jnp.asarray(plan.global_batch_size_seqs), plan.dp, plan.micro_batch_size * plan.dp
-
-    return jax.vmap(one)(*as_arrays((models, plans, clusters, coefficients)))
-
-
 def island_paces(
     models: Sequence[Transformer],
     plans: Sequence[Plan],
     clusters: Cluster,
     coefficients: Sequence[Coefficients],
 ) -> Pace:
-    """Pace of each island under its own plan, from step times of all islands at one and at two batches.
+    """Pace of each island under its own plan, from step times at its batch and at twice as many microbatches.
 
     Args:
         models: of each island: the same transformer, or its layers on that island.
@@ -143,6 +125,21 @@ def island_paces(
     Returns:
         The pace.
     """
-    arguments = host_arrays((stacked(models), stacked(plans), clusters, stacked(coefficients)))
-    first, second, sequences, granule, microbatch = _two_steps(*arguments)
-    return Pace(first, sequences, (second - first) / sequences, granule, microbatch, float(models[0].seq_len))
+    times = [_two_steps(*one) for one in zip(models, plans, _each(clusters), coefficients, strict=True)]
+    first, second = np.asarray(times).T
+    sequences = np.asarray([number(plan.global_batch_size_seqs) for plan in plans])
+    dp, taken = (np.asarray([number(getattr(plan, name)) for plan in plans]) for name in ("dp", "micro_batch_size"))
+    return Pace(first, sequences, (second - first) / sequences, dp, taken * dp, float(models[0].seq_len))
+
+
+def _each(clusters: Cluster) -> list[Cluster]:
+    """Clusters one by one."""
+    count = len(np.asarray(clusters.n_chips))
+    return [jax.tree.map(lambda leaf, island=island: np.asarray(leaf)[island], clusters) for island in range(count)]
+
+
+def _two_steps(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> np.ndarray:
+    """Step time of one island at its batch, and at twice as many microbatches [s]."""
+    more = with_fields(plan, {"n_microbatches": 2.0 * number(plan.n_microbatches)})
+    # The program that scores plans is there already, and compiling a step takes seconds.
+    return time_plans(model, [plan, more], cluster, coefficients)
