@@ -93,6 +93,29 @@ class LossLaw(eqx.Module):
         """Loss [nat per token]."""
         return jnp.add(self.irreducible, self.reducible(n_params, n_tokens))
 
+    def tokens(self, n_params: ArrayLike, loss: ArrayLike) -> Array:
+        r"""Tokens after which a model has a loss, $D = (B / y)^{1/\beta}$, $y^{1/k} = (L - E)^{1/k} - x^{1/k}$.
+
+        x is the summand of the parameters.
+
+        Args:
+            n_params: N [1].
+            loss: L [nat per token].
+
+        Returns:
+            D [token]; nan where no number of tokens reaches the loss.
+        """
+        params = jnp.log(self.params_coefficient) - self.params_exponent * jnp.log(n_params)
+        reducible = jnp.asarray(loss) - self.irreducible
+        positive = reducible > 0.0
+        gap = (jnp.log(jnp.where(positive, reducible, 1.0)) - params) / self.joint
+        reached = positive & (gap > 0.0)
+        # Out of reach the logarithms run on numbers that they are defined for, so that slopes stay finite.
+        open_gap = jnp.where(reached, gap, 1.0)
+        log_summand = params + self.joint * (open_gap + jnp.log(-jnp.expm1(-open_gap)))
+        log_tokens = (jnp.log(self.tokens_coefficient) - log_summand) / self.tokens_exponent
+        return jnp.where(reached, jnp.exp(log_tokens), jnp.nan)
+
     def log_balance(self) -> Array:
         r"""Logarithm of $N^\alpha / D^\beta$ where parameters and tokens are compute-optimal, $\alpha x = \beta y$ [1].
 

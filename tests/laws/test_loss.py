@@ -103,3 +103,23 @@ def test_the_best_ratio_of_gemstones_grows_with_the_size():
         assert float(law.penalty(width, 32.0, n_params)) == pytest.approx(0.0, abs=1e-12)
     kaplan = shape_law("kaplan")
     assert float(kaplan.penalty(4096.0, 32.0, 1e8)) == float(kaplan.penalty(4096.0, 32.0, 1e12))
+
+
+@pytest.mark.parametrize("joint", [1.0, 0.5, 0.1])
+def test_tokens_to_a_loss_invert_the_law(joint):
+    law = LossLaw(1.8172, 477.8, 2143.0, 0.3473, 0.3672, joint)
+    tokens = jnp.geomspace(1e9, 1e15, 7)
+    losses = law.loss(7e9, tokens)
+    # Far out the summand of the tokens is a small part of the reducible loss, of which few digits are left.
+    assert np.asarray(law.tokens(7e9, losses))[:4] == pytest.approx(np.asarray(tokens)[:4], rel=1e-6)
+    slope = jax.grad(lambda loss: jnp.log(law.tokens(7e9, loss)))(2.3)
+    ends = [float(jnp.log(law.tokens(7e9, 2.3 + step))) for step in (1e-4, -1e-4)]
+    assert float(slope) == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-3)
+
+
+def test_no_tokens_reach_the_loss_of_endless_ones():
+    law = loss_law()
+    least = float(law.loss(7e9, jnp.inf))
+    assert np.isnan(float(law.tokens(7e9, least - 1e-3))) and np.isnan(float(law.tokens(7e9, 1.0)))
+    assert np.isfinite(float(law.tokens(7e9, least + 1e-3))), "negative control"
+    assert float(jax.grad(lambda n: jnp.nan_to_num(law.tokens(n, 1.0)))(7e9)) == 0.0
