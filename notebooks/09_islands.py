@@ -91,11 +91,12 @@ print({name: round(float(value), 2) for name, value in choice.worth.items()})
 # $\rho = c\,(N/10^9)^{-g} (M - 1)^p (H/30)^h$. It looks small; tokens make it larger, as the loss law is flat there.
 
 # %%
-goal = islands.loss_goal(6.7e9)
-small = islands.tokens_to_loss(laws.loss_law().loss, 6.7e9, goal.target)
+goal = islands.loss_goal(model)
+size, best_shape_loss = goal.n_params, goal.target / goal.shape_factor
+small = goal.loss.tokens(size, best_shape_loss)
 for replicas, inner_steps in ((2.0, 30.0), (2.0, 100.0), (4.0, 100.0), (8.0, 500.0)):
-    rise = float(goal.loose.rise(6.7e9, replicas, inner_steps))
-    tokens = float(islands.tokens_to_loss(laws.loss_law().loss, 6.7e9, goal.target / (1.0 + rise)) / small)
+    rise = float(goal.loose.rise(size, replicas, inner_steps))
+    tokens = float(goal.loss.tokens(size, best_shape_loss / (1.0 + rise)) / small)
     print(f"M = {replicas:g}, H = {inner_steps:3g}: loss {100 * rise:.2f} % higher, {tokens:.2f} times the tokens")
 
 # %% [markdown]
@@ -109,6 +110,17 @@ print(f"two replicas of 1e9 parameters change the loss by {low:+.2f} to {high:+.
 
 # %% [markdown]
 # The sign of the last line is open: outer momentum gains about what two replicas lose, and the data do not decide.
+#
+# The loss law matters as well. `laws=` takes one that was fitted to measured losses; its draws, and its error beyond
+# the range of its runs, then widen the intervals of days and of inner steps.
+
+# %%
+law = laws.fit(laws.table("gadre-c4"), n_draws=50)
+under = islands.best_fleet_plan(model, stated.fleet, 1024, levels=levels, laws=law)
+print(
+    f"{under.best.days:.2f} days ({under.best.band[0]:.2f} to {under.best.band[1]:.2f}) to a loss of {under.loss:.3f}"
+)
+print(under.best.mode, under.best.inner_steps, under.best_inner_steps)
 
 # %% [markdown]
 # ## A thousand fleets at once
@@ -149,5 +161,7 @@ assert modes["streaming"].days < modes["local-updates"].days < modes["alone"].da
 assert sum(choice.best.amounts.values()) == 1024
 assert 0.0 < choice.sweep.break_even * gbit < 10.0
 assert 1.0 < choice.best_inner_steps[0] <= choice.best_inner_steps[1] < 1000.0
+assert 1.0 < under.best_inner_steps[0] <= under.best_inner_steps[1] < 1000.0
+assert under.best.band[1] / under.best.band[0] > choice.best.band[1] / choice.best.band[0]
 assert np.all(np.diff(speeds, axis=0) > -1e-9) and np.all(speeds < 14.0 / 8.0 + 1e-9)
 assert fastest[0] == "streaming" and growth == sorted(growth)

@@ -27,6 +27,12 @@ class IslandsCommand:
         float | None,
         tyro.conf.arg(metavar="L", help="loss to reach; that of 20 tokens per parameter where left out"),
     ] = None
+    law: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="LAW.toml", help="law of the loss that `law fit` wrote; its draws widen the intervals of days"
+        ),
+    ] = None
     seq_len: SequenceLength = None
     precision: Annotated[str, tyro.conf.arg(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
     framework: Annotated[str | None, tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`")] = None
@@ -55,12 +61,14 @@ class IslandsCommand:
         from jaxscale.islands.choice.islands_report import islands_report, islands_tables
         from jaxscale.islands.fleet_file import read_fleet
         from jaxscale.islands.measured.measured_rounds import stated_slow_loss
+        from jaxscale.laws.fitting.law_store import load_law
         from jaxscale.plans.framework_space import framework_space
 
         if self.out is not None:
             check_folder(self.out)
         hardware = js.load_hardware(self.hardware)
         stated = read_fleet(self.fleet, hardware, 0.0 if self.nominal_links else stated_slow_loss())
+        law = None if self.law is None else load_law(self.law)
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
         framework = checked_framework(self.framework, fitted)
@@ -71,7 +79,7 @@ class IslandsCommand:
                 say(lacking)
         levels = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
         choice = best_fleet_plan(
-            model, stated.fleet, self.global_batch, fit=fitted, levels=levels, space=space, loss=self.loss
+            model, stated.fleet, self.global_batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law
         )
         if self.out is not None:
             say(f"report: {islands_report(choice, str(self.fleet)).save(self.out)}")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from jaxscale.islands.looseness.loose_fit import fit_loose_law as fit_loose_law
     from jaxscale.islands.looseness.loose_law import LooseLaw as LooseLaw
     from jaxscale.islands.looseness.loose_law import loose_law as loose_law
-    from jaxscale.islands.looseness.loose_law import tokens_to_loss as tokens_to_loss
     from jaxscale.islands.measured.measured_rounds import LinkLosses as LinkLosses
     from jaxscale.islands.measured.measured_rounds import fit_link_losses as fit_link_losses
     from jaxscale.islands.measured.measured_rounds import measured_rounds as measured_rounds

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import Number, as_float
-from jaxscale._compile.jit import filter_jit
+from jaxscale._compile.jit import small_jit
 from jaxscale._smooth import larger, smaller
 from jaxscale.islands.batch_shares import best_shares
 from jaxscale.islands.exchange import send_times
@@ -166,7 +166,7 @@ def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Ar
     return jnp.stack(rows)
 
 
-@filter_jit
+@small_jit
 def survey_fleets(jobs: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Array, "fleet mode period"]:
     """Pace of many fleets in every mode, in one `vmap` [token/s], [fleet, mode, period].
 

@@ -107,3 +107,16 @@ def test_one_island_is_alone(run, tmp_path):
     document = run("islands", path, *COMMAND[2:], "--json").json
     assert [mode["mode"] for mode in document["modes"]] == ["alone"]
     assert document["break_even_gbit_per_s"] is None and math.isfinite(document["days_to_loss"])
+
+
+def test_days_under_a_fitted_law_of_the_loss(run, tmp_path, document):
+    law = tmp_path / "law.toml"
+    assert run("law", "fit", "--table", "gadre-c4", "--draws", 20, "--out", law).code == 0
+    fitted = run(*COMMAND, "--law", law, "--json").json
+    low, high = fitted["best_inner_steps_interval"]
+    assert 1.0 < low <= high < 5000.0 and low <= fitted["best"]["inner_steps"] <= high
+    widths = [math.log(one["days_to_loss_interval"][1] / one["days_to_loss_interval"][0]) for one in (document, fitted)]
+    assert widths[1] > 1.02 * widths[0], "the law's own uncertainty joins that of step times and of looseness"
+    assert fitted["loss"] != pytest.approx(document["loss"], rel=0.005), "the other law has another loss"
+    refused = run(*COMMAND, "--law", FLEET)
+    assert refused.code == 2 and len(refused.err.strip().splitlines()) == 1

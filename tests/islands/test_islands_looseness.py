@@ -11,9 +11,9 @@ import jaxscale as js
 from jaxscale.errors import InputError
 from jaxscale.islands.exchange import LinkTime
 from jaxscale.islands.learners import learners_goodput
-from jaxscale.islands.looseness.fleet_days import days_to_loss, loss_goal, tokens_needed
+from jaxscale.islands.looseness.fleet_days import days_to_loss, loss_goal, sampled_goals, tokens_needed
 from jaxscale.islands.looseness.loose_fit import fit_loose_law
-from jaxscale.islands.looseness.loose_law import loose_law, loose_law_samples, tokens_to_loss
+from jaxscale.islands.looseness.loose_law import loose_law, loose_law_samples
 from jaxscale.islands.round_time import round_of
 from jaxscale.laws import power_law
 from jaxscale.units import YEAR
@@ -160,20 +160,8 @@ def test_goodput_of_learners():
     assert float(learners_goodput(2.4e6, 2, YEAR, 19.5)) == pytest.approx(float(learners_goodput(1.2e6, 1, YEAR, 19.5)))
 
 
-def test_tokens_to_a_loss_invert_the_law():
-    law = js.laws.loss_law()
-    tokens = tokens_to_loss(law.loss, 7e9, law.loss(7e9, 3e11))
-    assert float(tokens) == pytest.approx(3e11, rel=1e-6)
-    assert np.isnan(float(tokens_to_loss(law.loss, 7e9, 1.0)))
-    slope = jax.grad(lambda loss: jnp.log(tokens_to_loss(law.loss, 7e9, loss)))(2.2)
-    ends = [float(jnp.log(tokens_to_loss(law.loss, 7e9, 2.2 + step))) for step in (1e-4, -1e-4)]
-    assert float(slope) == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-3)
-    # The loss may be any function of parameters and tokens.
-    assert float(tokens_to_loss(lambda n, d: 1.0 + n / d, 1e9, 1.5)) == pytest.approx(2e9, rel=1e-6)
-
-
 def test_one_replica_needs_the_tokens_of_data_parallelism():
-    goal = loss_goal(7e9)
+    goal = loss_goal(js.model("llama2-7b"))
     together = float(tokens_needed(goal, 4e6, 0.0, 30.0))
     assert float(tokens_needed(goal, 4e6, 1.0, 30.0)) == pytest.approx(together, rel=1e-6)
     needs = [float(tokens_needed(goal, 1e3, count, 30.0)) for count in (1.0, 2.0, 4.0, 8.0)]
@@ -191,11 +179,43 @@ def test_the_sign_at_two_replicas_is_open():
 
 
 def test_days_fall_with_pace_and_have_a_best_number_of_inner_steps():
-    goal = loss_goal(7e9)
+    goal = loss_goal(js.model("llama2-7b"))
     steps = jnp.geomspace(1.0, 1e5, 60)
     # A second of compute per step, 20 seconds of exchange after H of them.
     speed = 4e6 * steps / (steps + 20.0)
-    days = days_to_loss(goal, speed, 4e6, replicas=2.0, inner_steps=steps, chips_together=64.0, total_params=7e9)
+    days = days_to_loss(goal, speed, 4e6, replicas=2.0, inner_steps=steps, chips_together=64.0)
     best = int(jnp.nanargmin(days))
     assert 0 < best < 59 and 10.0 < float(steps[best]) < 5000.0
     assert int(jnp.argmax(speed)) == 59, "without a rise of the loss the best number is endless"
+
+
+@pytest.fixture(scope="module")
+def fitted_law():
+    """Law of the loss of a shipped table, with few draws."""
+    return js.laws.fit(js.laws.table("gadre-c4"), n_draws=20)
+
+
+def test_a_fitted_law_of_the_loss_takes_the_place_of_the_default(fitted_law):
+    model = js.model("llama2-7b")
+    default, fitted = loss_goal(model), loss_goal(model, laws=fitted_law)
+    size = float(js.n_active_params(model))
+    assert float(fitted.n_params) == pytest.approx(size) or fitted_law.count == "non-embedding"
+    # Both targets are losses after 20 tokens per parameter, by either law; small batches then need as many tokens.
+    law, counted = fitted_law.law, float(fitted.n_params)
+    assert fitted.target == pytest.approx(float(fitted.shape_factor * law.loss(counted, 20.0 * size)), rel=1e-9)
+    for goal in (default, fitted):
+        assert float(tokens_needed(goal, 1.0, 0.0, 30.0)) == pytest.approx(20.0 * size, rel=1e-4)
+    other = fitted_law.law.loss(counted, 20.0 * size) / js.laws.loss_law().loss(size, 20.0 * size)
+    assert abs(float(other) - 1.0) > 0.005, "negative control: the two laws differ"
+
+
+def test_draws_of_a_fitted_law_widen_the_tokens(fitted_law):
+    model = js.model("llama2-7b")
+    spreads = []
+    for laws in (None, fitted_law):
+        goal = loss_goal(model, laws=laws)
+        goals = sampled_goals(goal, laws, 40)
+        needed = np.asarray(jax.vmap(lambda one: tokens_needed(one, 4e6, 2.0, 30.0))(goals))
+        assert needed[0] == pytest.approx(float(tokens_needed(goal, 4e6, 2.0, 30.0)), rel=1e-9)
+        spreads.append(np.nanstd(np.log(needed[1:])))
+    assert 0.0 < 1.5 * spreads[0] < spreads[1]

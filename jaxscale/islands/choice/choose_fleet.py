@@ -3,12 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale._arrays import host_arrays, number
+from jaxscale._compile.jit import small_jit
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
+from jaxscale.designs.time_to_loss import Laws
 from jaxscale.errors import InputError
 from jaxscale.islands.choice.fleet_prices import break_even_sweep, price_table
 from jaxscale.islands.choice.fleet_scores import FleetStudy, SetScore, set_scores, whole_islands
@@ -17,16 +20,17 @@ from jaxscale.islands.choice.mode_details import SAMPLES, band_of, described, pe
 from jaxscale.islands.choice.mode_scores import ring_subset, sub_job, token_table
 from jaxscale.islands.fleet import Fleet
 from jaxscale.islands.island_plans import island_plans
-from jaxscale.islands.looseness.fleet_days import LossGoal, loss_goal
-from jaxscale.islands.looseness.loose_law import loose_law_samples
+from jaxscale.islands.looseness.fleet_days import loss_goal, sampled_goals
+from jaxscale.islands.looseness.loose_law import LooseLaw, loose_law_samples
 from jaxscale.islands.modes import LOOSE_MODES, MODES, IslandJob
+from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.units import DAY
-from jaxscale.workload import Transformer, n_active_params, n_params
+from jaxscale.workload import Transformer
 
 INNER_STEP_GRID = (
-    *(1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 70.0),
-    *(100.0, 150.0, 200.0, 300.0, 500.0, 700.0, 1000.0, 2000.0, 5000.0),
+    *(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0),
+    *(70.0, 80.0, 90.0, 100.0, 120.0, 150.0, 200.0, 250.0, 300.0, 400.0, 500.0, 700.0, 1000.0, 2000.0, 5000.0),
 )
 """Numbers of inner steps that are scored [1]."""
 
@@ -40,7 +44,7 @@ def best_fleet_plan(
     levels: Sequence[Mapping[str, str | None]] | None = None,
     space: PlanSpace | None = None,
     loss: float | None = None,
-    goal: LossGoal | None = None,
+    laws: Laws | FittedLaw | None = None,
     inner_steps: Sequence[float] = INNER_STEP_GRID,
 ) -> IslandsChoice:
     """Best mode of joining islands for a model and a batch: the fewest days to a loss.
@@ -53,7 +57,8 @@ def best_fleet_plan(
         levels: of each island: gpu, precision and so on, whose fitted effects apply; pooled where None.
         space: choices that plans inside an island have; everything valid where None.
         loss: target; that of 20 tokens per parameter where None [nat per token].
-        goal: laws and target, where they are not the shipped ones.
+        laws: of loss, batch, shape and failures, or a fitted law of the loss, whose draws then widen the intervals of
+            days and of inner steps; the defaults where None.
         inner_steps: numbers of inner steps that are scored [1].
 
     Returns:
@@ -70,15 +75,15 @@ def best_fleet_plan(
         )
     record = fit_of(fit)
     plans = island_plans(model, fleet, round(batch), fit=record, levels=levels or [{}] * fleet.n_islands, space=space)
-    active, total = float(n_active_params(model)), float(n_params(model))
-    aim = goal or loss_goal(active, loss)
-    job = IslandJob(plans.pace, fleet.links, total, number(model.n_layers), number(model.d_model), batch)
-    table = token_table(aim, batch * number(model.seq_len), max(fleet.n_islands, 2), inner_steps)
-    if not math.isfinite(table.synchronous):
-        raise InputError(
-            f"loss = {number(aim.target):g} is out of reach of {active:.3g} parameters; expected a higher one"
-        )
-    study = FleetStudy(job, fleet, plans, aim, total, table.synchronous, table.loose, tuple(inner_steps))
+    goal = loss_goal(model, loss, laws)
+    depth, width = number(model.n_layers), number(model.d_model)
+    job = IslandJob(plans.pace, fleet.links, goal.total_params, depth, width, batch)
+    goals, tokens = sampled_goals(goal, laws, SAMPLES), batch * number(model.seq_len)
+    table = token_table(goals, tokens, max(fleet.n_islands, 2), inner_steps)
+    if not math.isfinite(table.synchronous[0]):
+        target, size = number(goal.target), number(goal.n_params)
+        raise InputError(f"loss = {target:g} is out of reach of {size:.3g} parameters; expected a higher one")
+    study = FleetStudy(job, fleet, plans, goal, table, tuple(inner_steps))
     return _choose(study)
 
 
@@ -90,8 +95,6 @@ def _choose(study: FleetStudy) -> IslandsChoice:
     best = min(scored, key=lambda entry: entry.days)
     modes = sorted((described(study, entry) for entry in _shown(study, scored)), key=lambda mode: mode.days)
     sweep, periods = _sweep(study, scored), (1.0, 1.0)
-    samples = loose_law_samples(SAMPLES)
-    rises = np.asarray(samples.rise(1e9, 2.0, 30.0))
     if best.mode in LOOSE_MODES:
         periods = period_band(study, best)
     return IslandsChoice(
@@ -102,10 +105,16 @@ def _choose(study: FleetStudy) -> IslandsChoice:
         sweep=sweep,
         loss=number(study.goal.target),
         best_inner_steps=periods,
-        rise=band_of(rises),
+        rise=band_of(np.asarray(_rises(host_arrays(loose_law_samples(SAMPLES))))),
         plans=dict(zip(study.fleet.names, study.plans.plans, strict=True)),
         notes=tuple(_notes(study, best)),
     )
+
+
+@small_jit
+def _rises(laws: LooseLaw) -> Any:
+    """Relative rise of the loss of two replicas of 1e9 parameters at 30 inner steps, of each law [1], [sample]."""
+    return laws.rise(1e9, 2.0, 30.0)
 
 
 def _shown(study: FleetStudy, scored: Sequence[SetScore]) -> list[SetScore]:
@@ -139,12 +148,10 @@ def _sweep(study: FleetStudy, scored: Sequence[SetScore]) -> BandwidthSweep | No
         return None
     subset = ring_subset(study.job, whole)
     chips = (study.chips(subset, False), study.chips(subset, True))
-    slow = tuple(float(study.goal.failure.slowdown(study.total_params, count)) / DAY for count in chips)
+    slow = tuple(float(study.goal.failure.slowdown(study.goal.total_params, count)) / DAY for count in chips)
     alone = min(entry.days for entry in scored if entry.mode == "alone")
-    loose = study.tokens_loose[:, len(subset) - 1]
-    return break_even_sweep(
-        sub_job(study.job, subset), study.grid, study.tokens_synchronous * slow[0], loose * slow[1], alone
-    )
+    synchronous, loose = study.tokens.synchronous[0] * slow[0], study.tokens.loose[0, :, len(subset) - 1] * slow[1]
+    return break_even_sweep(sub_job(study.job, subset), study.grid, float(synchronous), loose, alone)
 
 
 def _notes(study: FleetStudy, best: SetScore) -> list[str]:

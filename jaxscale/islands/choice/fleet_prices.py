@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._arrays import host_arrays, stacked, with_fields
-from jaxscale._compile.jit import filter_jit
+from jaxscale._arrays import host_arrays, with_fields
+from jaxscale._compile.jit import small_jit
 from jaxscale.islands.choice.islands_choice import BandwidthSweep
-from jaxscale.islands.choice.mode_scores import mode_index, with_scaled_links
+from jaxscale.islands.choice.mode_scores import FLEETS_AT_A_TIME, mode_index, surveyed, with_scaled_links
 from jaxscale.islands.fleet import PerIsland, PerPair, host_rate
-from jaxscale.islands.modes import LOOSE_MODES, MODES, IslandJob, mode_speed, pipeline_step, survey_fleets
+from jaxscale.islands.modes import LOOSE_MODES, MODES, IslandJob, mode_speed, pipeline_step
 
-BANDWIDTH_FACTORS = np.geomspace(1e-4, 1e4, 65)
+BANDWIDTH_FACTORS = np.geomspace(1e-4, 1e4, FLEETS_AT_A_TIME)
 """Factors on the bandwidth of all links for a sweep [1]."""
 
 
@@ -56,7 +56,7 @@ def _scaled(job: IslandJob, scales: _Scales) -> IslandJob:
     return IslandJob(**{**fields, "links": links, "pace": pace})
 
 
-@filter_jit
+@small_jit
 def _elasticities(job: IslandJob, scales: _Scales, mode: str, inner_steps: Any, layer_share: Any) -> _Scales:
     def log_speed(point: _Scales) -> Array:
         moved = _scaled(job, point)
@@ -115,8 +115,7 @@ def break_even_sweep(
     Returns:
         The sweep.
     """
-    jobs = host_arrays(stacked([with_scaled_links(job, factor) for factor in BANDWIDTH_FACTORS]))
-    speeds = np.asarray(survey_fleets(jobs, np.asarray(inner_steps, float)))
+    speeds = surveyed([with_scaled_links(job, factor) for factor in BANDWIDTH_FACTORS], inner_steps)
     work = np.full(speeds.shape[1:], synchronous_work)
     for place, mode in enumerate(LOOSE_MODES):
         work[mode_index(mode)] = np.where(np.isfinite(loose_work[place]), loose_work[place], np.inf)

@@ -11,6 +11,7 @@ from jaxscale.islands.choice.mode_scores import (
     MOST_SUBSETS,
     PipelineChoice,
     Subset,
+    TokenTable,
     best_pipeline,
     candidate_subsets,
     mode_index,
@@ -48,9 +49,7 @@ class FleetStudy(NamedTuple):
     fleet: Fleet
     plans: IslandPlans
     goal: LossGoal
-    total_params: float
-    tokens_synchronous: float
-    tokens_loose: np.ndarray
+    tokens: TokenTable
     grid: Sequence[float]
 
     def chips(self, subset: Sequence[int], apart: bool) -> float:
@@ -65,7 +64,7 @@ class FleetStudy(NamedTuple):
 
     def days(self, tokens: np.ndarray | float, speed: np.ndarray | float, chips: float) -> Any:
         """Days of a run of some tokens at a pace [day]."""
-        slowdown = float(self.goal.failure.slowdown(self.total_params, chips))
+        slowdown = float(self.goal.failure.slowdown(self.goal.total_params, chips))
         return np.asarray(tokens) / np.asarray(speed) * slowdown / DAY
 
 
@@ -81,7 +80,7 @@ def set_scores(study: FleetStudy) -> list[SetScore]:
     scored = []
     for island in whole:
         speed = tokens / float(study.plans.alone_time[island])
-        days = float(study.days(study.tokens_synchronous, speed, study.chips([island], False)))
+        days = float(study.days(study.tokens.synchronous[0], speed, study.chips([island], False)))
         scored.append(SetScore("alone", (island,), 0, speed, days))
     if len(whole) > 1:
         scored.extend(_joined_scores(study, candidate_subsets(whole)))
@@ -91,7 +90,7 @@ def set_scores(study: FleetStudy) -> list[SetScore]:
         pipeline = best_pipeline(study.job, subset, study.plans.layers)
         if pipeline is not None:
             speed = tokens / pipeline.time
-            days = float(study.days(study.tokens_synchronous, speed, study.chips(subset, False)))
+            days = float(study.days(study.tokens.synchronous[0], speed, study.chips(subset, False)))
             scored.append(SetScore("pipeline", pipeline.order, 0, speed, days, pipeline))
     return [entry for entry in scored if math.isfinite(entry.days)]
 
@@ -129,11 +128,11 @@ def _mode_scores(study: FleetStudy, subset: Subset, speeds: np.ndarray) -> list[
     # Whole shares lengthen every step by the same time, whatever the mode.
     speeds = tokens / (tokens / speeds + delay)
     speed = float(speeds[mode_index("data-parallel"), 0])
-    days = float(study.days(study.tokens_synchronous, speed, study.chips(subset, False)))
+    days = float(study.days(study.tokens.synchronous[0], speed, study.chips(subset, False)))
     scored.append(SetScore("data-parallel", subset, 0, speed, days))
     for place, mode in enumerate(LOOSE_MODES):
         paces = speeds[mode_index(mode)]
-        over = study.days(study.tokens_loose[place, len(subset) - 1], paces, study.chips(subset, True))
+        over = study.days(study.tokens.loose[0, place, len(subset) - 1], paces, study.chips(subset, True))
         if np.isfinite(over).any():
             period = int(np.nanargmin(over))
             scored.append(SetScore(mode, subset, period, float(paces[period]), float(over[period])))

@@ -14,17 +14,15 @@ from jaxscale.islands.choice.mode_scores import (
     host_microbatch,
     host_steps,
     mode_index,
-    sampled_loose_tokens,
     sub_job,
     subset_speeds,
     whole_delay,
 )
-from jaxscale.islands.looseness.loose_law import loose_law_samples
 from jaxscale.islands.modes import LOOSE_MODES, IslandJob
 from jaxscale.islands.pipeline_split import least_divided
 
 SAMPLES = 100
-"""Laws of looseness behind an interval [1]."""
+"""Samples of the laws behind an interval [1]."""
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations of half a central 90 % interval [1]."""
@@ -92,25 +90,23 @@ def _relaxed_pipeline(job: IslandJob) -> float:
 
 
 def _days_band(study: FleetStudy, entry: SetScore) -> Band:
-    """Interval of the days of an entry, from the scatter of step times and of laws of looseness [day]."""
+    """Interval of the days of an entry, from the scatter of step times and of laws [day]."""
     half = float(np.max(study.plans.halfwidth[list(entry.subset)]))
     scatter = np.random.default_rng(0).standard_normal(SAMPLES) * half / NORMAL_90
-    days = np.full(SAMPLES, entry.days)
     if entry.mode in LOOSE_MODES:
-        samples = _sampled_days(study, entry)[entry.period]
-        days = np.where(np.isfinite(samples), samples, np.inf)
-    return band_of(days * np.exp(scatter))
+        days = _sampled_days(study, entry)[entry.period]
+    else:
+        days = entry.days * study.tokens.synchronous[1:] / study.tokens.synchronous[0]
+    # Under some laws the loss may be out of reach.
+    return band_of(np.where(np.isfinite(days), days, np.inf) * np.exp(scatter))
 
 
 def _sampled_days(study: FleetStudy, entry: SetScore) -> np.ndarray:
-    """Days of a loose mode at every number of inner steps, for each law of looseness [day], [period, sample]."""
-    tokens = number(study.job.sequences) * number(study.job.pace.seq_len)
-    needed = sampled_loose_tokens(
-        study.goal, loose_law_samples(SAMPLES).looseness_alone(), tokens, len(entry.subset), study.grid
-    )[LOOSE_MODES.index(entry.mode)]
+    """Days of a loose mode at every number of inner steps under each sample of the laws [day], [period, sample]."""
+    place, apart = LOOSE_MODES.index(entry.mode), len(entry.subset)
     speeds = subset_speeds(study.job, [entry.subset], study.grid)[entry.subset][mode_index(entry.mode)]
     speeds = study.delayed(entry.subset, speeds)
-    return study.days(needed, speeds[:, None], study.chips(entry.subset, True))
+    return study.days(study.tokens.loose[1:, place, apart - 1].T, speeds[:, None], study.chips(entry.subset, True))
 
 
 def period_band(study: FleetStudy, best: SetScore) -> Band:

@@ -8,12 +8,11 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale._arrays import host_arrays, stacked, with_fields
-from jaxscale._compile.jit import filter_jit
+from jaxscale._arrays import filled_rows, host_arrays, stacked, with_fields
+from jaxscale._compile.jit import small_jit
 from jaxscale.islands.batch_shares import least_finish, whole_shares
 from jaxscale.islands.fleet import host_rate, part_of_links
-from jaxscale.islands.looseness.fleet_days import LossGoal, sampled_tokens, tokens_needed
-from jaxscale.islands.looseness.loose_law import LooseLaw
+from jaxscale.islands.looseness.fleet_days import LossGoal, tokens_needed
 from jaxscale.islands.modes import (
     ACTIVATION_BYTES,
     LOOSE_MODES,
@@ -26,6 +25,12 @@ from jaxscale.islands.pace import Pace
 from jaxscale.islands.pipeline_split import best_cut
 from jaxscale.islands.ring_order import MOST_PERMUTED, best_order, best_permutation
 from jaxscale.islands.round_time import fleet_round
+
+WHOLE_MODES = ("data-parallel", *LOOSE_MODES)
+"""Modes in which each island holds all layers."""
+
+FLEETS_AT_A_TIME = 64
+"""Fleets in a call of `survey_fleets` [fleet]."""
 
 MOST_SUBSETS = 5
 """Islands up to which every set of them is scored; beyond, sets that leave out one more island at a time [1]."""
@@ -66,14 +71,18 @@ def whole_delay(job: IslandJob) -> float:
     return max(float(exact) - least_finish(job.pace, float(np.asarray(job.sequences))), 0.0)
 
 
-@filter_jit
-def _compared(job: IslandJob, mode: str, inner_steps: Any, shares: Any) -> Any:
-    plan = loose_plan(job, mode, inner_steps)
-    fixed = with_fields(plan, {"batch_share": shares})
-    rounds = [
-        fleet_round(job.pace, job.links, one, n_params=job.n_params, sequences=job.sequences) for one in (plan, fixed)
-    ]
-    return rounds[0].terms(), rounds[1].terms(), plan.period
+@small_jit
+def _compared(job: IslandJob, inner_steps: Any, shares: Any) -> Any:
+    """Rounds of every mode in which each island holds all layers: terms with best and with given shares, and steps."""
+    told = {}
+    for mode in WHOLE_MODES:
+        plan = loose_plan(job, mode, inner_steps)
+        rounds = [
+            fleet_round(job.pace, job.links, one, n_params=job.n_params, sequences=job.sequences)
+            for one in (plan, with_fields(plan, {"batch_share": shares}))
+        ]
+        told[mode] = rounds[0].terms(), rounds[1].terms(), plan.period
+    return told
 
 
 def compared_rounds(
@@ -83,14 +92,15 @@ def compared_rounds(
 
     Args:
         job: model and islands.
-        mode: in which each island holds all layers.
+        mode: one of `WHOLE_MODES`.
         inner_steps: H [1].
         shares: of the batch [1], [island].
 
     Returns:
         Terms of both by name [s], and the steps of a round [1].
     """
-    relaxed, fixed, period = _compared(host_arrays(job), mode, np.asarray(inner_steps), np.asarray(shares))
+    # One program serves all modes: a mode would save none of the time of its compilation.
+    relaxed, fixed, period = _compared(host_arrays(job), np.asarray(inner_steps), np.asarray(shares))[mode]
     plain = [{name: float(term) for name, term in terms.items()} for terms in (relaxed, fixed)]
     return plain[0], plain[1], float(period)
 
@@ -128,10 +138,28 @@ def subset_speeds(
         by_size.setdefault(len(subset), []).append(subset)
     paces = {}
     for group in by_size.values():
-        jobs = host_arrays(stacked([sub_job(job, subset) for subset in group]))
-        table = np.asarray(survey_fleets(jobs, np.asarray(inner_steps)))
+        table = surveyed([sub_job(job, subset) for subset in group], inner_steps)
         paces |= dict(zip(group, table, strict=True))
     return paces
+
+
+def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[np.ndarray, "fleet mode period"]:
+    """Paces of fleets of equally many islands in every mode; one program whatever the number of fleets [token/s].
+
+    Args:
+        jobs: models and fleets.
+        inner_steps: H [1], [period].
+
+    Returns:
+        Paces by fleet.
+    """
+    rows = filled_rows(len(jobs), FLEETS_AT_A_TIME)
+    together, periods = host_arrays((stacked(jobs), np.asarray(inner_steps, float)))
+    tables = []
+    for start in range(0, len(rows), FLEETS_AT_A_TIME):
+        block = jax.tree.map(lambda leaf, part=rows[start : start + FLEETS_AT_A_TIME]: leaf[part], together)
+        tables.append(np.asarray(survey_fleets(block, periods)))
+    return np.concatenate(tables)[: len(jobs)]
 
 
 def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:
@@ -149,15 +177,15 @@ def without_each(islands: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 class TokenTable(NamedTuple):
-    """Tokens that modes need.
+    """Tokens that modes need, under the best laws and then under each sample of them.
 
     Attributes:
-        synchronous: where islands exchange every step [token].
-        loose: of the loose modes, by replicas from 1 on and inner steps [token], [mode, replica, period].
+        synchronous: where islands exchange every step [token], [1 + sample].
+        loose: of the loose modes, by replicas from 1 on and inner steps [token], [1 + sample, mode, replica, period].
     """
 
-    synchronous: float
-    loose: np.ndarray
+    synchronous: Float[np.ndarray, " law"]
+    loose: Float[np.ndarray, "law mode replica period"]
 
 
 def hidden_share(mode: Any, inner_steps: Any) -> Any:
@@ -165,29 +193,20 @@ def hidden_share(mode: Any, inner_steps: Any) -> Any:
     return mode / inner_steps
 
 
-@filter_jit
-def _tokens(goal: LossGoal, batch: Any, modes: Any, replicas: Any, periods: Any) -> Any:
-    def one(mode: Any, count: Any, steps: Any) -> Any:
-        return tokens_needed(goal, batch, count, steps, hidden_share(mode, steps))
+@small_jit
+def _tokens(goals: LossGoal, batch: Any, modes: Any, replicas: Any, periods: Any) -> Any:
+    def one(goal: LossGoal) -> Any:
+        shares = hidden_share(modes[:, None, None], periods)
+        return tokens_needed(goal, batch, replicas[:, None], periods, shares)
 
-    over_periods = jax.vmap(one, (None, None, 0))
-    over_replicas = jax.vmap(over_periods, (None, 0, None))
-    return jax.vmap(over_replicas, (0, None, None))(modes, replicas, periods)
-
-
-@filter_jit
-def _sampled(goal: LossGoal, samples: LooseLaw, batch: Any, modes: Any, replicas: Any, periods: Any) -> Any:
-    def one(mode: Any, steps: Any) -> Any:
-        return sampled_tokens(goal, samples, batch, replicas, steps, hidden_share(mode, steps))
-
-    return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(modes, periods)
+    return jax.vmap(one)(goals)
 
 
-def token_table(goal: LossGoal, batch_tokens: float, most: int, inner_steps: Sequence[float]) -> TokenTable:
-    """Tokens that each mode needs for the goal.
+def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Sequence[float]) -> TokenTable:
+    """Tokens that each mode needs for a goal.
 
     Args:
-        goal: loss and laws.
+        goals: loss and laws, every leaf [1 + sample].
         batch_tokens: B [token].
         most: islands at most [1].
         inner_steps: H [1], [period].
@@ -195,20 +214,10 @@ def token_table(goal: LossGoal, batch_tokens: float, most: int, inner_steps: Seq
     Returns:
         The table.
     """
-    replicas = np.arange(most + 1.0)
-    modes = np.arange(float(len(LOOSE_MODES)))
-    goal = host_arrays(goal)
-    table = np.asarray(_tokens(goal, np.asarray(batch_tokens), modes, replicas, np.asarray(inner_steps)))
-    return TokenTable(float(table[0, 0, 0]), table[:, 1:])
-
-
-def sampled_loose_tokens(
-    goal: LossGoal, samples: LooseLaw, batch_tokens: float, replicas: int, inner_steps: Sequence[float]
-) -> Float[np.ndarray, "mode period sample"]:
-    """Tokens that the loose modes need, for each law of looseness [token], [mode, period, sample]."""
-    modes = np.arange(float(len(LOOSE_MODES)))
-    aim, laws, batch = host_arrays((goal, samples, np.asarray(batch_tokens)))
-    return np.asarray(_sampled(aim, laws, batch, modes, np.asarray(float(replicas)), np.asarray(inner_steps, float)))
+    replicas, modes = np.arange(most + 1.0), np.arange(float(len(LOOSE_MODES)))
+    aims, batch, periods = host_arrays((goals, np.asarray(batch_tokens), np.asarray(inner_steps, float)))
+    table = np.asarray(_tokens(aims, batch, modes, replicas, periods))
+    return TokenTable(table[:, 0, 0, 0], table[:, :, 1:])
 
 
 def best_pipeline(job: IslandJob, islands: Sequence[int], layers_held: np.ndarray) -> PipelineChoice | None:

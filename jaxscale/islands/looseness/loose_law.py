@@ -5,24 +5,18 @@ $$ L = L_\text{law}(N, D_0)\,(1 + \rho), \qquad
 
 with a gain $\mu$ of the outer momentum, which a single replica has too, and a rise with the share of H that hides an
 exchange. The critical batch grows by $r(M) = r_1 M^b$. Data parallelism has none of it. Numbers: `data/islands.toml`.
-Any loss of parameters and tokens can stand for $L_\text{law}$: functions here take it as a callable.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import Array, ArrayLike
 
 from jaxscale._arrays import Number, as_float, with_fields
 from jaxscale._resources import data_path, read_toml
-
-LossOf = Callable[[Any, Any], Any]
-"""Loss of parameters [1] and small-batch tokens [token] [nat per token]; falls with the tokens."""
 
 TINY_REPLICAS = 1e-9
 """Added to M - 1, so that slopes are finite at one replica [1]."""
@@ -77,7 +71,8 @@ class LooseLaw(eqx.Module):
 
     def looseness_alone(self) -> "LooseLaw":
         """The law without the outer momentum's own gain and batch, which a single replica has as well."""
-        zero, one = 0.0 * jnp.asarray(self.outer_gain), 1.0 + 0.0 * jnp.asarray(self.batch_ratio)
+        # Numbers of the host stay there: an eager operation of JAX would compile a program.
+        zero, one = 0.0 * self.outer_gain, 1.0 + 0.0 * self.batch_ratio
         return with_fields(self, {"outer_gain": zero, "batch_ratio": one})
 
     def batch_growth(self, replicas: ArrayLike) -> Array:
@@ -113,41 +108,3 @@ def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
         changes[name] = value * np.exp(deviates) if name == "coefficient" else value + deviates
     same = {name: np.full(count, getattr(law, name)) for name in law.__dataclass_fields__ if name not in changes}
     return with_fields(law, {**same, **changes})
-
-
-LOG_TOKENS = (np.log(1e6), np.log(1e20))
-"""Range in which tokens of a loss are looked for, of their logarithm [1]."""
-
-
-def tokens_to_loss(loss_of: LossOf, n_params: ArrayLike, loss: ArrayLike) -> Array:
-    """Small-batch tokens after which a model has a loss; differentiates in all arguments.
-
-    Args:
-        loss_of: loss of parameters and tokens.
-        n_params: N [1].
-        loss: target [nat per token].
-
-    Returns:
-        D_0 [token]; nan where no number of tokens reaches the target.
-    """
-
-    def one(params: Array, goal: Array) -> Array:
-        return _tokens_of_one(loss_of, params, goal)
-
-    return jnp.vectorize(one, signature="(),()->()")(jnp.asarray(n_params, float), jnp.asarray(loss, float))
-
-
-def _tokens_of_one(loss_of: LossOf, params: Array, goal: Array) -> Array:
-    """Tokens to one loss, by bisection of their logarithm."""
-
-    def miss(log_tokens: Array, target: Any) -> Array:
-        return jnp.asarray(loss_of(params, jnp.exp(log_tokens)) - target)
-
-    low, high = (jnp.asarray(end) for end in LOG_TOKENS)
-    reached = (miss(high, goal) < 0.0) & (miss(low, goal) > 0.0)
-    # Where the target is out of reach the search runs on one that is in reach, so that no error stops a batch.
-    reachable = jnp.where(reached, goal, loss_of(params, 1e12))
-    solver = optx.Bisection(rtol=1e-12, atol=1e-10, flip=True)
-    ends = {"lower": low, "upper": high}
-    root = optx.root_find(miss, solver, jnp.log(1e12), args=reachable, options=ends, max_steps=200, throw=False)
-    return jnp.where(reached, jnp.exp(root.value), jnp.nan)
