@@ -73,6 +73,13 @@ def test_widths_that_differ_by_layer_are_means():
     assert len(EVERY_SIXTH) * 5 == 30
 
 
+def test_mlp_widths_of_single_layers_are_means():
+    one = decoder("llama", 2, 64, 4, 2, 128, 100)
+    assert counted({**one, "intermediate_size": [64, 192]}) == counted(one)
+    with pytest.raises(InputError, match="is no size"):
+        converted({**one, "intermediate_size": [64, "wide"]})
+
+
 def test_gates_and_low_rank_outputs():
     shape = {"n_layers": 2, "d_model": 64, "n_heads": 4, "head_dim": 32, "v_head_dim": 16}
     plain = float(attention_params(Transformer(**shape)))

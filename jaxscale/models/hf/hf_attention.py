@@ -53,6 +53,8 @@ def attention_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
     fields |= _means(groups or [usual])
     if settings.flag("attn_output_gate", default=settings.kind in GATED):
         fields["attention_gate"] = 1
+    if rank := settings.number("share_q_dim", default=0):
+        fields["q_lora_rank"] = rank
     if settings.get("o_lora_rank") and settings.get("q_lora_rank"):
         fields |= {"q_lora_rank": settings.number("q_lora_rank"), "o_groups": settings.number("o_groups", default=1)}
         fields |= {"o_lora_rank": settings.number("o_lora_rank") * fields["o_groups"], "shared_key_value": 1}

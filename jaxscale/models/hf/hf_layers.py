@@ -38,6 +38,10 @@ WORDS = {
 ALL_WINDOW = frozenset("mistral mixtral phi3 phimoe starcoder2".split())
 """Families in which a stated window holds for every layer."""
 
+DOUBLE = frozenset({"longcat_flash"})
+"""Families whose layers hold two attentions and two dense MLPs, and one mixture beside them: two layers of the usual
+kind, the dense MLP of the first a shared expert of its mixture."""
+
 
 @dataclass(frozen=True)
 class LayerKinds:
@@ -69,6 +73,8 @@ def layer_kinds(settings: Settings, is_mixture: bool) -> LayerKinds:
     n_layers = int(settings.number("num_hidden_layers", "n_layer", "n_layers", "num_layers"))
     if not 1 <= n_layers <= 100_000:
         raise InputError(f"'num_hidden_layers' = {n_layers} is no depth; expected a whole number from 1 to 100000")
+    if settings.kind in DOUBLE:
+        return LayerKinds(("full",) * 2 * n_layers, ("moe", "dense") * n_layers)
     if (pattern := _pattern(settings)) is not None:
         words = [_kind(word) for word in pattern]
         mixers = tuple("" if word in ("moe", "dense") else word for word in words)

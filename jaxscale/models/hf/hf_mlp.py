@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from jaxscale.models.hf.hf_layers import LayerKinds, nas_blocks
+from jaxscale.models.hf.hf_layers import DOUBLE, LayerKinds, nas_blocks
 from jaxscale.models.hf.hf_settings import Settings
 
 UNGATED = frozenset(
     "gpt2 gpt_neo gpt_neox gptj gpt_bigcode bloom falcon opt mpt starcoder2 phi bert roberta xlm-roberta electra "
-    "deberta deberta-v2 distilbert vit deit dinov2 nemotron nemotron_h codegen persimmon".split()
+    "deberta deberta-v2 distilbert vit deit dinov2 nemotron nemotron_h codegen persimmon arcee apertus".split()
 )
 """Families whose MLP has two matrices."""
 
@@ -26,13 +26,17 @@ def is_mixture(settings: Settings) -> bool:
 def mlp_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
     """MLPs as arguments of `Transformer`."""
     d_model = settings.number("hidden_size", "n_embd", "d_model", "dim")
-    d_ff = settings.number(
+    d_ff = settings.mean(
         "intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", default=0
     )
+    if settings.kind == "qwen":
+        d_ff /= 2.0  # the first Qwen counts both matrices of its gated MLP
     if settings.kind == "mpt":
         d_ff = settings.number("expansion_ratio", default=4) * d_model
     if settings.kind == "dbrx":
         d_ff = settings.number("ffn_config.ffn_hidden_size", default=0)
+    if settings.kind == "lfm2" and settings.flag("block_auto_adjust_ff_dim", default=True):
+        d_ff = _whole_tiles(2.0 / 3.0 * d_ff * settings.number("block_ffn_dim_multiplier", default=1.0))
     fields: dict[str, Any] = {"d_ff": d_ff or 4.0 * d_model, "gated_mlp": settings.kind not in UNGATED}
     if (blocks := nas_blocks(settings)) is not None:
         return fields | _chosen_widths(settings, blocks, d_model)
@@ -44,13 +48,18 @@ def mlp_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
 
 
 def _experts(settings: Settings, d_ff: float) -> dict[str, Any]:
-    width = settings.number("moe_intermediate_size", "moe_ffn_hidden_size", "expert_hidden_size", default=0)
+    width = settings.number(
+        "moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size", "expert_hidden_size", default=0
+    )
     if not width:
         # Where dense layers have a width of their own, the plain key is that of an expert.
         width = settings.number("intermediate_size", "ffn_config.ffn_hidden_size", default=d_ff)
+    count = settings.number(*EXPERTS)
+    # Of the chosen experts, those that hand a token on as it is cost nothing.
+    working = count / (count + settings.number("zero_expert_num", default=0))
     fields: dict[str, Any] = {
-        "n_experts": settings.number(*EXPERTS),
-        "moe_top_k": settings.number(*CHOSEN),
+        "n_experts": count,
+        "moe_top_k": settings.number(*CHOSEN) * working,
         "d_ff_expert": width,
     }
     if shared := _shared_experts(settings, width):
@@ -68,6 +77,8 @@ def _shared_experts(settings: Settings, width: float) -> float:
         return settings.number("intermediate_size") / width
     if settings.kind.startswith("llama4"):
         return 1.0
+    if settings.kind in DOUBLE:
+        return settings.number("ffn_hidden_size") / width
     wide = settings.number(
         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim",
         "shared_intermediate_size", default=0,
@@ -107,5 +118,9 @@ def _block_width(ffn: dict, d_model: float) -> float:
         return d_model / 3.0
     if ffn.get("intermediate_size"):
         return float(ffn["intermediate_size"])
-    # Rounded up to whole tiles, as the modelling code of the family does.
-    return -(-int(2 * float(ffn.get("ffn_mult") or 4.0) * d_model / 3) // 256) * 256.0
+    return _whole_tiles(2.0 / 3.0 * float(ffn.get("ffn_mult") or 4.0) * d_model)
+
+
+def _whole_tiles(width: float) -> float:
+    """Width rounded up to whole tiles of 256, as the modelling code of some families does [1]."""
+    return -(-int(width + 1e-6) // 256) * 256.0

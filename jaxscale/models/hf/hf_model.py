@@ -13,7 +13,7 @@ from jaxscale.models.hf.hf_settings import ENCODER_DECODERS, Settings
 
 TIED = frozenset(
     "gemma gemma2 gemma3 gemma3n gemma4 gpt2 gpt_neo gpt_bigcode bloom opt mpt falcon bert roberta starcoder2 cohere "
-    "cohere2 lfm2 lfm2_moe vit deit dinov2 mamba mamba2".split()
+    "cohere2 lfm2 lfm2_moe deberta deberta-v2 vit deit dinov2 mamba mamba2".split()
 )
 """Families that tie their embeddings where the configuration does not say."""
 

@@ -17,10 +17,13 @@ KNOWN = frozenset(
         "gpt_neo gpt_neox gptj bert roberta modernbert vit deit dinov2 opt bloom mpt stablelm cohere cohere2 ernie4_5 "
         "ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe exaone exaone4 smollm3 bailing_moe bailing_moe_v2 seed_oss "
         "arcee apertus dots1 internlm2 internlm3 baichuan lfm2 lfm2_moe bamba mamba mamba2 dbrx moonlight afmoe gpt- "
-        "neox persimmon codegen xlm-roberta electra distilbert longcat_flash "
+        "neox persimmon codegen xlm-roberta electra deberta-v2 distilbert qwen longcat_flash "
     ).split()
 )
 """Values of `model_type` whose keys the reader has been checked to understand."""
+
+GATED_TOWERS = frozenset("pixtral qwen2_5_vl qwen2_5_vl_vision".split())
+"""Values of `model_type` of vision towers whose MLP has three matrices."""
 
 
 def prediction_part(settings: Settings, fields: Mapping[str, Any]) -> dict[str, float]:
@@ -35,13 +38,17 @@ def prediction_part(settings: Settings, fields: Mapping[str, Any]) -> dict[str, 
 
 
 def vision_params(vision: Mapping[str, Any]) -> float:
-    """Parameters of a vision transformer: attention and MLP of its layers, and the embedding of patches [1]."""
+    """Parameters of a vision transformer: attention and MLP of its layers, embedding and joining of patches [1]."""
     settings = Settings(vision)
     width = settings.number("hidden_size", "embed_dim", "vt_hidden_size", default=0)
     depth = settings.number("num_hidden_layers", "depth", "vt_num_hidden_layers", "layers", default=0)
     inner = settings.number("intermediate_size", "vt_intermediate_size", default=4.0 * width)
     patch = settings.number("patch_size", default=14)
-    return depth * (4.0 * width**2 + 2.0 * width * inner) + 3.0 * patch**2 * width
+    matrices = 3.0 if settings.get("hidden_act") == "silu" or settings.kind in GATED_TOWERS else 2.0
+    # The outputs of four patches are joined and projected to the width of the language model.
+    merged = 4.0 * width if settings.get("out_hidden_size") else 0.0
+    joined = merged * (merged + settings.number("out_hidden_size", default=0))
+    return depth * (4.0 * width**2 + matrices * width * inner) + 3.0 * patch**2 * width + joined
 
 
 def told_remarks(

@@ -1,6 +1,9 @@
 """Keys of a config.json, by the several names that families of models have for one quantity."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from jaxscale.errors import InputError
@@ -10,6 +13,12 @@ INNER = ("text_config", "llm_config", "language_config", "language_model_config"
 
 ENCODER_DECODERS = frozenset("t5 mt5 umt5 bart mbart pegasus marian whisper t5gemma m2m_100 led".split())
 """Families of two stacks, which the package has no shape for."""
+
+
+@cache
+def defaults_of_families() -> Mapping[str, Mapping[str, Any]]:
+    """Sizes that nested configurations leave out, by `model_type`."""
+    return tomllib.loads(files("jaxscale.models.hf").joinpath("defaults.toml").read_text(encoding="utf-8"))
 
 
 class Settings:
@@ -25,10 +34,10 @@ class Settings:
         outer = {**config, **thinker} if isinstance(thinker, Mapping) else config
         inner = next((outer[key] for key in INNER if isinstance(outer.get(key), Mapping)), {})
         nested = {key for key, value in outer.items() if isinstance(value, Mapping)} & set(INNER)
-        self._keys = {key: value for key, value in outer.items() if key not in nested} | {
-            key: value for key, value in inner.items() if value is not None
-        }
         self.kind = str(inner.get("model_type") or config.get("model_type") or "").lower().removesuffix("_text")
+        left_out = defaults_of_families().get(self.kind, {}) if inner else {}
+        own = {key: value for key, value in outer.items() if key not in nested}
+        self._keys = {**left_out, **own, **{key: value for key, value in inner.items() if value is not None}}
         self.vision = next((config[key] for key in ("vision_config", "vit_config") if config.get(key)), None)
 
     def get(self, *names: str) -> Any:
@@ -55,6 +64,17 @@ class Settings:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e15:
             raise InputError(f"{names[0]!r} = {value!r} is no size; expected a number >= 0")
         return float(value)
+
+    def mean(self, *names: str, default: int | float | None = None) -> float:
+        """Number of the first key that is there; of a list with one for each layer the mean.
+
+        Raises:
+            InputError: as for `number`.
+        """
+        value = self.get(*names)
+        if not isinstance(value, list) or not value:
+            return self.number(*names, default=default)
+        return sum(Settings({names[0]: one}).number(names[0]) for one in value) / len(value)
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Flag of the first key that is there."""
