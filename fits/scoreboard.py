@@ -16,7 +16,7 @@ from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_t
 
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.held_out import half_width
+from jaxscale.fit.statistics.group_quantiles import half_width
 from jaxscale.runs.arrays import concatenate
 from jaxscale.runs.defaults import meets, table_facts
 from jaxscale.runs.siblings import SOFTWARE, contradicted, deviations

@@ -20,15 +20,14 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxscale.fit.objective import (
-    DEGREES_OF_FREEDOM,
     MEMORY_SIGMA,
     FitProblem,
     of_runs,
-    robust,
     standardised_errors,
     weights,
 )
 from jaxscale.fit.polish import Solution
+from jaxscale.fit.statistics.student import DEGREES_OF_FREEDOM, robust, student_loss
 
 
 class Diagnostics(NamedTuple):
@@ -138,6 +137,6 @@ def log_likelihood(problem: FitProblem, solution: Solution) -> float:
         kinds = (errors, (problem.scatter, MEMORY_SIGMA), weights(problem), weights_of_measured(problem))
         for values, sigma, told, of_measured in zip(*kinds, strict=True):
             # A bound that is kept is certain: its likelihood is one.
-            total -= float(jnp.sum(told * 0.5 * (nu + 1.0) * jnp.log1p(values**2 / nu)))
+            total -= float(jnp.sum(told * student_loss(values)))
             total += float(jnp.sum(of_measured * (constant - jnp.log(sigma))))
     return total

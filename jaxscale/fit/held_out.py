@@ -10,6 +10,7 @@ from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fit.multistart import refine
 from jaxscale.fit.objective import FitProblem, reweighted, time_scatter
 from jaxscale.fit.polish import Solution
+from jaxscale.fit.statistics.group_quantiles import half_width
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.measured import fold_of, groups_of
 from jaxscale.runs.siblings import SOFTWARE
@@ -19,30 +20,6 @@ MIN_RUNS = 5
 
 MIN_GROUPS = 3
 """Groups of runs that a cross-validation needs; below it, settings are left out instead, as far as they go [1]."""
-
-GROUPS_THAT_TELL = 9
-"""Groups from which on the largest error of G covers 90 % of new groups: G / (G + 1) of them [1]."""
-
-
-def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> float:
-    r"""Half-width that covers 90 % of the runs of a new group.
-
-    The quantile of split-conformal prediction, $0.9 (1 + 1/G)$, with the G groups as what is exchangeable: runs of one
-    group share most of their error, so that many runs of few groups tell little; fewer than `GROUPS_THAT_TELL` cannot
-    tell of less than the scatter that runs are known to have.
-    Reference: Lei et al. 2018, JASA 113, 1094-1111, section 2.2.
-
-    Args:
-        errors: absolute errors of held-out runs [row].
-        groups: group of each run [row].
-        least: half-width for the scatter of single runs.
-
-    Returns:
-        Half-width, in the unit of the errors.
-    """
-    n = len(np.unique(groups))
-    found = float(np.nanquantile(errors, min(1.0, 0.9 * (1.0 + 1.0 / n))))
-    return max(found, least) if n < GROUPS_THAT_TELL else found
 
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:

@@ -24,15 +24,11 @@ from jaxscale.calibration.coordinates import constrain
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import table_of
 from jaxscale.fit.parameters import Parametrisation
+from jaxscale.fit.statistics.student import robust, robust_slope
 from jaxscale.memory import Memory, memory
 from jaxscale.runs.arrays import Measured, RunBatch, bucket_of, padded
 from jaxscale.runs.defaults import default_for
 from jaxscale.step import StepTime, step_time
-
-DEGREES_OF_FREEDOM = 3.0
-"""Student's nu, of runs and of effects: heavy tails carry mislabelled rows without letting them steer (Lange et al.
-1989, section 5), and stacks that differ much in one thing without pulling the pool there (Gelman et al. 2013, Bayesian
-Data Analysis, section 17.2) [1]."""
 
 TEMPERATURE = 0.005
 """Smoothing of the model's maxima on the way to the optimum [1].
@@ -329,7 +325,7 @@ def _residuals_jvp(
     (parameters, problem, errors), tangent = primals, tangents[0]
     mapping, known, n_pooled = problem.parametrisation, problem.with_memory, problem.parametrisation.spread.shape[0]
     standardised, counts = standardised_errors(errors.time, errors.memory, problem), _root_weights(problem)
-    slope_of_time, slope_of_memory = (_slope(values) for values in standardised)
+    slope_of_time, slope_of_memory = (robust_slope(values) for values in standardised)
     change = mapping.row_jacobian(errors.by_time, problem.members) @ tangent
     change_of_memory = mapping.row_jacobian(errors.by_memory[known], problem.memory_members) @ tangent
     # A bound that is kept has an error of exactly zero, and pulls nowhere.
@@ -338,7 +334,7 @@ def _residuals_jvp(
         counts[0] * slope_of_time / problem.scatter * change,
         counts[1] * slope_of_memory / problem.memory_scatter * change_of_memory,
         tangent[:n_pooled],
-        tangent[n_pooled:] * (1.0 if problem.is_gaussian else _slope(parameters[n_pooled:])),
+        tangent[n_pooled:] * (1.0 if problem.is_gaussian else robust_slope(parameters[n_pooled:])),
     )
     return residuals(*primals), (jnp.concatenate(changes), _by_row(change, change_of_memory, problem))
 
@@ -360,20 +356,6 @@ def _root_weights(problem: FitProblem) -> tuple[Array, Array]:
     """
     time, memory = weights(problem)
     return jnp.sqrt(time), jnp.sqrt(memory)
-
-
-def _slope(standardised: Array) -> Array:
-    """Slope of `robust` at some numbers."""
-    return jax.jvp(robust, (standardised,), (jnp.ones_like(standardised),))[1]
-
-
-def robust(standardised: Array) -> Array:
-    r"""Numbers whose squares are $2 \rho$ of standardised residuals or effects [1]."""
-    nu = DEGREES_OF_FREEDOM
-    square = standardised**2 / nu
-    # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
-    ratio = jnp.where(square > 1e-8, jnp.log1p(square) / jnp.maximum(square, 1e-8), 1.0 - 0.5 * square)
-    return standardised * jnp.sqrt((nu + 1.0) / nu * ratio)
 
 
 def loss(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:

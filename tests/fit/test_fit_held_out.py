@@ -10,7 +10,8 @@ from jaxscale._resources import data_path
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import UNNAMED
-from jaxscale.fit.held_out import half_width, measured_scatter
+from jaxscale.fit.held_out import measured_scatter
+from jaxscale.fit.statistics.group_quantiles import half_width
 from jaxscale.runs.measured import measured_runs
 
 

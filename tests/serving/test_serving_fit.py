@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jaxscale import InputError, data_path, serving
-from jaxscale.serving.calibrate.mixed_effects import Block, MixedProblem, solve_mixed
 from jaxscale.serving.calibrate.serving_widths import ServingWidths, widths_of
 
 
@@ -19,53 +18,6 @@ def subset(path, source, keep, change=lambda row: row):
         writer.writeheader()
         writer.writerows(rows)
     return serving.read_serving(path)
-
-
-def linear_problem(true, codes, noise=0.0, seed=0):
-    """Logarithms that are a coefficient by level plus noise."""
-    rng = np.random.default_rng(seed)
-    n = len(codes)
-
-    def evaluate(logs):
-        return logs[:, 0] + 0.5 * logs[:, 1], np.tile([1.0, 0.5], (n, 1))
-
-    logs = np.asarray(true)[codes] + noise * rng.normal(size=n)
-    names = tuple(map(str, range(len(true))))
-    blocks = (
-        Block("centre", 0, np.zeros(n, dtype=int), ("",), 1.0, is_free=False),
-        Block("stack", 0, codes, names, 0.5),
-    )
-    base = np.zeros((n, 2))
-    return MixedProblem(evaluate, base, np.arange(n), logs, np.zeros(n, dtype=int), blocks)
-
-
-def test_effects_of_levels_are_recovered_and_shrunk():
-    true = np.asarray([0.3, -0.2, 0.5])
-    codes = np.repeat([0, 1, 2], [100, 100, 1])
-    problem = linear_problem(true, codes, noise=0.05)
-    found = solve_mixed(problem, np.ones(201, dtype=bool))
-    centre, levels = found.effects[0], found.effects[1:]
-    assert centre + levels[:2] == pytest.approx(true[:2], abs=0.02)
-    # A single row moves its level part of the way only.
-    assert abs(levels[2]) < abs(true[2] - centre)
-    assert found.noise[0] == pytest.approx(0.05, rel=0.25)
-
-
-def test_a_level_without_rows_stays_at_its_prior():
-    codes = np.repeat([0, 1], 50)
-    problem = linear_problem([0.4, -0.4], codes, noise=0.02)
-    found = solve_mixed(problem, codes == 0, steps=6)
-    assert found.effects[2] == pytest.approx(0.0, abs=1e-9)
-    assert abs(found.effects[1] + found.effects[0] - 0.4) < 0.02
-
-
-def test_outliers_do_not_decide():
-    codes = np.zeros(100, dtype=int)
-    problem = linear_problem([0.2], codes, noise=0.03)
-    problem.log_measured[:10] += 5.0
-    found = solve_mixed(problem, np.ones(100, dtype=bool))
-    assert found.effects.sum() == pytest.approx(0.2, abs=0.05)
-    assert problem.log_measured.mean() > 0.6
 
 
 def test_intervals_hold_what_they_say():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale.fit.statistics.student import student_loss
 from jaxscale.laws.fitting.loss_forms import centred, traits
 from jaxscale.laws.fitting.loss_terms import Covariates, PerRow, log_loss_with
 
@@ -93,8 +94,7 @@ def objective(point: Float[Array, " coordinate"], problem: LossProblem, terms: t
     free, log_scale = point[:-1], point[-1]
     miss = loss_residuals(free, problem, terms)
     floored = jnp.logaddexp(2.0 * log_scale, 2.0 * jnp.log(LEAST_SCALE))
-    tail = 0.5 * (STUDENT_DEGREES + 1.0) * jnp.log1p(miss**2 / (STUDENT_DEGREES * jnp.exp(floored)))
-    student = tail + 0.5 * floored
+    student = student_loss(miss * jnp.exp(-0.5 * floored), STUDENT_DEGREES) + 0.5 * floored
     huber = huber_loss(miss) / HUBER_DELTA + 0.5 * log_scale**2 / miss.size
     data = jnp.sum(problem.weights * jnp.where(problem.is_huber > 0.5, huber, student))
     distance = traits(numbers_of(free, problem)) - problem.prior_mean

@@ -8,9 +8,10 @@ import numpy as np
 
 from jaxscale.errors import InputError
 from jaxscale.fit.multistart import one_blas_thread
+from jaxscale.fit.statistics.mixed_effects import MixedSolution, solve_mixed
 from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs.measured import fold_of
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.mixed_effects import MixedSolution, solve_mixed
 from jaxscale.serving.calibrate.serving_coefficients import SERVING_NAMES
 from jaxscale.serving.calibrate.serving_problem import (
     TARGETS,
@@ -50,10 +51,9 @@ class HeldOutServing(NamedTuple):
 
 
 def folds(names: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Part of each row, rows of one name in one part [row]."""
-    distinct, codes = np.unique(names.astype(str), return_inverse=True)
-    order = np.random.default_rng(seed).permutation(len(distinct))
-    return (order % min(count, len(distinct)))[codes]
+    """Part of each row, rows of one name in one part, the parts of about equal size [row]."""
+    codes = np.unique(names.astype(str), return_inverse=True)[1]
+    return fold_of(codes, min(count, int(codes.max()) + 1), seed)
 
 
 def _left_out(problem: ServingProblem, solution: MixedSolution, parts: np.ndarray) -> np.ndarray:

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 from jaxscale._arrays import host_arrays
 from jaxscale._compile.jit import array_jit
 from jaxscale._resources import data_path, read_toml
+from jaxscale.fit.statistics.mixed_effects import Block, Evaluate, MixedProblem
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.arrays import padded
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.mixed_effects import Block, Evaluate, MixedProblem
 from jaxscale.serving.calibrate.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_priors
 from jaxscale.serving.serving_time import serving_time
 from jaxscale.serving.tables.serving_rows import ServingBatch, describe_serving

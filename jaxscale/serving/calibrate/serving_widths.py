@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxscale.fit.statistics.group_quantiles import interval_of
+
 NOVELTIES = ("seen", "model", "stack", "chip", "framework")
 """What is new of a row: its load or plan alone; its model; the pair of chip and framework; its chip; its framework."""
 
@@ -112,14 +114,11 @@ def widths_of(
             for column, word in zip(columns, place, strict=True):
                 mask &= (column == word) | (word == "")
             if mask.sum() >= LEAST_RUNS and len(np.unique(groups[mask])) >= LEAST_GROUPS:
-                widths.append(_width(place, novelty, -errors[mask]))
+                widths.append(_width(place, novelty, -errors[mask], groups[mask]))
     return tuple(widths)
 
 
-def _width(place: Sequence[str], novelty: str, ratios: np.ndarray) -> ServingWidth:
-    # Of n errors, the k-th smallest has a share of k / (n + 1) below it: few errors make a wider interval.
-    n = len(ratios)
-    share = max(0.05 * (n + 1) / n - 0.5 / n, 0.0)
-    lo, hi = np.quantile(ratios, [share, 1.0 - share])
+def _width(place: Sequence[str], novelty: str, ratios: np.ndarray, groups: np.ndarray) -> ServingWidth:
+    lo, hi = interval_of(ratios, groups)
     target, serving, density, stack = place
-    return ServingWidth(target, serving, density, stack, novelty, float(lo), float(hi), n)
+    return ServingWidth(target, serving, density, stack, novelty, lo, hi, len(ratios))

@@ -15,8 +15,7 @@ import scipy.linalg as sl
 import scipy.sparse as sp
 from jaxtyping import Float, Int
 
-FREEDOM = 4.0
-"""Degrees of freedom of the Student errors [1]."""
+from jaxscale.fit.statistics.student import student_loss, student_scale, student_weight
 
 FIRM = 10.0
 """Levels that the prior spread of an effect counts for, beside the measured ones [1]."""
@@ -26,6 +25,9 @@ LEAST_SPREAD, MOST_SPREAD = 0.005, 1.5
 
 LEAST_NOISE, MOST_NOISE = 0.02, 0.6
 """Bounds of the scale of an error [1]."""
+
+LEAST_ERRORS = 6
+"""Errors of a class from which on their scale is estimated [1]."""
 
 LONGEST = 1.0
 """Change of any log coefficient in one step at most [1]."""
@@ -188,7 +190,7 @@ class _State:
 
     def objective(self, effects: np.ndarray, errors: np.ndarray) -> float:
         scaled = errors / self.noise[self.problem.classes]
-        fit = self.counts * 0.5 * (FREEDOM + 1.0) * np.log1p(scaled**2 / FREEDOM)
+        fit = self.counts * np.asarray(student_loss(scaled))
         return float(fit.sum() + 0.5 * (self.precision * effects**2).sum())
 
     def normal_equations(
@@ -196,7 +198,7 @@ class _State:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Matrix and gradient of a Gauss-Newton step."""
         problem, scale = self.problem, self.noise[self.problem.classes]
-        weights = self.counts * (FREEDOM + 1.0) / (FREEDOM + (errors / scale) ** 2) / scale**2
+        weights = self.counts * np.asarray(student_weight(errors / scale)) / scale**2
         columns = problem.columns[problem.row]
         entries = slopes[:, problem.coefficients] * np.sqrt(weights)[:, None]
         is_there = (columns >= 0) & (weights > 0.0)[:, None]
@@ -240,9 +242,6 @@ def _noise(problem: MixedProblem, effects: np.ndarray, counts: np.ndarray, noise
     scales = noise.copy()
     for code in range(len(noise)):
         those = errors[(problem.classes == code) & (counts > 0.0)]
-        if len(those) < 6:
-            continue
-        for _ in range(10):
-            weights = (FREEDOM + 1.0) / (FREEDOM + (those / scales[code]) ** 2)
-            scales[code] = np.clip(np.sqrt((weights * those**2).mean()), LEAST_NOISE, MOST_NOISE)
+        if len(those) >= LEAST_ERRORS:
+            scales[code] = student_scale(those, scales[code], (LEAST_NOISE, MOST_NOISE))
     return scales

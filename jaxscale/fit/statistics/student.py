@@ -1,0 +1,63 @@
+r"""Student's t as the likelihood of every fit: loss, weights, pseudo-residuals and scale of standardised errors.
+
+$\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$ is minus its logarithm up to a constant: normal near zero, a power law
+far out, so that mislabelled runs do not steer. Reference: Lange et al. 1989, doi 10.2307/2290063.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+DEGREES_OF_FREEDOM = 3.0
+"""Student's nu, of runs and of effects: heavy tails carry mislabelled rows without letting them steer (Lange et al.
+1989, section 5), and stacks that differ much in one thing without pulling the pool there (Gelman et al. 2013, Bayesian
+Data Analysis, section 17.2) [1]."""
+
+SCALE_STEPS = 10
+"""Steps of expectation maximisation towards a scale [1]."""
+
+
+def student_loss(standardised: Float[ArrayLike, "*error"], freedom: float = DEGREES_OF_FREEDOM) -> Array:
+    """Minus the log density of standardised errors, without its constant, rho(x) [1]."""
+    return 0.5 * (freedom + 1.0) * jnp.log1p(jnp.asarray(standardised) ** 2 / freedom)
+
+
+def student_weight(standardised: Float[ArrayLike, "*error"], freedom: float = DEGREES_OF_FREEDOM) -> Array:
+    r"""Weights of standardised errors in least squares, $\rho'(x) / x = (\nu + 1) / (\nu + x^2)$ [1]."""
+    return (freedom + 1.0) / (freedom + jnp.asarray(standardised) ** 2)
+
+
+def robust(standardised: Array) -> Array:
+    r"""Pseudo-residuals of standardised errors or effects: numbers whose squares are $2 \rho$ [1]."""
+    nu = DEGREES_OF_FREEDOM
+    square = standardised**2 / nu
+    # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
+    ratio = jnp.where(square > 1e-8, jnp.log1p(square) / jnp.maximum(square, 1e-8), 1.0 - 0.5 * square)
+    return standardised * jnp.sqrt((nu + 1.0) / nu * ratio)
+
+
+def robust_slope(standardised: Array) -> Array:
+    """Derivative of `robust` at some numbers [1]."""
+    return jax.jvp(robust, (standardised,), (jnp.ones_like(standardised),))[1]
+
+
+def student_scale(
+    errors: Float[np.ndarray, " error"], start: float, bounds: tuple[float, float], freedom: float = DEGREES_OF_FREEDOM
+) -> float:
+    """Scale of greatest likelihood of errors about zero, by expectation maximisation.
+
+    Args:
+        errors: in any unit [error].
+        start: where the search begins, in that unit.
+        bounds: of the scale, in that unit.
+        freedom: degrees of freedom [1].
+
+    Returns:
+        The scale, in that unit.
+    """
+    scale = start
+    for _ in range(SCALE_STEPS):
+        weights = np.asarray(student_weight(errors / scale, freedom))
+        scale = float(np.clip(np.sqrt((weights * errors**2).mean()), *bounds))
+    return scale

@@ -1,0 +1,97 @@
+"""Statistics that every calibration shares, against cases with a known answer."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxscale.fit.statistics.group_quantiles import conformal_level, interval_of
+from jaxscale.fit.statistics.mixed_effects import Block, MixedProblem, solve_mixed
+from jaxscale.fit.statistics.student import robust, robust_slope, student_loss, student_scale, student_weight
+
+ERRORS = np.asarray([-30.0, -2.0, -1e-3, 1e-5, 0.5, 4.0, 100.0])
+
+
+def test_weights_and_pseudo_residuals_are_those_of_the_loss():
+    """rho'(x) / x, and squares of twice the loss; a normal loss has other ones."""
+    with jax.enable_x64(True):
+        slopes = np.asarray([jax.grad(student_loss)(float(x)) for x in ERRORS])
+        assert np.asarray(student_weight(ERRORS)) * ERRORS == pytest.approx(slopes, rel=1e-9)
+        residuals = jax.numpy.asarray(ERRORS)
+        assert np.asarray(robust(residuals)) ** 2 == pytest.approx(2.0 * np.asarray(student_loss(ERRORS)), rel=1e-6)
+        pulls = np.asarray(robust(residuals) * robust_slope(residuals))
+        assert pulls == pytest.approx(slopes, rel=1e-6)
+    assert slopes[-1] < 0.1 < ERRORS[-1], "a far error pulls less than a near one"
+
+
+def test_the_scale_of_students_errors_is_found_through_outliers():
+    rng = np.random.default_rng(0)
+    errors = 0.07 * rng.standard_t(3.0, 20000)
+    assert student_scale(errors, 0.15, (0.01, 1.0)) == pytest.approx(0.07, rel=0.03)
+    errors[:400] += 50.0
+    assert student_scale(errors, 0.15, (0.01, 1.0)) == pytest.approx(0.07, rel=0.1)
+    assert errors.std() > 1.0
+    assert student_scale(errors, 0.15, (0.2, 1.0)) == 0.2
+
+
+def test_an_interval_holds_for_runs_of_new_groups():
+    """Of G groups that err together, 90 % of new ones fall inside; quantiles of the runs alone hold fewer."""
+    rng = np.random.default_rng(0)
+    inside, naive, draws = 0, 0, 2000
+    for _ in range(draws):
+        shared = rng.standard_normal(31) + 0.5
+        groups = np.repeat(np.arange(30), 4)
+        low, high = interval_of(shared[groups], groups)
+        inside += low <= shared[30] <= high
+        low, high = np.quantile(shared[groups], [0.05, 0.95])
+        naive += low <= shared[30] <= high
+    # Thirty groups have no quantile between the largest error and the next: a little more than 90 %.
+    assert 0.89 < inside / draws < 0.96
+    assert naive / draws < inside / draws - 0.04
+    assert conformal_level(0.95, 12) == 1.0 > conformal_level(0.95, 40)
+
+
+def linear_problem(true, codes, noise=0.0, seed=0):
+    """Logarithms that are a coefficient by level plus noise."""
+    rng = np.random.default_rng(seed)
+    n = len(codes)
+
+    def evaluate(logs):
+        return logs[:, 0] + 0.5 * logs[:, 1], np.tile([1.0, 0.5], (n, 1))
+
+    logs = np.asarray(true)[codes] + noise * rng.normal(size=n)
+    names = tuple(map(str, range(len(true))))
+    blocks = (
+        Block("centre", 0, np.zeros(n, dtype=int), ("",), 1.0, is_free=False),
+        Block("stack", 0, codes, names, 0.5),
+    )
+    base = np.zeros((n, 2))
+    return MixedProblem(evaluate, base, np.arange(n), logs, np.zeros(n, dtype=int), blocks)
+
+
+def test_effects_of_levels_are_recovered_and_shrunk():
+    true = np.asarray([0.3, -0.2, 0.5])
+    codes = np.repeat([0, 1, 2], [100, 100, 1])
+    problem = linear_problem(true, codes, noise=0.05)
+    found = solve_mixed(problem, np.ones(201, dtype=bool))
+    centre, levels = found.effects[0], found.effects[1:]
+    assert centre + levels[:2] == pytest.approx(true[:2], abs=0.02)
+    # A single row moves its level part of the way only.
+    assert abs(levels[2]) < abs(true[2] - centre)
+    assert found.noise[0] == pytest.approx(0.05, rel=0.25)
+
+
+def test_a_level_without_rows_stays_at_its_prior():
+    codes = np.repeat([0, 1], 50)
+    problem = linear_problem([0.4, -0.4], codes, noise=0.02)
+    found = solve_mixed(problem, codes == 0, steps=6)
+    assert found.effects[2] == pytest.approx(0.0, abs=1e-9)
+    assert abs(found.effects[1] + found.effects[0] - 0.4) < 0.02
+
+
+def test_outliers_do_not_decide():
+    codes = np.zeros(100, dtype=int)
+    problem = linear_problem([0.2], codes, noise=0.03)
+    problem.log_measured[:10] += 5.0
+    found = solve_mixed(problem, np.ones(100, dtype=bool))
+    assert found.effects.sum() == pytest.approx(0.2, abs=0.05)
+    assert problem.log_measured.mean() > 0.6
