@@ -196,9 +196,11 @@ def completed(
     assumed = np.full(len(runs), "", dtype=object)
     fastest, slowest = np.ones(len(runs)), np.ones(len(runs))
     for question in range(int(tried.question.max()) + 1):
-        places = np.flatnonzero((tried.owner == question) & is_valid & np.isfinite(step_time))
-        if not len(places):
+        answered = (tried.owner == question) & np.isfinite(step_time)
+        if not answered.any():
             continue
+        # What a row states can break a rule in every completion: it is answered as a full row would be, with a note.
+        places = np.flatnonzero(answered & is_valid if (answered & is_valid).any() else answered)
         chosen = best_and_near(step_time[places], oom_probability[places])
         best = places[chosen.best]
         rows = tried.rows[tried.question == question]

@@ -80,6 +80,14 @@ def test_what_was_completed_predicts_the_same(tmp_path: Path, prediction: js.Pre
     np.testing.assert_allclose(again.step_time[0], prediction.step_time[2], rtol=1e-6)
 
 
+def test_what_breaks_a_rule_in_every_completion_is_answered_with_a_note(tmp_path: Path):
+    """As a row that states the same in full would be."""
+    stated = {"tp": "2", "pp": "2", "dp": "4", "zero_stage": "3", "micro_batch_size": "", "activation_recompute": ""}
+    found = js.predict(table(tmp_path / "runs.csv", stated), fit="prior")
+    assert found.step_time[0] > 0.0 and "micro_batch_size = " in found.assumed[0]
+    assert "they need pp = 1" in found.notes[0]
+
+
 def test_rows_that_ask_the_same_share_their_candidates(tmp_path: Path):
     once = open_questions(table(tmp_path / "a.csv", OPEN), np.ones(1, dtype=bool))
     twice = open_questions(table(tmp_path / "b.csv", OPEN, OPEN), np.ones(2, dtype=bool))
