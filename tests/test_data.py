@@ -44,7 +44,7 @@ MODEL_FIELDS = {
     "tied_embeddings", "n_experts", "moe_top_k", "d_ff_expert", "moe_latent_size", "n_shared_experts", "expert_bias",
     "n_dense_layers", "n_attention_layers", "n_mlp_layers", "n_ssm_layers", "ssm_d_inner", "ssm_state", "ssm_groups",
     "q_lora_rank", "kv_lora_rank", "rope_head_dim", "v_head_dim", "attention_gate", "window", "window_share",
-    "position_embeddings", "causal", "trainable_share",
+    "position_embeddings", "causal", "trainable_share", "o_lora_rank", "o_groups", "shared_key_value",
 }  # fmt: skip
 REQUIRED_OF_MODEL = {"source", "n_layers", "d_model", "n_heads", "d_ff", "gated_mlp", "vocab_size", "seq_len"}
 ABOUT_MODEL = {"aliases", "source", "published_params", "published_digits", "published_active_params", "note"}
@@ -63,8 +63,7 @@ RECOMPUTED = (
 
 OUTSIDE_CATALOGUE = {
     "resnet50-v1.5", "T5-v1.1-small", "T5-v1.1-large", "T5-v1.1-xl", "T5-v1.1-xxl", "maxtext-1160B",
-    "Nemotron_3_Ultra", "DeepSeekV4 Flash", "gpt-183B", "gpt-191B", "gpt-194B", "gpt-200B", "gpt-205B",
-    "llama2-34b",
+    "Nemotron_3_Ultra", "gpt-183B", "gpt-191B", "gpt-194B", "gpt-200B", "gpt-205B",
 }  # fmt: skip
 
 
@@ -289,13 +288,16 @@ def attention_params(model):
     """Parameters of one attention layer, grouped-query or latent."""
     d, heads, head = model["d_model"], model["n_heads"], model.get("head_dim", model["d_model"] / model["n_heads"])
     value = model.get("v_head_dim", head)
-    query = d * heads * head
-    key_value = d * model.get("n_kv_heads", heads) * (head + value)
+    query = model["q_lora_rank"] * (d + heads * head) if "q_lora_rank" in model else d * heads * head
+    shared = model.get("shared_key_value", 0)
+    key_value = d * model.get("n_kv_heads", heads) * (head if shared else head + value)
     if "kv_lora_rank" in model:
         rank, rotary = model["kv_lora_rank"], model["rope_head_dim"]
-        query = model["q_lora_rank"] * (d + heads * head) if "q_lora_rank" in model else query
         key_value = d * (rank + rotary) + rank * heads * (head - rotary + value)
-    return query + key_value + (1 + model.get("attention_gate", 0)) * heads * value * d
+    output = heads * value * d
+    if "o_lora_rank" in model:
+        output = model["o_lora_rank"] * (heads * value / model["o_groups"] + d)
+    return query + key_value + output + model.get("attention_gate", 0) * heads * value * d
 
 
 def params(model, n_routed):
@@ -333,7 +335,8 @@ def test_shape_of_a_model(name):
     kinds = ("n_attention_layers", "n_mlp_layers", "n_ssm_layers")
     # A layer has a mixer or an MLP, or one of both.
     layers = model["n_layers"]
-    assert "n_ssm_layers" not in model or sum(model[kind] for kind in kinds) in (layers, 2 * layers)
+    counts = [model.get(kind, layers) for kind in kinds]
+    assert "n_ssm_layers" not in model or sum(counts) in (layers, 2 * layers)
     if "published_params" in model:
         found = params(model, model.get("n_experts", 0))
         assert found == pytest.approx(model["published_params"], abs=published_tolerance(model))
