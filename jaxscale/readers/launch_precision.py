@@ -25,7 +25,7 @@ def precision_cell(settings: Mapping[str, Any]) -> str | None:
         return "mxfp8" if any("mxfp8" in word for word in words) else "fp8"
     if last.get("bf16") is True or any("bf16" in word or "bfloat16" in word for word in words):
         return "bf16"
-    if settings.get("bf16.enabled") is True:
+    if settings.get("bf16.enabled") is True or settings.get("bfloat16_enabled") is True:
         return "bf16"
     if last.get("fp16") is True or settings.get("fp16.enabled") is True or any("16" in word for word in words[2:]):
         return "fp16"

@@ -110,6 +110,8 @@ def _megatron(settings: Settings, cells: Cells) -> Cells:
 def _megatron_framework(settings: Settings) -> str:
     if any(key.startswith(("cfg/", "trainer.")) for key in settings):
         return "nemo"
+    if value_of(settings, "deepspeed", "deepspeed_config"):
+        return "megatron-deepspeed"
     has_sections = any(key.startswith(("model.", "train.", "ddp.", "dist.")) for key in settings)
     return "megatron-bridge" if has_sections else "megatron-lm"
 

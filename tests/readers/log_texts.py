@@ -136,6 +136,41 @@ DEEPSPEED = "\n".join(
     for step, seconds in ((10, 30.0), (20, 12.3), (30, 12.4), (40, 12.35))
 )
 
+_CONFIG = "[2024-01-01 00:00:00,000] [INFO] [config.py:1002:print]   "
+DEEPSPEED_TIMER = "\n".join(
+    [
+        f"{_CONFIG}bfloat16_enabled ............. True",
+        f"{_CONFIG}train_batch_size ............. 128",
+        f"{_CONFIG}train_micro_batch_size_per_gpu  4",
+        f"{_CONFIG}world_size ................... 32",
+        f"{_CONFIG}zero_optimization_stage ...... 3",
+        *(
+            f"[2024-01-01 00:00:10,000] [INFO] [timer.py:260:stop] epoch=0/micro_step={step}/global_step={step}, "
+            f"RunningAvgSamplesPerSec=30.1, CurrSamplesPerSec={rate}, MemAllocated=22.1GB, MaxMemAllocated=45.25GB"
+            for step, rate in ((10, 12.0), (20, 32.0), (30, 31.9), (40, 32.1))
+        ),
+    ]
+)
+MEGATRON_DEEPSPEED = "\n".join(
+    [
+        "------------------------ arguments ------------------------",
+        "  hidden_size ..................................... 14336",
+        "  num_attention_heads ............................. 112",
+        "  num_layers ...................................... 70",
+        "  pipeline_model_parallel_size .................... 12",
+        "  seq_length ...................................... 2048",
+        "  tensor_model_parallel_size ...................... 4",
+        "  world_size ...................................... 384",
+        "-------------------- end of arguments ---------------------",
+        *(
+            f" iteration  {step}/  120000 | consumed samples:  2048 | consumed tokens:  4194304 | elapsed time per "
+            f"iteration (s): {seconds} | learning rate: 6.0E-05 | global batch size:  2048 | lm loss: 2.1E+00 | "
+            "samples per second: 19.464 | TFLOPs: 149.02 |"
+            for step, seconds in ((1, 250.1), (2, 105.22), (3, 105.2), (4, 105.24))
+        ),
+    ]
+)
+
 LOGS = {
     "Megatron-LM": (
         MEGATRON,
@@ -207,6 +242,23 @@ LOGS = {
         None,
     ),
     "DeepSpeed": (DEEPSPEED, {"framework": "deepspeed", "step_time_s": "12.35"}, None),
+    "DeepSpeed, by its timer": (
+        DEEPSPEED_TIMER,
+        {
+            "framework": "deepspeed", "precision": "bf16", "global_batch_size_seqs": "128", "micro_batch_size": "4",
+            "n_gpus": "32", "zero_stage": "3", "step_time_s": "4", "peak_mem_gb": "48.58681754",
+        },
+        None,
+    ),
+    "Megatron-DeepSpeed": (
+        MEGATRON_DEEPSPEED,
+        {
+            "framework": "megatron-deepspeed", "n_layers": "70", "d_model": "14336", "n_heads": "112", "pp": "12",
+            "tp": "4", "seq_len": "2048", "n_gpus": "384", "global_batch_size_seqs": "2048", "step_time_s": "105.22",
+            "tflops_per_gpu": "149.02",
+        },
+        None,
+    ),
 }  # fmt: skip
 
 LAUNCH = {

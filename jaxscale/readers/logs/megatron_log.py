@@ -1,12 +1,12 @@
-"""Logs of Megatron-LM, Megatron-Bridge and Primus, with their block of arguments."""
+"""Logs of Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge and Primus, with their block of arguments."""
 
 import re
 
 from jaxscale.readers.logs.log_format import Gathered, LogFormat
 from jaxscale.readers.settings_text import plain_value
 
-_STEP = re.compile(r"iteration +(\d+)/ *\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]+)")
-_RATE = re.compile(r"throughput per GPU \(TFLOP/s/GPU\): *([\d.]+)")
+_STEP = re.compile(r"iteration +(\d+)/ *\d+ \|.*?elapsed time per iteration \((m?s)\): *([\d.]+)")
+_RATE = re.compile(r"(?:throughput per GPU \(TFLOP/s/GPU\)|\| TFLOPs): *([\d.]+)")
 _BATCH = re.compile(r"global batch size: *(\d+)")
 _TOKENS = re.compile(r"tokens per GPU \(tokens/s/GPU\): *([\d.]+)")
 _BRIDGE = re.compile(r"Step Time : *([\d.]+)s GPU utilization: *([\d.]+)")
@@ -18,7 +18,9 @@ MIB = 2.0**20 / 1e9
 
 def _take(line: str, gathered: Gathered) -> bool:
     if "elapsed time per iteration" in line and (step := _STEP.search(line)):
-        found = {"seconds": float(step[2]) / 1e3}
+        found = {"seconds": float(step[3]) / (1e3 if step[2] == "ms" else 1.0)}
+        if step[2] == "s":
+            gathered.settings["deepspeed"] = True  # the fork tells seconds
         for name, pattern in (("tflops_per_gpu", _RATE), ("batch", _BATCH), ("tokens_per_s_per_gpu", _TOKENS)):
             if match := pattern.search(line):
                 found[name] = float(match[1])

@@ -4,11 +4,14 @@ import re
 from collections.abc import Callable
 
 from jaxscale.readers.logs.log_format import GIB, Gathered, LogFormat, scaled_number
+from jaxscale.readers.settings_text import plain_value
 
 _NANOGPT = re.compile(r"^iter (\d+): loss [\d.naninf]+, time ([\d.]+)ms")
 _NANOCHAT = re.compile(r"step (\d+)/\d+ .*?dt: ([\d.]+)ms \| tok/sec: ([\d,]+)")
 _KEMPNER = re.compile(r"\[step (\d+)\].*?tok/s=([\d,]+).*?mem=([\d.]+)/[\d.]+GB.*?step_time=([\d.]+)s")
 _DEEPSPEED = re.compile(r"steps: (\d+) loss: .*?iter time \(s\): ([\d.]+)")
+_DEEPSPEED_TIMER = re.compile(r"global_step=(\d+),.*? CurrSamplesPerSec=([\d.]+)(?:.*? MaxMemAllocated=([\d.]+)GB)?")
+_DEEPSPEED_SETTING = re.compile(r"config\.py:\d+:print\] +([a-z0-9_]+) \.* *(\S.*)$")
 _INTERNEVO = re.compile(r"tflops=([\d.]+) step=(\d+) .*?tgs \(tokens/gpu/second\)=([\d.]+)")
 
 
@@ -37,9 +40,18 @@ def _kempner(line: str, gathered: Gathered) -> bool:
 
 
 def _deepspeed(line: str, gathered: Gathered) -> bool:
-    if step := _DEEPSPEED.search(line):
+    if "iter time (s)" in line and (step := _DEEPSPEED.search(line)):
         gathered.series.add(float(step[1]), seconds=float(step[2]))
-    return step is not None
+        return True
+    if ":print]" in line and (setting := _DEEPSPEED_SETTING.search(line)):
+        gathered.settings[setting[1]] = plain_value(setting[2])
+    if "CurrSamplesPerSec=" not in line or not (step := _DEEPSPEED_TIMER.search(line)):
+        return False
+    batch, found = gathered.settings.get("train_batch_size"), {"memory_gb": float(step[3] or "nan") * GIB}
+    if isinstance(batch, int | float) and float(step[2]) > 0.0:
+        found["seconds"] = batch / float(step[2])
+    gathered.series.add(float(step[1]), **found)
+    return True
 
 
 def _internevo(line: str, gathered: Gathered) -> bool:
@@ -53,6 +65,6 @@ PLAIN = (
     LogFormat("nanoGPT", "", "pytorch", _reader("iter ", _nanogpt)),
     LogFormat("nanochat", "", "pytorch", _reader("tok/sec:", _nanochat)),
     LogFormat("KempnerForge", "kempnerforge", "kempnerforge", _reader("step_time=", _kempner)),
-    LogFormat("DeepSpeed", "deepspeed", "deepspeed", _reader("iter time (s)", _deepspeed)),
+    LogFormat("DeepSpeed", "deepspeed", "deepspeed", _deepspeed),
     LogFormat("InternEvo", "", "internevo", _reader("tgs (tokens", _internevo)),
 )
