@@ -8,11 +8,11 @@ from jaxscale.errors import InputError, one_like
 from jaxscale.plan.optimizers import mixed_precision_bytes
 from jaxscale.plan.plan import FLAGS, SOFTWARE_CHOICES
 from jaxscale.plans.enumerate import FIXED, PlanSpace
+from jaxscale.runs.cells import YES_OR_NO
 from jaxscale.runs.defaults import default_for, framework_defaults, is_fused
 
 COUNTS = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage")
 WORDS = ("recompute", "schedule")
-YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:

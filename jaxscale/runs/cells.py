@@ -16,7 +16,9 @@ from jaxscale.runs.words.spellings import question, respelt, without_separators
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NOT_NUMERIC = re.compile(r"[^0-9.eE+\-\n]")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
-_FLAGS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False, "yes": True, "no": False}
+YES_OR_NO = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False, "yes": True, "no": False}
+"""Words of a flag."""
+
 _MAX_SHOWN = 60
 
 
@@ -61,7 +63,7 @@ def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, s
 
 def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
     if column.kind == "flag":
-        flag = _FLAGS.get(text.lower())
+        flag = YES_OR_NO.get(text.lower())
         return flag, "" if flag is not None else f"not a flag; expected {column.expected}"
     if column.kind == "word" and translate(column.vocabulary, text) is None:
         return None, question(column.name, text) or f"not known; expected one of {words(column.vocabulary)}"
