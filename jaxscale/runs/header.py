@@ -16,6 +16,9 @@ _FILLED_BY = {**dict.fromkeys(SHAPE, "model"), "micro_batch_size": "n_microbatch
 OF_A_WORKLOAD = ("gpu", "n_gpus")
 """Columns that a table of traced workloads needs beside `workload`."""
 
+COMPLETED = ("tp", "pp", "micro_batch_size", "global_batch_size_seqs")
+"""Required columns whose cells may be empty: `predict` completes the row."""
+
 _ALIKE, _WHOLE_WORD = 0.75, 4
 """Likeness of two names from which one may be meant by the other (`difflib`) [1], or letters of one inside it [1]."""
 
@@ -77,7 +80,8 @@ def check_names(path: Path, columns: Sequence[str]) -> None:
 def _missing(missing: Sequence[str], columns: Sequence[str]) -> str:
     noun = "column" if len(missing) == 1 else "columns"
     names = f"{', '.join(map(repr, missing))}{hint_of_misspelt(missing, columns)}"
-    return f"missing {noun} {names}; expected at least {', '.join(REQUIRED)}"
+    hint = "; left empty, the planner fills its cells" if set(missing) <= set(COMPLETED) else ""
+    return f"missing {noun} {names}; expected at least {', '.join(REQUIRED)}{hint}"
 
 
 def hint_of_misspelt(missing: Collection[str], columns: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from run_tables import GOOD, read, write_rows
 
 from jaxscale.errors import InputError
-from jaxscale.runs.header import misspelt
+from jaxscale.runs.header import COMPLETED, misspelt
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS
 
 SHAPE = dict.fromkeys(("n_layers", "d_model", "n_heads"), "")
@@ -76,7 +76,9 @@ def test_one_bad_cell_is_one_line(table, change, expected):
 
 @pytest.mark.parametrize("name", ["tp", "pp", "gpu", "n_gpus", "seq_len", "global_batch_size_seqs"])
 def test_missing_column(table, name):
-    assert f":1: missing column {name!r}; expected at least n_layers, d_model" in refused(table({}, without=[name]))
+    message = refused(table({}, without=[name]))
+    assert f":1: missing column {name!r}; expected at least n_layers, d_model" in message
+    assert message.endswith("the planner fills its cells") == (name in COMPLETED)
 
 
 def test_missing_columns_that_another_would_fill(table):
