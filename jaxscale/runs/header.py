@@ -8,10 +8,10 @@ from jaxscale.runs.cells import show
 from jaxscale.runs.schema import BY_NAME, REQUIRED, SHAPE
 
 # Columns that no prediction reads: nothing is lost where they are misspelt.
-_SAYS_NOTHING = ("source_row", "notes")
+_SAYS_NOTHING = ("source_row", "notes", "model_file")
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 # What fills a required column that is absent.
-_FILLED_BY = {**dict.fromkeys(SHAPE, "model"), "micro_batch_size": "n_microbatches"}
+_FILLED_BY = {**dict.fromkeys(SHAPE, {"model", "model_file"}), "micro_batch_size": {"n_microbatches"}}
 
 OF_A_WORKLOAD = ("gpu", "n_gpus")
 """Columns that a table of traced workloads needs beside `workload`."""
@@ -53,7 +53,7 @@ def check_header(path: Path, columns: Sequence[str]) -> None:
     """
     check_names(path, columns)
     needed = OF_A_WORKLOAD if "workload" in columns else REQUIRED
-    missing = [name for name in needed if name not in columns and _FILLED_BY.get(name) not in columns]
+    missing = [name for name in needed if name not in columns and _FILLED_BY.get(name, set()).isdisjoint(columns)]
     if missing:
         raise InputError(f"{path}:1: {_missing(missing, columns)}")
 

@@ -22,6 +22,7 @@ from jaxscale.runs.shapes import ModelLookup, catalogue_entries
 from jaxscale.runs.table import Runs
 from jaxscale.runs.traced.named_workloads import names_workload, workload_problems
 from jaxscale.runs.words.batch_cells import batches_in_sequences
+from jaxscale.runs.words.model_files import with_model_files
 
 BATCH = "global_batch_size_seqs"
 
@@ -184,8 +185,8 @@ def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, di
         values[BATCH], problems[BATCH] = batches_in_sequences(
             texts[BATCH], values[BATCH], values.get("seq_len"), problems[BATCH]
         )
-    runs = Runs(path, columns, lines, texts, values)
-    return _Table(runs, problems), n_cells
+    runs, unreadable = with_model_files(Runs(path, columns, lines, texts, values))
+    return _Table(runs, problems | unreadable), n_cells
 
 
 def csv_table(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
@@ -283,8 +284,9 @@ def _model_problems(
     is_judged &= ~names_workload(runs)
     is_known = models.matches(lambda name: bool(name) and lookup(name) is not None)
     n_given = np.sum([~np.isnan(runs.numbers(name)) for name in SHAPE], axis=0)
+    is_known |= n_given == len(SHAPE)
     has_columns = all(name in runs.columns for name in SHAPE)
-    if has_columns and np.any(is_judged & (is_known | (n_given == len(SHAPE)))):
+    if has_columns and np.any(is_judged & is_known):
         return {}
     is_named = models.matches(bool)
     is_problem = is_judged & ~is_known & (((n_given == 0) & is_named) if has_columns else True)

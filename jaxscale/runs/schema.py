@@ -76,6 +76,12 @@ COLUMNS = (
     Column("source_row", "text", "place in the source: file and line, sheet and row"),
     Column("model", "text", "name of the model; a catalogue name fills the shape columns"),
     Column(
+        "model_file",
+        "text",
+        "TOML with fields of a `Transformer`, or a config.json of Hugging Face, that fills the shape columns",
+        default="the model's, or the row's own shape",
+    ),
+    Column(
         "workload",
         "text",
         "traced workload in place of a model: a file that `Workload.save` wrote, or a step of `jaxscale.examples`",
