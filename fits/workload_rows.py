@@ -92,15 +92,19 @@ def decoder_steps_of(framework: str) -> list[MeasuredStep]:
 
 def decoder_of(row: Mapping[str, str]) -> Workload:
     """Traced step of the decoder of one row."""
+    return _decoder(**decoder_setting(row))
+
+
+def decoder_setting(row: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments of the example of a decoder, from one row."""
     names = ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "seq_len")
-    sizes = {name: int(row[name]) for name in names}
-    return _decoder(
-        **sizes,
-        micro_batch=int(row["micro_batch_size"]),
-        n_microbatches=int(row["n_microbatches"]),
-        gated_mlp=row["gated_mlp"] == "True",
-        recompute=row["activation_recompute"] == "full",
-    )
+    return {
+        **{name: int(row[name]) for name in names},
+        "micro_batch": int(row["micro_batch_size"]),
+        "n_microbatches": int(row["n_microbatches"]),
+        "gated_mlp": row["gated_mlp"] == "True",
+        "recompute": row["activation_recompute"] == "full",
+    }
 
 
 @functools.cache

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from jaxscale.calibration.coefficients import prior_medians as prior_medians
     from jaxscale.calibration.record import Fit as Fit
     from jaxscale.calibration.store import load_fit as load_fit
+    from jaxscale.compiled.compile_step import compile_for as compile_for
+    from jaxscale.compiled.compiled_step import CompiledStep as CompiledStep
     from jaxscale.costs.traced.class_plan import ClassPlan as ClassPlan
     from jaxscale.costs.traced.class_plan import class_plan as class_plan
     from jaxscale.designs.best_design import best_design as best_design

@@ -33,7 +33,7 @@ LAYERS = (
     ("calibration",),
     ("costs",),
     ("memory", "step"),
-    ("power",),
+    ("power", "compiled"),
     ("runs",),
     ("completion", "fit", "readers"),
     ("predict", "predict_traced"),

@@ -37,6 +37,11 @@ class TraceCommand:
         str | None, tyro.conf.arg(metavar="ID", help="chip on which to time the step; see `jaxscale hardware`")
     ] = None
     n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips among which the batch is split")] = 1
+    compile: Annotated[
+        bool,
+        tyro.conf.FlagCreatePairsOff,
+        tyro.conf.arg(help="compile the step for these chips too, which need not be there (extra aot)"),
+    ] = False
     fit: FitName = "default"
     json: Json = False
 
@@ -51,17 +56,34 @@ class TraceCommand:
 
         if self.out is not None:
             check_writable(self.out)
-        work = trace(*step_of(self.function, self.set))
+        step = step_of(self.function, self.set)
+        work = trace(*step)
         if self.out is not None:
             work.save(self.out)
-        times = self.times(work)
+        times, compiled = self.times(work), self.compiled(step)
         if self.json:
-            emit_json({**workload_document(work), **times})
+            emit_json({**workload_document(work), **times, **compiled_document(compiled)})
             return
         print_result(str(work))
         if times:
             terms = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in times["terms_s"].items() if value > 1e-6)
             print_result(f"step on {self.n_gpus} {self.gpu}: {1e3 * times['step_time_s']:.2f} ms ({terms})")
+        if compiled is not None:
+            print_result(str(compiled))
+
+    def compiled(self, step: tuple[Any, ...]) -> Any:
+        """The step as a compiler makes it for the chips; None where that is not asked.
+
+        Raises:
+            InputError: no chip is named, or the compiler is not installed.
+        """
+        if not self.compile:
+            return None
+        if self.gpu is None:
+            raise InputError("--compile needs a chip; expected --gpu ID")
+        from jaxscale.compiled.compile_step import compile_for
+
+        return compile_for(*step, gpu=self.gpu, n=checked_count("--n-gpus", self.n_gpus))
 
     def times(self, work: Any) -> dict[str, Any]:
         """Step time [s], terms and peak memory [byte] of a workload whose batch all chips share; empty without a chip.
@@ -87,6 +109,20 @@ class TraceCommand:
             "terms_s": {name: float(value) for name, value in terms.terms().items()},
             "memory_bytes": float(memory(work, plan, machine, coefficients).total),
         }
+
+
+def compiled_document(compiled: Any) -> dict[str, Any]:
+    """A compiled step as JSON: memory, figures beside those of the trace, collectives; empty without one."""
+    if compiled is None:
+        return {}
+    return {
+        "compiled": {
+            "peak_bytes": compiled.peak_bytes,
+            "fits": compiled.fits,
+            "beside_trace": [one._asdict() for one in compiled.beside_trace()],
+            "collectives": [one._asdict() for one in compiled.collectives],
+        }
+    }
 
 
 def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:

@@ -3,13 +3,13 @@
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
 from jax.interpreters import partial_eval
 
-from jaxscale.tracing.assembly import tables_of
+from jaxscale.tracing.assembly import named_classes, tables_of
 from jaxscale.tracing.flatten import Flattener, Place
 from jaxscale.tracing.fusion import Fusion
 from jaxscale.tracing.liveness import live_points
@@ -42,10 +42,57 @@ def trace(
     Raises:
         InputError: a primitive whose work is unknown, a loop without an end, or an unknown class in `names`.
     """
+    return trace_with_inputs(fn, args, weights, turns).work.renamed(names or {})
+
+
+class InputAxes(NamedTuple):
+    """One array among the arguments of a traced function.
+
+    Attributes:
+        label: its path in the arguments.
+        origin: `data`, `weights` or `state`.
+        shape: of the array.
+        dtype: of the array.
+        classes: places of the dimension classes of each axis, major factor first.
+    """
+
+    label: str
+    origin: str
+    shape: tuple[int, ...]
+    dtype: Any
+    classes: tuple[tuple[int, ...], ...]
+
+
+class TraceWithInputs(NamedTuple):
+    """A workload, and the arrays among its arguments in the order of their leaves."""
+
+    work: Workload
+    inputs: list[InputAxes]
+
+
+def trace_with_inputs(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    weights: int | Sequence[int] = 0,
+    turns: Mapping[str, int] | None = None,
+) -> TraceWithInputs:
+    """Workload of a JAX function, and the dimension classes of its arguments; see `trace`."""
     program = flat_program(fn, args, {weights} if isinstance(weights, int) else set(weights), turns or {})
     fusion = Fusion(program)
     sizes, tables = tables_of(program, fusion, live_points(program, fusion))
-    return Workload(sizes, tables).renamed(names or {})
+    classes = named_classes(program, fusion)
+    leaves = abstract_leaves(fn, args, set())[0]
+    inputs = [
+        InputAxes(
+            value.label,
+            value.origin,
+            leaf.shape,
+            leaf.dtype,
+            tuple(tuple(classes.classes([axis])) for axis in value.axes),
+        )
+        for value, leaf in zip(program.inputs, leaves, strict=True)
+    ]
+    return TraceWithInputs(Workload(sizes, tables), inputs)
 
 
 def flat_program(

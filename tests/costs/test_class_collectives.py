@@ -119,31 +119,32 @@ def test_statistics_of_batch_norms_are_told_from_gradients():
 
 
 COMPILED = """
-import json, re
+import json
 import jax, jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+import jaxscale as js
+from jaxscale.compiled.compile_step import compile_on
+from jaxscale.costs.traced.class_collectives import class_exchanges
+
 def loss(w, x):
     for layer in range(2):
         x = x + jnp.tanh(x @ w[f"up{layer}"]) @ w[f"down{layer}"]
     return jnp.mean(x * x)
+
 def step(w, x):
     return jax.tree.map(lambda a, g: a - 0.1 * g, w, jax.grad(loss)(w, x))
-def array(spec, *shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+
+array = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
 w = {}
 for layer in range(2):
-    w[f"up{layer}"], w[f"down{layer}"] = array(P(None, "tensor"), 64, 256), array(P("tensor", None), 256, 64)
-out = {name: one.sharding for name, one in w.items()}
-text = jax.jit(step, out_shardings=out).lower(w, array(P("data", None), 32, 64)).compile().as_text()
-found = []
-for line in text.splitlines():
-    match = re.search(r"= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\\(", line)
-    if match:
-        shapes = [[int(n) for n in one.split(",") if n] for one in re.findall(r"f32\\[([\\d,]*)\\]", match[1])]
-        groups = re.search(r"replica_groups=(\\S+)", line)[1]
-        found.append([match[2], shapes, groups])
-print(json.dumps(found))
+    w[f"up{layer}"], w[f"down{layer}"] = array(64, 256), array(256, 64)
+x = array(32, 64)
+work = js.trace(step, w, x)
+inner = [name for name, size in work.classes().items() if size == 256]
+plan = js.class_plan(work, data=4, tensor=2, split=inner)
+made = compile_on(step, [w, x], jax.devices(), 0, plan)
+ours = class_exchanges(work, plan)
+exchanges = {name: [float(one.volume), float(one.count)] for name, one in ours._asdict().items()}
+print(json.dumps([[list(one) for one in made.collectives], exchanges]))
 """
 
 
@@ -152,33 +153,12 @@ def test_a_compiled_program_on_eight_devices_has_the_same_collectives():
     environment.pop("JAX_ENABLE_X64", None)
     command = [sys.executable, "-c", COMPILED]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert {kind for kind, *_ in found} == {"all-reduce"}
-    sizes: dict[int, list[int]] = {2: [], 4: []}
-    for _, shapes, groups in found:
-        # Groups are written [groups, members] <= ... or as lists of members.
-        iota = groups.startswith("[")
-        members = int(groups.split("]")[0].strip("[").split(",")[1]) if iota else groups.split("}")[0].count(",") + 1
-        sizes[members] += [4 * int(np.prod(shape)) for shape in shapes if np.prod(shape) > 1]
-
-    def loss(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-        for layer in range(2):
-            x = x + jnp.tanh(x @ w[f"up{layer}"]) @ w[f"down{layer}"]
-        return jnp.mean(x * x)
-
-    def step(w: dict[str, jax.Array], x: jax.Array) -> dict[str, jax.Array]:
-        return jax.tree.map(lambda a, g: a - 0.1 * g, w, jax.grad(loss)(w, x))
-
-    array = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-    shapes = {"up0": (64, 256), "down0": (256, 64), "up1": (64, 256), "down1": (256, 64)}
-    work = js.trace(step, {name: array(shape) for name, shape in shapes.items()}, array((32, 64)))
-    inner = [name for name, size in work.classes().items() if size == 256]
-    ours = exchanges(work, data=4, tensor=2, split=inner)
-    tensor = float(ours.tensor_forward.volume + ours.tensor_backward.volume)
-    assert sum(sizes[2]) == tensor
-    assert len(sizes[2]) == float(ours.tensor_forward.count + ours.tensor_backward.count)
-    assert sum(sizes[4]) == float(ours.gradients.volume)
-    assert len(sizes[4]) == float(ours.gradients.count)
+    made, ours = json.loads(done.stdout.splitlines()[-1])
+    found = {(kind, members): [size, count] for kind, members, _, count, size in made}
+    assert set(found) == {("all-reduce", 2), ("all-reduce", 4)}
+    forward, backward = np.array(ours["tensor_forward"]), np.array(ours["tensor_backward"])
+    assert found["all-reduce", 2] == (forward + backward).tolist()
+    assert found["all-reduce", 4] == ours["gradients"]
 
 
 CLUSTER = js.cluster("h100-80gb", 64)

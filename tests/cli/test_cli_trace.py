@@ -1,0 +1,30 @@
+"""`jaxscale trace`: the document of a step, and of what a compiler makes of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import jaxscale as js
+from jaxscale.compiled import absent_devices
+
+SMALL = ("--set", "n_layers=2", "d_model=64", "n_heads=4", "n_kv_heads=4", "d_ff=256", "vocab_size=512")
+STEP = ("trace", "jaxscale.examples:decoder", *SMALL)
+
+
+def test_a_step_is_saved_and_told(run, tmp_path: Path):
+    outcome = run(*STEP, "--out", tmp_path / "work.json", "--gpu", "h100-80gb", "--json")
+    assert outcome.code == 0, outcome.err
+    document, saved = json.loads(outcome.out), js.load_workload(tmp_path / "work.json")
+    assert document["flop"] == pytest.approx(float(saved.flop()))
+    assert sum(document["terms_s"].values()) == pytest.approx(document["step_time_s"])
+    assert "compiled" not in document
+
+
+def test_what_a_compilation_lacks_is_told_in_one_line(run, monkeypatch: pytest.MonkeyPatch):
+    outcome = run(*STEP, "--compile")
+    assert outcome.code == 2 and outcome.err.strip().endswith("--compile needs a chip; expected --gpu ID")
+    monkeypatch.setattr(absent_devices, "PLUGIN", "jax_plugins.no_such_compiler")
+    outcome = run(*STEP, "--compile", "--gpu", "h100-80gb")
+    assert outcome.code == 2 and "expected `pip install 'jaxscale[aot]'" in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
