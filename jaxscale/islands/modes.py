@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import Number, as_float
+from jaxscale._arrays import Number, as_float, with_fields
 from jaxscale._compile.jit import small_jit
 from jaxscale._smooth import larger, smaller
 from jaxscale.islands.batch_shares import best_shares
@@ -30,8 +30,14 @@ MODES = ("data-parallel", "pipeline", "local-updates", "streaming")
 LOOSE_MODES = ("local-updates", "streaming")
 """Modes whose islands train apart for H steps."""
 
+WHOLE_MODES = ("data-parallel", *LOOSE_MODES)
+"""Modes in which each island holds all layers."""
+
 INNER_STEPS = (5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.0, 500.0, 1000.0)
 """Numbers of inner steps that are tried [1]."""
+
+LOOSE_FIELDS = ("inner_steps", "fragments", "bits", "hidden_steps", "hidden_backward")
+"""Fields of a loose plan in which modes differ."""
 
 LAYERS_PER_FRAGMENT = 3.0
 """Layers of a fragment of Streaming DiLoCo (arXiv 2501.18512, section 3) [1]."""
@@ -157,13 +163,22 @@ def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Ar
         Paces; the same for all H where a mode has none.
     """
     periods = jnp.asarray(inner_steps)
-    rows = []
-    for mode in MODES:
-        if mode in LOOSE_MODES:
-            rows.append(jax.vmap(lambda steps, mode=mode: mode_speed(job, mode, steps))(periods))
-        else:
-            rows.append(jnp.broadcast_to(mode_speed(job, mode), periods.shape))
-    return jnp.stack(rows)
+    plans = {mode: loose_plan(job, mode, periods) for mode in WHOLE_MODES}
+    fields = {name: [getattr(plan, name) for plan in plans.values()] for name in LOOSE_FIELDS}
+    stacked = {
+        name: jnp.stack([jnp.broadcast_to(value, periods.shape) for value in values]) for name, values in fields.items()
+    }
+
+    def speed(changes: dict[str, Array]) -> Array:
+        plan = with_fields(plans[WHOLE_MODES[0]], changes)
+        time = fleet_round(job.pace, job.links, plan, n_params=job.n_params, sequences=job.sequences)
+        return tokens_per_second(job.pace, plan, time, job.sequences)
+
+    # One trace of the round serves all modes.
+    table = jax.vmap(jax.vmap(speed))(stacked)
+    rows: dict[str, Array] = dict(zip(WHOLE_MODES, table, strict=True))
+    rows["pipeline"] = jnp.broadcast_to(mode_speed(job, "pipeline"), periods.shape)
+    return jnp.stack([rows[mode] for mode in MODES])
 
 
 @small_jit

@@ -17,6 +17,7 @@ from jaxscale.islands.modes import (
     ACTIVATION_BYTES,
     LOOSE_MODES,
     MODES,
+    WHOLE_MODES,
     IslandJob,
     loose_plan,
     survey_fleets,
@@ -25,9 +26,6 @@ from jaxscale.islands.pace import Pace
 from jaxscale.islands.pipeline_split import best_cut
 from jaxscale.islands.ring_order import MOST_PERMUTED, best_order, best_permutation
 from jaxscale.islands.round_time import fleet_round
-
-WHOLE_MODES = ("data-parallel", *LOOSE_MODES)
-"""Modes in which each island holds all layers."""
 
 FLEETS_AT_A_TIME = 64
 """Fleets in a call of `survey_fleets` [fleet]."""
