@@ -31,7 +31,11 @@ from jaxscale.islands.measured.pipeline_trials import (
 
 PAGE = Path(__file__).with_suffix(".md")
 SEEDS = range(5)
-EXPERIMENTS = {"homogeneous": "16 T4, equal nodes", "het_cluster": "12 V100 and 4 T4, mixed nodes"}
+EXPERIMENTS = {
+    "homogeneous": "GPT-2 on 16 T4, equal nodes",
+    "het_cluster": "GPT-2 on 12 V100 and 4 T4, mixed nodes",
+    "het_model": "TransGAN on 16 V100, uneven layers",
+}
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -144,7 +148,7 @@ def main() -> None:
         "",
         "## Pipelines over equal and unequal nodes",
         "",
-        "AMP's trials of GPT-2 (`data/restricted/amp_trials.csv`). Trials of the same degrees are left out together,",
+        "AMP's trials (`data/restricted/amp_trials.csv`). Trials of the same degrees are left out together,",
         f"in five parts; the median of {len(SEEDS)} divisions. Priors (`data/islands.toml`) were chosen with sight of",
         "the trials.",
         "",

@@ -129,15 +129,15 @@ def pipeline_trials(table: Sequence[Mapping[str, str]], profiles: Sequence[Mappi
     Raises:
         InputError: an experiment whose cluster is not stated; says which are.
     """
-    by_chip: dict[str, list[float]] = {}
+    times: dict[tuple[str, str], list[float]] = {}
     for cells in profiles:
-        if cells["model"] == "gpt2" and int(cells["tp"]) == 1:
-            by_chip.setdefault(cells["chip"], []).append(float(cells["forward_s_per_sample"]))
-    rows = [_trial(cells, {chip: np.asarray(times) for chip, times in by_chip.items()}) for cells in table]
+        if int(cells["tp"]) == 1:
+            times.setdefault((cells["model"], cells["chip"]), []).append(float(cells["forward_s_per_sample"]))
+    rows = [_trial(cells, {name: np.asarray(layers) for name, layers in times.items()}) for cells in table]
     return PipelineTrials(*(np.stack(column) for column in zip(*rows, strict=True)))
 
 
-def _trial(cells: Mapping[str, str], profiles: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
+def _trial(cells: Mapping[str, str], profiles: Mapping[tuple[str, str], np.ndarray]) -> tuple[Any, ...]:
     """Columns of one trial."""
     clusters = {name: entry for name, entry in _stated().items() if name != "prior"}
     if cells["experiment"] not in clusters:
@@ -152,7 +152,7 @@ def _trial(cells: Mapping[str, str], profiles: Mapping[str, np.ndarray]) -> tupl
     for stage in range(pp):
         chips = {nodes[place // per_node] for place in range(stage * per_stage, (stage + 1) * per_stage)}
         for chip in chips:
-            times = profiles[chip][ends[stage] : ends[stage + 1]]
+            times = profiles[cluster["profile"], chip][ends[stage] : ends[stage + 1]]
             forward[stage, CHIPS.index(chip)] = times.sum()
             layers[stage, CHIPS.index(chip)] = np.sum(times > LEAST_LAYER)
     crossings = sum(1 for stage in range(1, pp) if stage * per_stage % per_node == 0)
