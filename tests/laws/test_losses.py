@@ -99,6 +99,57 @@ def test_other_headings_are_understood(written):
     assert table.n_params[0] == 1e8 and table.loss[-1] == 2.5
 
 
+STRANGERS = (
+    ("Params (B),Tokens (B),eval/loss", lambda n, d, loss: (n / 1e9, d / 1e9, loss), ""),
+    ("model_size,train_tokens,val_loss", lambda n, d, loss: (f"{n / 1e6:g}M", f"{d / 1e9:g} B", loss), ""),
+    ("Model Params,Compute (FLOPs),loss", lambda n, d, loss: (n, 6.0 * n * d, loss), "tokens of 5 rows are flops"),
+    ("compute,tokens,loss", lambda n, d, loss: (6.0 * n * d, d, loss), "n_params of 5 rows are flops"),
+    ("n,d,Perplexity", lambda n, d, loss: (n, d, np.exp(loss)), "logarithms of the perplexities: nat per token"),
+    ("n,d,val/bpb", lambda n, d, loss: (n, d, loss / np.log(2.0)), "bits per byte times ln 2: nat per byte"),
+)
+"""Headings of other tools, their rows of a run, and the note that they get."""
+
+
+@pytest.mark.parametrize(("header", "row", "note"), STRANGERS)
+def test_tables_of_strangers_are_the_same_table(written, header, row, note):
+    plain, table = read_losses(written()), read_losses(written([row(*cells) for cells in GOOD], header))
+    for name in ("n_params", "tokens", "loss"):
+        np.testing.assert_allclose(getattr(table, name), getattr(plain, name), rtol=1e-9)
+    assert note in " / ".join(table.notes) and bool(table.notes) == bool(note)
+    assert check_losses(table)[: len(table.notes)] == list(table.notes) and not plain.notes
+    assert list(table.headings.values()) == header.split(",")
+
+
+def test_tokens_follow_from_steps_and_batch(written):
+    table = read_losses(written([(n, d / 1e6, 1e6, loss) for n, d, loss in GOOD], "params,steps,batch_tokens,loss"))
+    np.testing.assert_allclose(table.tokens, [row[1] for row in GOOD])
+    np.testing.assert_allclose(best_of(table, ("n_params", "tokens")).tokens, table.tokens)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "message"),
+    [
+        ("params,val_loss,loss_nats", GOOD, "'val_loss' and 'loss_nats' both mean 'loss'"),
+        (
+            "params,steps,loss",
+            GOOD,
+            "missing 'tokens' among params, steps, loss; expected at least the columns n_params",
+        ),
+        ("params,tokens,ppl", [(1e8, 2e9, 0.9)], r"column 'loss' \(perplexity\) = '0.9': not the perplexity of a loss"),
+        ("params,tokens,loss", [("7X", 2e9, 3.0)], "column 'n_params' = '7X': not a number"),
+        ("params,compute,loss", [(1e8, "", 3.0)], "column 'tokens' = '': empty"),
+    ],
+)
+def test_what_strangers_leave_open_is_refused(written, header, rows, message):
+    with pytest.raises(InputError, match=message):
+        read_losses(written(rows, header))
+
+
+def test_a_column_under_its_own_name_comes_first(written):
+    table = read_losses(written([(*row, 9.0) for row in GOOD], "n_params,tokens,loss,train_loss"))
+    assert table.loss[0] == GOOD[0][2] and "train_loss" in table.columns
+
+
 def told(rows, **more):
     n, d, loss = (np.asarray(column, float) for column in zip(*rows, strict=True))
     return " / ".join(check_losses(losses_of({"n_params": n, "tokens": d, "loss": loss, **more})))

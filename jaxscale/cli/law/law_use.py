@@ -52,6 +52,8 @@ class LawPredict:
         if law.count and table.count and table.count != law.count:
             table = with_count(table, law.count)
         check_needed(table, law.terms)
+        for note in table.notes:
+            say(note)
         told = law.predict_table(table)
         columns = dict(zip(PREDICTED, (told.loss, told.lo, told.hi), strict=True))
         far = float(told.decades.max())
@@ -59,7 +61,9 @@ class LawPredict:
             say(f"the farthest point is {far:.1f} decades outside the fitted range: intervals widen with each decade")
         if self.out is not None:
             added = {name: [f"{value:.7g}" for value in values] for name, values in columns.items()}
-            write_extended(self.out, {name: cells.tolist() for name, cells in table.cells.items()}, added)
+            write_extended(
+                self.out, {table.headings.get(name, name): cells.tolist() for name, cells in table.cells.items()}, added
+            )
             say(f"wrote {self.out}")
         if self.json:
             rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

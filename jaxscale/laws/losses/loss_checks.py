@@ -32,7 +32,7 @@ def check_losses(table: Losses, terms: tuple[str, ...] = ()) -> list[str]:
         raise InputError(f"{table.name}: {len(table)} rows are too few for a law; expected at least {FEWEST_ROWS}")
     _check_batches(table)
     check_needed(table, terms)
-    return [*_mixtures(table), *_spans(table), *_duplicates(table), *_schedules(table), *_units(table)]
+    return [*table.notes, *_mixtures(table), *_spans(table), *_duplicates(table), *_schedules(table), *_units(table)]
 
 
 def _check_batches(table: Losses) -> None:

@@ -44,14 +44,6 @@ LOSS_COLUMNS = (
 
 LOSS_COLUMN = {column.name: column for column in LOSS_COLUMNS}
 
-OTHER_NAMES = {
-    **{"n": "n_params", "params": "n_params", "parameters": "n_params", "model_size": "n_params"},
-    **{"d": "tokens", "n_tokens": "tokens", "data": "tokens", "training_tokens": "tokens"},
-    **{"c": "flops", "flop": "flops", "compute": "flops", "unique_tokens": "epochs_unique_tokens"},
-    **{"final_loss": "loss", "val_loss": "loss", "batch_size_tokens": "batch_tokens", "learning_rate": "lr"},
-}
-"""Headings that other tools write, in lower case, and the columns that they mean."""
-
 COUNTS = ("total", "non-embedding", "active")
 """Ways of counting parameters. Laws of different counts differ: embeddings are a third of small models."""
 

@@ -1,7 +1,7 @@
 """Read a table of losses and refuse what is malformed, with file, line, column, value and what would be valid."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 
 from jaxscale.errors import InputError, one_like
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
-from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, OTHER_NAMES, count_of
+from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, count_of
+from jaxscale.laws.losses.loss_headings import ALSO, LossHeading, derived, in_nats, meanings, plain_cells, unit_notes
 from jaxscale.runs.cells import parse_cells, show
 from jaxscale.runs.header import check_names
 from jaxscale.runs.reader import csv_table
@@ -32,6 +33,8 @@ class Losses:
         lines: line of the file on which each row starts [row].
         count: what `n_params` counts, empty where the table does not say.
         family: source whose own laws its prior must leave out, empty for a table of the user.
+        headings: as the file writes them, by column.
+        notes: what was understood or computed, one line each.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Losses:
     lines: Int[np.ndarray, " row"]
     count: str = ""
     family: str = ""
+    headings: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Rows of the table [1]."""
@@ -97,8 +102,8 @@ def read_losses(
     """Table of losses from a file, checked.
 
     Args:
-        path: a CSV file with at least the columns `n_params`, `tokens` and `loss`; other headings that tools write for
-            these are understood.
+        path: a CSV file with at least the columns `n_params`, `tokens` and `loss`; other headings and units that tools
+            write for these are understood, and compute stands for one of parameters and tokens.
         count: total, non-embedding or active: takes `n_params` or `n_params_alt`, whichever counts so in a row.
         where: keeps the rows whose cells are equal to these, by column.
         needs_loss: whether a row without a loss is refused.
@@ -109,9 +114,10 @@ def read_losses(
     """
     path = Path(path)
     header, records = csv_table(path)
-    columns = tuple(map(_canonical, header))
+    found = meanings(header)
+    columns = tuple(one.column for one in found)
     required = [name for name, column in LOSS_COLUMN.items() if column.required and (needs_loss or name != "loss")]
-    _check_header(path, columns, required)
+    _check_header(path, header, columns, required)
     rows = [(line, record) for line, record in records]
     if not rows:
         raise InputError(f"{path}: no data rows; expected one row per run below the header")
@@ -130,14 +136,10 @@ def read_losses(
         told = ", ".join(f"{name} = {wanted}" for name, wanted in (where or {}).items())
         raise InputError(f"{path}: no row has {told}; expected values of these columns")
     cells, lines = {name: column[kept] for name, column in cells.items()}, lines[kept]
-    values, texts = _parsed(path, cells, lines, required)
-    table = Losses(str(path), columns, cells, values, texts, lines)
+    values, texts, notes = _parsed(path, cells, lines, required, {one.column: one for one in found})
+    headings = {one.column: heading.strip() for one, heading in zip(found, header, strict=True)}
+    table = Losses(str(path), columns, cells, values, texts, lines, headings=headings, notes=tuple(notes))
     return with_count(table, count)
-
-
-def _canonical(name: str) -> str:
-    text = name.strip().lower()
-    return text if text in LOSS_COLUMN else OTHER_NAMES.get(text, name.strip())
 
 
 def _cells_of(path: Path, cells: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -146,20 +148,39 @@ def _cells_of(path: Path, cells: Mapping[str, np.ndarray], name: str) -> np.ndar
     return cells[name]
 
 
-def _check_header(path: Path, columns: Sequence[str], required: Sequence[str]) -> None:
+def _check_header(path: Path, header: Sequence[str], columns: Sequence[str], required: Sequence[str]) -> None:
+    for column in set(columns):
+        named = [heading for heading, name in zip(header, columns, strict=True) if name == column]
+        if len(set(named)) > 1:
+            told = " and ".join(repr(heading) for heading in named)
+            raise InputError(f"{path}:1: {told} both mean {column!r}; expected one of them, or {column!r} beside them")
     check_names(path, columns)
-    missing = [name for name in required if name not in columns]
+    missing = [name for name in required if name not in columns and not _told_otherwise(name, columns)]
     if missing:
+        told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in required)
+        there = ", ".join(map(str.strip, header))
         raise InputError(
-            f"{path}:1: missing {', '.join(map(repr, missing))}; expected at least the columns {', '.join(required)}"
+            f"{path}:1: missing {', '.join(map(repr, missing))} among {there}; expected at least the columns {told}"
         )
 
 
+def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
+    """Whether other columns tell the numbers of a column that is absent."""
+    given = set(columns)
+    if name == "tokens":
+        return {"flops", "n_params"} <= given or {"steps", "batch_tokens"} <= given
+    return name == "n_params" and {"flops", "tokens"} <= given
+
+
 def _parsed(
-    path: Path, cells: Mapping[str, np.ndarray], lines: np.ndarray, required: Sequence[str]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Numbers and words of the known columns."""
-    values, texts, problems = {}, {}, []
+    path: Path,
+    cells: Mapping[str, np.ndarray],
+    lines: np.ndarray,
+    required: Sequence[str],
+    found: Mapping[str, LossHeading],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[str]]:
+    """Numbers and words of the known columns, and notes on what was understood."""
+    values, texts, problems, notes = {}, {}, [], []
     for name, column in cells.items():
         schema = LOSS_COLUMN.get(name)
         if schema is None:
@@ -167,17 +188,34 @@ def _parsed(
         if schema.kind == "text":
             texts[name] = column
             continue
-        parsed = parse_cells(schema, list(column), {})
-        values[name] = np.asarray([np.nan if value is None else float(value) for value in parsed.values])
+        parsed = parse_cells(replace(schema, maximum=np.inf), list(plain_cells(name, column)), {})
+        numbers = np.asarray([np.nan if value is None else float(value) for value in parsed.values])
+        values[name] = in_nats(numbers * found[name].factor, found[name].unit)
+        notes += unit_notes(found[name].unit)
         told = dict(parsed.problems)
-        if name in required:
-            told |= {row: "empty; expected a number > 0" for row in np.flatnonzero(column == "").tolist()}
-        problems += [(lines[row], f"column {name!r} = {show(column[row])}: {text}") for row, text in told.items()]
+        for row in np.flatnonzero(values[name] > schema.maximum).tolist():
+            told[row] = f"out of range; expected at most {schema.maximum:g}"
+        for row in np.flatnonzero(values[name] <= 0.0).tolist() if found[name].unit else []:
+            told[row] = f"not the {found[name].unit} of a loss above 0"
+        problems += [
+            (lines[row], f"column {_named(name, found)} = {show(column[row])}: {text}") for row, text in told.items()
+        ]
+    more, computed = derived(values)
+    values |= more
+    for name in required:
+        empty = np.flatnonzero(~np.isfinite(values[name])).tolist() if name in values else range(len(lines))
+        blank = [row for row in empty if name not in cells or not cells[name][row]]
+        problems += [(lines[row], f"column {name!r} = '': empty; expected a number > 0") for row in blank]
     if problems:
         ordered = [f"{path}:{line}: {text}" for line, text in sorted(problems)]
-        more = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""
-        raise InputError(ordered[0] + more, ordered)
-    return values, texts
+        further = f" (and {len(ordered) - 1} more)" if len(ordered) > 1 else ""
+        raise InputError(ordered[0] + further, ordered)
+    return values, texts, [*notes, *computed]
+
+
+def _named(name: str, found: Mapping[str, LossHeading]) -> str:
+    """Name of a column in a message, with the unit of its losses."""
+    return f"{name!r} ({found[name].unit})" if found[name].unit else repr(name)
 
 
 def with_count(table: Losses, count: str = "") -> Losses:
@@ -260,9 +298,10 @@ def best_of(table: Losses, columns: Sequence[str]) -> Losses:
         InputError: a column is not there.
     """
     for column in columns:
-        if column not in table.cells:
+        if column not in table.cells and column not in table.values:
             raise InputError(f"{table.name}: column {column!r} is not there; {one_like(column, table.cells)}")
-    keys = np.asarray(["\x1f".join(cells) for cells in zip(*(table.cells[column] for column in columns), strict=True)])
+    texts = [table.number(column).astype(str) if column in table.values else table.cells[column] for column in columns]
+    keys = np.asarray(["\x1f".join(cells) for cells in zip(*texts, strict=True)])
     order = np.lexsort((table.loss, keys))
     first = np.concatenate([[True], keys[order][1:] != keys[order][:-1]])
     return table.select(np.sort(order[first]))
