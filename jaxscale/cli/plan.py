@@ -1,6 +1,7 @@
 """`jaxscale plan`: the fastest parallel plans of a model on a cluster."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -11,7 +12,12 @@ from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
+    from jaxscale.plans.choice import PlanChoice
     from jaxscale.workload import Transformer
+
+
+WRITTEN_AMONG = 50
+"""Fastest plans among which the one to be written is that of which the framework lacks the least [1]."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class PlanCommand:
         cluster = js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
-        framework = checked_framework(self.framework, fitted)
+        framework = checked_framework(self.framework or written_framework(self.write), fitted)
         if framework is None and (several := fitted_frameworks(fitted)):
             say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
         precision = self.precision.lower()
@@ -86,12 +92,12 @@ class PlanCommand:
             fit=fitted,
             levels=levels,
             space=space,
-            top=self.top,
+            top=self.top if self.write is None else max(self.top, WRITTEN_AMONG),
             oom_probability=self.oom_probability,
         )
         assert isinstance(choice, PlanChoice)  # a transformer has no other kind of choice
         if self.write is not None:
-            self._write(choice.to_json(), float(model.seq_len))
+            self._write(choice, float(model.seq_len))
             return
         if self.json:
             emit_json(choice.to_json())
@@ -102,23 +108,39 @@ class PlanCommand:
             "\n".join([f"90 % interval of the first plan's step: {lo} to {hi}", "", *choice.binds, *choice.reasons])
         )
 
-    def _write(self, document: dict[str, Any], seq_len: float) -> None:
-        """Print the best plan as launch settings; their remarks on stderr."""
-        from pathlib import Path
-
+    def _write(self, choice: "PlanChoice", seq_len: float) -> None:
+        """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
         from jaxscale.models import described_model
+        from jaxscale.report.style import seconds
         from jaxscale.writers.launch_text import launch_text
 
         is_file = Path(self.model).is_file()
         name = "" if is_file else self.model.rsplit("/", 1)[-1].lower()
-        written = launch_text(str(self.write), document["best"], described_model(self.model).fields, seq_len, name)
+        fields = described_model(self.model).fields
+        plans = [scored.to_json() for scored in choice.top]
+        texts = [launch_text(str(self.write), plan, fields, seq_len, name) for plan in plans]
+        rank = min(range(len(texts)), key=lambda place: (len(texts[place].not_expressed), place))
+        written = texts[rank]
+        if rank > 0:
+            times = (seconds(plan["step_time_s"]) for plan in (plans[rank], plans[0]))
+            lacks = "; ".join(text for text in texts[0].not_expressed if text not in written.not_expressed)
+            taken, least = times
+            say(f"plan {rank + 1} is written, {taken} a step (the first: {least}); not expressed of the first: {lacks}")
         for text in (*written.comments, *(f"not expressed: {text}" for text in written.not_expressed)):
             say(text)
         if self.json:
-            settings = {"framework": written.framework, "text": written.text}
+            settings = {"framework": written.framework, "plan": plans[rank], "text": written.text}
+            document = {**choice.to_json(), "top": plans[: self.top]}
             emit_json({**document, "settings": {**settings, "not_expressed": list(written.not_expressed)}})
             return
         print_result(written.text)
+
+
+def written_framework(write: str | None) -> str | None:
+    """Framework whose settings are asked for, None where none are or no framework has that name."""
+    from jaxscale.writers.launch_text import WRITERS
+
+    return write.lower() if write is not None and write.lower() in WRITERS else None
 
 
 def checked_framework(name: str | None, fitted: "Fit") -> str | None:

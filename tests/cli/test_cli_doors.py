@@ -23,7 +23,8 @@ def test_from_a_configuration_to_a_launch(run, tmp_path):
     document = run(*plan, "--write", "megatron-lm", "--json").json
     launch.write_text(document["settings"]["text"])
     (row,) = run("read", launch, "--json").json["rows"]
-    best, cells = document["best"], row["cells"]
+    best, cells = document["settings"]["plan"], row["cells"]
+    assert document["settings"]["not_expressed"] == [] and len(document["top"]) == 1
     assert (float(cells["tp"]), float(cells["pp"])) == (best["tp"], best["pp"])
     assert float(cells["global_batch_size_seqs"]) == 64.0
     refused = run(*plan, "--write", "pax")
