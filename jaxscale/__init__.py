@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxscale.compiled.compiled_step import CompiledStep as CompiledStep
     from jaxscale.costs.traced.class_plan import ClassPlan as ClassPlan
     from jaxscale.costs.traced.class_plan import class_plan as class_plan
+    from jaxscale.costs.traced.sharded_plan import trace_sharded as trace_sharded
     from jaxscale.designs.best_design import best_design as best_design
     from jaxscale.designs.budgets import Budget as Budget
     from jaxscale.errors import InputError as InputError
