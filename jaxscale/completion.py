@@ -36,8 +36,8 @@ CONTEXTS, LEAST_PART = (1, 2, 4, 8, 16), 4096.0
 MICROBATCHES_OF_A_STAGE = 4.0
 """Microbatches for each stage of a pipeline in a step whose batch is not stated [1]."""
 
-SURE, LIKELY = 0.1, 0.5
-"""Probabilities of running out of memory below which a plan is preferred, as in `plan`, and below which it fits [1]."""
+LIKELY = 0.5
+"""Probability of running out of memory below which a plan fits [1]."""
 
 NEAR = 1.5
 """Time over that of the fastest plan up to which another one is an alternative [1]."""
@@ -230,24 +230,20 @@ class Alternatives(NamedTuple):
 
 
 def best_and_near(step_time: Float[np.ndarray, " plan"], oom_probability: Float[np.ndarray, " plan"]) -> Alternatives:
-    """The best of several plans: the fastest of those that most surely fit.
+    """The best of several plans: of those that fit, the one of the least time over the chance that it fits.
+
+    $t / (1 - p)$ is least, with p the probability of running out of memory: who plans takes some risk for a gain.
 
     Args:
         step_time: of each plan [s].
         oom_probability: of each plan [1].
 
     Returns:
-        The best plan and its alternatives.
+        The best plan and its alternatives; where no plan fits, the one that is nearest to it.
     """
-    rank = _rank(oom_probability)
-    best = int(np.lexsort((step_time, rank))[0])
-    is_near = (rank <= max(rank[best], 1.0)) & (step_time <= NEAR * step_time[best])
-    is_near[best] = True
+    excess = np.where(oom_probability < LIKELY, 0.0, oom_probability)
+    expected = step_time / (1.0 - np.minimum(oom_probability, LIKELY))
+    best = int(np.lexsort((expected, excess))[0])
+    is_near = (excess <= excess[best]) & (step_time <= NEAR * step_time[best])
     times = step_time[is_near] / step_time[best]
     return Alternatives(best, float(times.min()), float(times.max()))
-
-
-def _rank(oom_probability: np.ndarray) -> np.ndarray:
-    """0 for a plan that surely fits, 1 for a likely one, above by how unlikely it is."""
-    unlikely = 2.0 + oom_probability
-    return np.where(oom_probability <= SURE, 0.0, np.where(oom_probability < LIKELY, 1.0, unlikely))
