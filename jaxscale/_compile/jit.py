@@ -39,13 +39,19 @@ def filter_jit(function: Function) -> Function:
 
     Where the application keeps programs (`programs.keep_programs`), calls outside any transformation use them.
     """
-    return _deferred(function, lambda options: eqx.filter_jit(function, compiler_options=options))  # pyright: ignore
+    return _filtered(function)
 
 
 def small_jit(function: Function) -> Function:
     """`filter_jit` for programs of little work, compiled without optimisation: in half the time, and half as fast."""
-    jitted = functools.partial(eqx.filter_jit, function)
-    return _deferred(function, lambda options: jitted(compiler_options=options), small_work=True)
+    return _filtered(function, small_work=True)
+
+
+def _filtered(function: Function, small_work: bool = False) -> Function:
+    def jitted(options: dict[str, Any]) -> Callable[..., Any]:
+        return eqx.filter_jit(function, compiler_options=options)  # pyright: ignore[reportCallIssue]
+
+    return _deferred(function, jitted, small_work)
 
 
 def array_jit(function: Function) -> Function:
