@@ -118,5 +118,7 @@ def test_days_under_a_fitted_law_of_the_loss(run, tmp_path, document):
     widths = [math.log(one["days_to_loss_interval"][1] / one["days_to_loss_interval"][0]) for one in (document, fitted)]
     assert widths[1] > 1.02 * widths[0], "the law's own uncertainty joins that of step times and of looseness"
     assert fitted["loss"] != pytest.approx(document["loss"], rel=0.005), "the other law has another loss"
+    close = run(*COMMAND, "--law", law, "--loss", 2.14)
+    assert "% of the drawn laws no number of tokens reaches the loss" in close.out and "above" in close.out
     refused = run(*COMMAND, "--law", FLEET)
     assert refused.code == 2 and len(refused.err.strip().splitlines()) == 1

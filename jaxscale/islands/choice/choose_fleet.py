@@ -155,8 +155,11 @@ def _sweep(study: FleetStudy, scored: Sequence[SetScore]) -> BandwidthSweep | No
 
 
 def _notes(study: FleetStudy, best: SetScore) -> list[str]:
-    """Remarks on islands that hold a part of the model, or that the best set leaves out."""
+    """Remarks on laws that do not reach the loss, and islands that hold a part of the model or are left out."""
     notes, depth = [], number(study.job.n_layers)
+    beyond = np.mean(~np.isfinite(study.tokens.synchronous[1:]))
+    if beyond > 0.0:
+        notes.append(f"under {beyond:.0%} of the drawn laws no number of tokens reaches the loss")
     for island, name in enumerate(study.fleet.names):
         held = study.plans.layers[island]
         if held < depth:

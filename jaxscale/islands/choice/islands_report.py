@@ -1,5 +1,6 @@
 """Report of a choice among modes of joining islands: tables for the terminal, figures, one self-contained file."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,8 @@ def mode_rows(choice: IslandsChoice) -> list[tuple[str, ...]]:
     """Cells of the table of modes, a row for each."""
     rows = []
     for scored in choice.modes:
-        band = f"{rounded_text(scored.band[0])} to {rounded_text(scored.band[1])}"
+        low, high = scored.band
+        band = f"{rounded_text(low)} to {rounded_text(high)}" if math.isfinite(high) else f"above {rounded_text(low)}"
         steps = f"{scored.inner_steps:g}" if scored.replicas else "-"
         figures = (f"{scored.tokens_per_s:,.0f}", rounded_text(scored.days), band, steps, f"{scored.utilisation:.0%}")
         rows.append((scored.mode, ", ".join(scored.islands), *figures))

@@ -113,7 +113,11 @@ def period_band(study: FleetStudy, best: SetScore) -> Band:
     """Interval of the best number of inner steps over laws of looseness [1]."""
     days = _sampled_days(study, best)
     reached = np.where(np.isfinite(days), days, np.inf)
-    return band_of(np.asarray(study.grid)[np.argmin(reached, axis=0)])
+    # Laws under which the loss is out of reach prefer no number of steps.
+    kept = reached[:, np.isfinite(reached).any(axis=0)]
+    if not kept.size:
+        return study.grid[best.period], study.grid[best.period]
+    return band_of(np.asarray(study.grid)[np.argmin(kept, axis=0)])
 
 
 def band_of(values: np.ndarray) -> Band:
