@@ -12,7 +12,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from jaxscale._compile.jit import filter_jit
+from jaxscale._compile.jit import filter_jit, small_jit
 from jaxscale.laws.fitting.loss_forms import BASE, Form
 from jaxscale.laws.fitting.loss_objective import LossProblem, loss_residuals, objective
 from jaxscale.laws.fitting.loss_terms import START_OF, number_names
@@ -91,7 +91,7 @@ def _projected(point: Array, problem: LossProblem, has_floor: Array) -> tuple[Ar
     return squares, jnp.stack(numbers)
 
 
-@filter_jit
+@small_jit
 def _grid_starts(points: AnyArray, regions: AnyArray, problem: LossProblem, has_floor: AnyArray) -> Array:
     """Logarithms of the six numbers at the best point of each region of the grid [region, number]."""
     blocks = points.reshape(-1, BLOCK, 4)
@@ -122,7 +122,7 @@ def _search(
     return jax.vmap(one)(starts, weights, prior_means)
 
 
-@filter_jit
+@small_jit
 def _first_scales(starts: AnyArray, problem: LossProblem, terms: tuple[str, ...]) -> Array:
     """Logarithm of the scale of the noise at each start, from the root mean square of the residuals [start]."""
 
