@@ -154,6 +154,12 @@ COLUMNS = (
         default="of the best plan",
         vocabulary="table_placement",
     ),
+    Column(
+        "joint_statistics",
+        "flag",
+        "norms over the batch of a traced workload see the batch of all chips",
+        default="true, as the program says",
+    ),
     _count("shard_group", "chips that share one sharded copy of the state", "dp"),
     Column("zero_stage", "integer", "ZeRO stage; 3 is FSDP", "1", "of the framework", minimum=0, maximum=3.0),
     Column("sequence_parallel", "flag", "norms and dropout split over tp", default="of the framework"),

@@ -143,6 +143,16 @@ def test_a_fit_says_that_it_takes_models_alone(work: tuple[js.Workload, Path]):
         js.fit(js.read_runs(table(folder, row(n_gpus=1, step_time_s=0.1))), n_starts=1)
 
 
+def test_norms_over_the_whole_batch_wait_for_each_other(tmp_path: Path):
+    rows = [
+        {"workload": "resnet50", "gpu": "h100-80gb", "n_gpus": str(n), "dp": str(n), "joint_statistics": joint}
+        for n, joint in ((8, ""), (8, "false"), (1, ""), (1, "false"))
+    ]
+    found = js.predict(js.read_runs(table(tmp_path, *rows)), fit="prior")
+    assert found.terms["data_parallel"][0] > found.terms["data_parallel"][1]
+    assert found.step_time[2] == found.step_time[3] and found.terms["matmul"][0] == found.terms["matmul"][1]
+
+
 def test_steps_measured_on_one_chip_are_predicted(tmp_path: Path):
     """ResNet-50 and DiT-XL/2 on one H100, of which the coefficients saw neither."""
     with data_path("workloads/h100_jax_workloads.csv").open(encoding="utf-8", newline="") as stream:

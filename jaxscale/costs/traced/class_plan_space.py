@@ -39,6 +39,7 @@ class StatedDegrees(NamedTuple):
         micro_batch: size of the data class in a microbatch on one chip [1].
         split: names of the classes that `tensor` divides.
         tables: placement of embedding tables.
+        joint_statistics: whether norms over the batch see the batch of all chips, as the program says.
     """
 
     data: float | None = None
@@ -49,6 +50,7 @@ class StatedDegrees(NamedTuple):
     micro_batch: float | None = None
     split: tuple[str, ...] | None = None
     tables: Tables | None = None
+    joint_statistics: bool = True
 
 
 OPEN = StatedDegrees()
@@ -101,6 +103,7 @@ def class_plans(work: Workload, n_chips: int, stated: StatedDegrees = OPEN) -> l
                     split=split,
                     data_class=batch_name,
                     tables=tables,
+                    joint_statistics=stated.joint_statistics,
                 )
             )
     return plans

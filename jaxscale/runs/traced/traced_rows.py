@@ -24,6 +24,7 @@ ASKED = ("workload", "n_gpus", "dp", "tp", "pp", "micro_batch_size", "n_microbat
     "shard_group",
     "split_classes",
     "table_placement",
+    "joint_statistics",
 )
 """Columns that decide the plan of a row."""
 
@@ -175,7 +176,8 @@ def _stated(row: Mapping[str, Any]) -> StatedDegrees:
     split, placement = row["split_classes"], row["table_placement"]
     names = None if split is None else tuple(one.strip() for one in split.split("+"))
     placed: Any = None if placement is None else translate("table_placement", str(placement))
-    return StatedDegrees(data, tensor, pipeline, shard, count, micro, names, placed)
+    joint = row["joint_statistics"] is not False
+    return StatedDegrees(data, tensor, pipeline, shard, count, micro, names, placed, joint)
 
 
 def _assumed(work: Workload, plan: ClassPlan, stated: StatedDegrees, batch: str) -> str:
