@@ -37,6 +37,17 @@ BAD = [
     ({"gpu": "potato"}, "column 'gpu' = 'potato': not in the hardware catalogue"),
     ({"precision": "int3"}, "column 'precision' = 'int3': not known; expected one of fp32, bf16"),
     ({"serving": "batch"}, "column 'serving' = 'batch': not known; expected one of static, online"),
+    ({"tp": "1_0"}, "column 'tp' = '1_0': not a number"),
+    ({"concurrency": "1e999"}, "column 'concurrency' = '1e999': too large"),
+    ({"ttft_s": "-Infinity"}, "column 'ttft_s' = '-Infinity': infinite"),
+    ({"tpot_s": "0"}, "column 'tpot_s' = '0': zero; expected a number > 0"),
+    ({"e2e_latency_s": "-1"}, "column 'e2e_latency_s' = '-1': negative; expected a number > 0"),
+    ({"prefix_hit": "1.5"}, "column 'prefix_hit' = '1.5': too large; must be at most 1"),
+    ({"acceptance": "-0.1"}, "column 'acceptance' = '-0.1': negative"),
+    ({"draft_tokens": "0.5"}, "column 'draft_tokens' = '0.5': not a whole number"),
+    ({"kv_precision": "int3"}, "column 'kv_precision' = 'int3': not known; expected one of fp32, bf16"),
+    ({"gpu": "h100-80gbx"}, "column 'gpu' = 'h100-80gbx': not in the hardware catalogue; expected one"),
+    ({"tp": "a\nb" * 100}, r"column 'tp' = 'a\nba\nb"),
     ({"n_gpus": "2"}, "column 'n_gpus' = '2': fewer than tp*pp = 4*1; expected at least 4"),
     ({"n_heads": "32", "n_kv_heads": "5"}, "column 'n_kv_heads' = '5': does not divide n_heads"),
     ({"n_experts": "4", "moe_top_k": "8"}, "column 'moe_top_k' = '8': more than n_experts; expected at most 4"),
@@ -50,6 +61,25 @@ def test_one_bad_cell_is_one_line(tmp_path, change, expected):
         serving.read_serving(path)
     assert str(caught.value).startswith(f"{path}:2: ") and expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_that_is_not_there_is_one_line(tmp_path):
+    for path, expected in ((tmp_path / "none.csv", "no such file"), (tmp_path, "is a directory")):
+        with pytest.raises(InputError, match=expected) as caught:
+            serving.read_serving(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_column_is_named_where_it_is_missed(tmp_path):
+    path = write(tmp_path / "t.csv", {"input_lenn": "128"}, without=["input_len"])
+    with pytest.raises(InputError, match="missing column 'input_len'.*input_lenn"):
+        serving.read_serving(path)
+
+
+def test_line_numbers_count_lines_inside_quotes(tmp_path):
+    path = write(tmp_path / "t.csv", {"notes": "two\nlines"}, {"notes": "", "tp": "x"})
+    with pytest.raises(InputError, match=r"t\.csv:4: column 'tp'"):
+        serving.read_serving(path)
 
 
 def test_bad_rows_are_dropped_where_asked(tmp_path):
