@@ -39,6 +39,9 @@ FLASH = 0.6
 """Rate of attention over prompts relative to that of matmuls (FlashAttention-2 and 3, arXiv 2307.08691 table 1,
 2407.08608 figure 5: 0.5 to 0.7) [1]."""
 
+RAMP_PEERS = 8.0
+"""Chips for which `link_ramp` is stated, and up to which it was seen to grow [1]."""
+
 SEND_LATENCY = 1e-5
 """Hand-over between pipeline stages: a kernel launch on either side and one hop [s]."""
 
@@ -76,6 +79,7 @@ class Shares(eqx.Module):
         wide_peak: seconds per flop at the peak in 16 bits [s/flop].
         latency: of the small collectives of one pass, in units of `collective_latency` [1].
         link: seconds per token at the full bandwidth of the links, of all collectives of one pass [s].
+        ramp: root of the seconds of one token at full bandwidth, summed over collectives by their peers [s^0.5].
         sends: latency of the hand-overs between stages [s].
     """
 
@@ -87,6 +91,7 @@ class Shares(eqx.Module):
     wide_peak: Number
     latency: Number
     link: Number
+    ramp: Number
     sends: Number
 
 
@@ -97,8 +102,8 @@ def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Share
     wide = _split(dense_layer_params(model) + mixtures * router_params(model), tp)
     formats = jnp.asarray(engine.formats)
     attention, mlps = model.n_attention_layers + model.n_ssm_layers, model.n_mlp_layers - mixtures
-    small, large = _collective(tp, cluster)
-    small_moe, large_moe = _collective(ranks, cluster)
+    small, large, slow = _collective(tp, cluster)
+    small_moe, large_moe, slow_moe = _collective(ranks, cluster)
     per_token = model.d_model * WIDE_BYTES
     # Experts on other ranks get a copy of a token each, or the tokens of all ranks where these are fewer.
     copies = smaller(engine.attention_dp, larger(model.moe_top_k, 1.0))
@@ -115,6 +120,7 @@ def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Share
         wide_peak=cluster.chip.seconds_per_flop(wide_shares(formats)),
         latency=(attention + mlps) * small + mixtures * small_moe,
         link=link * per_token + (engine.pp - 1.0) * per_token / jnp.asarray(cluster.network.bandwidth)[..., 0],
+        ramp=((attention + mlps) * slow + mixtures * slow_moe) * jnp.sqrt(per_token),
         sends=(engine.pp - 1.0) * SEND_LATENCY,
     )
 
@@ -123,11 +129,16 @@ def _split(params: ArrayLike, tp: ArrayLike) -> Array:
     return jnp.divide(params, tp)
 
 
-def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array]:
-    """One all-reduce among n chips: latency in units of that of two chips [1], and time of one byte [s/byte].
+def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array, Array]:
+    """One all-reduce among n chips: latency in units of that of two chips [1], time of one byte, and how it ramps.
 
     The latency grows as (1 + log2 n) / 2, and doubles where the group leaves its domain. Within a domain the bytes are
-    reduced first, so that each chip sends its own part of them over the network.
+    reduced first, so that each chip sends its own part of them over the network. Links reach their bandwidth with large
+    messages alone: those of m bytes take a further time that grows as the root of m and with the peers (all-reduce
+    times of `data/serving.toml`, 64 kB to 16 MB).
+
+    Returns:
+        The latency [1], the time of a byte [s/byte], and the ramp in units of the root of a time [(s/byte)^0.5].
     """
     domain = jnp.asarray(cluster.network.domain_size)[..., 0]
     inside, outside = (jnp.asarray(cluster.network.bandwidth)[..., level] for level in (0, 1))
@@ -136,7 +147,8 @@ def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array]:
     crosses = several(larger(jnp.divide(n, domain), 1.0))
     per_byte = 1.0 / (inside * used) + crosses / (outside * domain)
     latency = several(n) * 0.5 * (1.0 + jnp.log2(n)) * (1.0 + crosses)
-    return latency, 2.0 * (1.0 - 1.0 / jnp.asarray(n)) * per_byte
+    ramp = (smaller(n, RAMP_PEERS) - 1.0) / RAMP_PEERS * jnp.sqrt(2.0 * per_byte)
+    return latency, 2.0 * (1.0 - 1.0 / jnp.asarray(n)) * per_byte, ramp
 
 
 def _beyond(model: Transformer, engine: Engine, cluster: Cluster) -> Array:
@@ -206,7 +218,8 @@ def _collectives(
 ) -> Array:
     """Collectives of a pass that do not hide behind its work [s]."""
     latency = shares.latency * coefficients.collective_latency + shares.sends
-    large = n_tokens * shares.link / coefficients.link
+    ramp = shares.ramp * jnp.sqrt(n_tokens * coefficients.link_ramp)
+    large = ramp + n_tokens * shares.link / coefficients.link
     return latency + large - engine.overlap * smaller(large, work)
 
 

@@ -52,7 +52,7 @@ def scaled(cluster, coefficients, factor):
         (cluster.chip.peak_flops * factor, cluster.chip.hbm_bandwidth * factor),
     )
     network = eqx.tree_at(lambda n: n.bandwidth, cluster.network, cluster.network.bandwidth * factor)
-    fixed = ("layer_floor", "step_floor", "sequence_floor", "collective_latency", "first_token")
+    fixed = ("layer_floor", "step_floor", "sequence_floor", "collective_latency", "link_ramp", "first_token")
     moved = [getattr(coefficients, name) / factor for name in fixed]
     changed = eqx.tree_at(lambda c: [getattr(c, name) for name in fixed], coefficients, moved)
     return eqx.tree_at(lambda c: (c.chip, c.network), cluster, (chip, network)), changed
@@ -174,3 +174,34 @@ def test_gradients_agree_with_differences(temperature):
     differences = [(function(point.at[i].add(1e-5)) - function(point.at[i].add(-1e-5))) / 2e-5 for i in range(4)]
     assert np.asarray(gradient) == pytest.approx(np.asarray(differences), rel=1e-4, abs=1e-7)
     assert np.all(np.asarray(gradient) != 0.0)
+
+
+def all_reduce(n_bytes, **coefficients):
+    """Time of one of the 64 all-reduces of a decode step of Llama 3 8B on 8 chips [s]."""
+    changed = eqx.tree_at(lambda c: [getattr(c, name) for name in coefficients], USUAL, list(coefficients.values()))
+    n_sequences = n_bytes / (2.0 * DENSE.d_model)
+    step = serving.decode_pass(DENSE, serving.Engine(tp=8), H100, changed, n_sequences=n_sequences, context=100.0)
+    return float(step.collectives) / 64.0
+
+
+@pytest.mark.parametrize(
+    ("latency", "measured"),
+    [
+        # All-reduce of 1, 4 and 16 MiB on 8 H100 (NVIDIA aiconfigurator-core 0.12.0): NCCL 2.27, TensorRT-LLM 1.0.
+        (7.3e-6, (25.4e-6, 50.5e-6, 121.9e-6)),
+        (2.8e-6, (26.0e-6, 51.9e-6, 122.3e-6)),
+    ],
+)
+def test_links_reach_their_bandwidth_with_large_messages_alone(latency, measured):
+    sizes = (2.0**20, 2.0**22, 2.0**24)
+    with_ramp, without = (
+        [all_reduce(size, collective_latency=latency, link=1.0, link_ramp=ramp) for size in sizes]
+        for ramp in (4e-5, 1e-12)
+    )
+    assert with_ramp == pytest.approx(measured, rel=0.25)
+    assert with_ramp[2] == pytest.approx(measured[2], rel=0.1)
+    assert without[2] < 0.75 * measured[2], "latency and full bandwidth alone are too quick"
+    # The ramp grows as the root of the message.
+    alone = [a - b for a, b in zip(with_ramp, without, strict=True)]
+    assert alone[1] == pytest.approx(2.0 * alone[0], rel=1e-3)
+    assert alone[2] == pytest.approx(2.0 * alone[1], rel=1e-3)

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 
 from jaxscale.fit.statistics.student import student_loss, student_scale, student_weight
 
-FIRM = 10.0
+FIRM = 40.0
 """Levels that the prior spread of an effect counts for, beside the measured ones [1]."""
 
 LEAST_SPREAD, MOST_SPREAD = 0.005, 1.5

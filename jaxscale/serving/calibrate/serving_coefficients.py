@@ -23,6 +23,7 @@ class ServingCoefficients(eqx.Module):
         sequence_floor: scheduler and sampler of one sequence of one step [s].
         collective_latency: small all-reduce between two chips [s].
         link: share of the bandwidth of links that large collectives reach [1].
+        link_ramp: time constant with which the bandwidth of links ramps up with the size of a message [s].
         first_token: fixed part of the time to the first token [s].
         queue: prompts that the first token waits for, per sequence in flight [1].
         waiting: requests of each copy that wait for a place while the others are answered [1].
@@ -40,12 +41,19 @@ class ServingCoefficients(eqx.Module):
     sequence_floor: Number
     collective_latency: Number
     link: Number
+    link_ramp: Number
     first_token: Number
     queue: Number
     waiting: Number
     batch_limit: Number
     pace: Number
 
+
+SHARES = ("weight_bandwidth", "cache_bandwidth", "matmul", "prefill_matmul", "link")
+"""Coefficients that are shares of what the hardware reaches at most, which no stack exceeds."""
+
+SHARPNESS = 8.0
+"""Exponent of the bound of shares [1]: 0.75 becomes 0.74, 1.5 becomes 0.995."""
 
 SERVING_NAMES = tuple(ServingCoefficients.__dataclass_fields__)
 """Names of the coefficients, in order."""
@@ -63,8 +71,14 @@ def usual_coefficients() -> ServingCoefficients:
 
 
 def serving_coefficients(logs: Float[ArrayLike, " coefficient"]) -> ServingCoefficients:
-    """Coefficients from their natural logarithms, in the order of `SERVING_NAMES` [coefficient]."""
+    r"""Coefficients from their natural logarithms, in the order of `SERVING_NAMES` [coefficient].
+
+    Those of `SHARES` are bounded by one, $x (1 + x^8)^{-1/8}$: shares above it would have floors that are too long make
+    up for them, and small models would come out too slow.
+    """
     import jax.numpy as jnp
 
     values: Array = jnp.exp(jnp.asarray(logs))
-    return ServingCoefficients(*(values[index] for index in range(len(SERVING_NAMES))))
+    bounded = values * (1.0 + values**SHARPNESS) ** (-1.0 / SHARPNESS)
+    pairs = enumerate(SERVING_NAMES)
+    return ServingCoefficients(*((bounded if name in SHARES else values)[index] for index, name in pairs))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxscale._resources import fit_path, read_toml
@@ -14,6 +15,7 @@ from jaxscale.files import write_whole
 from jaxscale.serving.calibrate.serving_coefficients import (
     SERVING_NAMES,
     ServingCoefficients,
+    serving_coefficients,
     serving_priors,
 )
 from jaxscale.serving.calibrate.serving_widths import ServingWidth, ServingWidths
@@ -78,8 +80,8 @@ class ServingFit:
             The coefficients.
         """
         columns = {kind: np.asarray([level], dtype=object) for kind, level in (levels or {"framework": ""}).items()}
-        values = np.exp(self.logs(columns)[0])
-        return ServingCoefficients(*(float(value) for value in values))
+        values = jax.device_get(serving_coefficients(self.logs(columns)[0]))
+        return jax.tree.map(float, values)
 
     @property
     def intervals(self) -> ServingWidths:
