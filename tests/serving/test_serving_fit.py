@@ -70,6 +70,14 @@ def test_a_few_rows_teach_a_new_stack(tmp_path):
     )
 
 
+def test_a_fit_without_intervals_is_read_again(tmp_path):
+    """As a refinement of the priors by a few rows has none."""
+    bare = serving.ServingFit("bare", serving.load_serving_fit("prior").centre, {"chip": {"x": {"link": 0.1}}}, {})
+    bare.save(tmp_path / "bare.toml")
+    again = serving.load_serving_fit(tmp_path / "bare.toml")
+    assert again.coefficients(chip="x").link > again.coefficients().link and again.widths == ()
+
+
 def test_files_that_are_no_fits(tmp_path):
     (tmp_path / "bad.toml").write_text("x = 1\n", encoding="utf-8")
     with pytest.raises(InputError, match="not a fit of serving stacks"):

@@ -145,5 +145,5 @@ def _parsed(table: Mapping[str, Any]) -> ServingFit:
     unknown = sorted(set(centre) - set(SERVING_NAMES))
     if unknown:
         raise ValueError(f"{unknown[0]} is not a coefficient")
-    widths = tuple(ServingWidth(**entry) for entry in table["widths"])
+    widths = tuple(ServingWidth(**entry) for entry in table.get("widths", ()))
     return ServingFit(table["name"], centre, effects, table["spreads"], widths, int(table["n_rows"]))
