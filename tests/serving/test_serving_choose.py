@@ -238,4 +238,6 @@ def test_deepseek_v3_on_h800():
     ratios = [np.log(deepseek(name, overlap=1.0, expert_nodes=4.0) / measured) for name in ("vllm", "sglang")]
     assert np.all(np.abs(np.expm1(np.mean(ratios, axis=0))) < [0.25, 0.2, 0.2])
     bare = [np.log(deepseek(name) / measured) for name in ("vllm", "sglang")]
-    assert np.all(np.expm1(np.mean(bare, axis=0)) < -0.25)
+    # Collectives that nothing hides cost a fifth at least, and take prompts out of the tolerance.
+    slower = np.mean(bare, axis=0) - np.mean(ratios, axis=0)
+    assert np.all(np.expm1(slower) < -0.2) and np.expm1(np.mean(bare, axis=0))[2] < -0.25
