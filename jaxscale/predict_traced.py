@@ -113,6 +113,7 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
     matrix = np.stack(jax.tree.leaves(table))[:, combination]
     stacks = stacked([kernel_coefficients("jax"), kernel_coefficients("pytorch")])
     kernels = jax.tree.map(lambda leaf: np.asarray(leaf)[rows.is_eager[answered].astype(int)], stacks)
+    fused = rows.fused_norms[answered]
     found = {name: np.full(len(cases.row), np.nan) for name in ("step_time", "memory", *TERM_NAMES)}
     for questions in by_workload(rows).values():
         mine = np.flatnonzero(np.isin(cases.question, questions))
@@ -120,7 +121,9 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
         plans = stacked([one.plans[plan] for one, plan in zip(asked, cases.plan[mine], strict=True)])
         sizes = np.stack([np.asarray(one.work.sizes, float) for one in asked])  # pyright: ignore[reportOptionalMemberAccess]
         tables = asked[0].work.tables  # pyright: ignore[reportOptionalMemberAccess]
-        of_case = jax.tree.map(lambda leaf, mine=mine: np.asarray(leaf)[place[mine]], (clusters, matrix.T, kernels))
+        of_case = jax.tree.map(
+            lambda leaf, mine=mine: np.asarray(leaf)[place[mine]], (clusters, matrix.T, kernels, fused)
+        )
         cases_of_work = (sizes, plans, *of_case)
         for begin in range(0, len(mine), BLOCK):
             block = slice(begin, begin + BLOCK)
@@ -142,15 +145,16 @@ def _evaluate(
     clusters: Cluster,
     coefficients: Float[Array, "case coefficient"],
     kernels: KernelCoefficients,
+    fused_norms: Float[Array, " case"],
 ) -> dict[str, Array]:
     """Step time, its terms [s] and peak memory [byte] of cases of one workload [case]."""
 
-    def one(sizes: Array, plan: ClassPlan, cluster: Cluster, values: Array, kernels: Any) -> dict[str, Array]:
+    def one(sizes: Array, plan: ClassPlan, cluster: Cluster, values: Array, kernels: Any, fused: Array) -> Any:
         local, c = Workload(sizes, work.tables), from_values(list(values))
-        terms = traced_terms(local, plan, cluster, c, kernels)
+        terms = traced_terms(local, plan, cluster, c, kernels, fused_norms=fused)
         nothing = jnp.zeros(())
         total = sum(terms.values(), start=nothing)
         every = {name: terms.get(name, nothing) for name in TERM_NAMES}
         return {**every, "step_time": total, "memory": memory(local, plan, cluster, c).total}
 
-    return jax.vmap(one)(sizes, plans, clusters, coefficients, kernels)
+    return jax.vmap(one)(sizes, plans, clusters, coefficients, kernels, fused_norms)

@@ -169,3 +169,33 @@ def test_steps_measured_on_one_chip_are_predicted(tmp_path: Path):
     assert found["n"] == len(measured) >= 5 and found["mape"] < 12.0 and found["coverage_90"] == 1.0
     halved = [{**one, "step_time_s": str(float(one["step_time_s"]) / 3)} for one in rows]
     assert js.predict(js.read_runs(table(tmp_path, *halved))).errors()["coverage_90"] == 0.0
+
+
+CHIPS = {
+    "NVIDIA A100-PCIe-80GB": "a100-80gb-pcie",
+    "NVIDIA H100-PCIe-80GB": "h100-80gb-pcie",
+    "NVIDIA H100-SXM5-80GB": "h100-80gb",
+}
+"""Chips of MLPerf submissions that the catalogue has, as these spell them."""
+
+
+def test_residual_networks_with_fused_norms_are_predicted(tmp_path: Path):
+    """ResNet-50 of MLPerf in MXNet, whose norms are fused with activation and addition; none was seen by a fit."""
+    with data_path("workloads/mlperf_vision.csv").open(encoding="utf-8", newline="") as stream:
+        measured = [
+            one
+            for one in csv.DictReader(stream)
+            if one["benchmark"] == "resnet" and one["accelerator"] in CHIPS and float(one["n_accelerators"]) <= 8
+        ]
+    rows = [
+        {
+            **{"workload": "resnet50", "gpu": CHIPS[one["accelerator"]], "n_gpus": one["n_accelerators"]},
+            **{"dp": one["n_accelerators"], "global_batch_size_seqs": one["global_batch_size"].split(".")[0]},
+            **{"execution": "cuda-graphs", "joint_statistics": "false", "step_time_s": one["step_time_s"]},
+        }
+        for one in measured
+        if float(one["gradient_accumulation_steps"] or 1) == 1
+    ]
+    fused = js.predict(js.read_runs(table(tmp_path, *({**one, "fused_norm": "true"} for one in rows)))).errors()
+    assert fused["n"] == len(rows) > 20 and fused["mape"] < 8.0 and fused["median_ape"] < 4.0
+    assert js.predict(js.read_runs(table(tmp_path, *rows))).errors()["median_ape"] > 15.0

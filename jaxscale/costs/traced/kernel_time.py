@@ -41,6 +41,13 @@ COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 """Kinds of kernels that a network runs."""
 
 
+SUMS = 0.02
+"""Bytes written over those read below which a reduction makes nothing but sums [1]."""
+
+BACKWARD_PASSES = 5.0
+"""Passes of a fused batch norm over its input backward: two reads of input and gradient each, one write [1]."""
+
+
 class KernelRows(NamedTuple):
     """Kernels of one workload as columns of numbers, to stack and pad.
 
@@ -98,13 +105,16 @@ def code_of(kind: str) -> int:
     return {"attention": ATTENTION, "gather": LOOK_UP, "scatter": LOOK_UP}.get(kind, TRAFFIC)
 
 
-def kernel_rows(work: Workload, columns: KernelColumns | None = None, eager: bool = False) -> KernelRows:
+def kernel_rows(
+    work: Workload, columns: KernelColumns | None = None, eager: bool = False, fused_norms: Number = 0.0
+) -> KernelRows:
     """Kernels of a workload.
 
     Args:
         work: the workload.
         columns: quantities of its kernels, where they are not those of its sizes.
         eager: whether no compiler copies what rematerialised blocks read.
+        fused_norms: 1 where batch norms of convolutional networks are fused kernels, forward and backward [1].
 
     Returns:
         One row for each kernel.
@@ -117,12 +127,42 @@ def kernel_rows(work: Workload, columns: KernelColumns | None = None, eager: boo
     return KernelRows(
         flop=columns.flop,
         area=columns.m * columns.n,
-        bytes=columns.bytes * kept,
+        bytes=columns.bytes * kept * (1.0 - fused_norms * (1.0 - fused_norm_shares(work, columns))),
         launches=columns.launches * kept,
         code=np.array([code_of(kind) for kind in tables.kinds]),
         phase=np.array(phases),
         precision=np.array(precisions),
     )
+
+
+def fused_norm_shares(work: Workload, columns: KernelColumns) -> Array:
+    r"""Share of the traffic of each kernel that is left where batch norms are fused with activation and addition.
+
+    A fused backward pass reads input and gradient once for the sums, once again for the result, and writes it; the
+    gradient of a residual that was added is written as well: $5 s + r$ bytes instead of those of the traced kernels,
+    with the bytes s that the statistics read forward and the bytes r of added residuals. Forward the trace has fused
+    norms.
+    Reference: cuDNN, batch norm with activation and addition (modes `FUSED_OPS_BN_ADD_ACTIVATION`).
+
+    Args:
+        work: the workload; one without convolutions has no such norms.
+        columns: quantities of its kernels.
+
+    Returns:
+        Shares [1], [kernel].
+    """
+    kinds, phases = np.array(work.tables.kinds), np.array(work.tables.phases)
+    ones = jnp.ones(len(kinds))
+    if not np.isin(kinds, ("conv", "grouped_conv", "conv3d")).any():
+        return ones
+    is_forward = phases == "forward"
+    only_sums = columns.written < SUMS * columns.read
+    statistics = jnp.sum(jnp.where(is_forward & (kinds == "reduction") & only_sums, columns.read, 0.0))
+    added = jnp.maximum(columns.read - columns.written, 0.0) * (is_forward & (kinds == "elementwise"))
+    is_backward = (phases == "backward") & np.isin(kinds, ("elementwise", "reduction"))
+    traced = jnp.sum(jnp.where(is_backward, columns.bytes, 0.0))
+    share = (BACKWARD_PASSES * statistics + jnp.sum(added)) / jnp.maximum(traced, 1.0)
+    return jnp.where(is_backward, jnp.where(statistics > 0.0, jnp.minimum(share, 1.0), 1.0), ones)
 
 
 def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperature: Temperature = 0.0) -> Array:

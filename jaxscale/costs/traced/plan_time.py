@@ -68,6 +68,7 @@ def traced_terms(
     coefficients: Coefficients,
     kernels: KernelCoefficients | None = None,
     temperature: Temperature = 0.0,
+    fused_norms: Number = 0.0,
 ) -> dict[str, Array]:
     """Terms of the step time of a traced workload, by their names in `StepTime`.
 
@@ -78,6 +79,7 @@ def traced_terms(
         coefficients: fitted parameters of the network, what hides it, stragglers.
         kernels: fitted parameters of kernels; those of JAX where None.
         temperature: smoothing of maxima [1].
+        fused_norms: 1 where batch norms of convolutional networks are fused kernels [1].
 
     Returns:
         Terms [s]; those that a traced workload lacks are nothing.
@@ -86,7 +88,7 @@ def traced_terms(
     work, plan, cluster, coefficients, kernels = as_arrays((work, plan, cluster, checked(coefficients), kernels))
     machine = machine_of(cluster, coefficients)
     local = Workload(local_sizes(work, plan), work.tables)
-    rows = kernel_rows(local)
+    rows = kernel_rows(local, fused_norms=fused_norms)
     times = traced_kernel_times(rows, cluster.chip, kernels, temperature)
     each = device_times(rows, cluster.chip, kernels, temperature)
     passes = rows.phase < 2

@@ -59,6 +59,7 @@ class TracedRows:
         machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] [row].
         levels: levels of each row by kind.
         is_eager: whether a host launches the kernels of each row one by one [row].
+        fused_norms: 1 where a row says that its norms are fused kernels [1], [row].
     """
 
     question: Int[np.ndarray, " row"]
@@ -66,6 +67,7 @@ class TracedRows:
     machine: Categorical
     levels: Levels
     is_eager: np.ndarray
+    fused_norms: np.ndarray
 
 
 def traced_rows(runs: Runs) -> TracedRows:
@@ -84,9 +86,8 @@ def traced_rows(runs: Runs) -> TracedRows:
         questions=questions,
         machine=together(*(runs.categories(name) for name in names)),
         levels=_levels(runs),
-        is_eager=stack.matches(
-            lambda row: row != (None, None, row[2]) and translate("execution", str(row[2])) == "eager"
-        ),
+        is_eager=stack.matches(_is_eager),
+        fused_norms=np.nan_to_num(runs.numbers("fused_norm")),
     )
 
 
