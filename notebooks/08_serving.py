@@ -44,13 +44,14 @@ folder.mkdir(exist_ok=True)
 model, cluster = js.model("llama3-70b"), js.cluster("h100-80gb", 4)
 engine = serving.Engine(tp=4, precision="fp8")
 fit = serving.load_serving_fit()
-levels = {"framework": "vllm", "chip": "h100-80gb", "stack": "vllm h100-80gb"}
+levels = serving.stack_levels("vllm", "h100-80gb", model)
 stack = fit.coefficients(**levels)
 step = jax.jit(lambda n: serving.decode_pass(model, engine, cluster, stack, n_sequences=n, context=2000.0))
 for batch in (1.0, 32.0, 256.0):
     terms = step(batch)
     parts = {name: float(getattr(terms, name)) for name in ("weights", "attention", "collectives", "floors")}
-    print(f"batch {batch:3.0f}: {1e3 * float(terms.total):5.1f} ms,", {k: f"{1e3 * v:.1f}" for k, v in parts.items()})
+    ms = 1e3 * stack.pace
+    print(f"batch {batch:3.0f}: {ms * float(terms.total):5.1f} ms,", {k: f"{ms * v:.1f}" for k, v in parts.items()})
 
 # %% [markdown]
 # ## 2. Latency against load

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jaxscale.serving.calibrate.serving_coefficients import usual_coefficients as usual_coefficients
     from jaxscale.serving.calibrate.serving_record import ServingFit as ServingFit
     from jaxscale.serving.calibrate.serving_record import load_serving_fit as load_serving_fit
+    from jaxscale.serving.calibrate.stack_levels import stack_levels as stack_levels
     from jaxscale.serving.choose.best_engine import ServingChoice as ServingChoice
     from jaxscale.serving.choose.best_engine import best_plan as best_plan
     from jaxscale.serving.choose.engine_space import ServingSpace as ServingSpace

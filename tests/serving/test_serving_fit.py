@@ -5,8 +5,10 @@ import csv
 import numpy as np
 import pytest
 
+import jaxscale as js
 from jaxscale import InputError, data_path, serving
 from jaxscale.serving.calibrate.serving_widths import ServingWidths, widths_of
+from jaxscale.serving.tables.serving_rows import describe_serving
 
 
 def subset(path, source, keep, change=lambda row: row):
@@ -96,3 +98,21 @@ def test_what_is_new_of_a_row_is_told_and_widens_its_interval(tmp_path):
     widths = [np.log(p.hi["e2e_latency_s"] / p.lo["e2e_latency_s"]) for p in (seen, unseen)]
     assert np.all(widths[1] > widths[0])
     assert "framework my-engine" in unseen.notes[0] and "not seen" not in seen.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"), [("llama3-70b", "gqa"), ("deepseek-v3", "mla"), ("gpt-oss-120b", "gqa-window")]
+)
+def test_levels_of_a_planned_engine_are_those_of_a_row(tmp_path, name, attention):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "model,framework,gpu,n_gpus,tp,serving,concurrency,input_len,output_len,attention\n"
+        f"{name},vllm,h100-80gb,8,8,online,16,1024,128,{attention}\n"
+    )
+    rows = describe_serving(serving.read_serving(path))
+    planned = serving.stack_levels("vllm", "h100-80gb", js.model(name), name=name)
+    assert planned == {kind: rows.levels[kind][0] for kind in planned}
+    assert {"kind", "generation", "line", "pair", "serving"} <= set(planned)
+    fit = serving.load_serving_fit()
+    bare = fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")
+    assert fit.coefficients(**planned).pace != pytest.approx(bare.pace, rel=0.05), "kinds differ in pace"

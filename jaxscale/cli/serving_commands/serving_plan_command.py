@@ -59,7 +59,7 @@ class ServingPlan:
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu].id
         model, cluster = js.model(self.model), js.cluster(self.gpu, self.n_gpus, hardware=hardware)
-        levels = {"framework": self.framework, "chip": chip, "stack": f"{self.framework} {chip}"}
+        levels = js.serving.stack_levels(self.framework, chip, model, name=self.model, hardware=hardware)
         choice = js.serving.best_plan(
             model,
             cluster,

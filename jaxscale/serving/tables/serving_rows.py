@@ -207,7 +207,7 @@ def _filled(column: np.ndarray, otherwise: Any) -> np.ndarray:
     return np.where(np.isnan(column), otherwise, column)
 
 
-def _generation(entry: ChipEntry) -> str:
+def generation_of(entry: ChipEntry) -> str:
     """Maker of a chip and the narrowest format in which it multiplies: chips of one age behave alike."""
     stated = [name for name in reversed(PRECISIONS) if f"peak_tflops_{name}" in entry.stated]
     return f"{entry.name.split()[0]} {stated[0]}".lower()
@@ -226,7 +226,7 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     attention = runs.categories("attention").map(lambda cell: cell or "gqa").array()
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
     width = np.asarray([str(WEIGHT_FORMATS[word][1]) for word in precision], dtype=object)
-    generation = runs.categories("gpu").map(lambda cell: _generation(hardware[str(cell)])).array()
+    generation = runs.categories("gpu").map(lambda cell: generation_of(hardware[str(cell)])).array()
     return {
         "framework": framework,
         "chip": chip,

@@ -1,0 +1,56 @@
+"""Levels of a planned engine: all that a fit knows of its framework, chip and model, by the names of serving tables."""
+
+import numpy as np
+
+from jaxscale._arrays import number
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.serving.tables.serving_rows import generation_of
+from jaxscale.workload import Transformer
+
+
+def attention_kind(model: Transformer) -> str:
+    """Word for the attention of a model, as in the column `attention` of a serving table."""
+    if number(model.kv_lora_rank) > 0.0:
+        return "mla"
+    if number(model.n_ssm_layers) > 0.0:
+        return "hybrid"
+    return "gqa-window" if number(model.window_share * np.sign(model.window)) > 0.0 else "gqa"
+
+
+def stack_levels(
+    framework: str,
+    chip: str,
+    model: Transformer | None = None,
+    *,
+    name: str = "",
+    serving: str = "online",
+    hardware: Hardware | None = None,
+) -> dict[str, str]:
+    """Levels of a planned engine, `fit.coefficients(**serving.stack_levels("vllm", "h100-80gb", model))`.
+
+    Args:
+        framework: serving framework.
+        chip: catalogue id of the chip.
+        model: the transformer, whose kind of attention and mixture counts.
+        name: of the model in serving tables.
+        serving: kind of serving.
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        Name of the level by kind, see `serving_rows.LEVEL_KINDS`.
+
+    Raises:
+        InputError: no such chip.
+    """
+    entry = (hardware or load_hardware())[chip]
+    age = generation_of(entry)
+    levels = {
+        "framework": framework, "chip": entry.id, "generation": age, "line": f"{framework} {age}",
+        "stack": f"{framework} {entry.id}", "serving": serving,
+    }  # fmt: skip
+    if model is not None:
+        density = "mixture" if number(model.n_experts) > 1.0 else "dense"
+        levels["kind"] = f"{attention_kind(model)} {density}"
+    if name:
+        levels |= {"model": name.lower(), "pair": f"{framework} {name.lower()}"}
+    return levels
