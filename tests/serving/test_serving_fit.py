@@ -113,6 +113,9 @@ def test_levels_of_a_planned_engine_are_those_of_a_row(tmp_path, name, attention
     planned = serving.stack_levels("vllm", "h100-80gb", js.model(name), name=name)
     assert planned == {kind: rows.levels[kind][0] for kind in planned}
     assert {"kind", "generation", "line", "pair", "serving"} <= set(planned)
+    path.write_text(path.read_text().replace(f",{attention}\n", ",\n"))
+    unstated = describe_serving(serving.read_serving(path))
+    assert unstated.levels["kind"][0] == planned["kind"], "the catalogue knows the attention of a model"
     fit = serving.load_serving_fit()
     bare = fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")
     assert fit.coefficients(**planned).pace != pytest.approx(bare.pace, rel=0.05), "kinds differ in pace"

@@ -223,7 +223,8 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     serving = np.where(serving == np.asarray(None), usual, serving)
     release = runs.categories("release").map(lambda cell: cell or "").array()
     model = runs.categories("model").map(lambda cell: (cell or "").lower()).array()
-    attention = runs.categories("attention").map(lambda cell: cell or "gqa").array()
+    stated = runs.categories("attention").map(lambda cell: cell or "").array()
+    attention = np.where(stated == "", _attention_of(shapes), stated)
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
     width = np.asarray([str(WEIGHT_FORMATS[word][1]) for word in precision], dtype=object)
     generation = runs.categories("gpu").map(lambda cell: generation_of(hardware[str(cell)])).array()
@@ -240,6 +241,13 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
         "kind": _joined(attention, np.where(is_mixture, "mixture", "dense").astype(object)),
         "serving": serving.astype(object),
     }
+
+
+def _attention_of(shapes: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Word for the attention of each model by its shape, where its table has none [row]."""
+    latent, window = (np.nan_to_num(shapes[name]) > 0.0 for name in ("kv_lora_rank", "window"))
+    state = np.nan_to_num(shapes["ssm_d_inner"]) > 0.0
+    return np.select([latent, state, window], ["mla", "hybrid", "gqa-window"], "gqa").astype(object)
 
 
 def _joined(*columns: np.ndarray) -> np.ndarray:
