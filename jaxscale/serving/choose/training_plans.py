@@ -105,6 +105,6 @@ def training_plans(
                 f"plan of {number(plan.n_chips):g} chips on a cluster of {n_chips:g}; expected all of them"
             )
     record, known = fit_of(fit), levels or {}
-    limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(known), oom_probability)
+    limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(known, n_chips), oom_probability)
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, float) for leaf in leaves]), *plans)
-    return TrainingPlans(stacked, cluster, record.coefficients(known), limit)
+    return TrainingPlans(stacked, cluster, record.coefficients(known, n_chips), limit)
