@@ -61,9 +61,7 @@ class Settings:
             if default is None:
                 raise InputError(f"{names[0]!r} is missing; expected a number, as in a config.json of Hugging Face")
             return float(default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e15:
-            raise InputError(f"{names[0]!r} = {value!r} is no size; expected a number >= 0")
-        return float(value)
+        return _size(names[0], value)
 
     def mean(self, *names: str, default: int | float | None = None) -> float:
         """Number of the first key that is there; of a list with one for each layer the mean.
@@ -74,7 +72,7 @@ class Settings:
         value = self.get(*names)
         if not isinstance(value, list) or not value:
             return self.number(*names, default=default)
-        return sum(Settings({names[0]: one}).number(names[0]) for one in value) / len(value)
+        return sum(_size(names[0], one) for one in value) / len(value)
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Flag of the first key that is there."""
@@ -85,3 +83,14 @@ class Settings:
         """List of the first key that is one."""
         values = (self.get(name) for name in names)
         return next((value for value in values if isinstance(value, list | tuple)), None)
+
+
+def _size(name: str, value: Any) -> float:
+    """A value of a key as a number.
+
+    Raises:
+        InputError: it is no size.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e15:
+        raise InputError(f"{name!r} = {value!r} is no size; expected a number >= 0")
+    return float(value)
