@@ -55,9 +55,14 @@ def run_levels(
         "parallelism": _parallelism(plan),
         "stack": together(runs.categories("source"), runs.categories("framework")).map(setup_name),
         "recipe": empty.default("recipe"),
-        "company": Categorical((runs.numbers("n_gpus") > 1.0).astype(int), COMPANY),
+        "company": company_of(runs),
     }
     return _as_levels(columns, len(runs))
+
+
+def company_of(runs: Runs) -> Categorical:
+    """Whether the kernels of each row share its chips with those of collectives, as a level."""
+    return Categorical((runs.numbers("n_gpus") > 1.0).astype(int), COMPANY)
 
 
 def _as_levels(columns: Mapping[str, Categorical], n_rows: int) -> Levels:

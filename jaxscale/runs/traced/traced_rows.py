@@ -14,7 +14,7 @@ from jaxscale.errors import InputError
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, translate
-from jaxscale.runs.run_levels import setup_name
+from jaxscale.runs.run_levels import company_of, setup_name
 from jaxscale.runs.table import Runs
 from jaxscale.runs.traced.named_workloads import workload_named
 from jaxscale.tracing.traced_workload import Workload
@@ -106,8 +106,7 @@ def _degree(runs: Runs, name: str, known: np.ndarray) -> np.ndarray:
 
 def _levels(runs: Runs) -> Levels:
     """Levels of rows: their software, chip and system; the workload is an architecture of its own."""
-    empty, several = EmptyCells(runs), runs.numbers("n_gpus") > 1.0
-    setups = together(runs.categories("source"), runs.categories("framework"), empty.default("apart"))
+    setups = together(runs.categories("source"), runs.categories("framework"), EmptyCells(runs).default("apart"))
     frameworks = runs.categories("framework").map(lambda name: name or STACK)
     columns = {
         "source": setups.map(setup_name),
@@ -115,7 +114,7 @@ def _levels(runs: Runs) -> Levels:
         "release": runs.categories("release"),
         "gpu": runs.categories("gpu"),
         "architecture": runs.categories("workload"),
-        "company": Categorical(several.astype(int), ("alone", "beside collectives")),
+        "company": company_of(runs),
     }
     return Levels.of_columns({kind: column.array().tolist() for kind, column in columns.items()}, len(runs))
 
