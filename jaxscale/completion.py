@@ -2,7 +2,7 @@
 
 A row that states a model, a chip, a count and a sequence length, but not its microbatch, its degrees or its batch, is a
 question with many answers. `open_questions` lists them as rows of a table; when they have been predicted, `completed`
-takes the fastest that fits of each row, and says how far the others are from it.
+takes the best of each row, and says how far the others are from it.
 """
 
 import math
@@ -180,7 +180,7 @@ def completed(
     oom_probability: Float[np.ndarray, " candidate"],
     is_valid: Bool[np.ndarray, " candidate"],
 ) -> Completion:
-    """The table with the fastest plan that fits in each open row; where none fits, the one that is nearest to it.
+    """The table with the best plan in each open row, by `best_and_near`.
 
     Args:
         runs: the table.
@@ -219,7 +219,7 @@ class Alternatives(NamedTuple):
     """The best of several plans, and how far those are from it that are nearly as good.
 
     Attributes:
-        best: place of the fastest plan that fits, or that is nearest to it [1].
+        best: place of the best plan [1].
         fastest: least time of an alternative over that of the best [1].
         slowest: greatest time of an alternative over that of the best [1].
     """

@@ -157,8 +157,9 @@ def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | 
 def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware | None = None) -> Prediction:
     """Predict every row of a table that has been described for the model; rows that leave open how they run as well.
 
-    An open row is completed by the fastest plan that fits of those that agree with it, and its interval covers the
-    plans that are nearly as fast. Rows that name a traced workload are predicted by their kernels.
+    An open row is completed by the plan of the least time over the chance that it fits, of those that agree with it,
+    and its interval covers the plans that are nearly as fast. Rows that name a traced workload are predicted by their
+    kernels.
     """
     is_traced = names_workload(runs)
     if is_traced.any():

@@ -61,7 +61,7 @@ class _Cases(NamedTuple):
 def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> TracedAnswers:
     """Predict rows that all name a traced workload.
 
-    A row that leaves its plan open gets the fastest that fits, and its interval covers plans that are nearly as fast.
+    A row that leaves its plan open gets the best by `best_and_near`, and its interval covers plans nearly as fast.
 
     Args:
         runs: the rows.
