@@ -170,3 +170,36 @@ def test_the_shipped_table_is_complete():
     assert all(entry["source"] in table["sources"] for entry in table["coefficients"].values())
     with pytest.raises(js.InputError, match="stack 'torch' of kernels is unknown; did you mean pytorch"):
         kernel_coefficients("torch")
+
+
+def residual_chain(depth: int, norm: Any) -> Workload:
+    """Training step of a chain of convolutions with norms and activations."""
+
+    def loss(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        for layer in range(depth):
+            x = jax.nn.relu(
+                norm(vision_steps.convolve(x, weights[f"w{layer}"]), weights[f"g{layer}"], weights[f"b{layer}"])
+            )
+        return jnp.sum(x.astype(jnp.float32) ** 2)
+
+    def step(weights: dict[str, jax.Array], x: jax.Array) -> dict[str, jax.Array]:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights, x))
+
+    weights = {f"w{layer}": array(3, 3, 64, 64) for layer in range(depth)}
+    weights |= {f"{name}{layer}": array(64, dtype=jnp.float32) for layer in range(depth) for name in ("g", "b")}
+    return js.trace(step, weights, array(32, 28, 28, 64))
+
+
+def kernels_of_passes(work: Workload, fused_norms: float) -> float:
+    """Kernels that do not multiply, of the forward and the backward pass."""
+    rows = kernel_rows(work, fused_norms=fused_norms)
+    turned = np.array([name.split("/")[-1] == "rev" for name in work.tables.names])
+    return float(np.sum(np.where((rows.phase == 0) & (rows.code > 10) & ~turned, np.asarray(rows.launches), 0.0)))
+
+
+def test_a_fused_norm_is_one_kernel_forward_and_one_backward():
+    chains = [residual_chain(depth, vision_steps.batch_norm) for depth in (3, 4)]
+    assert kernels_of_passes(chains[1], 1.0) - kernels_of_passes(chains[0], 1.0) == 2.0
+    assert kernels_of_passes(chains[1], 0.0) - kernels_of_passes(chains[0], 0.0) > 5.0
+    frozen = residual_chain(3, vision_steps.frozen_norm)
+    assert kernels_of_passes(frozen, 1.0) == kernels_of_passes(frozen, 0.0)

@@ -124,20 +124,35 @@ def kernel_rows(
     phases = [{"recompute": 1, "update": 2}.get(phase, 0) for phase in tables.phases]
     precisions = [PRECISIONS.index(WIDE_PEAKS.get(float(width), "fp32")) for width in tables.widths]
     kept = np.array([not (eager and name.endswith("barrier")) for name in tables.names], float)
+    fused = fused_norm_shares(work, columns)
     return KernelRows(
         flop=columns.flop,
         area=columns.m * columns.n,
-        bytes=columns.bytes * kept * (1.0 - fused_norms * (1.0 - fused_norm_shares(work, columns))),
-        launches=columns.launches * kept,
+        bytes=columns.bytes * kept * (1.0 - fused_norms * (1.0 - fused.traffic)),
+        launches=columns.launches * kept * (1.0 - fused_norms * (1.0 - fused.launches)),
         code=np.array([code_of(kind) for kind in tables.kinds]),
         phase=np.array(phases),
         precision=np.array(precisions),
     )
 
 
-def fused_norm_shares(work: Workload, columns: KernelColumns) -> Array:
-    r"""Share of the traffic of each kernel that is left where batch norms are fused with activation and addition.
+class FusedShares(NamedTuple):
+    """What is left of each kernel where batch norms are fused with activation and addition.
 
+    Attributes:
+        traffic: share of the bytes [1].
+        launches: share of the launches [1].
+    """
+
+    traffic: Array
+    launches: Array
+
+
+def fused_norm_shares(work: Workload, columns: KernelColumns) -> FusedShares:
+    r"""Traffic and launches of each kernel that are left where batch norms are fused with activation and addition.
+
+    A fused norm is one kernel forward and one backward: that of the traced kernels that writes the result stays, those
+    of its sums and of vectors over channels are parts of it.
     A fused backward pass reads input and gradient once for the sums, once again for the result, and writes it; the
     gradient of a residual that was added is written as well: $5 s + r$ bytes instead of those of the traced kernels,
     with the bytes s that the statistics read forward and the bytes r of added residuals. Forward the trace has fused
@@ -149,20 +164,34 @@ def fused_norm_shares(work: Workload, columns: KernelColumns) -> Array:
         columns: quantities of its kernels.
 
     Returns:
-        Shares [1], [kernel].
+        Shares of each kernel [1].
     """
     kinds, phases = np.array(work.tables.kinds), np.array(work.tables.phases)
     ones = jnp.ones(len(kinds))
     if not np.isin(kinds, ("conv", "grouped_conv", "conv3d")).any():
-        return ones
+        return FusedShares(ones, ones)
     is_forward = phases == "forward"
-    only_sums = columns.written < SUMS * columns.read
-    statistics = jnp.sum(jnp.where(is_forward & (kinds == "reduction") & only_sums, columns.read, 0.0))
+    sums = is_forward & (kinds == "reduction") & (columns.written < SUMS * columns.read)
+    statistics = jnp.sum(jnp.where(sums, columns.read, 0.0))
     added = jnp.maximum(columns.read - columns.written, 0.0) * (is_forward & (kinds == "elementwise"))
     is_backward = (phases == "backward") & np.isin(kinds, ("elementwise", "reduction"))
     traced = jnp.sum(jnp.where(is_backward, columns.bytes, 0.0))
     share = (BACKWARD_PASSES * statistics + jnp.sum(added)) / jnp.maximum(traced, 1.0)
-    return jnp.where(is_backward, jnp.where(statistics > 0.0, jnp.minimum(share, 1.0), 1.0), ones)
+    has_norms = statistics > 0.0
+    inside = sums | (is_backward & (kinds == "reduction")) | (_has_vectors_alone(work) & (is_forward | is_backward))
+    return FusedShares(
+        traffic=jnp.where(is_backward & has_norms, jnp.minimum(share, 1.0), ones),
+        launches=jnp.where(inside & has_norms, 0.0, ones),
+    )
+
+
+def _has_vectors_alone(work: Workload) -> np.ndarray:
+    """Which elementwise kernels and reductions touch nothing of more than one dimension [kernel]."""
+    widest = np.zeros(len(work.tables.kinds), int)
+    for quantity in ("read", "read_weights", "written"):
+        terms = work.tables.terms[quantity]
+        np.maximum.at(widest, terms.row, (terms.classes > 0).sum(axis=1))
+    return (widest <= 1) & np.isin(work.tables.kinds, ("elementwise", "reduction"))
 
 
 def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperature: Temperature = 0.0) -> Array:
