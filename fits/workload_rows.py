@@ -56,6 +56,7 @@ class MeasuredStep(NamedTuple):
         seconds: time of the step [s].
         row: cells of the table.
         repeats: passes of the workload in one step, where gradients are accumulated [1].
+        fused_norms: 1 where batch norms are fused kernels, by the software of the row [1].
     """
 
     group: str
@@ -65,6 +66,21 @@ class MeasuredStep(NamedTuple):
     seconds: float
     row: Mapping[str, str]
     repeats: float = 1.0
+    fused_norms: float = 0.0
+
+
+OTHER_STACKS = ("PyTorch", "TensorFlow", "tensorflow", "tinygrad")
+"""Beginnings of the cell `framework` of submissions of ResNet-50 other than NVIDIA's program, which is in MXNet."""
+
+
+def has_fused_norms(row: Mapping[str, str]) -> float:
+    """Whether a submission runs fused batch norms: those of ResNet-50 by NVIDIA's benchmark.
+
+    Its norms are fused with activation and addition (options `--fuse-bn-relu`, `--fuse-bn-add-relu` of NVIDIA's MXNet
+    network). RetinaNet has frozen norms, UNet-3D norms of single images.
+    """
+    own = row["framework"].startswith(OTHER_STACKS)
+    return float(row["benchmark"] == "resnet" and not own)
 
 
 @functools.cache
@@ -147,7 +163,7 @@ def mlperf_steps(*benchmarks: str) -> list[MeasuredStep]:
             continue
         n_chips, repeats = int(row["n_accelerators"]), float(row["gradient_accumulation_steps"] or 1)
         work = at_batch(row["benchmark"], float(row["global_batch_size"]) / n_chips / repeats)
-        steps.append(MeasuredStep(chip_id, chip_id, n_chips, work, seconds(row), row, repeats))
+        steps.append(MeasuredStep(chip_id, chip_id, n_chips, work, seconds(row), row, repeats, has_fused_norms(row)))
     return steps
 
 
@@ -170,7 +186,7 @@ class StackedRows(NamedTuple):
 
 def stacked_rows(steps: list[MeasuredStep], eager: bool = False) -> StackedRows:
     """Kernels of measured steps for one compiled program."""
-    found = [kernel_rows(step.work, eager=eager) for step in steps]
+    found = [kernel_rows(step.work, eager=eager, fused_norms=step.fused_norms) for step in steps]
     length = max(len(rows.code) for rows in found)
 
     def padded(name: str) -> np.ndarray:
