@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 from markdown_text import markdown_table, with_contents
 
-from jaxscale.serving.calibrate.fit_serving import HeldOutServing, fit_and_hold_out, folds, names_left_out
+from jaxscale.serving.calibrate.fit_serving import fit_and_hold_out
+from jaxscale.serving.calibrate.serving_few_rows import FEW_ROWS, LEAST_ROWS
+from jaxscale.serving.calibrate.serving_held_out import HeldOutServing, folds, names_left_out
 from jaxscale.serving.calibrate.serving_problem import TARGETS, measured_serving
 from jaxscale.serving.calibrate.serving_widths import NOVELTIES, ServingWidths, widths_of
 from jaxscale.serving.serving_memory import max_batch
@@ -21,7 +23,8 @@ INTRODUCTION = """# Serving: held-out errors of the shipped fit
 Made by `python fits/serving.py`, which also writes `fits/results/serving.toml`. Errors are those of runs that a fit did
 not see, median / mean / 90 % quantile in percent of the measured value. A group is a model on a chip with its count of
 chips and its degrees: runs of a group differ in load alone. Levels of what is left out are at their prior then, and
-everything else is refitted.
+everything else is refitted. The last column shows ten rows of a stack, drawn group by group, to a fit without it, as
+`jaxscale serving fit` does with the rows of a user, and predicts the others; stacks of thirty rows and more.
 
 ## Errors
 
@@ -76,13 +79,30 @@ def cell(errors: np.ndarray) -> str:
 
 def error_table(held: HeldOutServing) -> str:
     """Errors of every set by what was left out."""
-    columns = ("set", "n", "in sample", *(f"{novelty} left out" for novelty in NOVELTIES))
+    columns = ("set", "n", "in sample", *(f"{novelty} left out" for novelty in NOVELTIES), "ten rows")
     columns = tuple("group left out" if name == "seen left out" else name for name in columns)
     rows = []
     for name, mask in sets_of(held).items():
-        errors = [held.log_errors[key][mask] for key in ("fit", *NOVELTIES)]
+        errors = [held.log_errors[key][mask] for key in ("fit", *NOVELTIES)] + [held.few_rows[mask]]
         rows.append([name, str(int(mask.sum())), *(cell(part) for part in errors)])
     return markdown_table(columns, rows)
+
+
+def few_rows_text(held: HeldOutServing) -> str:
+    """What ten rows of a stack tell of its others, and the worst of the runs of NeMo."""
+    few, unseen = (100.0 * np.abs(np.expm1(errors)) for errors in (held.few_rows, held.log_errors["stack"]))
+    is_scored = np.isfinite(few)
+    stacks = held.measured.levels["stack"][held.problem.row].astype(str)
+    names = np.unique(stacks[is_scored])
+    medians = [[np.median(errors[is_scored & (stacks == name)]) for name in names] for errors in (unseen, few)]
+    nemo = np.abs(np.expm1(held.log_errors["seen"][next(iter(sets_of(held).values()))]))
+    return (
+        f"Of the {len(names)} stacks of {LEAST_ROWS} rows and more, half have a median error of at most "
+        f"{np.median(medians[0]):.1f} % where the fit has never seen them, and of at most "
+        f"{np.median(medians[1]):.1f} % with {FEW_ROWS} of their rows; over all their measurements the medians are "
+        f"{np.median(unseen[is_scored]):.1f} and {np.median(few[is_scored]):.1f} %. The worst of the 22 runs of NeMo, "
+        f"its group left out, is {100 * nemo.max():.1f} % off."
+    )
 
 
 def coverage_table(held: HeldOutServing) -> str:
@@ -115,7 +135,7 @@ def main() -> None:
     options = arguments()
     measured = measured_serving([read_serving(path) for path in TABLES])
     fit, held = fit_and_hold_out(measured, progress=lambda text: print(text, file=sys.stderr, flush=True))
-    errors, coverage = error_table(held), coverage_table(held)
+    errors, coverage = f"{error_table(held)}\n\n{few_rows_text(held)}", coverage_table(held)
     print(errors, coverage, sep="\n\n")
     if options.no_write:
         return

@@ -7,6 +7,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale import InputError, data_path, serving
+from jaxscale.serving.calibrate.serving_few_rows import drawn_by_group
 from jaxscale.serving.calibrate.serving_widths import ServingWidths, widths_of
 from jaxscale.serving.tables.serving_rows import describe_serving
 
@@ -70,6 +71,15 @@ def test_a_few_rows_teach_a_new_stack(tmp_path):
     assert serving.predict_serving(rest, again).errors(rest)["e2e_latency_s"]["median_ape"] == pytest.approx(
         fitted["median_ape"], rel=1e-3
     )
+
+
+def test_rows_are_drawn_from_as_many_groups_as_there_are():
+    groups = np.repeat(np.asarray(["a", "b", "c", "d"], dtype=object), (50, 20, 3, 1))
+    drawn = drawn_by_group(groups, 10)
+    assert len(set(drawn.tolist())) == 10
+    assert [np.count_nonzero(groups[drawn] == name) for name in "abcd"] == [3, 3, 3, 1]
+    # Drawn row by row, a group of 50 would bring most.
+    assert np.count_nonzero(groups[np.random.default_rng(0).permutation(74)[:10]] == "a") > 4
 
 
 def test_a_fit_without_intervals_is_read_again(tmp_path):

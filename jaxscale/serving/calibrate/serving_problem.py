@@ -11,11 +11,13 @@ from jaxtyping import Array, Float
 from jaxscale._arrays import host_arrays
 from jaxscale._compile.jit import array_jit
 from jaxscale._resources import data_path, read_toml
-from jaxscale.fit.statistics.mixed_effects import Block, Evaluate, MixedProblem
+from jaxscale.fit.statistics.mixed_effects import Block, Evaluate, MixedProblem, MixedSolution
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.arrays import padded
 from jaxscale.runs.table import Runs
 from jaxscale.serving.calibrate.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_priors
+from jaxscale.serving.calibrate.serving_record import ServingFit
+from jaxscale.serving.calibrate.serving_widths import ServingWidth
 from jaxscale.serving.serving_time import serving_time
 from jaxscale.serving.tables.serving_rows import ServingBatch, describe_serving
 
@@ -157,6 +159,31 @@ def serving_problem(
     logs = np.log(measured.measured[row, target])
     mixed = MixedProblem(_evaluator(measured.batch, row, target), base, row, logs, codes, tuple(blocks))
     return ServingProblem(mixed, row, target, classes)
+
+
+def as_fit(
+    name: str,
+    problem: ServingProblem,
+    solution: MixedSolution,
+    widths: tuple[ServingWidth, ...],
+    is_counted: np.ndarray,
+) -> ServingFit:
+    """A solution of a problem as a fit, with the levels of the rows that count [row]."""
+    mixed = problem.mixed
+    centre = dict(zip(SERVING_NAMES, np.exp(mixed.base[0]).tolist(), strict=True))
+    effects: dict[str, dict[str, dict[str, float]]] = {}
+    spreads: dict[str, dict[str, float]] = {}
+    for place, block in enumerate(mixed.blocks):
+        coefficient = SERVING_NAMES[block.coefficient]
+        values = solution.effects[mixed.offsets[place] : mixed.offsets[place + 1]]
+        if block.kind == "centre":
+            centre[coefficient] *= float(np.exp(values[0]))
+            continue
+        spreads.setdefault(block.kind, {})[coefficient] = float(solution.spreads[place])
+        codes = np.unique(block.codes[is_counted])
+        for code in codes[codes >= 0].tolist():
+            effects.setdefault(block.kind, {}).setdefault(block.levels[code], {})[coefficient] = float(values[code])
+    return ServingFit(name, centre, effects, spreads, widths, int(is_counted.sum()))
 
 
 def _evaluator(batch: ServingBatch, row: np.ndarray, target: np.ndarray) -> Evaluate:

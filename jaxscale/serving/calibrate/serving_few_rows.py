@@ -1,0 +1,127 @@
+"""A fit of serving stacks refined by few rows of a new one, and how well ten rows tell of the others."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxscale.fit.statistics.mixed_effects import MixedSolution, solve_mixed
+from jaxscale.serving.calibrate.serving_held_out import (
+    FOLDS,
+    errors_left_out,
+    fits_without,
+    folds,
+    names_left_out,
+)
+from jaxscale.serving.calibrate.serving_problem import (
+    TARGETS,
+    MeasuredServing,
+    ServingProblem,
+    as_fit,
+    effect_spreads,
+    serving_problem,
+)
+from jaxscale.serving.calibrate.serving_record import ServingFit
+from jaxscale.serving.calibrate.serving_widths import ServingWidth, widths_of
+
+KNOWN_SPREAD = 0.4
+"""Spread of a further effect of a level that the earlier fit has seen, relative to that of a new one [1]."""
+
+FEW_ROWS = 10
+"""Rows of a stack that are shown to the fit, where the others are predicted [1]."""
+
+LEAST_ROWS = 30
+"""Rows of a stack from which on its other rows are scored [1]."""
+
+
+def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> ServingFit:
+    """An earlier fit with what few rows add.
+
+    Args:
+        measured: the rows.
+        earlier: the fit, whose pooled values and spreads stay.
+        name: of the new fit.
+
+    Returns:
+        The new fit.
+    """
+    spreads = {kind: _scaled(kind, by_name, measured, earlier) for kind, by_name in effect_spreads().items()}
+    problem = serving_problem(measured, earlier.logs(measured.levels), spreads)
+    everything = np.ones(len(measured.groups), dtype=bool)
+    solution = solve_mixed(problem.mixed, everything, learns_spreads=False, steps=20)
+    # Rows of one table differ less among themselves than rows of all: their own scale of errors.
+    noise = np.clip(_scales(problem, solution), 0.02, 0.3)
+    start = MixedSolution(solution.effects, solution.spreads, noise, solution.log_errors)
+    solution = solve_mixed(problem.mixed, everything, start, learns_spreads=False, steps=20)
+    added = as_fit(name, problem, solution, (), everything)
+    effects = {kind: dict(by_level) for kind, by_level in earlier.effects.items()}
+    for kind, by_level in added.effects.items():
+        for level, shifts in by_level.items():
+            known = effects.setdefault(kind, {}).get(level, {})
+            effects[kind][level] = {c: known.get(c, 0.0) + shifts.get(c, 0.0) for c in {**known, **shifts}}
+    widths = (*earlier.widths, *_own_widths(measured, problem, solution))
+    return ServingFit(name, earlier.centre, effects, earlier.spreads, widths, earlier.n_rows + len(everything))
+
+
+def _scaled(kind: str, usual: Mapping[str, float], measured: MeasuredServing, earlier: ServingFit) -> dict[str, float]:
+    """Spreads of further effects of a kind: in full where any level is new, else a part of them."""
+    levels = set(measured.levels[kind].tolist())
+    is_new = any(not earlier.has_seen(kind, level) for level in levels)
+    spreads = {**usual, **earlier.spreads.get(kind, {})}
+    return {name: spread * (1.0 if is_new else KNOWN_SPREAD) for name, spread in spreads.items()}
+
+
+def _scales(problem: ServingProblem, solution: MixedSolution) -> np.ndarray:
+    """Median absolute error of each class as a standard deviation [class]."""
+    classes = problem.mixed.classes
+    return np.asarray(
+        [1.48 * np.median(np.abs(solution.log_errors[classes == code])) for code in range(classes.max() + 1)]
+    )
+
+
+def _own_widths(
+    measured: MeasuredServing, problem: ServingProblem, solution: MixedSolution
+) -> tuple[ServingWidth, ...]:
+    """Widths from the rows themselves, each part left out once; none where they are few."""
+    if len(measured.groups) < 10:
+        return ()
+    rows = np.arange(len(measured.groups)).astype(str)
+    errors = errors_left_out(problem, solution, folds(rows, 5))
+    levels = {kind: measured.levels[kind][problem.row] for kind in ("serving", "kind", "stack")}
+    targets = np.asarray(TARGETS, dtype=object)[problem.target]
+    # Each row counts as a group: the rows are those of the user, and so are the rows to come.
+    found = widths_of({"seen": errors}, targets, levels, rows[problem.row])
+    return tuple(width for width in found if width.stack)
+
+
+def stacks_left_out(
+    measured: MeasuredServing, problem: ServingProblem, solution: MixedSolution
+) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of stacks under a fit without them, and under that fit refined by ten of their rows [measurement].
+
+    The ten rows are drawn group by group. They and stacks of fewer than `LEAST_ROWS` rows have no error of the second
+    kind.
+    """
+    stacks = names_left_out(measured, "stack").astype(str)
+    unseen, few = np.full((2, len(problem.row)), np.nan)
+    for is_out, held in fits_without(problem, solution, folds(stacks, FOLDS["stack"])):
+        earlier = as_fit("held", problem, held, (), ~is_out)
+        mine = is_out[problem.row]
+        unseen[mine] = held.log_errors[mine]
+        for stack in np.unique(stacks[is_out]).tolist():
+            rows = np.flatnonzero(stacks == stack)
+            if len(rows) < LEAST_ROWS:
+                continue
+            shown = rows[drawn_by_group(measured.groups[rows], FEW_ROWS)]
+            fit = refined(measured.take(shown), earlier, "few")
+            scored = np.isin(problem.row, np.setdiff1d(rows, shown))
+            values = problem.mixed.evaluate(fit.logs(measured.levels))[0]
+            few[scored] = (values - problem.mixed.log_measured)[scored]
+    return unseen, few
+
+
+def drawn_by_group(groups: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """Indices of rows at random, one of every group before a second of any [1]."""
+    order = np.random.default_rng(seed).permutation(len(groups))
+    codes = np.unique(groups.astype(str), return_inverse=True)[1][order]
+    turns = np.asarray([np.count_nonzero(codes[:place] == code) for place, code in enumerate(codes)])
+    return order[np.argsort(turns, kind="stable")[:count]]
