@@ -100,3 +100,17 @@ def returned() -> float:
     if trim is not None:
         trim(0)
     return float(statistics.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="session")
+def llama_config() -> dict[str, object]:
+    """The config.json of a model that all libraries know: Llama-3.1 8B."""
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+    }

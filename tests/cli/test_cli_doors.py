@@ -3,20 +3,10 @@
 import json
 import sys
 
-CONFIG = {
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-}
 
-
-def test_from_a_configuration_to_a_launch(run, tmp_path):
+def test_from_a_configuration_to_a_launch(run, tmp_path, llama_config):
     config, launch = tmp_path / "config.json", tmp_path / "launch.sh"
-    config.write_text(json.dumps(CONFIG))
+    config.write_text(json.dumps(llama_config))
     assert "8.03e9 parameters" in run("model", config).out
     cluster = ("--gpu", "H100 SXM", "--n-gpus", 16, "--global-batch", "64", "--seq-len", 4096, "--fit", "prior")
     plan = ("plan", "--model", config, *cluster, "--top", 1)

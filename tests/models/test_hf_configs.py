@@ -3,12 +3,17 @@
 import json
 
 import pytest
-from hf_configs import EVERY_SIXTH, RELEASED, decoder, latent
+from hf_builders import EVERY_SIXTH, decoder, latent
+from hf_dense import DENSE
+from hf_hybrids import HYBRIDS
+from hf_mixtures import MIXTURES
 
 from jaxscale.errors import InputError
 from jaxscale.models import described_model, model, model_file_fields
 from jaxscale.models.hf.hf_model import converted
 from jaxscale.workload import Transformer, attended_keys, attention_params, n_active_params, n_params
+
+RELEASED = DENSE | MIXTURES | HYBRIDS
 
 
 def counted(config: dict) -> tuple[float, float]:

@@ -11,21 +11,12 @@ from jaxscale.errors import InputError
 from jaxscale.models import catalogue_model
 
 HEADER = "model,model_file,gpu,n_gpus,seq_len,tp,pp,micro_batch_size,global_batch_size_seqs"
-CONFIG = {
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, llama_config: dict) -> Path:
     """A folder with files of models."""
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "config.json").write_text(json.dumps(llama_config))
     fields = catalogue_model("mixtral-8x7b") or {}
     lines = (f"{name} = {str(value).lower()}" for name, value in fields.items() if name != "seq_len")
     (tmp_path / "mixture.toml").write_text("\n".join(lines))
