@@ -181,7 +181,7 @@ def times_of_step(
     # A pass forward, one for the gradients of activations, and one for those of weights that are trained.
     head = (2.0 + local.model.trainable_share) * matmul.head_forward(*compute, temperature)
     head = head + 3.0 * elementwise.logits_forward(*compute)
-    head = head + weight_streams.head_accumulation_time(*compute)
+    head = head + weight_streams.head_accumulation_time(*compute, temperature)
     stages = pipeline.stage_times(local, layers.total + waiting, head, temperature)
     forward = layers.forward / plan.pp
     backward = (layers.total + waiting) / plan.pp - forward

@@ -2,7 +2,8 @@ r"""Streams of weights through the memory: casts and gradient accumulation per m
 
 A chip that holds P weights takes $b P / (e W)$ for each microbatch, b bytes per weight. A 32-bit weight is read and
 written as a 16-bit one for each pass, and a gradient accumulated in 32 bits is read and written; copies into and out of
-buckets come on top. Kernels that accumulate while they multiply need less. FSDP needs more: it gathers a layer into a
+buckets come on top. Kernels that accumulate while they multiply need less. A compiled step takes
+$(c + s [m > 1]) P / (e W)$, casts and, from two microbatches on, the sum. FSDP needs more: it gathers a layer into a
 buffer and copies it out for each pass, and copies its gradients into another buffer. Frozen weights have no gradients
 and no 32-bit copy; under FSDP they are gathered all the same.
 Microbatches of few tokens feel it most. The update of a step reads and writes parameters, gradients and moments once;
@@ -14,6 +15,7 @@ Rajbhandari et al. 2020, arXiv 1910.02054, section 3.
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
+from jaxscale._smooth import Temperature, several
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
 from jaxscale.plan.local import LocalPlan
@@ -30,32 +32,52 @@ COMPILED_COPIES = 0.14
 COMPILED_UPDATE = 0.67
 """Traffic of a compiled optimizer update over that of several kernels (authors, 2026) [1]."""
 
+COMPILED_CASTS = 6.0 / 18.0
+"""Traffic of casts over that of casts and accumulation: a 32-bit weight read and a 16-bit one written, against that and
+`COMPILED_SUM` (counts of the authors, 2026) [1]."""
+
+COMPILED_SUM = 12.0
+"""Traffic per weight of a compiled sum of gradients: sum and gradient read in 32 bits, the sum written. XLA does not
+add to it while it multiplies, as kernels of Megatron-LM do (counts of the authors, 2026) [byte]."""
+
 ADAM_BYTES = 16.0
 """Bytes per parameter of the update whose traffic is `optimizer_bytes`: Adam's state, master copy, gradient [byte]."""
 
 
-def seconds_per_weight(local: LocalPlan, machine: Machine, coefficients: Coefficients, sharers: ArrayLike) -> Array:
+def seconds_per_weight(
+    local: LocalPlan,
+    machine: Machine,
+    coefficients: Coefficients,
+    sharers: ArrayLike,
+    temperature: Temperature = 0.0,
+) -> Array:
     """Time per weight and microbatch [s]; of frozen weights only that of gathering them from their sharers."""
     c, trainable = coefficients, local.model.trainable_share
+    summed = COMPILED_SUM * local.plan.compiled * several(local.plan.n_microbatches, temperature)
     # A compiler gathers into the operands of its matmuls, without buffers to copy from.
     by_copies = local.weights_sharded * jnp.power(COMPILED_COPIES, local.plan.compiled)
     gathered = by_copies * (1.0 - 1.0 / jnp.asarray(sharers))
     copied = COPIED_WEIGHTS + (1.0 - COPIED_WEIGHTS) * trainable
-    traffic = c.accumulation_bytes * trainable + gathered * c.fsdp_bytes * copied
+    cast = c.accumulation_bytes * jnp.power(COMPILED_CASTS, local.plan.compiled)
+    traffic = (cast + summed) * trainable + gathered * c.fsdp_bytes * copied
     return traffic / machine.hbm_bandwidth
 
 
-def accumulation_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
+def accumulation_time(
+    local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
+) -> Array:
     """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
-    per_weight = seconds_per_weight(local, machine, coefficients, local.shard_ranks)
-    per_expert_weight = seconds_per_weight(local, machine, coefficients, local.expert_shard_ranks)
+    per_weight = seconds_per_weight(local, machine, coefficients, local.shard_ranks, temperature)
+    per_expert_weight = seconds_per_weight(local, machine, coefficients, local.expert_shard_ranks, temperature)
     return local.dense_params * per_weight + local.routed_params * per_expert_weight
 
 
-def head_accumulation_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
+def head_accumulation_time(
+    local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
+) -> Array:
     """Time for the weights of the logits head on the last stage, for one microbatch [s]."""
     weights = logits_per_token(local.model) * head_params(local.model) / local.plan.tp
-    return weights * seconds_per_weight(local, machine, coefficients, local.shard_ranks)
+    return weights * seconds_per_weight(local, machine, coefficients, local.shard_ranks, temperature)
 
 
 def optimizer_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
