@@ -40,7 +40,7 @@ class TraceCommand:
     compile: Annotated[
         bool,
         tyro.conf.FlagCreatePairsOff,
-        tyro.conf.arg(help="compile the step for these chips too, which need not be there (extra aot)"),
+        tyro.conf.arg(help="compile the step for these chips too, which need not be there (extra aot, or aot-tpu)"),
     ] = False
     fit: FitName = "default"
     json: Json = False

@@ -1,4 +1,4 @@
-"""Devices that need not be there: those of a compiler plugin that knows a GPU by its description."""
+"""GPUs that need not be there: devices of a compiler plugin that knows a GPU by its description."""
 
 import functools
 import importlib
@@ -18,7 +18,7 @@ PLUGIN = "jax_plugins.xla_cuda12"
 
 @functools.cache
 def compile_targets() -> dict[str, Any]:
-    """Descriptions of GPUs by their id in the catalogue of chips."""
+    """Descriptions of GPUs and of slices of TPUs by their id in the catalogue of chips."""
     return read_toml(data_path("compile_targets.toml"))
 
 
@@ -33,7 +33,9 @@ def target_text(gpu: str) -> str:
     """
     table = compile_targets()
     if gpu not in table["targets"]:
-        raise InputError(f"gpu {gpu!r} has no description for the compiler; {nearest(gpu, table['targets'])}")
+        raise InputError(
+            f"gpu {gpu!r} has no description for the compiler; {nearest(gpu, [*table['targets'], *table['slices']])}"
+        )
     target = table["targets"][gpu]
     said = {"source", "date", "description", "compute_capability"}
     fields = {name: value for name, value in (table["common"] | target).items() if name not in said}

@@ -1,4 +1,4 @@
-"""Compilation of a step ahead of time, for GPUs that need not be there: `js.compile_for`."""
+"""Compilation of a step ahead of time, for chips that need not be there: `js.compile_for`."""
 
 import time
 import warnings
@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from jaxscale._arrays import number
-from jaxscale.compiled.absent_devices import absent_gpus
+from jaxscale.compiled.absent_devices import absent_gpus, compile_targets
+from jaxscale.compiled.absent_tpus import absent_tpus
 from jaxscale.compiled.class_shardings import output_shardings, sharded_arguments
 from jaxscale.compiled.compiled_step import CompiledStep
 from jaxscale.compiled.program_tables import compiled_collectives, compiled_kernels
@@ -45,16 +46,16 @@ def compile_for(
     plan: ClassPlan | None = None,
     hardware: Hardware | None = None,
 ) -> CompiledStep:
-    """Step compiled for GPUs that need not be there: peak memory, kernels and collectives of XLA.
+    """Step compiled for chips that need not be there: peak memory, kernels and collectives of XLA.
 
-    Nothing is run and no GPU is needed, but the compiler of NVIDIA GPUs is (`pip install jaxscale[aot]`). Kernels are
-    not timed, so that a compiler beside a GPU may choose others.
+    Nothing is run and no chip is needed, but their compiler is: that of NVIDIA GPUs (`pip install jaxscale[aot]`) or of
+    TPUs (`pip install jaxscale[aot-tpu]`). Kernels are not timed, so that a compiler beside a GPU may choose others.
 
     Args:
         fn: function of the arguments, such as a training step.
         args: its arguments, arrays or `jax.ShapeDtypeStruct`s; leaves that are no arrays are static.
-        gpu: id of the GPU in the catalogue of chips.
-        n: number of GPUs [1].
+        gpu: id of the GPU or TPU in the catalogue of chips.
+        n: number of chips [1].
         weights: places of the arguments that hold weights and state of the optimiser, whose memory the step may use
             again for its results.
         plan: degrees over the dimension classes of `trace(fn, *args)`; all chips share the batch where None.
@@ -64,12 +65,15 @@ def compile_for(
         What the compiler made, beside the trace of the same step under the plan.
 
     Raises:
-        InputError: the compiler is not installed or has no description of the GPU, a plan that shardings cannot say, or
-            a step that cannot be traced.
+        InputError: the compiler is not installed or lacks a description of the chip, a plan that shardings cannot say,
+            or a step that cannot be traced.
     """
     chip = (hardware or load_hardware())[gpu]
-    domain = number(np.asarray(chip.network().domain_size)[0])
-    devices = absent_gpus(gpu, n, max(round(min(domain, n)), 1))
+    if chip.id in compile_targets()["slices"]:
+        devices = absent_tpus(chip.id, n)
+    else:
+        domain = number(np.asarray(chip.network().domain_size)[0])
+        devices = absent_gpus(chip.id, n, max(round(min(domain, n)), 1))
     return compile_on(fn, args, devices, weights, plan, name=f"{n} {gpu}", capacity=number(chip.chip().hbm_bytes))
 
 

@@ -12,7 +12,8 @@ WIDTHS = {"pred": 1.0, "token": 0.0, "opaque": 0.0, "s4": 0.5, "u4": 0.5, "s2": 
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{\s*$")
 _LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$")
-_ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([^{}]*)\})?")
+_ON_CHIP = "S(1)"
 _CALLED = {name: re.compile(name + r"=%?([\w.\-]+)") for name in ("body", "calls", "to_apply")}
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
@@ -88,14 +89,17 @@ def _split(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def array_bytes(shape: str) -> list[float]:
-    """Bytes of each array of a type, those of a tuple one by one [byte]."""
-    return [_width(kind) * math.prod(int(one) for one in sizes.split(",") if one) for kind, sizes in arrays(shape)]
+def array_bytes(shape: str, in_memory: bool = False) -> list[float]:
+    """Bytes of each array of a type, those of a tuple one by one [byte].
 
-
-def arrays(shape: str) -> list[tuple[str, str]]:
-    """Element type and sizes, as text, of each array of a type."""
-    return _ARRAY.findall(shape)
+    Args:
+        shape: type as text.
+        in_memory: nothing for arrays that a TPU keeps in the memory of its core.
+    """
+    return [
+        0.0 if in_memory and _ON_CHIP in layout else _width(kind) * math.prod(map(int, filter(None, sizes.split(","))))
+        for kind, sizes, layout in _ARRAY.findall(shape)
+    ]
 
 
 def _width(kind: str) -> float:

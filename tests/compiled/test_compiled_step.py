@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 import jaxscale as js
-from jaxscale.compiled import absent_devices
+from jaxscale.compiled import absent_devices, absent_tpus
 from jaxscale.compiled.absent_devices import compile_targets, target_text
+from jaxscale.compiled.absent_tpus import slice_shape
 from jaxscale.compiled.compile_step import compile_on
 from jaxscale.compiled.program_tables import compiled_collectives, compiled_kernels
 from jaxscale.compiled.program_text import array_bytes, executed, program_text
@@ -25,6 +27,7 @@ DEVICES = """
 import json, sys
 import jax, jax.numpy as jnp
 import jaxscale as js
+from jaxscale.compiled.absent_tpus import slice_shape
 from jaxscale.compiled.compile_step import compile_on
 from jaxscale.examples import decoder_steps
 
@@ -176,6 +179,7 @@ def test_a_program_is_read_from_its_text():
         ("all-reduce", 4, 2): (1.0, 4 * 16 * 64),
     }
     assert array_bytes("(bf16[2,3]{1,0:T(8,128)}, pred[], f8e4m3fn[4], s4[4])") == [12.0, 1.0, 4.0, 2.0]
+    assert array_bytes("(f32[8]{0:T(256)S(1)}, f32[8]{0:T(256)}, f32[8])", in_memory=True) == [0.0, 32.0, 32.0]
     with pytest.raises(js.InputError, match="holds no compiled program"):
         program_text("nothing")
 
@@ -190,6 +194,9 @@ def test_missing_compilers_gpus_and_plans_are_told_in_one_line(monkeypatch: pyte
     assert "\n" not in str(told.value)
     with pytest.raises(js.InputError, match="'v100-16gb' has no description for the compiler"):
         js.compile_for(step, *args, gpu="v100-16gb")
+    monkeypatch.setattr(absent_tpus, "COMPILER", "no_such_compiler")
+    with pytest.raises(js.InputError, match=r"compiler of TPUs, .* expected `pip install 'jaxscale\[aot-tpu\]'"):
+        js.compile_for(step, *args, gpu="v5p")
     import jax
 
     work = js.trace(step, *args)
@@ -206,6 +213,49 @@ def test_descriptions_agree_with_the_catalogue():
         said = {line.split(": ")[0].strip(): line.split(": ")[1] for line in text.splitlines() if ": " in line}
         assert float(said["memory_bandwidth"]) == pytest.approx(float(chip.hbm_bandwidth), rel=0.02)
         assert float(said["device_memory_size"]) == pytest.approx(float(chip.hbm_bytes), rel=0.07)
+
+
+def test_slices_of_tpus_are_near_to_squares_and_cubes():
+    shapes = {(n, axes): slice_shape(n, axes) for n in (1, 2, 4, 8, 12, 32, 64, 256) for axes in (2, 3)}
+    assert all(math.prod(shape) == n and len(shape) == axes for (n, axes), shape in shapes.items())
+    assert shapes[32, 2] == (4, 8) and shapes[256, 2] == (16, 16) and shapes[64, 3] == (4, 4, 4)
+    assert shapes[4, 3] == (2, 2, 1) and shapes[12, 3] == (2, 2, 3) and shapes[1, 2] == (1, 1)
+    with pytest.raises(js.InputError, match="n = 6 chips are no slice of TPUs; expected 1, 2 or a multiple of 4"):
+        slice_shape(6, 2)
+
+
+TPU_PROGRAM = """
+%fused (p0: bf16[8,64], p1: bf16[64,32]) -> bf16[8,32] {
+  %p0 = bf16[8,64]{1,0:T(8,128)(2,1)S(1)} parameter(0)
+  %p1 = bf16[64,32]{1,0:T(8,128)(2,1)} parameter(1)
+  ROOT %c = bf16[8,32]{1,0:T(8,128)} convolution(%p0, %p1), dim_labels=bf_io->bf, metadata={op_name="jit(f)/OPERATION"}
+}
+
+ENTRY %main (x: bf16[8,64], w: bf16[64,32]) -> bf16[8,32] {
+  %x = bf16[8,64]{1,0:T(8,128)(2,1)S(1)} parameter(0)
+  %w = bf16[64,32]{1,0:T(8,128)(2,1)} parameter(1)
+  ROOT %product = bf16[8,32]{1,0:T(8,128)} fusion(%x, %w), kind=kOutput, calls=%fused
+}
+"""
+
+
+@pytest.mark.parametrize(("operation", "kind"), [("dot_general", "matmul"), ("conv_general_dilated", "conv")])
+def test_a_program_of_a_tpu_says_which_convolutions_are_matmuls(operation: str, kind: str):
+    """Its operand in the memory of the core is no traffic."""
+    (product,) = compiled_kernels(program_text(TPU_PROGRAM.replace("OPERATION", operation)))
+    assert product.kind == kind and product.bytes == 2 * (64 * 32 + 8 * 32)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra aot-tpu")
+def test_an_absent_tpu_is_compiled_for():
+    step, *args = decoder_steps.decoder(**SHAPE, micro_batch=8, attention="xla")
+    work = js.trace(step, *args)
+    made = js.compile_for(step, *args, gpu="tpu-v5p", n=8, plan=js.class_plan(work, data=8, shard=8))
+    rows = {row.name: row for row in made.beside_trace()}
+    assert rows["matmul kernels"].compiled == rows["matmul kernels"].traced
+    # Gradients that the trace adds in 32 bits are added in 16 where the weights are small.
+    assert rows["reduced [GB]"].compiled == pytest.approx(rows["reduced [GB]"].traced, rel=0.25)
+    assert {one.kind for one in made.collectives} >= {"all-gather", "all-reduce"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax_cuda12_plugin") is None, reason="needs the extra aot")
