@@ -110,7 +110,7 @@ def coverage_table(held: HeldOutServing) -> str:
     measured, problem = held.measured, held.problem
     half = folds(names_left_out(measured, "seen"), 2, seed=1)[problem.row]
     targets = np.asarray(TARGETS, dtype=object)[problem.target]
-    levels = {kind: measured.levels[kind][problem.row] for kind in ("serving", "kind", "stack")}
+    levels = {kind: measured.levels[kind][problem.row] for kind in ("serving", "kind", *NOVELTIES[1:])}
     density = np.asarray([kind.split()[-1] for kind in levels["kind"]], dtype=object)
     inside = {novelty: np.full(len(targets), np.nan) for novelty in NOVELTIES}
     for side in (0, 1):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxscale.fit.statistics.group_quantiles import interval_of
+from jaxscale.fit.statistics.group_quantiles import interval_of, shared_variance
 from jaxscale.fit.statistics.mixed_effects import Block, MixedProblem, solve_mixed
 from jaxscale.fit.statistics.student import robust, robust_slope, student_loss, student_scale, student_weight
 
@@ -46,6 +46,31 @@ def test_an_interval_holds_for_runs_of_new_groups():
         naive += low <= shared[20] <= high
     assert inside / draws == pytest.approx(0.9, abs=0.03)
     assert naive / draws < 0.85
+
+
+def test_an_interval_counts_groups_of_many_runs_once():
+    """Runs that share half of their variance, one group of 400 among 20 of 8: the large one does not decide."""
+    rng = np.random.default_rng(0)
+    inside, by_runs, draws = 0, 0, 1000
+    groups = np.concatenate([np.repeat(np.arange(20), 8), np.full(400, 20)])
+    for _ in range(draws):
+        shared = rng.standard_normal(22)
+        errors = shared[groups] + rng.standard_normal(len(groups))
+        new = shared[21] + rng.standard_normal(8)
+        low, high = interval_of(errors, groups)
+        inside += np.mean((low <= new) & (new <= high))
+        low, high = np.quantile(errors, [0.05, 0.95])
+        by_runs += np.mean((low <= new) & (new <= high))
+    assert inside / draws == pytest.approx(0.9, abs=0.03)
+    assert by_runs / draws < 0.83
+
+
+def test_variance_within_and_between_groups_is_told_apart():
+    rng = np.random.default_rng(0)
+    codes = np.repeat(np.arange(300), 10)
+    for share in (0.0, 0.5, 1.0):
+        errors = np.sqrt(share) * rng.standard_normal(300)[codes] + np.sqrt(1 - share) * rng.standard_normal(3000)
+        assert shared_variance(errors, codes) == pytest.approx(share, abs=0.05)
 
 
 def linear_problem(true, codes, noise=0.0, seed=0):

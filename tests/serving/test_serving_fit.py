@@ -39,6 +39,23 @@ def test_intervals_hold_what_they_say():
     assert widths.interval("tpot_s", "online", "dense", "", "framework") == pytest.approx((-np.log(4), np.log(4)))
 
 
+def test_stacks_that_few_groups_tell_of_share_their_width():
+    """Twelve stacks of two groups err by 0.6, one of 40 groups by 0.1: a small one gets the wide interval."""
+    rng = np.random.default_rng(0)
+    stacks = np.concatenate([np.repeat([f"engine-{i} h100" for i in range(12)], 20), np.repeat("vllm h100", 400)])
+    groups = np.repeat(np.arange(64), 10).astype(str)
+    errors = np.where(stacks == "vllm h100", 0.1, 0.6) * rng.normal(size=64)[groups.astype(int)]
+    levels = {name: np.full(640, word, dtype=object) for name, word in (("serving", "static"), ("kind", "gqa dense"))}
+    levels |= {name: stacks.astype(object) for name in ("stack", "model", "chip", "framework")}
+    targets = np.full(640, "e2e_latency_s", dtype=object)
+    widths = ServingWidths(widths_of({"seen": errors}, targets, levels, groups))
+    small, large = (
+        widths.interval("e2e_latency_s", "static", "dense", s, "seen") for s in ("engine-3 h100", "vllm h100")
+    )
+    assert small[1] - small[0] > 3.0 * (large[1] - large[0])
+    assert large[1] - large[0] == pytest.approx(0.33, abs=0.12)
+
+
 def test_the_shipped_fit_answers_its_own_tables(tmp_path):
     """Static FasterTransformer runs in sample within 10 % at the median, the 22 runs of arXiv 2407.14645 within 5 %."""
     for source, most in (("nvidia_fastertransformer.csv", 10.0), ("nvidia_nemo_llama2.csv", 5.0)):

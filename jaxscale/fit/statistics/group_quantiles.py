@@ -2,7 +2,8 @@ r"""Quantiles of held-out errors that cover runs of new groups, by split-conform
 
 Of G exchangeable groups, the quantile $q (1 + 1/G)$ of what was left out covers a share q of a new one: runs of one
 group share most of their error, so that many runs of few groups tell little.
-Reference: Lei et al. 2018, JASA 113, 1094-1111, section 2.2.
+References: Lei et al. 2018, JASA 113, 1094-1111, section 2.2; Kish 1965, Survey Sampling, section 5.4 (runs that are
+worth less than their number).
 """
 
 import numpy as np
@@ -36,9 +37,11 @@ def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> fl
 
 
 def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[float, float]:
-    """Ends of the central interval that covers 90 % of the runs of a new group.
+    r"""Ends of the central interval that covers 90 % of the runs of a new group.
 
-    Where the runs of a group err alike, quantiles step by whole groups: half a step is taken back.
+    Each group counts once, however many runs it has. Of G groups whose runs share a part $\rho$ of the variance, the
+    runs are worth $G / \rho$ groups that each err alike. Their quantiles step by whole groups: half a step is taken
+    back.
 
     Args:
         errors: of held-out runs, with their signs [row].
@@ -47,7 +50,33 @@ def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[
     Returns:
         Lower and upper end, in the unit of the errors.
     """
-    n = len(np.unique(groups))
-    level = min(1.0, 0.95 * (1.0 + 1.0 / n) - 0.5 / n)
-    low, high = np.quantile(errors, [1.0 - level, level])
+    codes, counts = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    weights = 1.0 / (counts[codes] * len(counts))
+    worth = min(len(counts) / max(shared_variance(errors, codes), 1e-9), len(errors))
+    level = min(1.0, 0.95 * (1.0 + 1.0 / worth) - 0.5 / worth)
+    order = np.argsort(errors)
+    heights = np.cumsum(weights[order]) - 0.5 * weights[order]
+    low, high = np.interp([1.0 - level, level], heights, errors[order])
     return float(low), float(high)
+
+
+def shared_variance(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
+    r"""Intraclass correlation $\rho$: share of the variance of errors that is between groups, each counted once [1].
+
+    Errors beyond three robust standard deviations count as three, so that single runs do not hide what others share.
+
+    Args:
+        errors: with their signs [row].
+        codes: group of each, from 0 on [row].
+    """
+    centre = np.median(errors)
+    scale = 1.48 * np.median(np.abs(errors - centre))
+    if scale == 0.0:
+        return 1.0
+    scaled = np.clip((errors - centre) / scale, -3.0, 3.0)
+    counts = np.bincount(codes)
+    means = np.bincount(codes, scaled) / counts
+    within = np.bincount(codes, (scaled - means[codes]) ** 2) / counts
+    # Means of few runs scatter by themselves.
+    between = max(float(means.var() - (within / counts).mean()), 0.0)
+    return between / max(between + float(within.mean()), 1e-12)

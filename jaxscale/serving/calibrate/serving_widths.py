@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,16 @@ LEAST_RUNS = 25
 LEAST_GROUPS = 19
 """Groups of runs from which quantiles are taken at least: the least and the largest error of G cover
 (G - 1) / (G + 1) of new ones, 90 % of them from here on [1]."""
+
+FEW_GROUPS = 5
+"""Groups of runs of a stack in a kind of serving below which its runs are pooled with those of other such stacks: what
+the fit knows of them rests on few [1]."""
+
+LEAST_SPARSE_GROUPS = 9
+"""Groups of runs of such stacks from which quantiles are taken at least [1]."""
+
+LEAST_UNITS = 4
+"""Models, stacks, chips or frameworks left out from which quantiles are taken at least [1]."""
 
 WIDEST = math.log(4.0)
 """Interval where no errors say more: within a factor of four [1]."""
@@ -92,11 +102,13 @@ def widths_of(
 ) -> tuple[ServingWidth, ...]:
     """Widths from the errors of runs that were left out.
 
+    What was left out together counts as one: groups of runs, or models, stacks, chips and frameworks.
+
     Args:
         log_errors: log predicted less log measured by what was left out, nan where nothing was
             [novelty][measurement].
         targets: column of each measurement [measurement].
-        levels: `serving`, `kind` and `stack` of each [kind][measurement].
+        levels: `serving`, `kind`, `stack` and the novelties of each [kind][measurement].
         groups: group of runs of each [measurement].
 
     Returns:
@@ -108,18 +120,59 @@ def widths_of(
     unions = {key for t, s, d, k in classes for key in ((t, s, d, k), (t, s, d, ""), (t, s, "", ""), (t, "", "", ""))}
     widths = []
     for novelty, errors in log_errors.items():
+        units = groups if novelty == "seen" else levels[novelty].astype(str)
         for place in sorted({*unions, ("", "", "", "")}):
             if place[3] and novelty != "seen":
                 continue
-            mask = np.isfinite(errors)
-            for column, word in zip(columns, place, strict=True):
-                mask &= (column == word) | (word == "")
-            if mask.sum() >= LEAST_RUNS and len(np.unique(groups[mask])) >= LEAST_GROUPS:
-                widths.append(_width(place, novelty, -errors[mask], groups[mask]))
+            mask = np.isfinite(errors) & _is_in(place, columns)
+            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= LEAST_GROUPS and _count(units[mask]) >= LEAST_UNITS:
+                widths.append(_width(place, novelty, -errors[mask], units[mask]))
+    if "seen" in log_errors:
+        widths += _sparse_widths(log_errors["seen"], columns, classes, groups)
     return tuple(widths)
 
 
-def _width(place: Sequence[str], novelty: str, ratios: np.ndarray, groups: np.ndarray) -> ServingWidth:
-    lo, hi = interval_of(ratios, groups)
+def _sparse_widths(
+    errors: np.ndarray, columns: Sequence[np.ndarray], classes: Collection[tuple[str, ...]], groups: np.ndarray
+) -> list[ServingWidth]:
+    """Widths of stacks that few groups of runs tell of: from all such stacks, of one kind of serving where they do."""
+    served = np.asarray([" ".join(names) for names in zip(columns[1], columns[3], strict=True)])
+    pairs, codes = np.unique(served, return_inverse=True)
+    is_few = np.asarray([_count(groups[codes == code]) < FEW_GROUPS for code in range(len(pairs))])
+    is_sparse = is_few[codes] & np.isfinite(errors)
+    signs = np.asarray([_sign(target) for target in columns[0]])
+    widths = []
+    for target, serving, density, stack in sorted(classes):
+        if not is_few[np.searchsorted(pairs, f"{serving} {stack}")]:
+            continue
+        unions = ((target, serving, density, ""), (target, serving, "", ""), (target, "", "", ""), ("", "", "", ""))
+        for place in unions:
+            mask = is_sparse & _is_in(place, columns)
+            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= LEAST_SPARSE_GROUPS:
+                ratios = -_sign(target) * signs[mask] * errors[mask]
+                widths.append(_width((target, serving, density, stack), "seen", ratios, groups[mask]))
+                break
+    return widths
+
+
+def _sign(target: str) -> float:
+    """1 for times and -1 for rates, which are high where a time is short [1]."""
+    return -1.0 if target.startswith("output") else 1.0
+
+
+def _is_in(place: Sequence[str], columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Whether each measurement belongs to a class, whose empty words stand for any [measurement]."""
+    mask = np.ones(len(columns[0]), dtype=bool)
+    for column, word in zip(columns, place, strict=True):
+        mask &= (column == word) | (word == "")
+    return mask
+
+
+def _count(names: np.ndarray) -> int:
+    return len(np.unique(names))
+
+
+def _width(place: Sequence[str], novelty: str, ratios: np.ndarray, units: np.ndarray) -> ServingWidth:
+    lo, hi = interval_of(ratios, units)
     target, serving, density, stack = place
     return ServingWidth(target, serving, density, stack, novelty, lo, hi, len(ratios))
