@@ -169,21 +169,6 @@ def expert_forward(
     return moe_layers(model) * (routed + shared + router)
 
 
-def last_projections(
-    local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
-) -> Array:
-    """Forward time of the last matmul of every layer, for one microbatch, as if on one stage [s].
-
-    An MLP or an expert has two matrices, a gated one three; no gradient needs what the last one yields.
-    """
-    model, plan = local.model, local.plan
-    rates = matmul_rates(plan.precision, local.element_bytes, machine, coefficients)
-    width = model.d_ff / plan.tp
-    mlp = matmul_time(local.tokens, mlp_params(model, width), width, model.d_model, rates, temperature)
-    experts = expert_forward(local, machine, coefficients, temperature)
-    return (model.n_dense_layers * mlp + experts) / (2.0 + model.gated_mlp)
-
-
 def head_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:

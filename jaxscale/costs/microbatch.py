@@ -91,14 +91,12 @@ def microbatch_times(
     ring = context.key_value_ring(local, machine, temperature)
     cp = not_hidden(ring, context.attention_beside(local, core), coefficients.cp_overlap, temperature)
     again = plan.recompute_full * plan.recompute_cost
-    # A compiler sees that nothing needs the outputs of the last matmuls, and does not make them again.
-    needed = weights - plan.compiled * matmul.last_projections(*compute, temperature)
     selective = plan.recompute_selective * (1.0 - plan.flash_attention)
     return MicrobatchTimes(
         matmul=weights * (2.0 + trainable),
         attention=core * (1.0 + attention.attention_backward_factor(plan)) + scan * (1.0 + attention.SCAN_BACKWARD),
         memory_bound=streams * 3.0 + weight_streams.accumulation_time(*compute, temperature),
-        recompute=again * (needed + core + scan + streams + gaps) + selective * core,
+        recompute=again * (weights + core + scan + streams + gaps) + selective * core,
         launch_gaps=gaps * 3.0,
         tensor_parallel=tp.forward * (1.0 + again) + tp.backward,
         context_parallel=cp.forward * (1.0 + again) + cp.backward,
