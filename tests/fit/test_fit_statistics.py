@@ -1,11 +1,13 @@
 """Statistics that every calibration shares, against cases with a known answer."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from jaxscale.fit.statistics.group_quantiles import interval_of, shared_variance
-from jaxscale.fit.statistics.mixed_effects import Block, MixedProblem, solve_mixed
+from jaxscale.fit.statistics.mixed_effects import Block, MixedProblem, MixedSolution, effect_covariance, solve_mixed
 from jaxscale.fit.statistics.student import robust, robust_slope, student_loss, student_scale, student_weight
 
 ERRORS = np.asarray([-30.0, -2.0, -1e-3, 1e-5, 0.5, 4.0, 100.0])
@@ -101,6 +103,41 @@ def test_effects_of_levels_are_recovered_and_shrunk():
     # A single row moves its level part of the way only.
     assert abs(levels[2]) < abs(true[2] - centre)
     assert found.noise[0] == pytest.approx(0.05, rel=0.25)
+
+
+def test_heavy_effects_let_a_far_level_be():
+    """Student effects leave a far level where its rows are; normal ones pull it, and see its rows as wrong."""
+    codes = np.repeat([0, 1, 2], [30, 30, 1])
+    problem = linear_problem(np.asarray([0.02, -0.02, 1.5]), codes, noise=0.02)
+    centre, levels = problem.blocks
+    far = {}
+    for is_heavy in (False, True):
+        blocks = (centre, dataclasses.replace(levels, spread=0.05, is_heavy=is_heavy))
+        changed = dataclasses.replace(problem, blocks=blocks)
+        begin = MixedSolution(
+            np.asarray([0.0, 0.0, 0.0, 1.5]), np.asarray([1.0, 0.05]), np.asarray([0.03]), np.zeros(61)
+        )
+        found = solve_mixed(changed, np.ones(61, dtype=bool), begin, learns_spreads=False)
+        far[is_heavy] = found.effects[0] + found.effects[3]
+        assert found.effects[0] + found.effects[1:3] == pytest.approx([0.02, -0.02], abs=0.02)
+    assert far[True] == pytest.approx(1.5, abs=0.05) and far[False] < 0.5
+
+
+def test_the_covariance_of_effects_is_that_of_normal_levels():
+    """Level by level: a prior of 1 / s^2 and n measurements of weight (nu + 1) / nu / noise^2 about their mean."""
+    codes = np.repeat([0, 1], [100, 1])
+    problem = linear_problem(np.zeros(2), codes, noise=0.0)
+    found = solve_mixed(problem, np.ones(101, dtype=bool), learns_spreads=False)
+    covariance = effect_covariance(problem, found, np.ones(101, dtype=bool))
+    weights = np.asarray([100.0, 1.0]) * (4.0 / 3.0) / found.noise[0] ** 2
+    precision = np.diag([1.0, 4.0, 4.0])
+    precision[0, 0] += weights.sum()
+    precision[0, 1:] = precision[1:, 0] = weights
+    precision[1:, 1:] += np.diag(weights)
+    assert covariance == pytest.approx(np.linalg.inv(precision), rel=1e-5)
+    # Without measurements what is not known of an effect is its spread.
+    nothing = effect_covariance(problem, found, np.zeros(101, dtype=bool))
+    assert np.diag(nothing) == pytest.approx([1.0, 0.25, 0.25])
 
 
 def test_a_level_without_rows_stays_at_its_prior():

@@ -51,6 +51,8 @@ class Block:
         levels: names of the levels.
         spread: prior standard deviation of an effect [1].
         is_free: whether the spread is estimated.
+        is_heavy: whether effects have a Student distribution in place of a normal one: a level far from the others is
+            not pulled to them.
     """
 
     kind: str
@@ -59,6 +61,7 @@ class Block:
     levels: tuple[str, ...]
     spread: float
     is_free: bool = True
+    is_heavy: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class MixedProblem:
     columns: np.ndarray = field(init=False)
     coefficients: np.ndarray = field(init=False)
     block_of: np.ndarray = field(init=False)
+    is_heavy: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         """Place the effects in one vector."""
@@ -94,6 +98,7 @@ class MixedProblem:
         object.__setattr__(self, "columns", np.stack(columns, axis=1))
         object.__setattr__(self, "coefficients", np.asarray([block.coefficient for block in self.blocks]))
         object.__setattr__(self, "block_of", np.repeat(np.arange(len(self.blocks)), sizes))
+        object.__setattr__(self, "is_heavy", np.repeat([block.is_heavy for block in self.blocks], sizes))
 
     @property
     def n_effects(self) -> int:
@@ -166,13 +171,30 @@ def solve_mixed(
         change, fall = state.step(effects, errors, matrix, gradient)
         effects = effects + change
         if learns_spreads and step % 3 == 2 and step < steps - 3:
-            spreads = _spreads(problem, effects, matrix, prior)
+            spreads = _spreads(problem, effects, spreads, matrix, prior)
             noise = _noise(problem, effects, counts, noise)
             last_change = step
         elif fall < SETTLED_BY and (not learns_spreads or step - last_change > 3):
             break
     errors = problem.evaluate(problem.logs(effects))[0] - problem.log_measured
     return MixedSolution(effects, spreads, noise, errors)
+
+
+def effect_covariance(problem: MixedProblem, solution: MixedSolution, is_counted: np.ndarray) -> np.ndarray:
+    """Covariance of the effects at the mode: the inverse of the normal equations [effect, effect].
+
+    Args:
+        problem: measurements and effects.
+        solution: its mode.
+        is_counted: whether a row counts [row].
+
+    Returns:
+        Variances on the diagonal; without measurements those of the spreads [1].
+    """
+    values, slopes = problem.evaluate(problem.logs(solution.effects))
+    state = _State(problem, is_counted[problem.row].astype(float), solution.spreads, solution.noise)
+    matrix, _ = state.normal_equations(solution.effects, values - problem.log_measured, slopes)
+    return sl.inv(matrix, check_finite=False)
 
 
 @dataclass(frozen=True)
@@ -184,14 +206,16 @@ class _State:
     spreads: np.ndarray
     noise: np.ndarray
 
-    @property
-    def precision(self) -> np.ndarray:
-        return 1.0 / self.spreads[self.problem.block_of] ** 2
+    def precision(self, effects: np.ndarray) -> np.ndarray:
+        spreads = self.spreads[self.problem.block_of]
+        return _weights_of_effects(self.problem, effects, self.spreads) / spreads**2
 
     def objective(self, effects: np.ndarray, errors: np.ndarray) -> float:
         scaled = errors / self.noise[self.problem.classes]
         fit = self.counts * np.asarray(student_loss(scaled))
-        return float(fit.sum() + 0.5 * (self.precision * effects**2).sum())
+        standard = effects / self.spreads[self.problem.block_of]
+        penalty = np.where(self.problem.is_heavy, np.asarray(student_loss(standard)), 0.5 * standard**2)
+        return float(fit.sum() + penalty.sum())
 
     def normal_equations(
         self, effects: np.ndarray, errors: np.ndarray, slopes: np.ndarray
@@ -206,8 +230,9 @@ class _State:
         place = (entries[is_there], (rows[is_there], columns[is_there]))
         sparse = sp.csr_matrix(place, shape=(len(columns), problem.n_effects))
         matrix = (sparse.T @ sparse).toarray()
-        matrix[np.diag_indices(problem.n_effects)] += self.precision
-        return matrix, sparse.T @ (np.sqrt(weights) * errors) + self.precision * effects
+        precision = self.precision(effects)
+        matrix[np.diag_indices(problem.n_effects)] += precision
+        return matrix, sparse.T @ (np.sqrt(weights) * errors) + precision * effects
 
     def step(
         self, effects: np.ndarray, errors: np.ndarray, matrix: np.ndarray, gradient: np.ndarray
@@ -226,10 +251,18 @@ class _State:
         return np.zeros_like(change), 0.0
 
 
-def _spreads(problem: MixedProblem, effects: np.ndarray, matrix: np.ndarray, prior: np.ndarray) -> np.ndarray:
+def _weights_of_effects(problem: MixedProblem, effects: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+    """Weights of effects in least squares: 1 for normal ones [effect]."""
+    return np.where(problem.is_heavy, np.asarray(student_weight(effects / spreads[problem.block_of])), 1.0)
+
+
+def _spreads(
+    problem: MixedProblem, effects: np.ndarray, spreads: np.ndarray, matrix: np.ndarray, prior: np.ndarray
+) -> np.ndarray:
     """Spread of each block: mean square of its effects and of what is not known of them, held by the prior."""
     variance = np.diag(sl.inv(matrix, check_finite=False))
-    squares = np.bincount(problem.block_of, effects**2 + variance, minlength=len(problem.blocks))
+    squares = _weights_of_effects(problem, effects, spreads) * effects**2 + variance
+    squares = np.bincount(problem.block_of, squares, minlength=len(problem.blocks))
     sizes = np.diff(problem.offsets)
     spreads = np.sqrt((FIRM * prior**2 + squares) / (FIRM + sizes))
     is_free = np.asarray([block.is_free for block in problem.blocks])
