@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pace_spreads import pace_spreads, write_spreads
 from scipy.optimize import least_squares
 from workload_rows import (
     DATA,
@@ -180,10 +181,13 @@ def main() -> None:
     others = jax_steps()
     off = errors(fits["jax"], stacked_rows(others), others)
     lines.append(f"| ResNet-50 and DiT-XL on one H100, jax | the decoders | {score(off)} |")
+    seen, logs = list(others), [np.log1p(off)]
     for names in (("resnet",), ("unet3d",), ("ssd", "retinanet")):
         steps = mlperf_steps(*names)
         off = errors(fits["jax"], stacked_rows(steps), steps)
         small = np.array([step.n_chips <= 8 for step in steps])
+        seen += [step for step in steps if step.n_chips <= 8]
+        logs.append(np.log1p(off[small]))
         lines.append(f"| MLPerf {names[-1]}, up to 8 chips | the decoders | {score(off[small])} |")
         chosen = [step for step in steps if step.n_chips <= 8]
         reference = next(place for place, step in enumerate(chosen) if step.chip_id == "h100-80gb")
@@ -191,6 +195,8 @@ def main() -> None:
         lines.append(f"| | and one row on H100, as a pace | {score(one)} |")
         each = paced(off[small], lambda place, chosen=chosen: chosen[place].chip_id)
         lines.append(f"| | and one row on the same chip, as a pace | {score(each)} |")
+    spreads = pace_spreads(seen, np.concatenate(logs))
+    write_spreads(spreads)
     lines.append(f"| MLPerf resnet, 64 to 2,528 H100 | the decoders | {score(beyond_a_node(fits['jax']))} |")
     lines.append(
         f"| the same decoders by `Transformer`, its own fit, against the trace | | {score(against_transformer())} |"
@@ -201,6 +207,8 @@ def main() -> None:
         found = [step for step in others if step.row["workload"] == name]
         off = [float(step.work.peak_bytes()) / float(step.row["peak_mem_gb"]) / 1e9 - 1 for step in found]
         lines.append(f"| {name}, jax | {score(np.array(off))} |")
+    lines += ["", "Spreads of the log pace of rows of up to 8 chips, on which fits of further workloads rest:"]
+    lines.append(", ".join(f"{name.replace('_', ' ')} {spread:.3f}" for name, spread in spreads.items()) + ".")
     text = "\n".join(lines) + "\n"
     (Path(__file__).parent / "workloads.md").write_text(text)
     print(text)

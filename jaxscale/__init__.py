@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxscale.designs.budgets import Budget as Budget
     from jaxscale.errors import InputError as InputError
     from jaxscale.fit.fitting import fit as fit
+    from jaxscale.fit.paces.pace_result import PaceResult as PaceResult
     from jaxscale.fit.result import FitResult as FitResult
     from jaxscale.hardware.catalogue import Hardware as Hardware
     from jaxscale.hardware.catalogue import chip as chip

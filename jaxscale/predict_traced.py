@@ -11,7 +11,9 @@ from jaxscale._arrays import filled_rows, stacked
 from jaxscale._compile.jit import filter_jit
 from jaxscale.calibration.answer_intervals import with_intervals
 from jaxscale.calibration.coefficients import from_values
+from jaxscale.calibration.intervals import interval_ends
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.completion import best_and_near
 from jaxscale.costs.traced.class_plan import ClassPlan
@@ -65,7 +67,8 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> TracedAnswers:
 
     Args:
         runs: the rows.
-        fit: the network, what hides it, stragglers and intervals come from it; kernels have coefficients of their own.
+        fit: the network, what hides it, stragglers, paces and intervals come from it; kernels have coefficients of
+            their own.
         hardware: catalogue of chips.
 
     Returns:
@@ -80,7 +83,9 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> TracedAnswers:
     if not len(cases.row):
         return TracedAnswers(numbers, assumed, notes)
     found = _evaluated(runs, rows, cases, fit, hardware)
-    told = np.asarray(fit.notes(rows.levels, runs.numbers("n_gpus")), dtype=object)
+    n_chips = runs.numbers("n_gpus")
+    is_measured = fit.workload_paces(rows.levels, n_chips).is_measured
+    told = np.asarray(fit.notes(rows.levels.replace(is_measured, {"architecture": ""}), n_chips), dtype=object)
     bounds = np.searchsorted(cases.row, np.arange(n_rows + 1))
     for row in np.flatnonzero(np.diff(bounds)).tolist():
         places = np.arange(bounds[row], bounds[row + 1])
@@ -134,7 +139,20 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
             for name, values in answers.items():
                 found[name][mine[block]] = np.asarray(values)[:count]
     capacity = np.asarray(clusters.chip.hbm_bytes)[place]
-    return with_intervals(found, rows.levels.take(cases.row), n_chips[cases.row], capacity, fit)
+    return _paced(found, rows.levels.take(cases.row), n_chips[cases.row], capacity, fit)
+
+
+def _paced(
+    found: dict[str, np.ndarray], levels: Levels, n_chips: np.ndarray, capacity: np.ndarray, fit: Fit
+) -> dict[str, np.ndarray]:
+    """Predictions of cases at the pace of their workload, with their intervals [case]."""
+    paces = fit.workload_paces(levels, n_chips)
+    times = {name: found[name] * np.exp(paces.log_pace) for name in ("step_time", *TERM_NAMES)}
+    answers = with_intervals({**found, **times}, levels, n_chips, capacity, fit)
+    is_own = np.isfinite(paces.half_width)
+    ends = interval_ends(answers["step_time"], paces.half_width)
+    own = {name: np.where(is_own, end, answers[name]) for name, end in zip(("lo", "hi"), ends, strict=True)}
+    return {**answers, **own}
 
 
 @filter_jit

@@ -21,6 +21,7 @@ from jaxscale.calibration.levels import Levels, on_chips
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.seen import Place, Seen
 from jaxscale.calibration.toml_text import toml_text
+from jaxscale.calibration.workload_paces import PaceColumns, WorkloadPace, paces_of
 from jaxscale.files import write_whole
 
 AnyLevels = Levels | Mapping[str, str | None]
@@ -46,6 +47,7 @@ class Fit:
         parent: fit from which the search started; it answers for runs of sources and frameworks that it alone knows.
         is_centre: whether the fit is the centre of a calibration, the first of two stages: as the parent of another fit
             it answers for every stack that this does not know.
+        paces: of traced workloads that were measured.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Fit:
     fitted: tuple[Place, ...] = ()
     parent: "Fit | None" = None
     is_centre: bool = False
+    paces: tuple[WorkloadPace, ...] = ()
 
     def coefficients(
         self, levels: Mapping[str, str | None] | None = None, n_chips: float | int | None = None
@@ -131,6 +134,18 @@ class Fit:
             for column, values in zip(widths, of_parent, strict=True):
                 column[others] = values
         return widths
+
+    def workload_paces(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> PaceColumns:
+        """Paces of runs of traced workloads.
+
+        Args:
+            levels: of the runs; the workload is their level `architecture`.
+            n_chips: of each run [1].
+
+        Returns:
+            Log paces and half-widths of the 90 % intervals of log step time [1], [row].
+        """
+        return paces_of(self.paces, levels, n_chips)
 
     def memory_limit(self, levels: AnyLevels, n_chips: Any = 0.0) -> MemoryLimit:
         """Memory that a run may take: as the runs of its source could, else all of it with the scatter of its peak.
@@ -257,6 +272,7 @@ class Fit:
         document["effects"] = [{"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in self.effects]
         document["scatter"] = [vars(entry) for entry in self.scatter]
         document["memory_limits"] = [vars(limit) for limit in self.limits]
+        document |= {"paces": [vars(pace) for pace in self.paces]} if self.paces else {}
         return document | ({"parent": self.parent._document({})} if self.parent is not None else {})
 
 

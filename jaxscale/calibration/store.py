@@ -12,6 +12,7 @@ from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import END, Fit
 from jaxscale.calibration.seen import Place
+from jaxscale.calibration.workload_paces import WorkloadPace
 from jaxscale.errors import InputError
 
 
@@ -94,6 +95,7 @@ def _record(path: Path, table: Mapping[str, Any], pooled: Coefficients) -> Fit:
         fitted=_places(table.get("fitted", {})),
         parent=_parse(path, table["parent"]) if "parent" in table else None,
         is_centre="centre" in table,
+        paces=tuple(WorkloadPace(**entry) for entry in table.get("paces", [])),
     )
 
 

@@ -39,6 +39,7 @@ class FitCommand:
         import jaxscale as js
         from jaxscale.cli.runs_tables import runs_from_file
         from jaxscale.files import check_folder, check_writable
+        from jaxscale.fit.result import FitResult
         from jaxscale.report import fit_report
 
         checked_count("--n-starts", self.n_starts)
@@ -52,9 +53,12 @@ class FitCommand:
         result = js.fit(
             runs, start=self.start, n_starts=self.n_starts, name=self.out.stem, hardware=hardware, progress=say
         )
-        say("finding how far each coefficient can go: intervals by profile likelihood")
+        if isinstance(result, FitResult):
+            say("finding how far each coefficient can go: intervals by profile likelihood")
         result.save(self.out)
         say(f"wrote {self.out}")
         emit_json(result.to_json()) if self.json else print_result(result.summary())
         if self.report is not None:
+            if not isinstance(result, FitResult):
+                raise InputError(f"{self.runs}: a report needs rows of models; the fit of its workloads is written")
             save_report(lambda: fit_report(result, f"Fit of {self.runs.name}"), self.report)

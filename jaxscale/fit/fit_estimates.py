@@ -14,6 +14,7 @@ from jaxscale.calibration.record import Fit
 from jaxscale.errors import InputError
 from jaxscale.fit.diagnostics import Diagnostics, diagnose, weights_of_measured
 from jaxscale.fit.objective import FitProblem
+from jaxscale.fit.paces.pace_result import PaceResult
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.profile import Profile, identified, profiled, standardised_intervals
@@ -40,6 +41,7 @@ class FitEstimates:
         lines: line of each run in its table; empty where the runs are of no single table [row].
         tightness: spreads of the priors over their own, below 1 where a fit of few runs stays near its start [1].
         settings_left_out: whether only runs of equal settings were left out together, for want of groups.
+        paces: of the rows of the table that name traced workloads; None where none does.
     """
 
     fit: Fit
@@ -53,6 +55,7 @@ class FitEstimates:
     lines: tuple[int, ...] = ()
     tightness: float = 1.0
     settings_left_out: bool = False
+    paces: PaceResult | None = None
 
     @property
     def n(self) -> int:

@@ -28,6 +28,8 @@ from jaxscale.fit.held_out import cross_validate, groups_to_leave_out
 from jaxscale.fit.memory_outcomes import with_memory_limits
 from jaxscale.fit.multistart import one_blas_thread, random_starts, solve
 from jaxscale.fit.objective import FitProblem
+from jaxscale.fit.paces.pace_fit import fit_paces
+from jaxscale.fit.paces.pace_result import PaceResult
 from jaxscale.fit.parameters import FEW_RUNS
 from jaxscale.fit.result import FitResult
 from jaxscale.hardware.catalogue import Hardware
@@ -35,6 +37,7 @@ from jaxscale.runs import Runs
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import groups_of, measured_runs
 from jaxscale.runs.table_checks import tell
+from jaxscale.runs.traced.named_workloads import names_workload
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
 """Prior spreads of a fit of few runs, over those by which levels differ; `near_the_best` chooses. The first one leaves
@@ -56,8 +59,8 @@ def fit(
     name: str = "fit",
     hardware: Hardware | None = None,
     progress: Callable[[str], None] | None = None,
-) -> FitResult:
-    """Fit the coefficients to a table of measured runs.
+) -> FitResult | PaceResult:
+    """Fit the coefficients to a table of measured runs, and paces to its rows of traced workloads.
 
     Args:
         runs: the table; rows without a measured step time are left out.
@@ -69,12 +72,47 @@ def fit(
         progress: called with a line of text at each stage.
 
     Returns:
-        The fit.
+        The fit; of a table of which all rows name traced workloads the start with their paces.
 
     Raises:
         InputError: too few measured rows, or no starting point.
     """
     parent = None if start is None else fit_of(start)
+    is_traced = names_workload(runs)
+    traced, models = runs.take(is_traced), runs.take(~is_traced)
+    if len(models) or not len(traced):
+        result = _fit_models(models, parent, n_starts, n_folds, name, hardware, progress)
+        if not len(traced):
+            return result
+        paces = _fit_workloads(traced, result.fit, n_folds, name, hardware, progress)
+        return dataclasses.replace(result, fit=paces.fit, paces=paces)
+    return _fit_workloads(traced, parent or load_fit("prior"), n_folds, name, hardware, progress)
+
+
+def _fit_workloads(
+    runs: Runs,
+    start: Fit,
+    n_folds: int,
+    name: str,
+    hardware: Hardware | None,
+    progress: Callable[[str], None] | None,
+) -> PaceResult:
+    """Fit paces to rows that all name a traced workload."""
+    if progress is not None:
+        progress(f"fitting the paces of {len(runs)} rows of traced workloads")
+    return fit_paces(runs, start, n_folds=n_folds, name=name, hardware=hardware)
+
+
+def _fit_models(
+    runs: Runs,
+    parent: Fit | None,
+    n_starts: int,
+    n_folds: int,
+    name: str,
+    hardware: Hardware | None,
+    progress: Callable[[str], None] | None,
+) -> FitResult:
+    """Fit the coefficients to rows that all describe a model."""
     with jax.enable_x64(True):
         measured, index = measured_runs(runs, hardware)
         if progress is not None:

@@ -140,7 +140,8 @@ def summary_text(result: FitEstimates) -> str:
     errors = error_rows(result)
     by_level = ["", *_aligned(ERROR_COLUMNS, errors)] if errors else []
     parameters = _aligned(PARAMETER_COLUMNS, parameter_rows(result))
-    return "\n".join([*headlines(result), *by_level, "", *parameters, "", *remarks(result)])
+    of_workloads = ["", result.paces.summary()] if result.paces is not None else []
+    return "\n".join([*headlines(result), *by_level, "", *parameters, "", *remarks(result), *of_workloads])
 
 
 def summary_html(result: FitEstimates) -> str:
@@ -151,7 +152,8 @@ def summary_html(result: FitEstimates) -> str:
     blocks = [f"<div>{html.escape(line)}</div>" for line in headlines(result)]
     blocks += [html_table(ERROR_COLUMNS, errors)] if errors else []
     blocks += [html_table((*PARAMETER_COLUMNS, "meaning"), parameters)]
-    return "\n".join([*blocks, *(f"<div>{html.escape(line)}</div>" for line in remarks(result))])
+    of_workloads = [result.paces.to_html()] if result.paces is not None else []
+    return "\n".join([*blocks, *(f"<div>{html.escape(line)}</div>" for line in remarks(result)), *of_workloads])
 
 
 def summary_json(result: FitEstimates) -> dict[str, Any]:
@@ -178,6 +180,7 @@ def summary_json(result: FitEstimates) -> dict[str, Any]:
         "parameters": result.parameters,
         "memory_limits": [asdict(limit) for limit in result.memory_limits],
         "effects": [{"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in result.fit.effects],
+        "workloads": result.paces.to_json() if result.paces is not None else None,
     }
 
 

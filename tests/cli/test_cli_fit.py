@@ -36,6 +36,20 @@ def test_fit_and_use_it(run, measured, tmp_path):
     assert after < 0.5 * before
 
 
+def test_rows_of_a_traced_workload_are_fitted_and_predicted(run, tmp_path):
+    step = ("trace", "jaxscale.examples:decoder", "--set", "n_layers=2", "d_model=512", "n_heads=4", "n_kv_heads=4")
+    assert run(*step, "--out", tmp_path / "work.json").code == 0
+    header = "workload,gpu,n_gpus,global_batch_size_seqs,step_time_s\n"
+    rows, out = tmp_path / "runs.csv", tmp_path / "fit.toml"
+    rows.write_text(header + "work.json,h100-80gb,1,8,0.05\nwork.json,h100-80gb,1,16,0.1\n")
+    outcome = run("fit", rows, "--out", out, "--json")
+    assert outcome.code == 0 and outcome.json["n"] == 2, outcome.err
+    before, after = (run("predict", rows, "--fit", fit, "--json").json["mape"] for fit in ("default", out))
+    assert after < 0.5 * before
+    refused = run("fit", rows, "--out", out, "--report", tmp_path / "report")
+    assert refused.code == 2 and "a report needs rows of models" in refused.err
+
+
 def test_the_report_is_written_beside_the_fit(run, measured, tmp_path):
     folder = tmp_path / "report"
     outcome = run("fit", measured, "--out", tmp_path / "fit.toml", "--report", folder, "--json")

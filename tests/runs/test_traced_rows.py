@@ -137,12 +137,6 @@ def test_a_plan_that_there_is_not_leaves_its_row_unanswered(work: tuple[js.Workl
     assert found.notes[2] == "missing n_gpus"
 
 
-def test_a_fit_says_that_it_takes_models_alone(work: tuple[js.Workload, Path]):
-    _, folder = work
-    with pytest.raises(js.InputError, match="line 2: names a traced workload, which has no shape"):
-        js.fit(js.read_runs(table(folder, row(n_gpus=1, step_time_s=0.1))), n_starts=1)
-
-
 def test_norms_over_the_whole_batch_wait_for_each_other(tmp_path: Path):
     rows = [
         {"workload": "resnet50", "gpu": "h100-80gb", "n_gpus": str(n), "dp": str(n), "joint_statistics": joint}

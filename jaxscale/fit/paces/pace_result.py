@@ -1,0 +1,140 @@
+"""`PaceResult`: fitted paces of traced workloads, with their errors in words and as plain data."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxscale._markup import html_table
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.workload_paces import WorkloadPace
+from jaxscale.fit.paces.pace_problem import KINDS_OF_PACE, PaceRows
+
+PACE_COLUMNS = ("workload", "chip", "pace", "90 % interval")
+
+
+@dataclass(frozen=True)
+class PaceResult:
+    """Outcome of a fit to rows of traced workloads.
+
+    Attributes:
+        fit: the start of the fit, with the paces.
+        rows: what was measured.
+        paces: of each workload and chip.
+        spreads: standard deviation of the effects of each of `KINDS_OF_PACE` [1].
+        noise: scale of the errors of single rows [1].
+        residuals: predicted minus measured log step time of each row, in sample [row].
+        held_out: the same for rows that the paces did not see; nan where all rows have one setting [row].
+    """
+
+    fit: Fit
+    rows: PaceRows
+    paces: tuple[WorkloadPace, ...]
+    spreads: np.ndarray
+    noise: float
+    residuals: np.ndarray
+    held_out: np.ndarray
+
+    @property
+    def n(self) -> int:
+        """Measured rows [1]."""
+        return len(self.residuals)
+
+    @property
+    def mape_before(self) -> float:
+        """Mean absolute percentage error of the start of the fit [%]."""
+        return _mape(-self.rows.log_pace)
+
+    @property
+    def mape_train(self) -> float:
+        """Mean absolute percentage error in sample [%]."""
+        return _mape(self.residuals)
+
+    @property
+    def mape_cv(self) -> float:
+        """Mean absolute percentage error of held-out rows [%]; nan where none could be held out."""
+        return _mape(self.held_out)
+
+    @property
+    def median_cv(self) -> float:
+        """Median absolute percentage error of held-out rows [%]."""
+        return float(100.0 * np.median(np.abs(np.expm1(self.held_out))))
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Cautions for a careful reader."""
+        few = "all rows have one setting: no row was held out, intervals rest on the spreads of other measured steps"
+        return () if np.isfinite(self.held_out).any() else (few,)
+
+    def headlines(self) -> list[str]:
+        """What was fitted and how well, in a few lines."""
+        held_out = f"{self.mape_cv:.2f} % held out (median {self.median_cv:.2f} %)"
+        spreads = zip(KINDS_OF_PACE, self.spreads, strict=True)
+        return [
+            f"paces of traced workloads: {self.n} rows, workloads {len(set(self.rows.workload))}, kinds of chip "
+            f"{len(set(self.rows.gpu))}",
+            f"error of step time: {self.mape_before:.2f} % before, {self.mape_train:.2f} % in sample, "
+            + (held_out if np.isfinite(self.held_out).any() else "no row held out"),
+            ", ".join(f"spread of {kind.replace('_', ' ')} {spread:.3f}" for kind, spread in spreads)
+            + f", of single rows {self.noise:.3f}",
+        ]
+
+    def summary(self) -> str:
+        """Report in plain text: errors, paces, messages."""
+        cells = [PACE_COLUMNS, *self.pace_rows()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        table = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        ]
+        return "\n".join([*self.headlines(), "", *table, *(["", *self.messages] if self.messages else [])])
+
+    def pace_rows(self) -> list[Sequence[str]]:
+        """Cells of `PACE_COLUMNS`: measured over predicted step time, for pairs that were measured."""
+        pairs = set(zip(self.rows.workload, self.rows.gpu, strict=True))
+        return [
+            (
+                pace.workload or "any other",
+                pace.gpu or "any other",
+                f"{np.exp(pace.log_pace):.3f}",
+                f"[{np.exp(pace.log_pace - pace.half_width):.3f}, {np.exp(pace.log_pace + pace.half_width):.3f}]",
+            )
+            for pace in self.paces
+            if (pace.workload, pace.gpu) in pairs or not (pace.workload and pace.gpu)
+        ]
+
+    def to_html(self) -> str:
+        """The same in HTML."""
+        lines = [f"<div>{html.escape(line)}</div>" for line in (*self.headlines(), *self.messages)]
+        return "\n".join([*lines, html_table(PACE_COLUMNS, self.pace_rows())])
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain data; nan becomes None."""
+        return {
+            "n": self.n,
+            "mape_before": self.mape_before,
+            "mape_train": self.mape_train,
+            "mape_held_out": self.mape_cv if np.isfinite(self.held_out).any() else None,
+            "spreads": dict(zip(KINDS_OF_PACE, self.spreads.tolist(), strict=True)),
+            "noise": self.noise,
+            "paces": [vars(pace) for pace in self.paces],
+            "messages": list(self.messages),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the fit as TOML, whole or not at all.
+
+        Raises:
+            InputError: the folder does not exist or cannot be written.
+        """
+        comment = f"jaxscale fit of {self.n} rows of traced workloads; load with jaxscale.load_fit or predict --fit"
+        self.fit.save(path, comment=comment)
+
+
+def _mape(log_errors: np.ndarray) -> float:
+    return float(100.0 * np.mean(np.abs(np.expm1(log_errors))))
