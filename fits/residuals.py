@@ -55,7 +55,7 @@ def main() -> None:
         residual = data["five_fold"][data["table"] == name]
         figure = residuals_by_column(residual, varied_columns(measured.batch, measured.levels))
         (FOLDER / "residuals" / f"{name}.png").write_bytes(png(figure))
-        known = [(entry["pattern"], entry["cause"], entry["term"]) for entry in table_facts()[name]["patterns"]]
+        known = [(entry["pattern"], entry["cause"], entry["term"]) for entry in table_facts()[name].get("patterns", [])]
         parts += [
             f"## {name}",
             markdown_table(("pattern", "cause", "what became of it"), known),
