@@ -3,7 +3,7 @@
 Planner, multiplexing, batch limit, partitioning degree and spatial parallelism, after arXiv 2112.10065.
 Time of a layer is measured (profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow
 the paper. The calibrated model does not apply: it describes transformers whose layers all run on the same chips, and
-no runs of convolutional networks in bursts exist to fit.
+no runs of convolutional networks in bursts exist to fit. `network_step` gives the networks to `js.trace`.
 """
 
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jaxscale.burst.networks.measured_layers import AbstractLayerTime as AbstractLayerTime
     from jaxscale.burst.networks.measured_layers import MeasuredLayerTime as MeasuredLayerTime
     from jaxscale.burst.networks.measured_layers import measured_layer_time as measured_layer_time
+    from jaxscale.burst.networks.traced_network import network_step as network_step
     from jaxscale.burst.partitioning import SplitJob as SplitJob
     from jaxscale.burst.partitioning import best_degree as best_degree
     from jaxscale.burst.partitioning import best_degree_by_gradient as best_degree_by_gradient

@@ -78,6 +78,7 @@ class Layer(NamedTuple):
         released_sync_elements: what the released planner synchronises instead of `weights` [1].
         keeps_layout: the layer cannot change the number of GPUs (activations, flatten).
         parts: keys whose measured times add up to the layer, where it has no row of its own.
+        is_beside: the layer reads what the one before it read, and their outputs join.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Layer(NamedTuple):
     released_sync_elements: float = 0.0
     keeps_layout: bool = False
     parts: tuple[tuple, ...] = ()
+    is_beside: bool = False
 
 
 def elements(shape: tuple[int, ...]) -> int:

@@ -92,7 +92,8 @@ def _fork(shape, words, network, _previous):
     made = []
     for kernel in words.kernels:
         padding = tuple(k // 2 for k in kernel)
-        made.append(layers.convolution(shape, words.number, kernel, 1, padding, normalised=network["batch_norm"]))
+        layer = layers.convolution(shape, words.number, kernel, 1, padding, normalised=network["batch_norm"])
+        made.append(layer._replace(is_beside=bool(made)))
     return made
 
 
