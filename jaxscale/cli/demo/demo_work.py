@@ -135,6 +135,7 @@ def calibrate(hardware: Hardware, progress: Progress) -> DemoCalibration:
     kept, held_out = split(hardware)
     progress(f"{SOURCE}: {len(kept)} measured runs to fit, {len(held_out)} held out")
     result = fit(kept, start=None, name="demo", hardware=hardware, progress=progress)
+    assert isinstance(result, FitResult)  # rows of traced workloads alone give paces
     progress("predicting the runs held out")
     return DemoCalibration(result, predict(held_out, result.fit, hardware), held_out)
 
