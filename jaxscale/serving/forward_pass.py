@@ -39,6 +39,10 @@ FLASH = 0.6
 """Rate of attention over prompts relative to that of matmuls (FlashAttention-2 and 3, arXiv 2307.08691 table 1,
 2407.08608 figure 5: 0.5 to 0.7) [1]."""
 
+EXPERT_TILE = 64.0
+"""Rows of a tile of the grouped matmuls of experts, of which the last of each expert is filled by half on average (128
+in DeepGEMM, DeepSeek 2025; 16 to 128 in the fused kernels of vLLM and SGLang) [token]."""
+
 RAMP_PEERS = 8.0
 """Chips for which `link_ramp` is stated, and up to which it was seen to grow [1]."""
 
@@ -203,9 +207,12 @@ def weight_times(
     bandwidth = coefficients.weight_bandwidth * cluster.chip.hbm_bandwidth
     experts = is_mixture * touched * shares.expert / coefficients.expert_bandwidth
     read = (shares.dense + experts) * engine.weight_bytes + shares.head * WIDE_BYTES
-    routed = is_mixture * engine.attention_dp * model.moe_top_k * shares.expert / coefficients.expert_bandwidth
-    computed = 2.0 * n_tokens * (shares.dense + routed) * shares.peak + 2.0 * n_logits * shares.head * shares.wide_peak
-    return read / bandwidth, computed / efficiency
+    rows = everywhere * model.moe_top_k + touched * 0.5 * EXPERT_TILE
+    routed = is_mixture * rows * shares.expert / coefficients.expert_bandwidth
+    # The narrower the format, the smaller the part of its higher peak that matmuls reach.
+    peak = shares.peak * coefficients.narrow_matmul ** -jnp.log2(shares.wide_peak / shares.peak)
+    computed = (n_tokens * shares.dense + routed) * peak + n_logits * shares.head * shares.wide_peak
+    return read / bandwidth, 2.0 * computed / efficiency
 
 
 def _floors(shares: Shares, coefficients: ServingCoefficients, n_sequences: ArrayLike) -> Array:

@@ -9,8 +9,9 @@ from serving_cases import DENSE, H100, LARGE, LATENT, USUAL, WINDOWS, times
 
 import jaxscale as js
 from jaxscale import serving
+from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.model_figures import cached_width
-from jaxscale.serving.forward_pass import experts_touched
+from jaxscale.serving.forward_pass import EXPERT_TILE, engine_shares, experts_touched
 from jaxscale.workload import n_params
 
 MODELS = {"dense": DENSE, "latent": LATENT, "windows": WINDOWS, "hybrid": js.model("nemotron-h-56b")}
@@ -182,6 +183,42 @@ def all_reduce(n_bytes, **coefficients):
     n_sequences = n_bytes / (2.0 * DENSE.d_model)
     step = serving.decode_pass(DENSE, serving.Engine(tp=8), H100, changed, n_sequences=n_sequences, context=100.0)
     return float(step.collectives) / 64.0
+
+
+@pytest.mark.parametrize(("precision", "halvings"), [("bf16", 0.0), ("fp8", 1.0), ("fp4", 2.0)])
+def test_narrow_formats_reach_a_smaller_part_of_a_higher_peak(precision, halvings):
+    """Matmuls of a long prompt on B200 take (1 / 2 narrow)^h of those in 16 bits, whose peak doubles h times."""
+    chips = js.cluster("b200", 8)
+
+    def work(word, **changed):
+        usual = eqx.tree_at(lambda c: [getattr(c, name) for name in changed], USUAL, list(changed.values()))
+        engine = serving.Engine(precision=word)
+        return serving.prefill_pass(DENSE, engine, chips, usual, n_sequences=1.0, input_len=8192.0).weights
+
+    wide = work("bf16", narrow_matmul=1.0)
+    for part in (1.0, 0.7):
+        expected = (2.0 * part) ** -halvings
+        # The head, one token of 8,192, stays in 16 bits.
+        assert float(work(precision, narrow_matmul=part) / wide) == pytest.approx(expected, rel=2e-3)
+
+
+def test_tiles_of_experts_are_filled_by_half_in_the_end():
+    """Twice the tokens cost less than twice the time: each of 256 experts pays for half a tile of rows once."""
+
+    def work(model, n_tokens):
+        return serving.prefill_pass(
+            model, serving.Engine(), H100, USUAL, n_sequences=1.0, input_len=n_tokens, shares=shares(model)
+        ).weights
+
+    def shares(model):
+        # Without the head, of which the last token of a prompt alone has any.
+        return eqx.tree_at(lambda s: s.head, engine_shares(model, serving.Engine(), H100), jnp.asarray(0.0))
+
+    saved = float(2.0 * work(LATENT, 8192.0) - work(LATENT, 16384.0))
+    flops = 2.0 * LATENT.n_experts * 0.5 * EXPERT_TILE * 58 * 3 * 7168 * 2048
+    rate = H100.chip.peak_flops[PRECISIONS.index("bf16")] * USUAL.prefill_matmul * USUAL.expert_bandwidth
+    assert saved == pytest.approx(float(flops / rate), rel=1e-3)
+    assert float(2.0 * work(DENSE, 8192.0) - work(DENSE, 16384.0)) == pytest.approx(0.0, abs=1e-3 * saved)
 
 
 @pytest.mark.parametrize(

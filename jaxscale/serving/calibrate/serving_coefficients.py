@@ -18,6 +18,7 @@ class ServingCoefficients(eqx.Module):
         cache_bandwidth: share of the memory bandwidth at which the key/value cache is read [1].
         matmul: share of the peak that the matmuls of decode steps reach [1].
         prefill_matmul: share of the peak that the matmuls of prompts reach [1].
+        narrow_matmul: part of those two shares that is left where a narrower format doubles the peak [1].
         layer_floor: launches and small kernels of one layer of one pass [s].
         step_floor: scheduler and sampler of one pass [s].
         sequence_floor: scheduler and sampler of one sequence of one step [s].
@@ -36,6 +37,7 @@ class ServingCoefficients(eqx.Module):
     cache_bandwidth: Number
     matmul: Number
     prefill_matmul: Number
+    narrow_matmul: Number
     layer_floor: Number
     step_floor: Number
     sequence_floor: Number
