@@ -129,7 +129,9 @@ def serving_time(
         * cache_per_sequence(model, engine, r.input_len)
         / jnp.asarray(cluster.network.bandwidth)[..., 1]
     )
-    queue = coefficients.queue * in_step + 0.5 * busy / larger(1.0 - busy, 0.05)
+    # A step of ranks that share experts lasts until the last of them has worked off its prompts.
+    met = in_step * (1.0 + coefficients.lockstep * (engine.attention_dp - 1.0))
+    queue = coefficients.queue * met + 0.5 * busy / larger(1.0 - busy, 0.05)
     own = prefill.total * (1.0 + r.continuous * queue) + r.continuous * decode.total
     first = pace * (own + moved) + coefficients.first_token
     latency = first + (r.output_len - 1.0) * tpot

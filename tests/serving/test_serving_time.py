@@ -221,6 +221,21 @@ def test_tiles_of_experts_are_filled_by_half_in_the_end():
     assert float(2.0 * work(DENSE, 8192.0) - work(DENSE, 16384.0)) == pytest.approx(0.0, abs=1e-3 * saved)
 
 
+def test_ranks_in_lockstep_wait_for_the_prompts_of_all():
+    """Eight ranks with lockstep 1 wait for as many prompts as one rank of eight times their sequences."""
+
+    def prompts(ranks, lockstep):
+        load = serving.Requests(concurrency=64, input_len=1024, output_len=1e6)
+        usual = eqx.tree_at(lambda c: (c.lockstep, c.first_token), USUAL, (lockstep, 0.0))
+        found = times(LATENT, serving.Engine(attention_dp=ranks, precision="fp8"), load, coefficients=usual)
+        return float((found.ttft - found.waiting - found.decode.total) / found.prefill.total)
+
+    alone, together, one = prompts(8, 0.0), prompts(8, 1.0), prompts(1, 0.0)
+    assert alone == pytest.approx(1.0 + 8 * USUAL.queue, rel=1e-2)
+    assert together == pytest.approx(1.0 + 64 * USUAL.queue, rel=1e-2)
+    assert prompts(1, 1.0) == pytest.approx(one, rel=1e-6), "a rank by itself waits for none"
+
+
 @pytest.mark.parametrize(
     ("latency", "measured"),
     [

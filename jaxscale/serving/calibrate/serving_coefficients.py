@@ -27,6 +27,8 @@ class ServingCoefficients(eqx.Module):
         link_ramp: time constant with which the bandwidth of links ramps up with the size of a message [s].
         first_token: fixed part of the time to the first token [s].
         queue: prompts that the first token waits for, per sequence in flight [1].
+        lockstep: part of the prompts of the other attention ranks, which step together, that the first token waits for
+            like those of its own [1].
         waiting: requests of each copy that wait for a place while the others are answered [1].
         batch_limit: sequences that the scheduler admits to a rank where the client sends more [1].
         pace: factor on every time, which levels such as the release or the model move [1].
@@ -46,6 +48,7 @@ class ServingCoefficients(eqx.Module):
     link_ramp: Number
     first_token: Number
     queue: Number
+    lockstep: Number
     waiting: Number
     batch_limit: Number
     pace: Number
