@@ -23,7 +23,7 @@ from jaxscale.serving.calibrate.serving_problem import (
 from jaxscale.serving.calibrate.serving_record import ServingFit
 from jaxscale.serving.calibrate.serving_widths import ServingWidth, widths_of
 
-KNOWN_SPREAD = 0.4
+KNOWN_SPREAD = 0.7
 """Spread of a further effect of a level that the earlier fit has seen, relative to that of a new one [1]."""
 
 FEW_ROWS = 10
@@ -49,7 +49,7 @@ def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> Servin
     everything = np.ones(len(measured.groups), dtype=bool)
     solution = solve_mixed(problem.mixed, everything, learns_spreads=False, steps=20)
     # Rows of one table differ less among themselves than rows of all: their own scale of errors.
-    noise = np.clip(_scales(problem, solution), 0.02, 0.3)
+    noise = np.clip(_scales(problem, solution), 0.02, 0.1)
     start = MixedSolution(solution.effects, solution.spreads, noise, solution.log_errors)
     solution = solve_mixed(problem.mixed, everything, start, learns_spreads=False, steps=20)
     added = as_fit(name, problem, solution, (), everything)
