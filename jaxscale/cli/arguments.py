@@ -1,11 +1,13 @@
 """Arguments that several commands share, and the check of counts."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from jaxscale.errors import InputError
+
+Value = TypeVar("Value")
 
 HardwareFile = Annotated[
     Path | None,
@@ -37,8 +39,19 @@ ReportFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="folder 
 
 RunsFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUNS.csv", help="runs table")]
 
+Words = tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]]
+"""Words of an option that may be given several times, with several words each time."""
+
+Numbers = tyro.conf.UseAppendAction[tuple[tuple[float, ...], ...]]
+"""Numbers of an option that may be given several times, with several numbers each time."""
+
 LARGEST_COUNT = 10**10
 """More than anything that is counted; whole numbers stay exact in arithmetic on floats [1]."""
+
+
+def every_value(groups: tuple[tuple[Value, ...], ...]) -> tuple[Value, ...]:
+    """Values of an option, however often it was given."""
+    return tuple(value for group in groups for value in group)
 
 
 def checked_count(flag: str, value: int) -> int:

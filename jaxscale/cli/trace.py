@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, Json, checked_count
+from jaxscale.cli.arguments import FitName, Json, Words, checked_count, every_value
 from jaxscale.cli.console import emit_json, print_result
 from jaxscale.errors import InputError
 
@@ -27,7 +27,7 @@ class TraceCommand:
         ),
     ]
     set: Annotated[
-        tuple[str, ...],
+        Words,
         tyro.conf.arg(metavar="NAME=VALUE", help="arguments of the function: `--set batch=64 size=224`"),
     ] = ()
     out: Annotated[
@@ -56,7 +56,7 @@ class TraceCommand:
 
         if self.out is not None:
             check_writable(self.out)
-        step = step_of(self.function, self.set)
+        step = step_of(self.function, every_value(self.set))
         work = trace(*step)
         if self.out is not None:
             work.save(self.out)

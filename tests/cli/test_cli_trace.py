@@ -21,6 +21,15 @@ def test_a_step_is_saved_and_told(run, tmp_path: Path):
     assert "compiled" not in document
 
 
+def test_arguments_may_be_set_together_or_one_by_one(run):
+    together = run(*STEP, "--json").json
+    alone = [word for pair in SMALL[1:] for word in ("--set", pair)]
+    assert run("trace", "jaxscale.examples:decoder", *alone, "--json").json["flop"] == together["flop"]
+    assert run("trace", "jaxscale.examples:decoder", *SMALL, "--set", "n_layers=4", "--json").json["flop"] > (
+        1.2 * together["flop"]
+    )
+
+
 def test_what_a_compilation_lacks_is_told_in_one_line(run, monkeypatch: pytest.MonkeyPatch):
     outcome = run(*STEP, "--compile")
     assert outcome.code == 2 and outcome.err.strip().endswith("--compile needs a chip; expected --gpu ID")

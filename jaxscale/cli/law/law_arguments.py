@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxscale.cli.arguments import Words, every_value
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Source:
         str | None, tyro.conf.arg(metavar="NAME", help="shipped table in place of a file, such as gemstones")
     ] = None
     where: Annotated[
-        tuple[str, ...],
+        Words,
         tyro.conf.arg(metavar="COLUMN=VALUE", help="keep the rows whose cells are equal to these"),
     ] = ()
     best: Annotated[
@@ -59,7 +60,7 @@ class Source:
             table = loss_table(self.table, self.count)
         else:
             assert self.runs is not None
-            table = read_losses(self.runs, count=self.count, where=conditions(self.where))
+            table = read_losses(self.runs, count=self.count, where=conditions(every_value(self.where)))
         return best_of(table, ("n_params", "tokens")) if self.best else table
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import Json, ReportFolder, checked_count
+from jaxscale.cli.arguments import Json, ReportFolder, Words, checked_count, every_value
 from jaxscale.cli.console import emit_json, print_result, save_report, say
 from jaxscale.cli.law.law_arguments import PriorName, Source, prior_name
 from jaxscale.errors import InputError
@@ -21,9 +21,7 @@ class LawFit:
         Path | None, tyro.conf.arg(metavar="LAW.toml", help="file to write; `law predict` and `shape --law` read it")
     ] = None
     form: Annotated[str, tyro.conf.arg(metavar="joint|additive|tied|kaplan", help="form of the law")] = "joint"
-    terms: Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="TERM", help="of shape, batch, repetition and experts")
-    ] = ()
+    terms: Annotated[Words, tyro.conf.arg(metavar="TERM", help="of shape, batch, repetition and experts")] = ()
     prior: PriorName = "shipped"
     likelihood: Annotated[
         str, tyro.conf.arg(metavar="student|huber", help="robust likelihood; huber as in Hoffmann et al. 2022")
@@ -58,7 +56,7 @@ class LawFit:
         law = fit_law(
             self.source.losses(),
             self.form,
-            self.terms,
+            every_value(self.terms),
             prior=prior_name(self.prior),
             cluster=self.cluster,
             likelihood=self.likelihood,
@@ -88,13 +86,8 @@ class LawCompare:
     """Compare forms of the law by how well each predicts the runs' own upper decade."""
 
     source: Annotated[Source, tyro.conf.arg(name="")]
-    forms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FORM", help="forms to compare")] = (
-        "joint",
-        "additive",
-        "tied",
-        "kaplan",
-    )
-    terms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TERM", help="terms of every form")] = ()
+    forms: Annotated[Words, tyro.conf.arg(metavar="FORM", help="forms to compare, all of them where left out")] = ()
+    terms: Annotated[Words, tyro.conf.arg(metavar="TERM", help="terms of every form")] = ()
     prior: PriorName = "shipped"
     json: Json = False
 
@@ -105,10 +98,12 @@ class LawCompare:
             InputError: a malformed table or an unknown word.
         """
         from jaxscale.laws.fitting.comparison import compare_forms
+        from jaxscale.laws.fitting.loss_forms import FORMS
         from jaxscale.report.law_tables import comparison_table
 
         table = self.source.losses()
-        rows = compare_forms(table, self.forms, self.terms, prior=prior_name(self.prior), progress=say)
+        forms = every_value(self.forms) or tuple(FORMS)
+        rows = compare_forms(table, forms, every_value(self.terms), prior=prior_name(self.prior), progress=say)
         if self.json:
             emit_json({"n": len(table), "forms": [row._asdict() for row in rows]})
         else:

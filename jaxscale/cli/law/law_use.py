@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ReportFolder, checked_count
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, Numbers, ReportFolder, checked_count, every_value
 from jaxscale.cli.console import emit_json, print_result, save_report, say
 from jaxscale.cli.law.law_arguments import LawFile
 from jaxscale.errors import InputError
@@ -81,9 +81,9 @@ class LawOptimal:
     """Find the parameters and tokens of least loss for a training compute, or the best design for a time on chips."""
 
     law: LawFile
-    flop: Annotated[tuple[float, ...], tyro.conf.arg(metavar="T", help="training flop 6 N D, one or several")] = ()
+    flop: Annotated[Numbers, tyro.conf.arg(metavar="T", help="training flop 6 N D, one or several")] = ()
     days: Annotated[
-        tuple[float, ...], tyro.conf.arg(metavar="D", help="days on the chips of --gpu, one or several: time-optimal")
+        Numbers, tyro.conf.arg(metavar="D", help="days on the chips of --gpu, one or several: time-optimal")
     ] = ()
     gpu: Annotated[str | None, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")] = None
     n_gpus: Annotated[int | None, tyro.conf.arg(metavar="N", help="chips")] = None
@@ -106,19 +106,20 @@ class LawOptimal:
         from jaxscale.laws.fitting.law_store import load_law
         from jaxscale.report.law_tables import law_choice_table, optimum_table
 
-        bad = [value for value in self.flop if not 1.0 < value < 1e40]
+        given, days = every_value(self.flop), every_value(self.days)
+        bad = [value for value in given if not 1.0 < value < 1e40]
         if bad:
             raise InputError(f"--flop = {bad[0]:g} is out of range; expected above 1, below 1e40")
-        if bool(self.days) != (self.gpu is not None and self.n_gpus is not None):
+        if bool(days) != (self.gpu is not None and self.n_gpus is not None):
             raise InputError("--days, --gpu and --n-gpus go together; expected all of them or none")
         if self.report is not None:
             check_folder(self.report)
         law = load_law(self.law)
-        designs = {f"{days:g} days": self._design(law, days) for days in self.days}
-        flop = self.flop or tuple(design.flop for design in designs.values()) or USUAL_FLOP
+        designs = {f"{one:g} days": self._design(law, one) for one in days}
+        flop = given or tuple(design.flop for design in designs.values()) or USUAL_FLOP
         optima = [law.optimum(value) for value in flop]
         if self.json:
-            entries = [{"days": days, **one.to_json()} for days, one in zip(self.days, designs.values(), strict=True)]
+            entries = [{"days": time, **one.to_json()} for time, one in zip(days, designs.values(), strict=True)]
             emit_json({"count": law.count, "optima": [optimum_entry(one) for one in optima], "designs": entries})
         else:
             print_result(optimum_table(optima))
