@@ -4,17 +4,8 @@ import numpy as np
 
 from jaxscale._arrays import number
 from jaxscale.hardware.catalogue import Hardware, load_hardware
-from jaxscale.serving.tables.serving_rows import generation_of
+from jaxscale.serving.tables.serving_rows import attention_words, generation_of
 from jaxscale.workload import Transformer
-
-
-def attention_kind(model: Transformer) -> str:
-    """Word for the attention of a model, as in the column `attention` of a serving table."""
-    if number(model.kv_lora_rank) > 0.0:
-        return "mla"
-    if number(model.n_ssm_layers) > 0.0:
-        return "hybrid"
-    return "gqa-window" if number(model.window_share * np.sign(model.window)) > 0.0 else "gqa"
 
 
 def stack_levels(
@@ -50,7 +41,9 @@ def stack_levels(
     }  # fmt: skip
     if model is not None:
         density = "mixture" if number(model.n_experts) > 1.0 else "dense"
-        levels["kind"] = f"{attention_kind(model)} {density}"
+        window = number(model.window_share * np.sign(model.window))
+        attention = attention_words(number(model.kv_lora_rank), number(model.n_ssm_layers), window)
+        levels["kind"] = f"{attention} {density}"
     if name:
         levels |= {"model": name.lower(), "pair": f"{framework} {name.lower()}"}
     return levels

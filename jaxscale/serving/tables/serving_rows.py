@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import ArrayLike
 
 from jaxscale._resources import data_path, read_toml
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
-from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
 from jaxscale.workload import ARGUMENTS, DEFAULT_VOCABULARY, Transformer
@@ -135,8 +135,8 @@ def _shapes(runs: Runs, notes: _Notes) -> dict[str, np.ndarray]:
 
     A cell of the row counts before the catalogue, the catalogue before what its kind of attention usually has.
     """
-    entries = runs.categories("model").map(lambda name: _Fields(_entry_of(name)))
-    named = {name: _column(entries, name) for name in (*ARGUMENTS, "d_ff_expert")}
+    models = runs.categories("model")
+    named = {name: models.numbers(lambda model, name=name: _entry_of(model).get(name)) for name in ARGUMENTS}
     stated = {name: runs.numbers(name) for name in SHAPE_COLUMNS}
     # An entry of other depth or width is another model.
     agrees = np.ones(len(runs), dtype=bool)
@@ -153,17 +153,6 @@ def _shapes(runs: Runs, notes: _Notes) -> dict[str, np.ndarray]:
         own = stated.get(name, np.full(len(runs), np.nan))
         shapes[name] = np.where(np.isnan(own), column, own)
     return shapes
-
-
-class _Fields(dict[str, Any]):
-    """Fields of a model, hashable by identity of content."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted(self.items())))
-
-
-def _column(entries: Categorical, name: str) -> np.ndarray:
-    return entries.numbers(lambda entry: entry.get(name))
 
 
 def _attention_fields(kind: str | None) -> Mapping[str, Any]:
@@ -224,7 +213,8 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     release = runs.categories("release").map(lambda cell: cell or "").array()
     model = runs.categories("model").map(lambda cell: (cell or "").lower()).array()
     stated = runs.categories("attention").map(lambda cell: cell or "").array()
-    attention = np.where(stated == "", _attention_of(shapes), stated)
+    latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
+    attention = np.where(stated == "", attention_words(latent, state, window), stated)
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
     width = np.asarray([str(WEIGHT_FORMATS[word][1]) for word in precision], dtype=object)
     generation = runs.categories("gpu").map(lambda cell: generation_of(hardware[str(cell)])).array()
@@ -243,11 +233,19 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     }
 
 
-def _attention_of(shapes: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Word for the attention of each model by its shape, where its table has none [row]."""
-    latent, window = (np.nan_to_num(shapes[name]) > 0.0 for name in ("kv_lora_rank", "window"))
-    state = np.nan_to_num(shapes["ssm_d_inner"]) > 0.0
-    return np.select([latent, state, window], ["mla", "hybrid", "gqa-window"], "gqa").astype(object)
+def attention_words(latent: ArrayLike, state: ArrayLike, window: ArrayLike) -> np.ndarray:
+    """Word for the attention of models, as in the column `attention` of a serving table.
+
+    Args:
+        latent: rank of the latent cache, none of other attention [1].
+        state: width or number of state-space layers, none without them [1].
+        window: keys that a windowed layer sees, none without such layers [1].
+
+    Returns:
+        One word for each model.
+    """
+    has = [np.asarray(size) > 0.0 for size in (latent, state, window)]
+    return np.select(has, ["mla", "hybrid", "gqa-window"], "gqa").astype(object)
 
 
 def _joined(*columns: np.ndarray) -> np.ndarray:
