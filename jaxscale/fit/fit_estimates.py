@@ -18,6 +18,7 @@ from jaxscale.fit.paces.pace_result import PaceResult
 from jaxscale.fit.parameters import Effect
 from jaxscale.fit.polish import Solution
 from jaxscale.fit.profile import Profile, identified, profiled, standardised_intervals
+from jaxscale.fit.statistics.percent_errors import mean_percent, median_percent
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.siblings import deviations
 
@@ -70,17 +71,17 @@ class FitEstimates:
     @property
     def mape_train(self) -> float:
         """Mean absolute percentage error in sample [%]."""
-        return float(100.0 * np.mean(np.abs(np.expm1(self.residuals))))
+        return mean_percent(self.residuals)
 
     @property
     def mape_cv(self) -> float:
         """Mean absolute percentage error of held-out runs [%]; nan where none could be held out."""
-        return float(100.0 * np.mean(np.abs(np.expm1(self.held_out))))
+        return mean_percent(self.held_out)
 
     @property
     def median_cv(self) -> float:
         """Median absolute percentage error of held-out runs [%]."""
-        return float(100.0 * np.median(np.abs(np.expm1(self.held_out))))
+        return median_percent(self.held_out)
 
     @cached_property
     def diagnostics(self) -> Diagnostics:

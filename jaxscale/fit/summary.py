@@ -1,7 +1,6 @@
 """A fit in words: plain text, HTML for notebooks, plain data, and cautions for whoever uses it."""
 
 import html
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._markup import html_table
+from jaxscale._markup import aligned_table, html_table
 from jaxscale.calibration.coefficients import priors
 from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fit.fit_estimates import FitEstimates
@@ -126,20 +125,11 @@ def error_rows(result: FitEstimates) -> list[tuple[str, ...]]:
     return rows
 
 
-def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table in plain text; the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in (columns, *rows)
-    ]
-
-
 def summary_text(result: FitEstimates) -> str:
     """Report in plain text: errors, parameter table, messages."""
     errors = error_rows(result)
-    by_level = ["", *_aligned(ERROR_COLUMNS, errors)] if errors else []
-    parameters = _aligned(PARAMETER_COLUMNS, parameter_rows(result))
+    by_level = ["", *aligned_table(ERROR_COLUMNS, errors)] if errors else []
+    parameters = aligned_table(PARAMETER_COLUMNS, parameter_rows(result))
     of_workloads = ["", result.paces.summary()] if result.paces is not None else []
     return "\n".join([*headlines(result), *by_level, "", *parameters, "", *remarks(result), *of_workloads])
 

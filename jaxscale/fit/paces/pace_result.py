@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._markup import html_table
+from jaxscale._markup import aligned_table, html_table
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.workload_paces import WorkloadPace
 from jaxscale.fit.paces.pace_problem import KINDS_OF_PACE, PaceRows
+from jaxscale.fit.statistics.percent_errors import mean_percent, median_percent
 
 PACE_COLUMNS = ("workload", "chip", "pace", "90 % interval")
 
@@ -46,22 +47,22 @@ class PaceResult:
     @property
     def mape_before(self) -> float:
         """Mean absolute percentage error of the start of the fit [%]."""
-        return _mape(-self.rows.log_pace)
+        return mean_percent(-self.rows.log_pace)
 
     @property
     def mape_train(self) -> float:
         """Mean absolute percentage error in sample [%]."""
-        return _mape(self.residuals)
+        return mean_percent(self.residuals)
 
     @property
     def mape_cv(self) -> float:
         """Mean absolute percentage error of held-out rows [%]; nan where none could be held out."""
-        return _mape(self.held_out)
+        return mean_percent(self.held_out)
 
     @property
     def median_cv(self) -> float:
         """Median absolute percentage error of held-out rows [%]."""
-        return float(100.0 * np.median(np.abs(np.expm1(self.held_out))))
+        return median_percent(self.held_out)
 
     @property
     def messages(self) -> tuple[str, ...]:
@@ -84,11 +85,7 @@ class PaceResult:
 
     def summary(self) -> str:
         """Report in plain text: errors, paces, messages."""
-        cells = [PACE_COLUMNS, *self.pace_rows()]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        table = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-        ]
+        table = aligned_table(PACE_COLUMNS, self.pace_rows(), n_left=len(PACE_COLUMNS))
         return "\n".join([*self.headlines(), "", *table, *(["", *self.messages] if self.messages else [])])
 
     def pace_rows(self) -> list[Sequence[str]]:
@@ -134,7 +131,3 @@ class PaceResult:
         """
         comment = f"jaxscale fit of {self.n} rows of traced workloads; load with jaxscale.load_fit or predict --fit"
         self.fit.save(path, comment=comment)
-
-
-def _mape(log_errors: np.ndarray) -> float:
-    return float(100.0 * np.mean(np.abs(np.expm1(log_errors))))
