@@ -71,14 +71,13 @@ def draw_problem(generator: np.random.Generator, fit: Fit) -> tuple[dict[str, An
     limit = memory_limit(memory_bytes, fit.memory_limit(levels), 0.1)
     said = {"template": name, "params": f"{params:.4g}", "n_layers": round(number(shape.n_layers))}
     said |= {"d_model": round(number(shape.d_model)), "gpu": gpu, "n_gpus": n_chips, "batch": batch}
-    return said, PlanTask(shape, machine, batch, fit.coefficients(levels), limit)
+    return said, PlanTask(shape, machine, batch, fit.coefficients(levels), limit, within_domains(None, machine))
 
 
 def exhaustive(problem: PlanTask) -> tuple[float, int, float]:
     """Least step time of all valid plans that fit, how many plans there are, and the seconds it took."""
     start = time.perf_counter()
-    space = within_domains(None, problem.cluster)
-    table = enumerate_plans(problem.model, number(problem.cluster.n_chips), problem.batch, space)
+    table = enumerate_plans(problem.model, problem.n_chips, problem.batch, problem.space)
     scores = score_plans(problem.model, table, problem.cluster, problem.coefficients)
     fitting = scores.step_time[scores.memory <= problem.memory_limit]
     return float(fitting.min(initial=np.inf)), len(table), time.perf_counter() - start

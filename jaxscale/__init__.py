@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from jaxscale.predict import predict as predict
     from jaxscale.runs import Runs as Runs
     from jaxscale.runs.reader import read_runs as read_runs
-    from jaxscale.runs.reader import runs_from_pandas as runs_from_pandas
     from jaxscale.step import StepTime as StepTime
     from jaxscale.step import model_flops_utilisation as model_flops_utilisation
     from jaxscale.step import step_time as step_time

@@ -20,6 +20,8 @@ class PublicFace(ModuleType):
     def __getattr__(self, name: str) -> Any:
         """Import a public name from its home."""
         home = self._homes.get(name)
+        if home is None and self.__name__ == "jaxscale" and not name.startswith("_"):
+            return importlib.import_module("jaxscale._renamed").renamed(name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if home == self.__name__:
@@ -37,8 +39,8 @@ class PublicFace(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """Public names and loaded modules."""
-        return sorted({*self.__all__, *super().__dir__()})
+        """Public names, and those that every module has."""
+        return sorted({*self.__all__, *(name for name in super().__dir__() if name.startswith("__"))})
 
 
 def public_face(package: str) -> None:

@@ -1,25 +1,31 @@
-"""Rows of a runs table that leave open how they run: every plan that agrees with them, to choose one from.
+"""Rows of a runs table that leave open how they run: each is a question for a plan, which completes it.
 
-A row that states a model, a chip, a count and a sequence length, but not its microbatch, its degrees or its batch, is a
-question with many answers. `open_questions` lists them as rows of a table; when they have been predicted, `completed`
-takes the best of each row, and says how far the others are from it.
+A row that states a model, a chip, a count and a sequence length, but not its microbatch, its degrees or its batch, has
+many answers. It asks for the best plan of those that agree with it, as `jaxscale.plans` finds it.
 """
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxscale.models import catalogue_model
+from jaxscale._arrays import number
+from jaxscale.calibration.memory_limit import Alternatives, best_and_near, near, probability_of_oom
+from jaxscale.calibration.record import Fit
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.plan.rules import BATCH_RULE, RULES, decided, model_columns
+from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.framework_space import COUNTS, stated_space
+from jaxscale.plans.plan_questions import PlanQuestion, find_plans
 from jaxscale.runs import Runs
 from jaxscale.runs.categorical import Categorical, together
+from jaxscale.runs.measured import describe_runs
+from jaxscale.runs.run_levels import OF_PLANS
 from jaxscale.runs.schema import COLUMNS, MAX_GPUS
-
-DECIDED = ("tp", "pp", "cp", "ep", "dp", "micro_batch_size", "global_batch_size_seqs")
-"""Columns that a completion fills."""
+from jaxscale.runs.software import UNDECIDED
 
 OPEN = ("tp", "pp", "dp", "micro_batch_size", "n_microbatches", "global_batch_size_seqs")
 """Columns of which an empty cell can leave a row open."""
@@ -27,55 +33,38 @@ OPEN = ("tp", "pp", "dp", "micro_batch_size", "n_microbatches", "global_batch_si
 GIVEN = ("gpu", "n_gpus", "seq_len")
 """Columns without which a row stays unanswered, its shape beside them."""
 
-TENSOR, MICROBATCHES, LARGEST_MICROBATCH = (1, 2, 4, 8), (1, 2, 4, 8, 16), 64.0
-STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 20, 24, 32)
-EXPERTS = (1, 2, 4, 8, 16, 32, 64)
-CONTEXTS, LEAST_PART = (1, 2, 4, 8, 16), 4096.0
-"""Degrees and microbatches that are tried [1], and the shortest part into which a sequence is split [token]."""
-
-MICROBATCHES_OF_A_STAGE = 4.0
-"""Microbatches for each stage of a pipeline in a step whose batch is not stated [1]."""
-
-LIKELY = 0.5
-"""Probability of running out of memory below which a plan fits [1]."""
-
-NEAR = 1.5
-"""Time over that of the fastest plan up to which another one is an alternative [1]."""
-
 _SAYS_NOTHING = {"source_row", "notes", "status", "step_time_s", "step_time_derived", "peak_mem_gb", "mfu"} | {
     "tokens_per_s_per_gpu",
     "tflops_per_gpu",
 }
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Completions of the open questions of a table, as rows of a table of their own.
+class OpenRows(NamedTuple):
+    """Rows of a table that leave open how they run.
 
     Attributes:
-        rows: positions in the table of the open rows [open row].
-        question: question of each of these rows; rows that ask the same share one [1], [open row].
-        runs: candidates of all questions [candidate].
-        owner: question of each candidate [1], [candidate].
-        values: what each candidate fills in [column][candidate].
+        rows: positions in the table [open row].
+        question: question of each of them; rows that ask the same share one [1], [open row].
+        questions: the questions.
+        cells: values by column of the first row of each question.
     """
 
     rows: Int[np.ndarray, " open"]
     question: Int[np.ndarray, " open"]
-    runs: Runs
-    owner: Int[np.ndarray, " candidate"]
-    values: Mapping[str, Float[np.ndarray, " candidate"]]
+    questions: tuple[PlanQuestion, ...]
+    cells: tuple[Mapping[str, Any], ...]
 
 
-def open_questions(runs: Runs, unanswered: Bool[np.ndarray, " row"]) -> Candidates | None:
-    """Completions of the rows that leave open how they run.
+def open_rows(runs: Runs, unanswered: Bool[np.ndarray, " row"], hardware: Hardware | None = None) -> OpenRows | None:
+    """Rows that leave open how they run, and what they ask.
 
     Args:
         runs: the table.
-        unanswered: whether a row lacks what it needs [row].
+        unanswered: whether a row lacks what a prediction needs [row].
+        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
-        The completions; None where no row is open.
+        The rows; None where no row is open.
     """
     is_open = unanswered & np.any([np.isnan(runs.numbers(name)) for name in OPEN], axis=0)
     for name in GIVEN:
@@ -87,77 +76,42 @@ def open_questions(runs: Runs, unanswered: Bool[np.ndarray, " row"]) -> Candidat
     names = [column.name for column in COLUMNS if column.name not in _SAYS_NOTHING and column.name in runs.values]
     asked = together(*(runs.categories(name).take(rows) for name in names))
     first = np.asarray([np.flatnonzero(asked.codes == code)[0] for code in range(len(asked.values))], dtype=int)
-    fills = [list(_fills(dict(zip(names, values, strict=True)))) for values in asked.values]
-    owner = np.repeat(np.arange(len(fills)), [len(one) for one in fills])
-    if not len(owner):
+    cells = [dict(zip(names, values, strict=True)) for values in asked.values]
+    questions = _questions(runs.take(rows[first]), cells, hardware)
+    # A row without a shape asks nothing that a plan could answer.
+    kept = [place for place, question in enumerate(questions) if question is not None]
+    if not kept:
         return None
-    flat = [fill for one in fills for fill in one]
-    values = {name: np.asarray([fill[name] for fill in flat], dtype=float) for name in DECIDED}
-    table = _filled(runs.take(rows[first][owner]), values)
-    return Candidates(rows, asked.codes, table, owner, values)
+    is_kept = np.isin(asked.codes, kept)
+    return OpenRows(
+        rows[is_kept],
+        np.searchsorted(kept, asked.codes[is_kept]),
+        tuple(question for question in questions if question is not None),
+        tuple(cells[place] for place in kept),
+    )
 
 
-def _fills(row: Mapping[str, Any]) -> Iterator[dict[str, float]]:
-    """Completions of one row, each with all columns of `DECIDED`."""
-    chips = float(row["n_gpus"])
-    for tp, pp, cp in _degrees(row, chips):
-        dp = row.get("dp") or chips / (tp * pp * cp)
-        if dp < 1.0 or dp != math.floor(dp) or dp * tp * pp * cp != chips:
-            continue
-        for micro, batch in _batches(row, dp, pp):
-            for ep in _expert_degrees(row, dp * cp):
-                yield {
-                    **{"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp},
-                    **{"micro_batch_size": micro, "global_batch_size_seqs": batch},
-                }
+def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardware | None) -> list[PlanQuestion | None]:
+    """What each row asks, None for a row without a shape."""
+    chips = Categorical.of_numbers(runs.numbers("n_gpus"))
+    undecided = {name: Categorical.constant(value, len(runs)) for name, value in UNDECIDED.items()}
+    whole = filled(runs, {**undecided, "dp": chips, "global_batch_size_seqs": chips})
+    described = describe_runs(whole, hardware)
+    questions: list[PlanQuestion | None] = [None] * len(runs)
+    for place, row in enumerate(described.index.tolist()):
+        run = jax.tree.map(lambda leaf, place=place: leaf[place], described.batch)
+        levels = {kind: name for kind, name in described.levels.row(place).items() if kind not in OF_PLANS}
+        batch = cells[row].get("global_batch_size_seqs")
+        questions[row] = PlanQuestion(run.model, run.cluster, batch, levels, stated_space(cells[row], run.plan))
+    return questions
 
 
-def _degrees(row: Mapping[str, Any], chips: float) -> Iterator[tuple[float, float, float]]:
-    """Degrees of tensor, pipeline and context parallelism that agree with a row."""
-    parts = [cp for cp in CONTEXTS if cp == 1 or float(row["seq_len"]) / cp >= LEAST_PART]
-    for cp in (row["cp"],) if row.get("cp") else parts:
-        for tp in (row["tp"],) if row.get("tp") else TENSOR:
-            if row.get("dp") and row.get("pp") is None and row.get("tp"):
-                yield float(tp), chips / (row["dp"] * tp * cp), float(cp)
-                continue
-            for pp in (row["pp"],) if row.get("pp") else STAGES:
-                if chips % (tp * pp * cp) == 0.0:
-                    yield float(tp), float(pp), float(cp)
-
-
-def _batches(row: Mapping[str, Any], dp: float, pp: float) -> Iterator[tuple[float, float]]:
-    """Microbatches and batches that agree with a row."""
-    batch, count = row.get("global_batch_size_seqs"), row.get("n_microbatches")
-    if batch and count and row.get("micro_batch_size") is None:
-        yield batch / (dp * count), batch
-        return
-    share = batch / dp if batch else 0.0
-    whole_share = (share,) if MICROBATCHES[-1] < share <= LARGEST_MICROBATCH and share.is_integer() else ()
-    for micro in (row["micro_batch_size"],) if row.get("micro_batch_size") else (*MICROBATCHES, *whole_share):
-        whole = batch or micro * dp * (count or (MICROBATCHES_OF_A_STAGE * pp if pp > 1.0 else 1.0))
-        if row.get("micro_batch_size") or (whole / (dp * micro)).is_integer():
-            yield float(micro), float(whole)
-
-
-def _expert_degrees(row: Mapping[str, Any], replicas: float) -> Iterator[float]:
-    """Degrees of expert parallelism that agree with a row; an empty one stays 1 where tp and pp are stated."""
-    entry = catalogue_model(str(row.get("model") or "")) or {}
-    is_mixture = (row.get("n_experts") or entry.get("n_experts") or 1.0) > 1.0
-    if not is_mixture or row.get("ep") or row.get("tp") and row.get("pp"):
-        yield float(row.get("ep") or 1.0)
-        return
-    yield from (float(ep) for ep in EXPERTS if replicas % ep == 0.0)
-
-
-def _filled(runs: Runs, values: Mapping[str, np.ndarray]) -> Runs:
-    """A table with columns of numbers replaced; nan is an empty cell."""
-    empty = {name: Categorical.of_numbers(column) for name, column in values.items()}
-    columns = {name: column.map(lambda value: None if math.isnan(value) else value) for name, column in empty.items()}
+def filled(runs: Runs, columns: Mapping[str, Categorical]) -> Runs:
+    """A table with other values in some columns."""
     return replace(runs, values={**runs.values, **columns})
 
 
-@dataclass(frozen=True)
-class Completion:
+class Completion(NamedTuple):
     """A table whose open rows are completed.
 
     Attributes:
@@ -173,77 +127,95 @@ class Completion:
     slowest: Float[np.ndarray, " row"]
 
 
-def completed(
-    runs: Runs,
-    tried: Candidates,
-    step_time: Float[np.ndarray, " candidate"],
-    oom_probability: Float[np.ndarray, " candidate"],
-    is_valid: Bool[np.ndarray, " candidate"],
-) -> Completion:
-    """The table with the best plan in each open row, by `best_and_near`.
+def completed(runs: Runs, asked: OpenRows, fit: Fit) -> Completion:
+    """The table with the best plan in each open row: the fastest that fits.
 
     Args:
         runs: the table.
-        tried: completions of its open rows.
-        step_time: predicted for each of them, nan where there is no answer [s], [candidate].
-        oom_probability: predicted [1], [candidate].
-        is_valid: whether the plan breaks no rule [candidate].
+        asked: its open rows.
+        fit: calibration.
 
     Returns:
-        The completed table; rows without a valid completion stay as they are.
+        The completed table; rows without any completion stay as they are.
     """
-    values = {name: runs.numbers(name).copy() for name in DECIDED}
+    columns = {name: runs.categories(name).array() for name in FILLED}
     assumed = np.full(len(runs), "", dtype=object)
     fastest, slowest = np.ones(len(runs)), np.ones(len(runs))
-    for question in range(int(tried.question.max()) + 1):
-        answered = (tried.owner == question) & np.isfinite(step_time)
-        if not answered.any():
+    answers = find_plans([question.task(fit) for question in asked.questions])
+    for place, (question, cells) in enumerate(zip(asked.questions, asked.cells, strict=True)):
+        found = answers[place] if len(answers[place].table) else _without_rules(question, cells, fit)
+        if not len(found.table):
             continue
-        # What a row states can break a rule in every completion: it is answered as a full row would be, with a note.
-        places = np.flatnonzero(answered & is_valid if (answered & is_valid).any() else answered)
-        chosen = best_and_near(step_time[places], oom_probability[places])
-        best = places[chosen.best]
-        rows = tried.rows[tried.question == question]
-        words = []
-        for name in DECIDED:
-            filled = tried.values[name][best]
-            if np.isnan(values[name][rows[0]]) and (name not in ("cp", "ep") or filled != 1.0):
-                words.append(f"{name} = {filled:g}")
-            values[name][rows] = filled
-        assumed[rows] = ", ".join(words)
+        chosen = _best_and_near(found, question, fit)
+        plan = found.table.plan(chosen.best).words()
+        values = {name: _cell(name, plan) for name in FILLED if not _states(cells, name)}
+        rows = asked.rows[asked.question == place]
+        for name, value in values.items():
+            columns[name][rows] = value
+        assumed[rows] = _told(values, plan)
         fastest[rows], slowest[rows] = chosen.fastest, chosen.slowest
-    return Completion(_filled(runs, values), assumed, fastest, slowest)
+    table = filled(runs, {name: Categorical.of(column.tolist()) for name, column in columns.items()})
+    return Completion(table, assumed, fastest, slowest)
 
 
-class Alternatives(NamedTuple):
-    """The best of several plans, and how far those are from it that are nearly as good.
+FILLED = (
+    *("tp", "pp", "vpp", "cp", "ep", "dp", "zero_stage", "shard_group", "sequence_parallel", "recompute_modules"),
+    *("schedule", "micro_batch_size", "global_batch_size_seqs"),
+)
+"""Columns that a completion fills, in the order in which their values are told."""
 
-    Attributes:
-        best: place of the best plan [1].
-        fastest: least time of an alternative over that of the best [1].
-        slowest: greatest time of an alternative over that of the best [1].
+_MODULES = {"none": "none", "selective": "core_attn", "full": "full"}
+"""Modules that are recomputed, by the word of a plan: words of recomputation mean other modules in some frameworks."""
+
+
+def _states(cells: Mapping[str, Any], name: str) -> bool:
+    """Whether a row states a decision itself."""
+    columns = ("recompute_modules", "activation_recompute") if name == "recompute_modules" else (name,)
+    return any(cells.get(column) is not None for column in columns)
+
+
+def _cell(name: str, plan: Mapping[str, Any]) -> Any:
+    """Value of a column for a plan in words."""
+    if name == "recompute_modules":
+        return _MODULES[plan["recompute"]]
+    if name == "global_batch_size_seqs":
+        return float(plan["dp"] * plan["micro_batch_size"] * plan["n_microbatches"])
+    value = plan[name]
+    return value if isinstance(value, str | bool) else float(value)
+
+
+def _told(values: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """Completed values in words, without those that say nothing: a degree of 1, or what needs several ranks."""
+    alone = {
+        **{name: plan[name] == 1 for name in ("vpp", "cp", "ep")},
+        "shard_group": plan["shard_group"] == plan["dp"],
+        "sequence_parallel": plan["tp"] == 1,
+        "schedule": plan["pp"] == 1,
+    }
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    shown = {name: word if isinstance(word, str) else f"{word:g}" for name, word in words.items()}
+    return ", ".join(f"{name} = {word}" for name, word in shown.items() if not alone.get(name, False))
+
+
+def _without_rules(question: PlanQuestion, cells: Mapping[str, Any], fit: Fit) -> FoundPlans:
+    """Plans of a row whose own cells break a rule: they are judged all the same, and the prediction says so.
+
+    First without the rules that the stated cells break by themselves; where no plan is left, without any.
     """
+    stated = {name: float(cells[name]) for name in COUNTS if cells.get(name) is not None}
+    facts = {**model_columns(question.model), **stated, "domain_size": number(question.cluster.network.level(0)[0])}
+    kept = tuple(rule for rule in RULES if rule not in decided(facts) or rule.holds_for(facts))
+    for rules in (kept, tuple(rule for rule in kept if rule is not BATCH_RULE), ()):
+        space = replace(question.space, rules=rules)
+        (found,) = find_plans([question._replace(space=space).task(fit)])
+        if len(found.table):
+            return found
+    return found
 
-    best: int
-    fastest: float
-    slowest: float
 
-
-def best_and_near(step_time: Float[np.ndarray, " plan"], oom_probability: Float[np.ndarray, " plan"]) -> Alternatives:
-    """The best of several plans: of those that fit, the one of the least time over the chance that it fits.
-
-    $t / (1 - p)$ is least, with p the probability of running out of memory: who plans takes some risk for a gain.
-
-    Args:
-        step_time: of each plan [s].
-        oom_probability: of each plan [1].
-
-    Returns:
-        The best plan and its alternatives; where no plan fits, the one that is nearest to it.
-    """
-    excess = np.where(oom_probability < LIKELY, 0.0, oom_probability)
-    expected = step_time / (1.0 - np.minimum(oom_probability, LIKELY))
-    best = int(np.lexsort((expected, excess))[0])
-    is_near = (excess <= excess[best]) & (step_time <= NEAR * step_time[best])
-    times = step_time[is_near] / step_time[best]
-    return Alternatives(best, float(times.min()), float(times.max()))
+def _best_and_near(found: FoundPlans, question: PlanQuestion, fit: Fit) -> Alternatives:
+    """The best of the plans that were found, by the rule of `best_and_near`, and its alternatives."""
+    if found.fits.any():
+        return near(found.pace, found.fits, int(found.ranked(1)[0]))
+    capacity = number(question.cluster.chip.hbm_bytes)
+    return best_and_near(found.pace, probability_of_oom(found.scores.memory, capacity, question.usable(fit)))

@@ -5,29 +5,41 @@ arXiv 1910.02054, section 3 (weights, gradients, optimizer); Narayanan et al. 20
 (microbatches in flight).
 """
 
+from pathlib import Path
+
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxscale._arrays import as_arrays
+from jaxscale._compile.jit import concrete_jit
+from jaxscale._show import Printout, leaves_shown, printed, shares
 from jaxscale._smooth import Temperature, larger, several, smaller, smooth_max, smooth_min
-from jaxscale.calibration.coefficients import Coefficients, checked
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.store import AnyFit
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import host_lead, microbatch_times
 from jaxscale.costs.traced.class_plan import ClassPlan, class_plan_checked
 from jaxscale.costs.traced.plan_time import traced_memory_terms
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.named_arguments import refuse_broken, resolved
 from jaxscale.plan.local import LocalPlan, local_plan
 from jaxscale.plan.plan import Plan
 from jaxscale.tracing.traced_workload import Workload
+from jaxscale.units import quantity
 from jaxscale.workload import (
     Transformer,
     attended_keys,
+    attention_layers,
     copies_width,
     head_params,
     logits_per_token,
+    mlp_layers,
     mlp_width,
     routed_width,
+    ssm_layers,
+    total_layers,
 )
 
 Bytes = Float[Array, "*batch"]
@@ -47,6 +59,7 @@ MASK_BYTES = 1.0
 """Stored bytes per element of a dropout mask (Korthikanti et al., section 4.1) [byte]."""
 
 
+@printed(lambda peak: _shown(peak))
 class Memory(eqx.Module):
     """Peak memory of one training step on the fullest chip; the terms add up to `total`.
 
@@ -86,6 +99,16 @@ class Memory(eqx.Module):
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "capacity"}
 
 
+def _shown(peak: Memory) -> Printout:
+    """Terms with their shares; a table of leaves of many peaks, or of a slope."""
+    if np.ndim(peak.weights) or not float(peak.total) > 0.0:
+        return leaves_shown(peak)
+    rows, notes = shares(peak.terms(), lambda value: quantity(value, "byte"))
+    fits = "fits" if peak.fits else "does not fit"
+    title = f"Memory: {quantity(float(peak.total), 'byte')} of {quantity(float(peak.capacity), 'byte')}, {fits}"
+    return Printout(title, ("term", "memory", "share"), rows, notes)
+
+
 def layer_activation_bytes(local: LocalPlan, coefficients: Coefficients) -> Array:
     r"""Stored activations of one layer and microbatch, nothing recomputed.
 
@@ -110,14 +133,14 @@ def layer_activation_bytes(local: LocalPlan, coefficients: Coefficients) -> Arra
     n_heads = model.n_heads + plan.tp * local.key_value_heads
     heads = element * n_heads * (model.head_dim + model.v_head_dim)
     scores = (2.0 * element + MASK_BYTES) * stored * model.n_heads * attended_keys(model)
-    attention = (heads + scores) * model.n_attention_layers
+    attention = (heads + scores) * attention_layers(model)
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
     inner = mlp_width(model) + routed_width(model)
     copies = local.expert_tensor_degree * copies_width(model)
     mlp = element * (1.0 + model.gated_mlp * (2.0 - plan.fused_glu)) * inner + read * (inner + copies)
-    ssm = 3.0 * element * model.n_ssm_layers * model.ssm_d_inner
-    split = (attention + mlp + ssm) / (model.n_layers * plan.tp)
-    blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers) / model.n_layers
+    ssm = 3.0 * element * ssm_layers(model) * model.ssm_d_inner
+    split = (attention + mlp + ssm) / (total_layers(model) * plan.tp)
+    blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model)) / total_layers(model)
     unfused = UNFUSED_NORM_BYTES * (1.0 - plan.fused_norm)
     residual = (2.0 * (element + read + MASK_BYTES) + unfused) * model.d_model * blocks / local.sequence_split
     return coefficients.activation_factor * local.tokens * (residual + split)
@@ -221,28 +244,43 @@ def unsharded_bytes(local: LocalPlan) -> Array:
 
 
 def memory(
-    model: Transformer | Workload,
+    model: Transformer | Workload | str | Path,
     plan: Plan | ClassPlan,
-    cluster: Cluster,
-    coefficients: Coefficients,
+    cluster: Cluster | str,
+    coefficients: Coefficients | AnyFit = "default",
     temperature: Temperature = 0.0,
 ) -> Memory:
-    """Peak memory of the fullest chip.
+    """Peak memory of the fullest chip: `js.memory("llama3-8b", js.Plan(dp=8), "h100-80gb")`.
 
     Args:
-        model: the transformer, or a traced workload.
+        model: the transformer or its name or file, or a traced workload.
         plan: degrees, sharding, recomputation; of a traced workload a `ClassPlan`.
-        cluster: capacity of a chip; how fast it and its host are decides how far launches queue up.
-        coefficients: factors of activations, buffers, logits, gradients; rates of chip and host.
+        cluster: capacity of a chip; how fast it and its host are decides how far launches queue up. Or the name of a
+            chip, of which as many are taken as the plan uses.
+        coefficients: factors of activations, buffers, logits, gradients; rates of chip and host. Or a fit, or its name
+            or file, which gives those of the chip.
         temperature: smoothing of the maxima [1].
 
     Returns:
         The terms of the peak [byte].
+
+    Raises:
+        InputError: an unknown name, or a concrete plan that breaks a rule of `js.violations`.
     """
-    if isinstance(model, Workload):
-        return Memory(**traced_memory_terms(model, class_plan_checked(plan), cluster, coefficients))
-    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
-    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)  # pyright: ignore
+    given = resolved(model, plan, cluster, coefficients)
+    if isinstance(given.model, Workload):
+        return Memory(**traced_memory_terms(given.model, class_plan_checked(plan), given.cluster, given.coefficients))
+    refuse_broken(given.model, given.plan, given.cluster)
+    return _memory(*given, temperature=temperature)
+
+
+@concrete_jit
+def _memory(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, *, temperature: Temperature
+) -> Memory:
+    """Peak memory of a step of a transformer."""
+    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
+    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
     layers = microbatch_times(local, machine, coefficients, temperature)
     lead = host_lead(local, coefficients, layers, temperature)
     return memory_with_lead(local, machine, coefficients, lead, temperature)

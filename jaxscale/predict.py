@@ -1,48 +1,50 @@
 """`predict`: step time with interval, memory and cost terms for every row of a runs table."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from jaxscale._compile.jit import array_jit
+from jaxscale._show import MOST_LINES, Printout, printed
 from jaxscale.calibration.answer_intervals import with_intervals
-from jaxscale.calibration.coefficients import Coefficients, from_values
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
-from jaxscale.completion import completed, open_questions
+from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.completion import completed, open_rows
+from jaxscale.evaluate import blocks_of, collected, started
 from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.plan.plan import DECIDED, decided_words, in_short
 from jaxscale.plan.rules import broken_rules, model_columns, plan_columns
 from jaxscale.predict_traced import predict_traced
 from jaxscale.runs import Runs
-from jaxscale.runs.arrays import RunBatch, bucket_of, padded
-from jaxscale.runs.categorical import Categorical, joined
+from jaxscale.runs.arrays import RunBatch
+from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
+from jaxscale.runs.reader import read_runs
+from jaxscale.runs.tables_in_memory import AnyTable
 from jaxscale.runs.traced.named_workloads import names_workload
-from jaxscale.step import TERM_NAMES, step_and_memory
+from jaxscale.step import TERM_NAMES
+from jaxscale.units import GB, quantity
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
 
-BLOCK_ROWS = 16384
-"""Rows of a table that are evaluated together: they bound the memory, and one compiled program serves them all [1]."""
+EVALUATED = ("step_time", "memory", "mfu", *TERM_NAMES)
+"""Columns that are evaluated for every row."""
 
-NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability")
+NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability", "mfu")
 """Predicted figures of every row, besides the terms of its step."""
 
 
-@dataclass(frozen=True)
+@printed(lambda prediction: _shown(prediction))
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Predictions for the rows of a table, in its order; nan where a row cannot be answered.
 
     Attributes:
+        runs: the table, with the values by which open rows were completed.
         step_time: predicted [s], [row].
         lo: lower end of the central 90 % interval [s], [row].
         hi: upper end [s], [row].
@@ -50,7 +52,9 @@ class Prediction:
         memory_lo: lower end of its central 90 % interval [byte], [row].
         memory_hi: upper end [byte], [row].
         oom_probability: probability that the peak exceeds the chip's memory [1], [row].
+        mfu: model flops over the 16-bit peak, attention counted in full; nan for a traced workload [1], [row].
         terms: cost terms of the step by name [s], [row].
+        plans: fields of `DECIDED` of the plan of each row; nan for a traced workload [field][row].
         assumed: values that an open row was completed with, in words; empty for any other row [row].
         notes: why a row has no prediction, or what was assumed; empty if nothing [row].
         measured: measured step time where the table has one, never used for the prediction [s], [row].
@@ -59,6 +63,7 @@ class Prediction:
         levels: columns by which errors are broken down [row].
     """
 
+    runs: Runs
     step_time: np.ndarray
     lo: np.ndarray
     hi: np.ndarray
@@ -66,7 +71,9 @@ class Prediction:
     memory_lo: np.ndarray
     memory_hi: np.ndarray
     oom_probability: np.ndarray
+    mfu: np.ndarray
     terms: Mapping[str, np.ndarray]
+    plans: Mapping[str, np.ndarray]
     assumed: np.ndarray
     notes: np.ndarray
     measured: np.ndarray
@@ -74,20 +81,66 @@ class Prediction:
     status: np.ndarray
     levels: Mapping[str, Categorical]
 
+    def __len__(self) -> int:
+        """Rows of the table [1]."""
+        return len(self.step_time)
+
     @property
     def fits(self) -> np.ndarray:
         """Whether the predicted peak stays within memory: running out is less likely than not [row]."""
         return self.oom_probability < 0.5
 
+    @property
+    def tokens_per_s(self) -> np.ndarray:
+        """Throughput of all chips: global batch times sequence length over the step time [token/s], [row]."""
+        tokens = self.runs.numbers("global_batch_size_seqs") * self.runs.numbers("seq_len")
+        return tokens / self.step_time
+
+    def plan(self, row: int) -> dict[str, Any] | None:
+        """Plan of a row in numbers and words, by argument of `Plan`; None for a traced workload or no answer."""
+        fields = {name: float(column[row]) for name, column in self.plans.items()}
+        return None if np.isnan(fields["dp"]) else decided_words(fields)
+
+    def plan_texts(self) -> np.ndarray:
+        """Plan of each row in a few words, as `in_short` gives it; empty where there is none [row]."""
+        distinct = together(*(Categorical.of_numbers(column) for column in self.plans.values()))
+        names = tuple(self.plans)
+
+        def text(values: tuple[float, ...]) -> str:
+            fields = dict(zip(names, values, strict=True))
+            return "" if np.isnan(fields["dp"]) else in_short(decided_words(fields))
+
+        return distinct.map(text).array()
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Columns that `jaxscale predict --out` adds to a table, in its units [column][row]."""
+        answered = np.isfinite(self.step_time)
+        return {
+            "predicted_step_time_s": self.step_time,
+            "predicted_step_time_lo_s": self.lo,
+            "predicted_step_time_hi_s": self.hi,
+            "predicted_memory_gb": self.memory / GB,
+            "predicted_memory_lo_gb": self.memory_lo / GB,
+            "predicted_memory_hi_gb": self.memory_hi / GB,
+            "predicted_fits": np.where(answered, self.fits.astype(object), ""),
+            "predicted_oom_probability": self.oom_probability,
+            "predicted_tokens_per_s": self.tokens_per_s,
+            "predicted_mfu": self.mfu,
+            "predicted_plan": self.plan_texts(),
+            "predicted_assumed": self.assumed,
+            "predicted_note": self.notes,
+            **{f"term_{name}_s": values for name, values in self.terms.items()},
+        }
+
     def to_pandas(self) -> Any:
-        """Predictions as a pandas DataFrame, one row for each of the table, in SI units.
+        """The table with its predictions as a pandas DataFrame, as `jaxscale predict --out` writes it.
 
         Raises:
             ImportError: pandas is not installed (`pip install jaxscale[tables]`).
         """
-        pandas = importlib.import_module("pandas")  # an extra, which type checkers need not have
-        columns = {name: getattr(self, name) for name in (*NUMBERS, "fits", "assumed", "notes", "measured")}
-        return pandas.DataFrame(columns | {f"term_{name}": values for name, values in self.terms.items()})
+        frame, added = self.runs.to_pandas(), self.columns()
+        kept = frame[[name for name in frame.columns if name not in added]]
+        return kept.assign(**added).infer_objects()
 
     def errors(self) -> dict[str, Any]:
         """Error of the predictions where the table has measurements, in all and by group.
@@ -126,22 +179,37 @@ class Prediction:
         }
 
 
-@array_jit
-def _evaluate(batch: RunBatch, coefficients: Float[Array, "coefficient row"]) -> dict[str, Array]:
-    def one(run: RunBatch, values: Array) -> dict[str, Array]:
-        times, peak = step_and_memory(run.model, run.plan, run.cluster, from_values(list(values)))
-        return {**times.terms(), "step_time": times.total, "memory": peak.total}
+def _shown(prediction: Prediction) -> Printout:
+    """The first rows: what they are, step time with its interval, utilisation, memory, plan."""
+    errors = prediction.errors()
+    measured = f", mean error {errors['mape']:.2g} % of {errors['n']} measured ones" if errors["n"] else ""
+    rows = [_shown_row(prediction, row) for row in range(min(len(prediction), MOST_LINES))]
+    heads = ("model", "chips", "plan", "step", "90 % interval", "MFU", "memory")
+    return Printout(f"Prediction of {len(prediction)} runs{measured}", heads, rows, n_left=3)
 
-    return jax.vmap(one, in_axes=(0, 1))(batch, coefficients)
+
+def _shown_row(prediction: Prediction, row: int) -> tuple[str, ...]:
+    """Cells of one row, the reason in place of the plan where there is no prediction."""
+    runs = prediction.runs
+    what = runs.categories("model")[row] or runs.categories("workload")[row] or ""
+    chips = f"{runs.numbers('n_gpus')[row]:g} x {runs.categories('gpu')[row]}"
+    if not np.isfinite(prediction.step_time[row]):
+        return what, chips, str(prediction.notes[row]), "-", "-", "-", "-"
+    interval = " to ".join(quantity(end[row], "s") for end in (prediction.lo, prediction.hi))
+    peak = quantity(prediction.memory[row], "byte") + ("" if prediction.fits[row] else ", does not fit")
+    plan, mfu = prediction.plan(row), prediction.mfu[row]
+    utilisation = f"{100.0 * mfu:.1f} %" if np.isfinite(mfu) else "-"
+    step = quantity(prediction.step_time[row], "s")
+    return what, chips, in_short(plan) if plan else "", step, interval, utilisation, peak
 
 
-def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | None = None) -> Prediction:
-    """Predict every row of a table.
+def predict(runs: AnyTable, fit: AnyFit = "default", hardware: Hardware | None = None) -> Prediction:
+    """Predict every row of a table: `js.predict("runs.csv")`.
 
     Measured columns are never read to make a prediction: a row without them is a planned run.
 
     Args:
-        runs: the table.
+        runs: `Runs`, or what `js.read_runs` takes: a path, a DataFrame, a mapping of columns, a list of mappings.
         fit: a fit, or its name or file; the effects and the scatter of each row's levels apply.
         hardware: catalogue of chips; the shipped one where None.
 
@@ -149,16 +217,17 @@ def predict(runs: Runs, fit: Fit | str | Path = "default", hardware: Hardware | 
         Predictions in the order of the table.
 
     Raises:
-        InputError: no such fit.
+        InputError: a malformed table, or no such fit.
     """
-    return predict_open(runs, describe_runs(runs, hardware), fit_of(fit), hardware)
+    table = read_runs(runs, hardware=hardware)
+    return predict_open(table, describe_runs(table, hardware), fit_of(fit), hardware)
 
 
 def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware | None = None) -> Prediction:
     """Predict every row of a table that has been described for the model; rows that leave open how they run as well.
 
-    An open row is completed by the plan of the least time over the chance that it fits, of those that agree with it,
-    and its interval covers the plans that are nearly as fast. Rows that name a traced workload are predicted by their
+    An open row is completed by the fastest plan that fits, of those that agree with it, and its interval covers the
+    plans that are nearly as fast. Rows that name a traced workload are predicted by their
     kernels.
     """
     is_traced = names_workload(runs)
@@ -166,15 +235,10 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
         return _with_traced(runs, is_traced, fit, hardware)
     unanswered = np.ones(len(runs), dtype=bool)
     unanswered[described.index] = False
-    tried = open_questions(runs, unanswered) if unanswered.any() else None
-    if tried is None:
+    asked = open_rows(runs, unanswered, hardware) if unanswered.any() else None
+    if asked is None:
         return predict_described(runs, described, fit)
-    of_tried = describe_runs(tried.runs, hardware)
-    answers = predict_described(tried.runs, of_tried, fit)
-    is_valid = np.zeros(len(tried.runs), dtype=bool)
-    if of_tried.batch is not None:
-        is_valid[of_tried.index] = _broken_rules(of_tried.batch).matches(lambda text: not text)
-    completion = completed(runs, tried, answers.step_time, answers.oom_probability, is_valid)
+    completion = completed(runs, asked, fit)
     found = predict_described(completion.runs, describe_runs(completion.runs, hardware), fit)
     return replace(
         found, lo=found.lo * completion.fastest, hi=found.hi * completion.slowest, assumed=completion.assumed
@@ -190,7 +254,7 @@ def _with_traced(runs: Runs, is_traced: np.ndarray, fit: Fit, hardware: Hardware
     told = predict_described(traced, describe_runs(traced, hardware), fit)
     told = replace(
         told,
-        **{name: answers.numbers[name] for name in NUMBERS},
+        **{name: answers.numbers[name] for name in NUMBERS if name in answers.numbers},
         terms={name: answers.numbers[name] for name in TERM_NAMES},
         assumed=answers.assumed,
         notes=answers.notes,
@@ -203,25 +267,30 @@ def _with_traced(runs: Runs, is_traced: np.ndarray, fit: Fit, hardware: Hardware
     arrays = (*NUMBERS, "assumed", "notes", "measured", "measured_memory", "status")
     return replace(
         told,
+        runs=(told.runs + parts[1].runs).take(place),
         **{name: np.concatenate([getattr(part, name) for part in parts])[place] for name in arrays},
         terms={name: np.concatenate([part.terms[name] for part in parts])[place] for name in TERM_NAMES},
+        plans={name: np.concatenate([part.plans[name] for part in parts])[place] for name in DECIDED},
         levels={name: runs.categories(name) for name in GROUPINGS},
     )
 
 
 def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
     """Predict every row of a table that has been described for the model."""
-    answers, notes = dict.fromkeys((*NUMBERS, *TERM_NAMES), np.zeros(0)), described.notes
+    answers, notes = dict.fromkeys((*NUMBERS, *TERM_NAMES, *DECIDED), np.zeros(0)), described.notes
     if described.batch is not None:
         # The host writes notes and measured columns while the device works.
-        blocks = _started(described.batch, *fit.coefficient_table(described.levels))
+        blocks = [started(*block) for block in blocks_of(described.batch, *fit.coefficient_table(described.levels))]
         notes = _all_notes(described, described.batch, fit)
-        answers = _finished(blocks, described.batch, described.levels, fit)
+        plans = {name: np.asarray(getattr(described.batch.plan, name), float) for name in DECIDED}
+        answers = {**_finished(blocks, described.batch, described.levels, fit), **plans}
     times = measured_times(runs, described)
     columns = {name: _spread(values, described.index, len(runs)) for name, values in answers.items()}
     return Prediction(
+        runs,
         **{name: columns[name] for name in NUMBERS},
         terms={name: columns[name] for name in TERM_NAMES},
+        plans={name: columns[name] for name in DECIDED},
         assumed=np.full(len(runs), "", dtype=object),
         notes=notes.array(),
         measured=times,
@@ -231,33 +300,10 @@ def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
     )
 
 
-def _started(batch: RunBatch, table: Coefficients, combination: np.ndarray) -> list[dict[str, Array]]:
-    """Step time and its terms [s] and peak memory [byte] by name, block by block, on their way.
-
-    Args:
-        batch: the runs [row].
-        table: coefficients of each combination of levels [combination].
-        combination: of each run [row].
-
-    Returns:
-        Answers of each block [row of the block], with padding in the last.
-    """
-    size = min(bucket_of(len(batch)), BLOCK_ROWS)
-    # One matrix instead of a column for each coefficient: a transfer to the device costs more than its bytes.
-    matrix = np.stack(jax.tree.leaves(table))
-    blocks = []
-    for start in range(0, len(batch), size):
-        rows = slice(start, start + size)
-        part, count = jax.tree.map(lambda leaf, rows=rows: leaf[rows], batch), len(combination[rows])
-        index = np.pad(combination[rows], (0, size - count))
-        blocks.append(_evaluate(padded(part, count, size), jnp.asarray(matrix[:, index])))
-    return blocks
-
-
 def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, fit: Fit) -> dict[str, np.ndarray]:
     """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
-    answers = {name: np.concatenate([np.asarray(block[name]) for block in blocks])[: len(batch)] for name in blocks[0]}
+    answers = collected(blocks, len(batch), EVALUATED)
     return with_intervals(answers, levels, chips, capacity, fit)
 
 

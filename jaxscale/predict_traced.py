@@ -14,8 +14,8 @@ from jaxscale.calibration.coefficients import from_values
 from jaxscale.calibration.intervals import interval_ends
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients
 from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.memory_limit import best_and_near
 from jaxscale.calibration.record import Fit
-from jaxscale.completion import best_and_near
 from jaxscale.costs.traced.class_plan import ClassPlan
 from jaxscale.costs.traced.plan_time import traced_terms
 from jaxscale.hardware.catalogue import Hardware

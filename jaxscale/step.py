@@ -1,15 +1,20 @@
 """The step: cost terms put together into the time of one optimizer step."""
 
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale._arrays import as_arrays
+from jaxscale._compile.jit import concrete_jit
+from jaxscale._show import Printout, leaves_shown, printed, shares
 from jaxscale._smooth import Temperature, exposed
 from jaxscale.calibration.coefficients import Coefficients, checked
+from jaxscale.calibration.store import AnyFit
 from jaxscale.costs import data, elementwise, host, matmul, pipeline, weight_streams
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import MicrobatchTimes, host_lead, microbatch_times
@@ -19,14 +24,17 @@ from jaxscale.costs.traced.class_plan import ClassPlan, class_plan_checked
 from jaxscale.costs.traced.plan_time import traced_terms
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import Memory, memory_with_lead
+from jaxscale.named_arguments import refuse_broken, resolved
 from jaxscale.plan.local import LocalPlan, local_plan
 from jaxscale.plan.plan import Plan
 from jaxscale.tracing.traced_workload import Workload
+from jaxscale.units import quantity
 from jaxscale.workload import Transformer, model_flops
 
 Seconds = Float[Array, "*batch"]
 
 
+@printed(lambda step: _shown(step))
 class StepTime(eqx.Module):
     """Time of one training step, by cause; the terms add up to `total` exactly.
 
@@ -81,6 +89,14 @@ class StepTime(eqx.Module):
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
+def _shown(step: StepTime) -> Printout:
+    """Terms with their shares; a table of leaves of many steps, or of a slope."""
+    if np.ndim(step.matmul) or not float(step.total) > 0.0:
+        return leaves_shown(step)
+    rows, notes = shares(step.terms(), lambda value: quantity(value, "s"))
+    return Printout(f"StepTime: {quantity(float(step.total), 's')}", ("term", "time", "share"), rows, notes)
+
+
 TERMS = declared_terms(StepTime)
 """Table of the cost terms. Bubbles and stragglers are waited for inside a collective."""
 
@@ -93,32 +109,46 @@ def names_of_kind(*kinds: Kind) -> tuple[str, ...]:
 
 
 def step_time(
-    model: Transformer | Workload,
+    model: Transformer | Workload | str | Path,
     plan: Plan | ClassPlan,
-    cluster: Cluster,
-    coefficients: Coefficients,
+    cluster: Cluster | str,
+    coefficients: Coefficients | AnyFit = "default",
     temperature: Temperature = 0.0,
 ) -> StepTime:
-    """Time of one optimizer step, term by term.
+    """Time of one optimizer step, term by term: `js.step_time("llama3-8b", js.Plan(dp=8), "h100-80gb")`.
 
-    Every argument is a module of float leaves: `jax.grad`, `jax.vmap` and `jax.jit` work on each. Whole degrees give
-    the exact model; degrees between whole numbers are its continuous relaxation.
+    Every argument is a module of array leaves: `jax.grad`, `jax.vmap` and `jax.jit` work on each. Whole degrees give
+    the exact model; degrees between whole numbers are its continuous relaxation. Concrete arguments run one compiled
+    program, whatever their numbers.
 
     Args:
-        model: the transformer, or a traced workload.
+        model: the transformer or its name or file, or a traced workload.
         plan: degrees, batch, schedule; of a traced workload a `ClassPlan`.
-        cluster: chips and network.
-        coefficients: fitted parameters.
+        cluster: chips and network; or the name of a chip, of which as many are taken as the plan uses.
+        coefficients: fitted parameters; or a fit, or its name or file, which gives those of the chip.
         temperature: 0 for exact maxima and ceilings (prediction); above 0 their smooth forms (design search), off by a
             few times `temperature`, and the mean load of a stage for its whole layers. See `Temperature`.
 
     Returns:
         The terms of the step [s].
+
+    Raises:
+        InputError: an unknown name, or a concrete plan that breaks a rule of `js.violations`.
     """
-    if isinstance(model, Workload):
-        return _traced_step_time(model, plan, cluster, coefficients, temperature)
-    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
-    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)  # pyright: ignore
+    given = resolved(model, plan, cluster, coefficients)
+    if isinstance(given.model, Workload):
+        return _traced_step_time(*given, temperature)
+    refuse_broken(given.model, given.plan, given.cluster)
+    return _step_time(*given, temperature=temperature)
+
+
+@concrete_jit
+def _step_time(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, *, temperature: Temperature
+) -> StepTime:
+    """Time of one step of a transformer."""
+    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
+    local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
     layers = microbatch_times(local, machine, coefficients, temperature)
     return times_of_step(local, machine, coefficients, layers, temperature)
 
@@ -147,7 +177,15 @@ def step_and_memory(
     Returns:
         The terms of the step [s], and those of the peak [byte]: the values of `step_time` and of `memory`.
     """
-    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, checked(coefficients)))
+    return _step_and_memory(model, plan, cluster, checked(coefficients), temperature=temperature)
+
+
+@concrete_jit
+def _step_and_memory(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, *, temperature: Temperature
+) -> tuple[StepTime, Memory]:
+    """Time of one step and peak memory of a transformer."""
+    model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
     local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
     layers = microbatch_times(local, machine, coefficients, temperature)
     lead = host_lead(local, coefficients, layers, temperature)

@@ -1,5 +1,8 @@
 """Units at the edges of the package: seconds of longer times, bytes of a gigabyte, joules of a kilowatt-hour."""
 
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+"""Factors and prefixes of the SI, the largest first."""
+
 HOUR = 3600.0
 """Seconds of an hour [s]."""
 
@@ -17,3 +20,14 @@ GBIT = 0.125 * GB
 
 KILOWATT_HOUR = 3.6e6
 """Joules of a kilowatt-hour [J]."""
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number of a unit of the SI with three digits and the prefix that suits it, such as `3.2 s` or `989 Tflop/s`."""
+    if unit == "byte":
+        return f"{value / GB:.3g} GB"
+    for factor, prefix in PREFIXES:
+        # Times have no prefix above a second.
+        if abs(value) >= factor and not (unit == "s" and factor > 1.0):
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

@@ -4,7 +4,9 @@ The FLOP convention of the package: model flops per token are `6 * (matmul param
 halved in the attention part when causal masking is counted (`causal=True`).
 """
 
+import dataclasses
 import inspect
+from dataclasses import KW_ONLY, InitVar
 from typing import Any
 
 import equinox as eqx
@@ -13,229 +15,217 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, as_float
+from jaxscale._arrays import Number, as_float, is_number
+from jaxscale._fields import number_field, with_properties
+from jaxscale._show import Printout, is_single, leaf_text, leaves_shown, printed
 from jaxscale._smooth import smaller
 
 DEFAULT_VOCABULARY = 51200.0
 """Padded GPT-2 vocabulary, Megatron-LM's default (Korthikanti et al. 2022, section 6): used where none is stated."""
 
 
+def _stated_layers(share: str) -> property:
+    """Property of a model: the layers of one kind, from their share of the depth."""
+    return property(lambda model: getattr(model, share) * model.n_layers)
+
+
+@printed(lambda model: _shown(model))
+@with_properties(
+    n_attention_layers=_stated_layers("attention_share"),
+    n_mlp_layers=_stated_layers("mlp_share"),
+    n_dense_layers=property(lambda model: _dense_share(model) * model.n_layers),
+    n_ssm_layers=_stated_layers("ssm_share"),
+)
 class Transformer(eqx.Module):
     """Transformer, dense or mixture of experts, with optional latent attention and state-space layers.
 
-    All fields are floats: they trace and differentiate, and models of different kinds stack. Layers of one kind are
-    shares of the depth: a model with another `n_layers` is the same model, deeper.
+    All fields are numbers: array leaves that trace and differentiate, and models of different kinds stack. Layers of
+    one kind are shares of the depth, so that a model with another `n_layers` is the same model, deeper; counts of
+    layers may be given in place of shares. A field that is left out takes its customary value.
 
-    Attributes:
-        n_layers: L, depth [1].
-        d_model: d, width [1].
-        n_heads: H, query heads [1].
-        n_kv_heads: K, key/value heads [1].
-        head_dim: width of a head [1].
-        d_ff: f, width of the dense MLP [1].
-        gated_mlp: 1 for three MLP matrices (SwiGLU), 0 for two [1].
-        vocab_size: V [token].
-        seq_len: S [token].
-        tied_embeddings: 1 where input and output embeddings share their matrix [1].
-        n_experts: E, experts per mixture layer; 1 is dense [1].
-        moe_top_k: k, experts per token [1].
-        d_ff_expert: MLP width of one expert [1].
-        moe_latent_size: width of the projection on which routed experts work; 0 where they work on d [1].
-        n_shared_experts: experts that see every token [1].
-        expert_bias: 1 where the output of a routed expert has a bias [1].
-        dense_share: share of the layers whose MLP is dense [1].
-        attention_share: share of the layers with attention [1].
-        mlp_share: share of the layers with an MLP, dense or mixture [1].
-        ssm_share: share of the layers that are state-space (Mamba-2) layers [1].
-        ssm_d_inner: inner width of a state-space layer [1].
-        ssm_state: groups times state size of a state-space layer [1].
-        ssm_groups: groups of channels that share their projections into and out of the state [1].
-        q_lora_rank: rank of the query projection of latent attention; 0 for a full one [1].
-        kv_lora_rank: rank of the key/value projection of latent attention; 0 for a full one [1].
-        rope_head_dim: rotary part of a latent-attention head [1].
-        v_head_dim: width of a value head [1].
-        shared_key_value: 1 where one projection makes keys and values [1].
-        attention_gate: 1 where a gate as wide as all value heads multiplies the output of attention [1].
-        o_lora_rank: rank of the output projection, over all its groups; 0 for a full one [1].
-        o_groups: groups of heads that the first half of a low-rank output projection keeps apart [1].
-        window: keys a sliding-window layer attends to [token].
-        window_share: share of attention layers with a sliding window [1].
-        position_embeddings: learned positions [token].
-        causal: 1 where a token attends to earlier ones alone, 0 for an encoder [1].
-        trainable_share: share of the weights that receive gradients; 0 for low-rank adapters [1].
-        n_predict_layers: layers for multi-token prediction, among the others, with a merge and logits of their own [1].
+    Raises:
+        ValueError: a shape that no transformer can have, with the valid range.
     """
 
-    n_layers: Number
-    d_model: Number
-    n_heads: Number
-    n_kv_heads: Number
-    head_dim: Number
-    d_ff: Number
-    gated_mlp: Number
-    vocab_size: Number
-    seq_len: Number
-    tied_embeddings: Number
-    n_experts: Number
-    moe_top_k: Number
-    d_ff_expert: Number
-    moe_latent_size: Number
-    n_shared_experts: Number
-    expert_bias: Number
-    dense_share: Number
-    attention_share: Number
-    mlp_share: Number
-    ssm_share: Number
-    ssm_d_inner: Number
-    ssm_state: Number
-    ssm_groups: Number
-    q_lora_rank: Number
-    kv_lora_rank: Number
-    rope_head_dim: Number
-    v_head_dim: Number
-    shared_key_value: Number
-    attention_gate: Number
-    o_lora_rank: Number
-    o_groups: Number
-    window: Number
-    window_share: Number
-    position_embeddings: Number
-    causal: Number
-    trainable_share: Number
-    n_predict_layers: Number
+    n_layers: Number = number_field()
+    """L, depth, without the layers for multi-token prediction [1]."""
+    d_model: Number = number_field()
+    """d, width [1]."""
+    n_heads: Number = number_field()
+    """H, query heads [1]."""
+    seq_len: Number = number_field(2048)
+    """S [token]."""
+    _: KW_ONLY
+    n_kv_heads: Number = number_field(None)
+    """K, key/value heads; H where left out [1]."""
+    head_dim: Number = number_field(None)
+    """Width of a head; d / H where left out [1]."""
+    d_ff: Number = number_field(None)
+    """f, width of the dense MLP; 4 d where left out [1]."""
+    gated_mlp: Number = number_field(False)
+    """1 for three MLP matrices (SwiGLU), 0 for two [1]."""
+    vocab_size: Number = number_field(DEFAULT_VOCABULARY)
+    """V [token]."""
+    tied_embeddings: Number = number_field(False)
+    """1 where input and output embeddings share their matrix [1]."""
+    n_experts: Number = number_field(1)
+    """E, experts per mixture layer; 1 is dense [1]."""
+    moe_top_k: Number = number_field(1)
+    """k, experts per token [1]."""
+    d_ff_expert: Number = number_field(None)
+    """MLP width of one expert; f where left out [1]."""
+    moe_latent_size: Number = number_field(0)
+    """Width of the projection on which routed experts work; 0 where they work on d [1]."""
+    n_shared_experts: Number = number_field(0)
+    """Experts that see every token [1]."""
+    expert_bias: Number = number_field(False)
+    """1 where the output of a routed expert has a bias [1]."""
+    attention_share: Number = number_field(1)
+    """Share of the layers with attention [1]."""
+    mlp_share: Number = number_field(1)
+    """Share of the layers with an MLP, dense or mixture [1]."""
+    dense_share: Number = number_field(0)
+    """Share of the layers of a mixture of experts whose MLP is dense; all MLPs of a dense model are [1]."""
+    ssm_share: Number = number_field(0)
+    """Share of the layers that are state-space (Mamba-2) layers [1]."""
+    ssm_d_inner: Number = number_field(0)
+    """Inner width of a state-space layer [1]."""
+    ssm_state: Number = number_field(0)
+    """Groups times state size of a state-space layer [1]."""
+    ssm_groups: Number = number_field(1)
+    """Groups of channels that share their projections into and out of the state [1]."""
+    q_lora_rank: Number = number_field(0)
+    """Rank of the query projection of latent attention; 0 for a full one [1]."""
+    kv_lora_rank: Number = number_field(0)
+    """Rank of the key/value projection of latent attention; 0 for a full one [1]."""
+    rope_head_dim: Number = number_field(0)
+    """Rotary part of a latent-attention head [1]."""
+    v_head_dim: Number = number_field(None)
+    """Width of a value head; `head_dim` where left out [1]."""
+    shared_key_value: Number = number_field(False)
+    """1 where one projection makes keys and values [1]."""
+    attention_gate: Number = number_field(False)
+    """1 where a gate as wide as all value heads multiplies the output of attention [1]."""
+    o_lora_rank: Number = number_field(0)
+    """Rank of the output projection, over all its groups; 0 for a full one [1]."""
+    o_groups: Number = number_field(1)
+    """Groups of heads that the first half of a low-rank output projection keeps apart [1]."""
+    window: Number = number_field(0)
+    """Keys that a sliding-window layer attends to [token]."""
+    window_share: Number = number_field(0)
+    """Share of the attention layers with a sliding window [1]."""
+    position_embeddings: Number = number_field(0)
+    """Learned positions [token]."""
+    causal: Number = number_field(True)
+    """1 where a token attends to earlier ones alone, 0 for an encoder [1]."""
+    trainable_share: Number = number_field(1)
+    """Share of the weights that receive gradients; 0 for low-rank adapters [1]."""
+    n_predict_layers: Number = number_field(0)
+    """Layers for multi-token prediction beside the `n_layers`; each has attention, an MLP, a merge and logits [1]."""
+    n_attention_layers: InitVar[Any] = None
+    """Layers with attention, in place of their share [1]."""
+    n_mlp_layers: InitVar[Any] = None
+    """Layers with an MLP, dense or mixture, in place of their share [1]."""
+    n_dense_layers: InitVar[Any] = None
+    """Layers of a mixture of experts whose MLP is dense, in place of their share [1]."""
+    n_ssm_layers: InitVar[Any] = None
+    """State-space layers, in place of their share [1]."""
 
-    def __init__(
-        self,
-        n_layers: Any,
-        d_model: Any,
-        n_heads: Any,
-        seq_len: Any = 2048,
-        *,
-        n_kv_heads: Any = None,
-        head_dim: Any = None,
-        d_ff: Any = None,
-        gated_mlp: Any = False,
-        vocab_size: Any = DEFAULT_VOCABULARY,
-        tied_embeddings: Any = False,
-        n_experts: Any = 1,
-        moe_top_k: Any = 1,
-        d_ff_expert: Any = None,
-        moe_latent_size: Any = 0,
-        n_shared_experts: Any = 0,
-        expert_bias: Any = False,
-        n_dense_layers: Any = 0,
-        n_attention_layers: Any = None,
-        n_mlp_layers: Any = None,
-        n_ssm_layers: Any = 0,
-        ssm_d_inner: Any = 0,
-        ssm_state: Any = 0,
-        ssm_groups: Any = 1,
-        q_lora_rank: Any = 0,
-        kv_lora_rank: Any = 0,
-        rope_head_dim: Any = 0,
-        v_head_dim: Any = None,
-        shared_key_value: Any = False,
-        attention_gate: Any = False,
-        o_lora_rank: Any = 0,
-        o_groups: Any = 1,
-        window: Any = 0,
-        window_share: Any = 0,
-        position_embeddings: Any = 0,
-        causal: Any = True,
-        trainable_share: Any = 1,
-        n_predict_layers: Any = 0,
-    ):
-        """Describe a model; what is left out takes the customary value (`d_ff = 4 d_model`, full attention heads).
-
-        `n_layers`, `n_attention_layers` and `n_mlp_layers` are those of the model without the `n_predict_layers`, which
-        have attention and an MLP each and add to all three.
-
-        Raises:
-            ValueError: a shape that no transformer can have, with the valid range.
-        """
-        d_model, n_heads, stack = as_float(d_model), as_float(n_heads), as_float(n_layers)
-        _check_size("n_layers", stack)
-        self.n_predict_layers = further = as_float(n_predict_layers)
-        n_layers = stack + further
-        self.n_layers, self.d_model, self.n_heads = n_layers, d_model, n_heads
-        self.seq_len = as_float(seq_len)
-        self.n_kv_heads = _default(n_kv_heads, n_heads)
-        self.head_dim = d_model / n_heads if head_dim is None else as_float(head_dim)
-        self.d_ff = 4.0 * d_model if d_ff is None else as_float(d_ff)
-        self.gated_mlp, self.vocab_size = as_float(gated_mlp), as_float(vocab_size)
-        self.tied_embeddings = as_float(tied_embeddings)
-        self.n_experts, self.moe_top_k = as_float(n_experts), as_float(moe_top_k)
-        self.d_ff_expert = _default(d_ff_expert, self.d_ff)
-        self.moe_latent_size = as_float(moe_latent_size)
-        self.n_shared_experts, self.expert_bias = as_float(n_shared_experts), as_float(expert_bias)
-        self.attention_share = (_default(n_attention_layers, stack) + further) / n_layers
-        self.mlp_share = (_default(n_mlp_layers, stack) + further) / n_layers
-        stated = as_float(n_dense_layers) / n_layers
-        self.dense_share = stated + is_dense(self.n_experts) * (self.mlp_share - stated)
-        self.ssm_share, self.ssm_d_inner = as_float(n_ssm_layers) / n_layers, as_float(ssm_d_inner)
-        self.ssm_state, self.ssm_groups = as_float(ssm_state), as_float(ssm_groups)
-        self.q_lora_rank, self.kv_lora_rank = as_float(q_lora_rank), as_float(kv_lora_rank)
-        self.rope_head_dim, self.v_head_dim = as_float(rope_head_dim), _default(v_head_dim, self.head_dim)
-        self.shared_key_value, self.attention_gate = as_float(shared_key_value), as_float(attention_gate)
-        self.o_lora_rank, self.o_groups = as_float(o_lora_rank), as_float(o_groups)
-        self.window, self.window_share = as_float(window), as_float(window_share)
-        self.position_embeddings, self.causal = as_float(position_embeddings), as_float(causal)
-        self.trainable_share = as_float(trainable_share)
+    def __post_init__(self, n_attention_layers: Any, n_mlp_layers: Any, n_dense_layers: Any, n_ssm_layers: Any):
+        """Fill in what follows from other fields."""
+        _check_size("n_layers", self.n_layers)
+        counts = (n_attention_layers, n_mlp_layers, n_dense_layers, n_ssm_layers)
+        for share, count in zip(LAYER_SHARES, counts, strict=True):
+            if count is not None:
+                setattr(self, share, as_float(count) / self.n_layers)
+        customary = {"n_kv_heads": self.n_heads, "head_dim": self.d_model / self.n_heads, "d_ff": 4.0 * self.d_model}
+        _fill_in(self, customary)
+        _fill_in(self, {"d_ff_expert": self.d_ff, "v_head_dim": self.head_dim})
 
     def __check_init__(self):
         """Refuse impossible shapes; traced values are not looked at."""
         for name in ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "seq_len"):
             _check_size(name, getattr(self, name))
-        for name, most in (("n_kv_heads", "n_heads"), ("moe_top_k", "n_experts")):
+        for name, most in (
+            ("n_kv_heads", "n_heads"),
+            ("moe_top_k", "n_experts"),
+            ("n_dense_layers", "n_mlp_layers"),
+        ):
             few, many = getattr(self, name), getattr(self, most)
-            if _both_floats(few, many) and few > many:
+            if is_number(few) and is_number(many) and few > many:
                 raise ValueError(f"Transformer.{name} = {few:g} exceeds {most} = {many:g}")
-        if _both_floats(self.dense_share, self.mlp_share) and self.dense_share > self.mlp_share:
-            dense, mlp = (float(share * self.n_layers) for share in (self.dense_share, self.mlp_share))
-            raise ValueError(f"Transformer.n_dense_layers = {dense:g} exceeds n_mlp_layers = {mlp:g}")
-
-    @property
-    def n_attention_layers(self) -> Number:
-        """Layers with attention [1]."""
-        return self.attention_share * self.n_layers
-
-    @property
-    def n_mlp_layers(self) -> Number:
-        """Layers with an MLP, dense or mixture [1]."""
-        return self.mlp_share * self.n_layers
-
-    @property
-    def n_dense_layers(self) -> Number:
-        """Layers whose MLP is dense [1]."""
-        return self.dense_share * self.n_layers
-
-    @property
-    def n_ssm_layers(self) -> Number:
-        """State-space (Mamba-2) layers [1]."""
-        return self.ssm_share * self.n_layers
 
 
-ARGUMENTS = tuple(inspect.signature(Transformer).parameters)
+def _shown(model: Transformer) -> Printout:
+    """Fields that differ from those of a plain model, with the counts of parameters."""
+    if not is_single(model, ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "seq_len")):
+        return leaves_shown(model)
+    plain = {field.name: field.default for field in dataclasses.fields(model)}
+    rows = [
+        (name, leaf_text(getattr(model, name)))
+        for name, usual in plain.items()
+        if usual is None or usual is dataclasses.MISSING or float(getattr(model, name)) != float(usual)
+    ]
+    count, active = (f"{float(counted(model)) / 1e9:.4g}e9" for counted in (n_params, n_active_params))
+    of_token = "" if count == active else f", {active} of them active"
+    return Printout(f"Transformer: {count} parameters{of_token}", ("", ""), rows)
+
+
+LAYER_SHARES = ("attention_share", "mlp_share", "dense_share", "ssm_share")
+"""Fields that are shares of the depth, in the order of the counts that may be given in their place."""
+
+ARGUMENTS = tuple(name for name in inspect.signature(Transformer).parameters if name not in LAYER_SHARES)
 """Names by which a shape is described, as in a TOML file."""
 
 
-def is_dense(n_experts: Any) -> Any:
-    """1 for a single expert, which makes a layer a dense one, 0 from two on, linear between [1]."""
-    clip = jnp.clip if isinstance(n_experts, jax.Array) else np.clip
-    return as_float(clip(2.0 - n_experts, 0.0, 1.0))
-
-
-def _default(value: Any, otherwise: Any) -> Any:
-    return otherwise if value is None else as_float(value)
+def _fill_in(model: Transformer, customary: dict[str, Any]) -> None:
+    """Give fields that were left out their customary values."""
+    for name, value in customary.items():
+        if getattr(model, name) is None:
+            setattr(model, name, value)
 
 
 def _check_size(name: str, value: Any) -> None:
-    if isinstance(value, float) and not 0 < value < float("inf"):
+    if is_number(value) and not 0 < value < float("inf"):
         raise ValueError(f"Transformer.{name} = {value:g} is not a size; expected a number above 0")
 
 
-def _both_floats(first: Any, second: Any) -> bool:
-    return isinstance(first, float) and isinstance(second, float)
+def is_dense(n_experts: Any) -> Any:
+    """1 for a single expert, which makes a layer a dense one, 0 from two on, smooth between with flat ends [1]."""
+    clip = jnp.clip if isinstance(n_experts, jax.Array) else np.clip
+    single = clip(2.0 - n_experts, 0.0, 1.0)
+    # Flat ends, so that the number of experts, one, has no slope in a dense model.
+    return as_float(single * single * (3.0 - 2.0 * single))
+
+
+def total_layers(model: Transformer) -> Number:
+    """Layers, those for multi-token prediction included [1]."""
+    return model.n_layers + model.n_predict_layers
+
+
+def attention_layers(model: Transformer) -> Number:
+    """Layers with attention, those for multi-token prediction included [1]."""
+    return model.attention_share * model.n_layers + model.n_predict_layers
+
+
+def mlp_layers(model: Transformer) -> Number:
+    """Layers with an MLP, dense or mixture, those for multi-token prediction included [1]."""
+    return model.mlp_share * model.n_layers + model.n_predict_layers
+
+
+def dense_layers(model: Transformer) -> Number:
+    """Layers whose MLP is dense: the stated ones of a mixture of experts, all MLPs of a dense model [1]."""
+    return _dense_share(model) * model.n_layers + is_dense(model.n_experts) * model.n_predict_layers
+
+
+def _dense_share(model: Transformer) -> Number:
+    """Share of the stated layers whose MLP is dense [1]."""
+    return model.dense_share + is_dense(model.n_experts) * (model.mlp_share - model.dense_share)
+
+
+def ssm_layers(model: Transformer) -> Number:
+    """State-space (Mamba-2) layers [1]."""
+    return model.ssm_share * model.n_layers
 
 
 def attention_params(model: Transformer) -> Array:
@@ -305,12 +295,12 @@ def ssm_params(model: Transformer) -> Number:
 
 def moe_layers(model: Transformer) -> Number:
     """Layers whose MLP is a mixture of experts [1]."""
-    return model.n_mlp_layers - model.n_dense_layers
+    return mlp_layers(model) - dense_layers(model)
 
 
 def mlp_width(model: Transformer) -> Number:
     """Inner widths of the MLPs that every token passes through, dense ones and shared experts, added up [1]."""
-    return model.n_dense_layers * model.d_ff + moe_layers(model) * model.n_shared_experts * model.d_ff_expert
+    return dense_layers(model) * model.d_ff + moe_layers(model) * model.n_shared_experts * model.d_ff_expert
 
 
 def routed_width(model: Transformer) -> Number:
@@ -338,16 +328,16 @@ def n_active_params(model: Transformer) -> Array:
 def dense_layer_params(model: Transformer) -> Array:
     """Matmul parameters of all layers that every token meets: routed experts and their routers left out [1]."""
     return (
-        model.n_attention_layers * attention_params(model)
-        + model.n_dense_layers * mlp_params(model, model.d_ff)
-        + model.n_ssm_layers * ssm_params(model)
+        attention_layers(model) * attention_params(model)
+        + dense_layers(model) * mlp_params(model, model.d_ff)
+        + ssm_layers(model) * ssm_params(model)
         + moe_layers(model) * shared_expert_params(model)
         + merge_params(model)
     )
 
 
 def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
-    norms = model.d_model * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers + 1.0)
+    norms = model.d_model * (attention_layers(model) + mlp_layers(model) + ssm_layers(model) + 1.0)
     return dense_layer_params(model) + moe_layers(model) * routed + norms
 
 
@@ -396,5 +386,5 @@ def model_flops(model: Transformer, causal: bool = False) -> Array:
     Returns:
         Flops per token [flop].
     """
-    attention = 3.0 * model.n_attention_layers * attention_flops_per_token(model, causal * model.causal)
+    attention = 3.0 * attention_layers(model) * attention_flops_per_token(model, causal * model.causal)
     return 6.0 * matmul_params_per_token(model) + attention

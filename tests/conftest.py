@@ -21,6 +21,9 @@ if jax.__version_info__[:2] == (0, 10):
     # As in `jaxscale._compile.jit`, for programs that tests compile; a release that lacks the option would not start.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
+# Programs are kept by JAX's own cache, in pytest's folder, so that a test sees each compilation.
+os.environ["JAXSCALE_CACHE"] = "off"
+
 TOGETHER = ("tests/fit", "tests/limits", "tests/trends")
 """Folders whose files share what takes long to make: one process runs all of them."""
 

@@ -123,11 +123,12 @@ def test_programs_from_the_cache_of_jax_are_not_kept(folder, tmp_path):
     assert not files(folder)
 
 
-def test_nothing_is_kept_unless_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(_programs, "_STORES", [])
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
-    assert not list(tmp_path.iterdir())
+def test_programs_are_kept_in_the_folder_of_the_user_unless_switched_off(folder, tmp_path_factory, monkeypatch):
+    for name, kept in ((str(tmp_path_factory.mktemp("mine")), 1), ("off", 0)):
+        monkeypatch.setattr(_programs, "_STORES", [])
+        monkeypatch.setenv("JAXSCALE_CACHE", name)
+        assert scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)[0].value.tolist() == [4.0]
+        assert len(files(Path(name))) == kept
 
 
 def test_a_call_inside_a_transformation_is_none_to_keep():

@@ -1,5 +1,7 @@
 """The whole step: terms, limits, units, monotonicity, batching, precision."""
 
+import dataclasses
+import re
 from functools import partial
 
 import chex
@@ -344,12 +346,33 @@ def test_mfu_of_a_known_run():
     assert model_flops_utilisation(shape, plan, machine, seconds, causal=True) < 400.0 / 989.4
 
 
-def test_the_model_takes_coefficients_and_no_whole_fit():
-    """Pooled values would pass for those of the run: the wrong object is an error."""
-    setting, fit = (js.model("llama3-8b"), js.Plan(dp=8), js.cluster("h100-80gb", 8)), js.load_fit("prior")
-    for model_of in (js.step_time, js.memory):
-        with pytest.raises(TypeError):
-            model_of(*setting, fit)
-        assert model_of(*setting, fit.coefficients()).total > 0.0
+def test_a_fit_stands_for_its_coefficients_on_the_chip():
+    setting, fit = (js.model("llama3-8b"), js.Plan(dp=8), js.cluster("h100-80gb", 8)), js.load_fit()
+    levels = {"gpu": "h100-80gb", "precision": "bf16"}
+    for answer in (js.step_time, js.memory):
+        by_hand = answer(*setting, fit.coefficients(levels, 8)).total
+        for fitted in (fit, "default"):
+            np.testing.assert_allclose(answer(*setting, fitted).total, by_hand, rtol=1e-12)
+    assert js.step_time(*setting, fit.coefficients({})).total != js.step_time(*setting, fit).total
+    np.testing.assert_allclose(js.step_time("llama3-8b", js.Plan(dp=8), "H100 SXM").total, js.step_time(*setting).total)
+    with pytest.raises(js.InputError, match="the cluster is traced"):
+        jax.grad(lambda cluster: js.step_time(*setting[:2], cluster).total)(setting[2])
     with pytest.raises(TypeError, match=r"takes Coefficients, not Fit; .* fit.coefficients\(levels\)"):
         checked(fit)
+
+
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        (js.Plan(dp=3, tp=2), "dp * tp * pp * cp = 6 must equal the cluster's 64 chips"),
+        (js.Plan(dp=8, tp=8, pp=1, ep=3), "ep = 3 must divide"),
+        (js.Plan(dp=32, pp=2, zero_stage=3), "they need pp = 1"),
+    ],
+)
+def test_a_concrete_plan_that_breaks_a_rule_is_refused(plan: js.Plan, text: str):
+    machine = js.cluster("h100-80gb", 64)
+    for answer in (js.step_time, js.memory):
+        with pytest.raises(js.InputError, match=re.escape(text)):
+            answer("llama3-8b", plan, machine)
+    # Numbers between whole ones, and traced ones, are the relaxation that a search by gradient needs.
+    assert js.step_time("llama3-8b", dataclasses.replace(plan, dp=plan.dp + 0.5), machine).total > 0.0

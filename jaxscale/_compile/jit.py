@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import equinox as eqx
 import jax
 
-from jaxscale._compile.programs import call_of, program_store
+from jaxscale._compile.programs import ProgramStore, call_of, packed_call, program_store
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ def compiler_options(small_work: bool = False) -> dict[str, Any]:
 def filter_jit(function: Function) -> Function:
     """`eqx.filter_jit` with the compiler options above; nothing is started before the first call.
 
-    Where the application keeps programs (`programs.keep_programs`), calls outside any transformation use them.
+    Calls outside any transformation use the programs that are kept (`programs.program_store`).
     """
     return _filtered(function)
 
@@ -62,18 +62,40 @@ def array_jit(function: Function) -> Function:
     return _deferred(function, lambda options: jax.jit(function, compiler_options=options))
 
 
+_UNKEPT = ProgramStore(None)
+"""Programs of this process alone, for functions of numbers where no programs are kept."""
+
+
+def concrete_jit(function: Function) -> Function:
+    """A function of modules that runs one compiled program where all numbers are concrete, whatever the numbers.
+
+    Inside `jax.grad`, `jax.vmap`, `jax.jit` and other transformations the function itself is traced. Positional
+    arguments are modules; keyword arguments are static.
+    """
+
+    @functools.wraps(function)
+    def call(*modules: Any, **static: Any) -> Any:
+        asked = packed_call(function, modules, static)
+        if asked is None:
+            return function(*modules, **static)
+        return (program_store() or _UNKEPT).result(asked, compiler_options)
+
+    return cast(Function, call)
+
+
 def _deferred(
     function: Function, jitted: Callable[[dict[str, Any]], Callable[..., Any]], small_work: bool = False
 ) -> Function:
     """A function that is made by `jitted` from the compiler options at the first call, or runs a kept program."""
-    compiled = functools.cache(lambda: jitted(compiler_options(small_work)))
+    options = functools.partial(compiler_options, small_work)
+    compiled = functools.cache(lambda: jitted(options()))
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         store = program_store()
         asked = None if store is None else call_of(function, args, kwargs)
         if store is not None and asked is not None:
-            return store.result(asked, compiler_options(small_work))
+            return store.result(asked, options)
         return compiled()(*args, **kwargs)
 
     return cast(Function, call)

@@ -2,25 +2,28 @@
 
 JAX's own cache of compiled programs saves compilation alone; tracing and lowering a cost model take half as long again.
 Here a program is found by the function, the structure of its arguments and the state of the package, so that neither
-is needed. Nothing is kept unless an application asks for it by `keep_programs`.
+is needed. They are kept in the user's cache folder; the environment variable `JAXSCALE_CACHE` names another folder, or
+says `off`.
 """
 
 import functools
 import hashlib
 import itertools
+import math
 import os
 import pickle
 import platform
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.core
+import numpy as np
 from jax.experimental import serialize_executable
 from jax.stages import Compiled
 
@@ -58,19 +61,32 @@ class Call(NamedTuple):
         structure: tree of its positional and keyword arguments.
         static: leaves that are no arrays, None in the place of each array.
         arrays: leaves that are arrays.
+        packed: shapes of the arrays of which a single vector holds all numbers; None where they are apart.
     """
 
     function: Callable[..., Any]
     structure: Any
     static: tuple[Any, ...]
     arrays: list[Any]
+    packed: tuple[tuple[int, ...], ...] | None = None
 
     def signature(self) -> Hashable:
         """Signature of the call, equal for calls that one program serves."""
         # Weak types decide the precision of what is computed with them.
         shapes = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in self.arrays)
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
-        return self.function, self.structure, self.static, shapes, wide
+        return self.function, self.structure, self.static, (shapes, self.packed), wide
+
+    def leaves(self, arrays: Iterable[Any]) -> Iterator[Any]:
+        """Leaves that are arrays, one by one, from the arrays that a program is given."""
+        if self.packed is None:
+            yield from arrays
+            return
+        (vector,), begin = arrays, 0
+        for shape in self.packed:
+            end = begin + math.prod(shape)
+            yield vector[begin:end].reshape(shape)
+            begin = end
 
     def name(self) -> str | None:
         """Name of the program's file; None where the signature has no text that lasts beyond this process."""
@@ -91,21 +107,45 @@ def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: 
     return Call(function, structure, static, [leaf for leaf in leaves if eqx.is_array(leaf)])
 
 
+def packed_call(function: Callable[..., Any], arguments: tuple[Any, ...], static: dict[str, Any]) -> Call | None:
+    """A call with modules of numbers, whose numbers travel as one vector; None inside another transformation.
+
+    None too where a further argument is an array.
+
+    A transfer to the device for each of some hundred numbers would take longer than the work of most programs.
+
+    Args:
+        function: function of a module.
+        arguments: modules, all of whose leaves are numbers or arrays of them.
+        static: further arguments by name, which a program depends on.
+    """
+    leaves = jax.tree.leaves(arguments)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return None
+    if not all(isinstance(leaf, int | float | str) for leaf in jax.tree.leaves(static)):
+        return None
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    vector = np.concatenate([array.ravel() for array in arrays])
+    structure = jax.tree.structure((arguments, static))
+    apart = (*(None for _ in arrays), *jax.tree.leaves(static))
+    return Call(function, structure, apart, [vector], tuple(array.shape for array in arrays))
+
+
 class ProgramStore:
     """Programs of a folder, and programs loaded by this process."""
 
-    def __init__(self, folder: Path):
-        """Keep programs below a folder."""
+    def __init__(self, folder: Path | None):
+        """Keep programs below a folder, or in this process alone."""
         self._folder = folder
         self._loaded: dict[Hashable, Program] = {}
         self._lock = threading.Lock()
 
-    def result(self, call: Call, options: dict[str, Any]) -> Any:
+    def result(self, call: Call, options: Callable[[], dict[str, Any]]) -> Any:
         """Result of a call, by a program that is loaded, or read, or else compiled and written.
 
         Args:
             call: function and arguments.
-            options: of the compiler.
+            options: gives the options of the compiler.
 
         Returns:
             The result of the function.
@@ -123,14 +163,14 @@ class ProgramStore:
             is_leaf=lambda leaf: isinstance(leaf, Output),
         )
 
-    def _program(self, call: Call, options: dict[str, Any]) -> Program:
+    def _program(self, call: Call, options: Callable[[], dict[str, Any]]) -> Program:
         name = call.name()
-        if name is None:
+        if name is None or self._folder is None:
             return compiled_program(call, options)[0]
         path = self._folder / state_of_package() / name
-        return read_program(path) or self._written(path, call, options)
+        return read_program(path) or self._written(self._folder, path, call, options)
 
-    def _written(self, path: Path, call: Call, options: dict[str, Any]) -> Program:
+    def _written(self, folder: Path, path: Path, call: Call, options: Callable[[], dict[str, Any]]) -> Program:
         program, compiled = compiled_program(call, options)
         if jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
             # A program that comes out of JAX's own cache cannot be written again: parts of it would be missing.
@@ -139,7 +179,7 @@ class ProgramStore:
             content = serialised(program, compiled)
             if not path.parent.is_dir():
                 path.parent.mkdir(parents=True)
-                drop_folders(self._folder)
+                drop_folders(folder)
             write_whole(path, content)
         except (AttributeError, InputError, OSError, TypeError, ValueError, pickle.PicklingError):
             # A full disk, or a program that holds functions made on the way: the next process compiles again.
@@ -147,12 +187,12 @@ class ProgramStore:
         return program
 
 
-def compiled_program(call: Call, options: dict[str, Any]) -> tuple[Program, Compiled]:
+def compiled_program(call: Call, options: Callable[[], dict[str, Any]]) -> tuple[Program, Compiled]:
     """The program of a call, traced and compiled.
 
     Args:
         call: function and arguments.
-        options: of the compiler.
+        options: gives the options of the compiler.
 
     Returns:
         The program, and the compiled object behind it.
@@ -160,7 +200,7 @@ def compiled_program(call: Call, options: dict[str, Any]) -> tuple[Program, Comp
     results: list[Any] = []
 
     def with_arrays(*arrays: Any) -> list[Any]:
-        given = iter(arrays)
+        given = call.leaves(arrays)
         leaves = [next(given) if leaf is None else leaf for leaf in call.static]
         positional, keywords = jax.tree.unflatten(call.structure, leaves)
         outputs, structure = jax.tree.flatten(call.function(*positional, **keywords))
@@ -169,7 +209,7 @@ def compiled_program(call: Call, options: dict[str, Any]) -> tuple[Program, Comp
         results.append(jax.tree.unflatten(structure, marked))
         return [leaf for leaf in outputs if eqx.is_array(leaf)]
 
-    compiled = jax.jit(with_arrays).lower(*call.arrays).compile(compiler_options=options)  # pyright: ignore
+    compiled = jax.jit(with_arrays).lower(*call.arrays).compile(compiler_options=options())  # pyright: ignore
     return Program(compiled, results[-1]), compiled
 
 
@@ -217,14 +257,31 @@ def drop_folders(folder: Path) -> None:
         shutil.rmtree(state, ignore_errors=True)
 
 
-_STORES: list[ProgramStore] = []
-
-
-def keep_programs(folder: Path) -> None:
-    """Keep compiled programs in a folder from now on: a setting that an application may make and a library may not."""
-    _STORES[:] = [ProgramStore(folder)]
+_STORES: list[ProgramStore | None] = []
+"""The store of this process, once it was asked for."""
 
 
 def program_store() -> ProgramStore | None:
-    """The store that the application asked for, if any."""
-    return _STORES[0] if _STORES else None
+    """Store of the programs of this process; None where they are not kept."""
+    if not _STORES:
+        folder = cache_folder()
+        _STORES.append(None if folder is None else ProgramStore(folder))
+    return _STORES[0]
+
+
+def cache_folder() -> Path | None:
+    """Folder for compiled programs: `JAXSCALE_CACHE`, else below `XDG_CACHE_HOME` or `~/.cache`.
+
+    Returns:
+        The folder; None where it cannot be made, or where `JAXSCALE_CACHE` is `off`.
+    """
+    stated = os.environ.get("JAXSCALE_CACHE", "")
+    if stated.lower() == "off":
+        return None
+    try:
+        base = Path(stated) if stated else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxscale"
+        folder = base / f"jax-{jax.__version__}"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        return None
+    return folder if os.access(folder, os.W_OK) else None

@@ -12,6 +12,7 @@ import equinox as eqx
 
 from jaxscale._arrays import Number, as_float
 from jaxscale._resources import data_path, read_toml
+from jaxscale._show import leaves_shown, printed
 
 MEMORY_COEFFICIENTS = (
     "activation_factor",
@@ -28,6 +29,7 @@ def _coefficient() -> Any:
     return eqx.field(converter=as_float)
 
 
+@printed(lambda coefficients: leaves_shown(coefficients))
 class Coefficients(eqx.Module):
     """Fitted parameters of every cost term; `data/coefficients.toml` has their units, priors and sources."""
 

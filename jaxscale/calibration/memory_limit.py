@@ -3,9 +3,19 @@
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float
+
+ACCEPTED_RISK = 0.1
+"""Probability of running out of memory that a plan may have unless more is accepted [1]."""
+
+LIKELY = 0.5
+"""Probability of running out of memory below which a plan rather fits than not [1]."""
+
+NEAR = 1.5
+"""Time over that of the best plan up to which another one is an alternative [1]."""
 
 
 @dataclass(frozen=True)
@@ -67,3 +77,52 @@ def memory_limit(capacity: float, limit: MemoryLimit, probability: float) -> flo
         The limit [byte].
     """
     return limit.usable * capacity * math.exp(-limit.scatter * NormalDist().inv_cdf(1.0 - probability))
+
+
+class Alternatives(NamedTuple):
+    """The best of several plans, and how far those are from it that are nearly as good.
+
+    Attributes:
+        best: row of the best plan [1].
+        fastest: least time of an alternative over that of the best [1].
+        slowest: greatest time of an alternative over that of the best [1].
+    """
+
+    best: int
+    fastest: float
+    slowest: float
+
+
+def best_and_near(pace: Float[np.ndarray, " plan"], oom_probability: Float[np.ndarray, " plan"]) -> Alternatives:
+    """The best of several plans: the fastest that fits with the accepted risk.
+
+    Where none does, of those that rather fit than not, the one of the least time over the chance that it fits,
+    $t / (1 - p)$; where not even these are there, the leanest.
+
+    Args:
+        pace: time of a sequence by each plan [s].
+        oom_probability: p, that the plan runs out of memory [1].
+
+    Returns:
+        The best plan and its alternatives.
+    """
+    allowed = oom_probability <= ACCEPTED_RISK
+    expected = pace
+    if not allowed.any():
+        allowed = oom_probability < LIKELY
+        expected = pace / (1.0 - np.minimum(oom_probability, LIKELY))
+    if not allowed.any():
+        allowed = oom_probability <= oom_probability.min()
+    return near(pace, allowed, int(np.argmin(np.where(allowed, expected, np.inf))))
+
+
+def near(pace: Float[np.ndarray, " plan"], allowed: Bool[np.ndarray, " plan"], best: int) -> Alternatives:
+    """A plan with its alternatives: allowed plans that take at most `NEAR` times as long.
+
+    Args:
+        pace: time of a sequence by each plan [s].
+        allowed: whether it may be chosen.
+        best: row of the plan [1].
+    """
+    times = pace[allowed & (pace <= NEAR * pace[best])] / pace[best]
+    return Alternatives(best, float(times.min()), float(times.max()))

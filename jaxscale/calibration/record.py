@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxscale._show import Printout, printed
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, values_of
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
 from jaxscale.calibration.effects import Effects, LevelEffect
@@ -28,7 +29,8 @@ AnyLevels = Levels | Mapping[str, str | None]
 """Levels of many runs, or the level of one run by kind."""
 
 
-@dataclass(frozen=True)
+@printed(lambda fit: _shown(fit))
+@dataclass(frozen=True, repr=False)
 class Fit:
     """Coefficients fitted to measured runs, and how they differ and scatter between levels of runs.
 
@@ -275,6 +277,26 @@ class Fit:
         document |= {"paces": [vars(pace) for pace in self.paces]} if self.paces else {}
         return document | ({"parent": self.parent._document({})} if self.parent is not None else {})
 
+
+def _shown(fit: Fit) -> Printout:
+    """What was fitted, and what of it is known."""
+    frameworks = sorted(name for kind, name in fit.known if kind == "framework" and name)
+    sources = sorted(name for kind, name in fit.known if kind == "source" and name)
+    rows = [
+        *fit.provenance,
+        ("effects", f"{len(fit.effects)} of {len({effect.kind for effect in fit.effects})} kinds of level"),
+        ("frameworks", ", ".join(frameworks) or "none"),
+        ("sources", str(len(sources))),
+        ("chips", str(sum(kind == "gpu" for kind, _ in fit.known))),
+    ]
+    if fit.parent is not None:
+        rows.append(("started from", fit.parent.name))
+    short = [(name, text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ...") for name, text in rows]
+    return Printout(f"Fit {fit.name!r}: {len(names())} coefficients", ("", ""), short, n_left=2)
+
+
+MOST_LETTERS = 100
+"""Letters of a text that are shown of a fit [1]."""
 
 END = "end"
 """Last table of a file, without which it is not whole."""

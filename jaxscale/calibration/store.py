@@ -1,9 +1,10 @@
 """Fits by name or file: shipped ones, the user's own, and the priors."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from jaxscale._resources import fit_path, read_toml
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, prior_medians, priors
@@ -16,13 +17,26 @@ from jaxscale.calibration.workload_paces import WorkloadPace
 from jaxscale.errors import InputError
 
 
-def fit_of(fit: Fit | str | Path = "default") -> Fit:
-    """A fit as it is, or by its name or file.
+@runtime_checkable
+class HasFit(Protocol):
+    """The result of a fit, such as `FitResult`."""
+
+    fit: Fit
+
+
+AnyFit = Fit | HasFit | str | Path
+"""A fit as people hold it: the fit, the result of fitting it, or its name or file."""
+
+
+def fit_of(fit: AnyFit = "default") -> Fit:
+    """A fit as it is, that of a result, or by its name or file.
 
     Raises:
         InputError: no such fit, or the file is not one.
     """
-    return fit if isinstance(fit, Fit) else load_fit(fit)
+    if isinstance(fit, Fit):
+        return fit
+    return load_fit(fit) if isinstance(fit, str | Path) else fit.fit
 
 
 def load_fit(name_or_path: str | Path = "default") -> Fit:
@@ -47,6 +61,17 @@ def load_fit(name_or_path: str | Path = "default") -> Fit:
             shipped = sorted(file.stem for file in path.parent.glob("*.toml") if _is_fit(file))
             known = ", ".join([*shipped, "prior"])
             raise InputError(f"fit {str(name_or_path)!r} is not shipped; expected a .toml file or one of: {known}")
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    return _read(path, path.absolute(), state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: Path, absolute: Path, modified: int, size: int) -> Fit:
+    """A fit from its file in the state of a time, read once."""
+    del absolute, modified, size
     table = read_toml(path)
     if "provenance" in table and END not in table:
         raise InputError(f"{path}: cut or of another version; expected a whole fit, up to its last table [{END}]")

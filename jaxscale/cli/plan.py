@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -36,7 +36,7 @@ class PlanCommand:
     ] = None
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="CHOICE=VALUE", help="rank plans of this choice alone, as tp=8 or recompute=none"),
+        tyro.conf.arg(metavar="COLUMN=VALUE", help="a choice or a fact about the software, as tp=8 or fused_norm=no"),
     ] = ()
     fit: FitName = "default"
     top: Annotated[int, tyro.conf.arg(metavar="K", help="plans to list")] = 10
@@ -66,11 +66,11 @@ class PlanCommand:
             checked_count("--seq-len", self.seq_len)
         import jaxscale as js
         from jaxscale.cli.inputs.read_command import pairs
-        from jaxscale.plans.best_plan import best_plan
-        from jaxscale.plans.choice import PlanChoice
-        from jaxscale.plans.framework_space import framework_space, with_choices
+        from jaxscale.plans.best_plan import answered
+        from jaxscale.plans.plan_questions import plan_question
         from jaxscale.report.style import seconds
         from jaxscale.report.terminal_tables import plan_ranking
+        from jaxscale.runs.cells import stated_values
 
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu]
@@ -81,21 +81,16 @@ class PlanCommand:
         if framework is None and (several := fitted_frameworks(fitted)):
             say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
         precision = self.precision.lower()
-        levels = {"gpu": chip.id, "precision": precision, "framework": framework}
-        space = with_choices(framework_space(framework, precision), pairs("--set", self.set))
+        stated = stated_values("--set", pairs("--set", self.set))
+        cells = {"gpu": chip.id, "precision": precision, "framework": framework, **stated}
         if lacking := chip.lacks(precision):
             say(lacking)
-        choice: Any = best_plan(
-            model,
-            cluster,
-            checked_batch(self.global_batch, model.seq_len),
-            fit=fitted,
-            levels=levels,
-            space=space,
+        choice = answered(
+            plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells),
+            fitted,
             top=self.top if self.write is None else max(self.top, WRITTEN_AMONG),
             oom_probability=self.oom_probability,
         )
-        assert isinstance(choice, PlanChoice)  # a transformer has no other kind of choice
         if self.write is not None:
             self._write(choice, float(model.seq_len))
             return

@@ -78,7 +78,7 @@ class PredictCommand:
             say(f"wrote {self.out}")
         if self.json:
             counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
-            emit_json({**errors, **counts, "predictions": predictions_as_json(prediction)})
+            emit_json({"predictions": predictions_as_json(prediction), **counts, **errors})
             return
         if self.out is None:
             print_result(prediction_rows(runs, prediction))

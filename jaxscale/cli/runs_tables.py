@@ -13,23 +13,9 @@ from jaxscale.files import whole_file
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.predict import Prediction
 from jaxscale.runs import Runs, read_runs
+from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.header import misspelt
 from jaxscale.runs.table import write_extended
-from jaxscale.units import GB
-
-FIXED_COLUMNS = (
-    "predicted_step_time_s",
-    "predicted_step_time_lo_s",
-    "predicted_step_time_hi_s",
-    "predicted_memory_gb",
-    "predicted_memory_lo_gb",
-    "predicted_memory_hi_gb",
-    "predicted_fits",
-    "predicted_oom_probability",
-    "predicted_assumed",
-    "predicted_note",
-)
-"""Columns that `predict --out` adds, before the terms of the step."""
 
 
 def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
@@ -56,59 +42,66 @@ def say_unanswered(n_rows: int, n_answered: int) -> None:
 def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
     """Write a table with its predictions, whole or not at all; columns of an earlier prediction are replaced."""
     if path.suffix.lower() == ".parquet":
-        _write_parquet(path, runs, prediction)
+        _write_parquet(path, prediction)
         return
-    added = {name: map(_cell, values) for name, values in _columns(prediction).items()}
-    write_extended(path, runs.texts(), added)
+    write_extended(path, runs.texts(), {name: _texts(values) for name, values in prediction.columns().items()})
 
 
-def _write_parquet(path: Path, runs: Runs, prediction: Prediction) -> None:
+def _texts(values: np.ndarray) -> list[str]:
+    """Cells of a column; a number that repeats is written once."""
+    if values.dtype.kind != "f":
+        return [_cell(value) for value in values.tolist()]
+    numbers = Categorical.of_numbers(values)
+    texts = [_cell(value) for value in numbers.values]
+    return [texts[code] for code in numbers.codes.tolist()]
+
+
+def _write_parquet(path: Path, prediction: Prediction) -> None:
     """Write a table with its predictions as a Parquet file; cells that are empty are null.
 
     Raises:
         InputError: pandas or pyarrow is not installed.
     """
     try:
-        pandas = importlib.import_module("pandas")
+        is_numeric_dtype = importlib.import_module("pandas.api.types").is_numeric_dtype
         importlib.import_module("pyarrow")
     except ImportError as error:
         raise InputError(f"{path}: {error.name} is not installed; expected `pip install jaxscale[tables]`") from None
-    added = {
-        name: [None if _cell(value) == "" else value for value in values]
-        for name, values in _columns(prediction).items()
-    }
-    frame = runs.to_pandas()
-    frame = frame[[name for name in frame.columns if name not in added]].reset_index(drop=True)
+    frame = prediction.to_pandas().reset_index(drop=True)
+    texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
+    frame[texts] = frame[texts].replace({"": None})
     with whole_file(path) as temporary:
-        pandas.concat([frame, pandas.DataFrame(added)], axis=1).to_parquet(temporary)
+        frame.to_parquet(temporary)
+
+
+IDENTITY = ("source", "model", "workload", "framework", "gpu", "n_gpus", "global_batch_size_seqs", "seq_len")
+"""Columns by which a row of a document is told from others, beside its line in the table."""
 
 
 def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
-    """Columns that `predict --out` adds to each row; None where a row gets no prediction."""
-    columns = _columns(prediction)
-    return [
-        {name: None if _cell(value) == "" else value for name, value in zip(columns, values, strict=True)}
-        for values in zip(*columns.values(), strict=True)
-    ]
+    """Rows of the document of `jaxscale predict`: what they are, their plans, and the columns that `--out` adds.
+
+    A value is None where a row gets no prediction.
+    """
+    runs, columns = prediction.runs, prediction.columns()
+    identity = {name: runs.column(name) for name in IDENTITY if name in runs.values}
+    rows = []
+    for row in range(len(runs)):
+        told = {name: _whole(column[row]) for name, column in identity.items()}
+        added = {name: None if _cell(column[row]) == "" else column[row] for name, column in columns.items()}
+        rows.append({"line": int(runs.lines[row]), **told, "plan": prediction.plan(row), **added})
+    return rows
 
 
-def _columns(prediction: Prediction) -> dict[str, list[Any]]:
-    """Values of `FIXED_COLUMNS` and of each cost term, by column [row]."""
-    peaks = (values / GB for values in (prediction.memory, prediction.memory_lo, prediction.memory_hi))
-    answered = np.isfinite(prediction.step_time)
-    fixed = (
-        *(values.tolist() for values in (prediction.step_time, prediction.lo, prediction.hi, *peaks)),
-        np.where(answered, prediction.fits.astype(object), "").tolist(),
-        prediction.oom_probability.tolist(),
-        prediction.assumed.tolist(),
-        prediction.notes.tolist(),
-    )
-    terms = {f"term_{name}_s": values.tolist() for name, values in prediction.terms.items()}
-    return dict(zip(FIXED_COLUMNS, fixed, strict=True)) | terms
+def _whole(value: Any) -> Any:
+    """A number as an integer where it is whole."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _cell(value: float | bool | str) -> str:
+def _cell(value: float | bool | str | None) -> str:
     """A cell of a table; numbers with seven digits, more than any measurement has."""
-    if isinstance(value, bool | str):
-        return str(value).lower() if isinstance(value, bool) else value
-    return f"{value:.7g}" if math.isfinite(value) else ""
+    if isinstance(value, float):
+        return f"{value:.7g}" if math.isfinite(value) else ""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)

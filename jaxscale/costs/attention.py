@@ -17,7 +17,7 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
 from jaxscale.plan.local import LocalPlan
 from jaxscale.plan.plan import Plan
-from jaxscale.workload import attended_keys, attention_flops_per_token
+from jaxscale.workload import attended_keys, attention_flops_per_token, attention_layers, ssm_layers
 
 FLASH_BACKWARD = 2.5
 """Backward flops of fused attention over its forward ones: five matmuls against two (Dao 2023, arXiv 2307.08691)."""
@@ -40,7 +40,7 @@ def attention_forward(local: LocalPlan, machine: Machine, coefficients: Coeffici
     scores = tokens * model.n_heads * attended_keys(model)
     traffic = scores * 0.5 * local.element_bytes * coefficients.score_bytes / machine.hbm_bandwidth
     materialised = tokens * attention_flops_per_token(model) * seconds + traffic
-    return model.n_attention_layers * (materialised + plan.flash_attention * (fused - materialised))
+    return attention_layers(model) * (materialised + plan.flash_attention * (fused - materialised))
 
 
 def attention_backward_factor(plan: Plan) -> Array:
@@ -53,4 +53,4 @@ def scan_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients)
     model, tokens = local.model, local.tokens / local.plan.tp
     flops = 6.0 * model.ssm_state / model.ssm_groups * model.ssm_d_inner
     seconds = core_seconds_per_flop(local, machine) / coefficients.scan_efficiency
-    return model.n_ssm_layers * tokens * flops * seconds
+    return ssm_layers(model) * tokens * flops * seconds

@@ -11,6 +11,7 @@ from jaxscale.costs.collectives import gather_time
 from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan.local import LocalPlan
+from jaxscale.workload import attention_layers
 
 
 def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
@@ -27,7 +28,7 @@ def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature 
     model, plan = local.model, local.plan
     width = local.key_value_heads * (model.head_dim + model.v_head_dim)
     volume = local.element_bytes * plan.micro_batch_size * model.seq_len * width
-    ring = model.n_attention_layers * gather_time(volume, plan.cp, plan.tp, machine.link, temperature)
+    ring = attention_layers(model) * gather_time(volume, plan.cp, plan.tp, machine.link, temperature)
     return Passes(ring, 2.0 * ring)
 
 

@@ -10,7 +10,15 @@ from jaxtyping import Array
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
 from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import copies_width, logits_per_token, mlp_width, routed_width
+from jaxscale.workload import (
+    attention_layers,
+    copies_width,
+    logits_per_token,
+    mlp_layers,
+    mlp_width,
+    routed_width,
+    ssm_layers,
+)
 
 UNFUSED_NORM_PASSES = 44.0
 """Further passes over the residual stream, in one forward pass of a layer, of two norms that run operation by operation
@@ -30,14 +38,14 @@ gradient, all in 32 bits, and a cast back, about 34 bytes (counts of the authors
 def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Forward memory-bound time of all layers for one microbatch, as if on one stage [s]."""
     c, model, plan = coefficients, local.model, local.plan
-    blocks = 0.5 * (model.n_attention_layers + model.n_mlp_layers + model.n_ssm_layers)
+    blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model))
     norms = c.residual_passes + UNFUSED_NORM_PASSES * (1.0 - plan.fused_norm)
     residual = norms * model.d_model * blocks / local.sequence_split
     gate = 1.0 + model.gated_mlp
     mlp = gate * mlp_width(model)
     keys_and_values = plan.tp * local.key_value_heads * (model.head_dim + model.v_head_dim)
-    heads = model.n_attention_layers * (model.n_heads * model.head_dim + keys_and_values)
-    state = model.n_ssm_layers * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
+    heads = attention_layers(model) * (model.n_heads * model.head_dim + keys_and_values)
+    state = ssm_layers(model) * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
     hidden = c.hidden_passes * (mlp + heads + state)
     # A token is copied for each of its experts, and the copies are gathered again.
     copies = copies_width(model)

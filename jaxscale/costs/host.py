@@ -13,7 +13,7 @@ from jaxscale.costs.expert import beside_another
 from jaxscale.costs.machine import Machine
 from jaxscale.plan.local import LocalPlan
 from jaxscale.plan.plan import Plan
-from jaxscale.workload import is_dense, moe_layers
+from jaxscale.workload import is_dense, moe_layers, total_layers
 
 COMPILED_HOST, GRAPHS_HOST = 0.05, 0.35
 """Host time of a layer over that of launching each kernel: where a compiler launches whole graphs of fused kernels, and
@@ -67,7 +67,7 @@ def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, te
     ranks = tp * several(tp, temperature)  # none where tp = 1
     network = c.host_time_tp_network * spans_nodes * ranks
     layer = c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0)
-    return local.model.n_layers * layer * launch_share(local.plan)
+    return total_layers(local.model) * layer * launch_share(local.plan)
 
 
 def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:

@@ -25,6 +25,8 @@ from jaxscale.hardware.cluster import Chip
 from jaxscale.hardware.formats import FORMATS
 from jaxscale.plan.local import LocalPlan
 from jaxscale.workload import (
+    attention_layers,
+    dense_layers,
     expert_input,
     expert_params,
     head_params,
@@ -34,6 +36,7 @@ from jaxscale.workload import (
     moe_layers,
     router_params,
     shared_expert_params,
+    ssm_layers,
     ssm_params,
 )
 
@@ -138,7 +141,7 @@ def dense_forward(
     mlp = matmul_time(local.tokens, mlp_params(model, model.d_ff) / tp, model.d_ff / tp, *rest)
     ssm = matmul_time(local.tokens, ssm_params(model) / tp, (1.0 + model.ssm_d_inner) / tp, *rest)
     merge = matmul_time(local.tokens, merge_params(model) / tp, model.d_model / tp, *rest)
-    return model.n_attention_layers * attention + model.n_dense_layers * mlp + model.n_ssm_layers * ssm + merge
+    return attention_layers(model) * attention + dense_layers(model) * mlp + ssm_layers(model) * ssm + merge
 
 
 def expert_forward(

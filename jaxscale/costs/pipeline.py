@@ -20,6 +20,7 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import send_time
 from jaxscale.costs.machine import Machine
 from jaxscale.plan.local import LocalPlan
+from jaxscale.workload import total_layers
 
 ZERO_BUBBLE_LEAVES = 1.0 / 3.0
 """Bubble of the zero-bubble schedule with the memory of 1F1B (ZB-H1) over that of 1F1B, for equal times of forward,
@@ -54,7 +55,7 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
     Returns:
         Times [s].
     """
-    layer = layers / local.model.n_layers
+    layer = layers / total_layers(local.model)
     fullest, last = local.first_layers * layer, local.last_layers * layer + head
     busiest = smooth_max(fullest, last, temperature)
     # A chip of DualPipe is a stage for half of the microbatches and its mirror image for the others.

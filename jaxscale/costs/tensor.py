@@ -13,7 +13,7 @@ from jaxscale.costs.collectives import Transfer, gather_time, times_of
 from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
 from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import expert_input, moe_layers
+from jaxscale.workload import attention_layers, dense_layers, expert_input, moe_layers, ssm_layers
 
 
 def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
@@ -30,7 +30,7 @@ def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperat
     model, plan, split = local.model, local.plan, local.expert_tensor_degree
     mixtures = moe_layers(model)
     shared = mixtures * smooth_min(model.n_shared_experts, 1.0, temperature)
-    blocks = model.n_attention_layers + model.n_dense_layers + shared + model.n_ssm_layers
+    blocks = attention_layers(model) + dense_layers(model) + shared + ssm_layers(model)
     dense = local.tokens * model.d_model
     sent = local.tokens * expert_input(model) * model.moe_top_k * split / plan.tp
     stored = local.element_bytes

@@ -5,15 +5,13 @@ model: width, depth, MLP ratio, batch, micro-batch and every degree at once; und
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from jaxscale._arrays import number
 from jaxscale.calibration.memory_limit import memory_limit
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.designs.budgets import Budget, budget_goals, shape_goals
 from jaxscale.designs.design_result import DesignChoice, RelaxedDesign
 from jaxscale.designs.design_space import N_COORDINATES, Design
@@ -52,7 +50,7 @@ def best_design(
     *,
     plan: Plan | None = None,
     template: Transformer | str = "llama3-8b",
-    fit: Fit | str | Path = "default",
+    fit: AnyFit = "default",
     levels: Mapping[str, str | None] | None = None,
     laws: Laws | FittedLaw | None = None,
     bounds: Mapping[str, float | int] | None = None,

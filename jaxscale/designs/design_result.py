@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from jaxscale._arrays import number
+from jaxscale._show import Printout, printed
 from jaxscale.designs.design_space import Design
 from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.optimise.goals import Goals
+from jaxscale.plan.plan import in_short
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class RelaxedDesign:
         return {**sizes, "plan": words, **self.problem.figures(self.values), "converged": self.converged}
 
 
-@dataclass(frozen=True)
+@printed(lambda choice: _shown(choice))
+@dataclass(frozen=True, repr=False)
 class DesignChoice:
     """The best design found for a budget.
 
@@ -123,3 +126,16 @@ class DesignChoice:
                 self.certificate,
             ]
         )
+
+
+def _shown(choice: DesignChoice) -> Printout:
+    """Sizes, plan and figures of the design, beside the continuous optimum."""
+    document = choice.to_json()
+    relaxed = document["relaxed_optimum"]
+    names = [name for name, value in document.items() if isinstance(value, int | float) and name in relaxed]
+    rows = [(name, f"{document[name]:.5g}", f"{relaxed[name]:.5g}") for name in names]
+    prices = sorted(choice.prices.items(), key=lambda price: -abs(price[1]))[:3]
+    told = ", ".join(f"{name} {price:+.3f} %" for name, price in prices)
+    notes = (f"1 % more of a bound changes the objective by: {told}", choice.certificate)
+    title = f"DesignChoice: {document['params']:.3g} parameters, {in_short(document['plan'])}"
+    return Printout(title, ("", "design", "continuous optimum"), rows, notes)

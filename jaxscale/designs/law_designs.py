@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxscale._arrays import number
-from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import AnyFit
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice
@@ -93,7 +92,7 @@ def law_design(
     budget: Budget,
     cluster: Cluster,
     *,
-    fit: Fit | str | Path = "default",
+    fit: AnyFit = "default",
     levels: Mapping[str, str | None] | None = None,
     template: Transformer | str = "llama3-8b",
     n_draws: int = 4,

@@ -9,9 +9,6 @@ from jaxscale.workload import Transformer, n_params
 WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
 """Grow with the width."""
 
-LAYER_SHARES = ("dense_share", "attention_share", "mlp_share", "ssm_share")
-"""Of the depth: whole models have whole numbers of layers of each kind."""
-
 
 def stretched(
     template: Transformer, d_model: ArrayLike, n_layers: ArrayLike, head_dim: ArrayLike = 128.0

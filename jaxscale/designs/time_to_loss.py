@@ -34,7 +34,7 @@ from jaxscale.laws.loss import (
     shape_law,
 )
 from jaxscale.power import ChipPower
-from jaxscale.workload import Transformer, embedding_params, is_dense, n_active_params, n_params
+from jaxscale.workload import Transformer, embedding_params, is_dense, n_active_params, n_params, total_layers
 
 
 class Laws(eqx.Module):
@@ -132,7 +132,7 @@ def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array
     """Loss of a shape over the loss of the best shape of the same size [1]."""
     stretch = jnp.log(mlp_ratio(model) / mlp_ratio(template))
     inner = n_params(model) - embedding_params(model)
-    return 1.0 + laws.shape.penalty(model.d_model, model.n_layers, inner) + laws.mlp_kappa * stretch**2
+    return 1.0 + laws.shape.penalty(model.d_model, total_layers(model), inner) + laws.mlp_kappa * stretch**2
 
 
 def run_figures(

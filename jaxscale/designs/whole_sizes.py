@@ -7,9 +7,8 @@ import jax
 import numpy as np
 
 from jaxscale._arrays import divisors, number, with_fields
-from jaxscale.designs.relaxed_shape import LAYER_SHARES
 from jaxscale.plan.rules import shares_key_values
-from jaxscale.workload import Transformer
+from jaxscale.workload import LAYER_SHARES, Transformer
 
 TILE = 128
 """Widths are multiples of this: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""

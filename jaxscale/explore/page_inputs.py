@@ -13,8 +13,8 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.model_catalogue import catalogue_model, model_entries, unknown_model
 from jaxscale.models.model_file import ModelDescription, described_model
-from jaxscale.plans.enumerate import PlanSpace
-from jaxscale.plans.framework_space import framework_space, with_choices
+from jaxscale.plans.plan_questions import PlanQuestion, plan_question
+from jaxscale.runs.cells import stated_values
 from jaxscale.runs.defaults import known_frameworks
 from jaxscale.workload import Transformer
 
@@ -68,16 +68,17 @@ class PageInputs:
             raise InputError(f"framework = {state.framework!r}; expected one of {', '.join(self.frameworks())}")
         return state.framework or dict(self.fit.own).get("framework")
 
-    def levels(self, state: PageState) -> dict[str, str | None]:
-        """Levels of a state, whose fitted effects apply."""
-        chip = self.hardware[state.gpu].id
-        return {"gpu": chip, "precision": state.precision, "framework": self.framework(state)}
+    def question(self, state: PageState) -> PlanQuestion:
+        """Question for a plan that a state asks, as `jaxscale plan` would.
 
-    def space(self, state: PageState) -> PlanSpace:
-        """Plans that agree with a state."""
+        Raises:
+            InputError: an unknown model, chip, framework or precision.
+        """
         if state.precision not in PRECISIONS:
             raise InputError(f"precision = {state.precision!r}; expected one of {', '.join(PRECISIONS)}")
-        return with_choices(framework_space(self.framework(state), state.precision), state.fixed())
+        software = {"precision": state.precision, "framework": self.framework(state)}
+        cells = {"gpu": self.hardware[state.gpu].id, **software, **stated_values("the page", state.fixed())}
+        return plan_question(self.transformer(state), self.cluster(state), state.global_batch, cells)
 
 
 def page_inputs(

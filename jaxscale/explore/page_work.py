@@ -23,7 +23,7 @@ from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageState
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import Memory
 from jaxscale.plan.plan import Plan
-from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.best_plan import answered
 from jaxscale.plans.choice import PlanChoice
 from jaxscale.plans.sensitivity import IMPROVEMENTS, with_resource
 from jaxscale.step import StepTime, model_flops_utilisation, step_and_memory, step_time, tokens_per_step
@@ -121,7 +121,8 @@ def page_view(state: PageState, inputs: PageInputs) -> PageView:
     """
     choice = ranked_plans(state, inputs)
     plan = choice.top[min(state.rank, len(choice.top)) - 1].plan
-    template, machine, levels = inputs.transformer(state), inputs.cluster(state), inputs.levels(state)
+    question = inputs.question(state)
+    template, machine, levels = question.model, question.cluster, question.levels
     for name, what in SLIDERS.items():
         machine = with_resource(machine, what, getattr(state, name))
     # The last two levels of a network both lie between domains.
@@ -167,10 +168,7 @@ class _Held:
 
 @functools.lru_cache(maxsize=MOST_CHOICES)
 def _ranked(state: PageState, held: _Held) -> PlanChoice:
-    inputs = held.inputs
-    model, machine = inputs.transformer(state), inputs.cluster(state)
-    options = {"fit": inputs.fit, "levels": inputs.levels(state), "space": inputs.space(state)}
-    return best_plan(model, machine, state.global_batch, **options)
+    return answered(held.inputs.question(state), held.inputs.fit)
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of, load_fit
+from jaxscale.calibration.store import AnyFit, fit_of, load_fit
 from jaxscale.errors import InputError
 from jaxscale.fit.fit_problem import (
     PACE_RUNS,
@@ -36,7 +35,9 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import groups_of, measured_runs
+from jaxscale.runs.reader import read_runs
 from jaxscale.runs.table_checks import tell
+from jaxscale.runs.tables_in_memory import AnyTable
 from jaxscale.runs.traced.named_workloads import names_workload
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
@@ -51,19 +52,19 @@ MIN_ROWS = 1
 
 
 def fit(
-    runs: Runs,
+    runs: AnyTable,
     *,
-    start: Fit | str | Path | None = "default",
+    start: AnyFit | None = "default",
     n_starts: int = 4,
     n_folds: int = 5,
     name: str = "fit",
     hardware: Hardware | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> FitResult | PaceResult:
-    """Fit the coefficients to a table of measured runs, and paces to its rows of traced workloads.
+    """Fit the coefficients to a table of measured runs, `js.fit("runs.csv")`, and paces to rows of traced workloads.
 
     Args:
-        runs: the table; rows without a measured step time are left out.
+        runs: `Runs`, or what `js.read_runs` takes; rows without a measured step time are left out.
         start: fit to start from and shrink towards, or its name or file; None, or `prior`, for the priors alone.
         n_starts: starting points of the search [1].
         n_folds: folds of the cross-validation; whole groups of (shape, chips, tp, pp) are left out together [1].
@@ -77,9 +78,9 @@ def fit(
     Raises:
         InputError: too few measured rows, or no starting point.
     """
-    parent = None if start is None else fit_of(start)
-    is_traced = names_workload(runs)
-    traced, models = runs.take(is_traced), runs.take(~is_traced)
+    parent, table = None if start is None else fit_of(start), read_runs(runs, hardware=hardware)
+    is_traced = names_workload(table)
+    traced, models = table.take(is_traced), table.take(~is_traced)
     if len(models) or not len(traced):
         result = _fit_models(models, parent, n_starts, n_folds, name, hardware, progress)
         if not len(traced):

@@ -17,6 +17,7 @@ from jaxscale.fit.objective import SHARP, compiled_logs_with_gradients
 from jaxscale.hardware.formats import FORMATS
 from jaxscale.plan.local import sharding
 from jaxscale.runs.arrays import Measured, RunBatch, padded
+from jaxscale.workload import ssm_layers
 
 
 def _multiplies_with(batch: RunBatch, efficiency: str) -> np.ndarray:
@@ -67,7 +68,7 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
         for entry in FORMATS
         if entry.efficiency
     },
-    "scan_efficiency": lambda batch: np.asarray(batch.model.n_ssm_layers) > 0.0,
+    "scan_efficiency": lambda batch: np.asarray(ssm_layers(batch.model)) > 0.0,
     "routed_passes": _has_experts,
     "bias_passes": lambda batch: _has_experts(batch) & (np.asarray(batch.model.expert_bias) > 0.0),
     "score_bytes": lambda batch: np.asarray(batch.plan.flash_attention) < 1.0,

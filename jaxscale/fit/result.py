@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from jaxscale._show import MOST_LINES
 from jaxscale.calibration.coordinates import unconstrain
 from jaxscale.fit.fit_estimates import FitEstimates
 from jaxscale.fit.summary import cautions, summary_html, summary_json, summary_text
@@ -19,6 +20,10 @@ class FitResult(FitEstimates):
     def summary(self) -> str:
         """Report in plain text: errors, parameter table, messages."""
         return summary_text(self)
+
+    def __repr__(self) -> str:
+        """The first lines of the report."""
+        return "\n".join(self.summary().splitlines()[:MOST_LINES])
 
     def _repr_html_(self) -> str:
         return summary_html(self)

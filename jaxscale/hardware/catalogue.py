@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxscale._resources import data_path, read_toml
@@ -123,6 +124,20 @@ class Hardware:
             InputError: a name that means no chip, or several; names the closest ones.
         """
         return self.chips.get(name) or self.chips[self.names[name]]
+
+    def chip_id(self, cluster: Cluster) -> str | None:
+        """Catalogue id of the chip of a concrete cluster by its numbers, None where no chip has them.
+
+        Of chips of equal numbers, such as those with slower links alone, that with the network of the cluster counts.
+        """
+        alike = [entry for entry in self.chips.values() if _equal(entry.chip(), cluster.chip)]
+        linked = [entry for entry in alike if _equal(entry.network(), cluster.network)]
+        return next((entry.id for entry in (*linked, *alike)), None)
+
+
+def _equal(first: Chip | Network, second: Chip | Network) -> bool:
+    """Whether two concrete modules have the same numbers."""
+    return all(map(np.array_equal, jax.tree.leaves(first), jax.tree.leaves(second)))
 
 
 def load_hardware(path: str | Path | None = None) -> Hardware:

@@ -6,12 +6,16 @@ Everything is a float leaf, so clusters stack, differentiate and sweep under `ja
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxscale._arrays import N_LEVELS, Number, PerLevel, PerPrecision, as_float
+from jaxscale._show import Printout, is_single, leaves_shown, printed
 from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.units import quantity
 
 
+@printed(lambda chip: _shown_chip(chip))
 class Chip(eqx.Module):
     """One accelerator.
 
@@ -44,6 +48,7 @@ class Chip(eqx.Module):
         return jnp.sum(jnp.asarray(shares) / jnp.asarray(self.peak_flops), axis=-1)
 
 
+@printed(lambda network: _shown_network(network))
 class Network(eqx.Module):
     """Hierarchy of network levels: scale-up domain, scale-out, spine.
 
@@ -69,6 +74,7 @@ class Network(eqx.Module):
         return size, bandwidth, latency
 
 
+@printed(lambda cluster: _shown_cluster(cluster))
 class Cluster(eqx.Module):
     """Chips of one kind on one network.
 
@@ -81,3 +87,54 @@ class Cluster(eqx.Module):
     chip: Chip
     network: Network
     n_chips: Number = eqx.field(converter=as_float)
+
+
+LEVELS = ("scale-up domain", "scale-out", "spine")
+"""Names of the levels of a network, in order."""
+
+REAL = 1e6
+"""Fewest bytes, and bytes and flop per second, of a real chip: slopes and elasticities are smaller [SI]."""
+
+
+def _shown_chip(chip: Chip) -> Printout:
+    """Peaks, memory and power with their units."""
+    if not is_single(chip, ("hbm_bytes", "hbm_bandwidth"), REAL):
+        return leaves_shown(chip)
+    return Printout(f"Chip: {quantity(float(chip.hbm_bytes), 'byte')}", ("", ""), _chip_rows(chip))
+
+
+def _chip_rows(chip: Chip) -> list[tuple[str, str]]:
+    peaks = zip(PRECISIONS, np.asarray(chip.peak_flops, float).tolist(), strict=True)
+    return [
+        *((f"peak {name}", quantity(peak, "flop/s")) for name, peak in peaks),
+        ("memory", quantity(float(chip.hbm_bytes), "byte")),
+        ("memory bandwidth", quantity(float(chip.hbm_bandwidth), "byte/s")),
+        ("power", f"{float(chip.idle_power):.3g} W idle, {float(chip.max_power):.3g} W at most"),
+    ]
+
+
+def _shown_network(network: Network) -> Printout:
+    """Bandwidth and latency of each level."""
+    bandwidth = np.asarray(network.bandwidth, float)
+    if bandwidth.ndim != 1 or (bandwidth < REAL).any():
+        return leaves_shown(network)
+    return Printout("Network, per chip and direction", ("", ""), _network_rows(network))
+
+
+def _network_rows(network: Network) -> list[tuple[str, str]]:
+    sizes, bandwidths, latencies = (
+        np.asarray(column, float).tolist() for column in (network.domain_size, network.bandwidth, network.latency)
+    )
+    rows = []
+    for name, size, bandwidth, latency in zip(LEVELS, sizes, bandwidths, latencies, strict=True):
+        chips = f"{size:.0f} chips, " if size < 1e9 else ""
+        rows.append((name, f"{chips}{quantity(bandwidth, 'byte/s')}, {quantity(latency, 's')}"))
+    return rows
+
+
+def _shown_cluster(cluster: Cluster) -> Printout:
+    """Its chip and the levels of its network."""
+    if not is_single(cluster.chip, ("hbm_bytes", "hbm_bandwidth"), REAL):
+        return leaves_shown(cluster)
+    rows = [*_chip_rows(cluster.chip), *_network_rows(cluster.network)]
+    return Printout(f"Cluster of {float(cluster.n_chips):g} chips", ("", ""), rows)

@@ -16,9 +16,9 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.fleet import Fleet
 from jaxscale.islands.pace import Pace, island_paces
 from jaxscale.plan.plan import Plan
-from jaxscale.plans.best_plan import every_plan
 from jaxscale.plans.enumerate import PlanSpace, within_domains
 from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.plan_questions import every_plan
 from jaxscale.units import GB
 from jaxscale.workload import Transformer
 
@@ -132,7 +132,7 @@ def _plan_or_part(task: PlanTask, sequences: int, space: PlanSpace | None, name:
     """Fastest plan that fits, of the whole model or of the most layers that the island holds."""
     depth = int(number(task.model.n_layers))
     plan = _fastest(task, space)
-    batch = task.batch
+    batch = task.stated_batch
     while plan is None and batch < sequences:
         # Chips may be too many for a small share: the next larger power of two feeds more replicas.
         batch = float(min(2 ** math.ceil(math.log2(batch + 1.0)), sequences))
@@ -159,7 +159,7 @@ def _plan_or_part(task: PlanTask, sequences: int, space: PlanSpace | None, name:
 
 def _slice(task: PlanTask, layers: int) -> PlanTask:
     """The task for some layers of the model, on one sequence per chip at most."""
-    batch = min(task.batch, float(round_batch(number(task.cluster.n_chips))))
+    batch = min(task.stated_batch, float(round_batch(number(task.cluster.n_chips))))
     return task._replace(model=with_fields(task.model, {"n_layers": float(layers)}), batch=batch)
 
 
@@ -172,8 +172,8 @@ class _TimedPlan(NamedTuple):
 
 def _fastest(task: PlanTask, space: PlanSpace | None) -> _TimedPlan | None:
     """Fastest valid plan that fits; None where there is none."""
-    searched = every_plan(task, within_domains(space, task.cluster))
+    (searched,) = every_plan([task._replace(space=within_domains(space, task.cluster))])
     if not len(searched.table) or not searched.fits.any():
         return None
-    row = int(searched.ranked()[0])
+    row = int(searched.ranked(1)[0])
     return _TimedPlan(searched.table.plan(row), float(searched.scores.step_time[row]))

@@ -12,7 +12,6 @@ with C the dense 16-bit peak.
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +20,7 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import workload
@@ -154,7 +152,7 @@ def transformer_curve(
     chip_id: str,
     laws: FrontierScenario | None = None,
     *,
-    fit: Fit | str | Path = "default",
+    fit: AnyFit = "default",
     hardware: Hardware | None = None,
 ) -> TransformerCurve:
     """Best plans of transformers along a curve, by the exact calibrated model.

@@ -8,6 +8,7 @@ from jaxtyping import Array
 from jaxscale.models.model_file import ModelDescription
 from jaxscale.workload import (
     Transformer,
+    attention_layers,
     embedding_params,
     head_params,
     model_flops,
@@ -39,7 +40,7 @@ def kv_bytes_per_token(model: Transformer) -> float:
 
     Layers with a window keep no more tokens than the window has.
     """
-    return float(CACHE_BYTES * model.n_attention_layers * cached_width(model))
+    return float(CACHE_BYTES * attention_layers(model) * cached_width(model))
 
 
 def model_figures(name: str, description: ModelDescription) -> dict[str, Any]:

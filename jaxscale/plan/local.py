@@ -11,15 +11,17 @@ from jaxtyping import Array
 from jaxscale._arrays import Number, PerPrecision
 from jaxscale._smooth import Temperature, degree_within, is_exact, larger, positive_part, several, smaller, smooth_max
 from jaxscale.hardware.formats import mean_over_formats, wide_shares
-from jaxscale.plan.plan import ZERO_STAGES, Plan
+from jaxscale.plan.plan import ZERO_STAGES, Plan, shard_group
 from jaxscale.plan.stages import first_stage_layers, last_stage_layers
 from jaxscale.workload import (
     Transformer,
+    attention_layers,
     attention_params,
     dense_layer_params,
     embedding_params,
     expert_params,
     moe_layers,
+    total_layers,
 )
 
 
@@ -131,16 +133,16 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     Returns:
         The plan with its derived quantities.
     """
-    shard_ranks = plan.shard_group * plan.cp
+    shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
     kv_heads = key_value_heads(model, plan, temperature)
     # Ranks beyond the key/value heads hold copies of them.
     copied = (kv_heads - model.n_kv_heads / plan.tp) * model.d_model * (model.head_dim + model.v_head_dim)
-    dense = dense_layer_params(model) / plan.tp + model.n_attention_layers * copied
+    dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
     first = first_stage_layers(model, plan, temperature)
-    stage = first / model.n_layers
+    stage = first / total_layers(model)
     return LocalPlan(
         model=model,
         plan=plan,

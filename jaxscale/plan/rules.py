@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.plan.plan import DEGREES, Plan
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, total_layers
 
 Columns = Mapping[str, Any]
 """Fields by name: numbers, or arrays [row] of them."""
@@ -85,6 +85,17 @@ def shares_key_values(tp: Any, n_kv_heads: Any) -> Any:
     """
     return divides(tp, n_kv_heads) | divides(n_kv_heads, tp)
 
+
+BATCH_RULE = Rule(
+    "batch",
+    lambda dp, micro_batch_size, n_microbatches, global_batch_size_seqs: (
+        dp * micro_batch_size * n_microbatches == global_batch_size_seqs
+    ),
+    lambda dp, micro_batch_size, n_microbatches, global_batch_size_seqs: (
+        f"micro_batch_size * n_microbatches * dp = {micro_batch_size * n_microbatches * dp:g} must equal the "
+        f"global batch of {global_batch_size_seqs:g} sequences"
+    ),
+)
 
 RULES = (
     Rule(
@@ -165,16 +176,7 @@ RULES = (
         lambda zero_stage, pp: np.less(zero_stage, 2) | np.equal(pp, 1),
         lambda: "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1",
     ),
-    Rule(
-        "batch",
-        lambda dp, micro_batch_size, n_microbatches, global_batch_size_seqs: (
-            dp * micro_batch_size * n_microbatches == global_batch_size_seqs
-        ),
-        lambda dp, micro_batch_size, n_microbatches, global_batch_size_seqs: (
-            f"micro_batch_size * n_microbatches * dp = {micro_batch_size * n_microbatches * dp:g} must equal the "
-            f"global batch of {global_batch_size_seqs:g} sequences"
-        ),
-    ),
+    BATCH_RULE,
 )
 """Rules of whole plans, each decided by the fields that it names."""
 
@@ -248,18 +250,20 @@ def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -
     return sentences
 
 
-MODEL_FIELDS = ("n_heads", "n_kv_heads", "d_ff", "n_layers", "seq_len", "n_experts")
+MODEL_FIELDS = ("n_heads", "n_kv_heads", "d_ff", "seq_len", "n_experts")
 PLAN_FIELDS = (*DEGREES, "dual_pipe")
 
 
 def model_columns(model: Transformer) -> dict[str, Any]:
     """Fields of a concrete model that the rules read, by name."""
-    return {name: np.asarray(getattr(model, name), float) for name in MODEL_FIELDS}
+    columns = {name: np.asarray(getattr(model, name), float) for name in MODEL_FIELDS}
+    return {**columns, "n_layers": np.asarray(total_layers(model), float)}
 
 
 def plan_columns(plan: Plan) -> dict[str, Any]:
     """Fields of a concrete plan that the rules read, by name."""
-    return {name: np.asarray(getattr(plan, name), float) for name in PLAN_FIELDS}
+    columns = {name: np.asarray(getattr(plan, name), float) for name in PLAN_FIELDS}
+    return {**columns, "shard_group": np.where(columns["shard_group"] > 0.0, columns["shard_group"], columns["dp"])}
 
 
 def violations(model: Transformer, plan: Plan, n_chips: int | float, domain_size: int | float = 1) -> list[str]:

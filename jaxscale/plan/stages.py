@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale._smooth import Temperature, larger, smaller, smooth_max
 from jaxscale.plan.plan import Plan
-from jaxscale.workload import Transformer, head_params, logits_per_token, matmul_params_per_token
+from jaxscale.workload import Transformer, head_params, logits_per_token, matmul_params_per_token, total_layers
 
 DIVISIBLE = 0.02
 """Temperature from which on layers are shared as if they could be divided, see `is_divisible` [1]."""
@@ -51,7 +51,7 @@ def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:
     Rounded up, as the stages before it hold whole layers, unless `DIVISIBLE`.
     """
     head = logits_per_token(model) * head_params(model)
-    ratio = head * model.n_layers / (matmul_params_per_token(model) - head)
+    ratio = head * total_layers(model) / (matmul_params_per_token(model) - head)
     return ratio if is_divisible(temperature) else jnp.ceil(ratio - HEAD_ROUNDING)
 
 
@@ -69,16 +69,16 @@ def first_stage_layers(model: Transformer, plan: Plan, temperature: Temperature 
     Returns:
         Layers [1].
     """
-    even = busiest_layers(model.n_layers, plan.pp, temperature)
-    share = busiest_layers(model.n_layers + head_in_layers(model, temperature), plan.pp, temperature)
+    even = busiest_layers(total_layers(model), plan.pp, temperature)
+    share = busiest_layers(total_layers(model) + head_in_layers(model, temperature), plan.pp, temperature)
     # What the other stages get: a difference, so that the smooth form of a single stage still holds all layers.
-    by_cost = model.n_layers - smooth_max(model.n_layers - share, 0.0, temperature)
+    by_cost = total_layers(model) - smooth_max(total_layers(model) - share, 0.0, temperature)
     return even + plan.balanced_stages * (by_cost - even)
 
 
 def last_stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Layers of the last stage beside the logits head: its share less what the head counts for, at least none [1]."""
-    even = model.n_layers / plan.pp
+    even = total_layers(model) / plan.pp
     head = head_in_layers(model, temperature)
-    by_cost = smooth_max((model.n_layers + head) / plan.pp, head, temperature) - head
+    by_cost = smooth_max((total_layers(model) + head) / plan.pp, head, temperature) - head
     return even + plan.balanced_stages * (by_cost - even)

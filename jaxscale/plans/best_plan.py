@@ -8,19 +8,22 @@ import numpy as np
 
 from jaxscale._arrays import number
 from jaxscale.calibration.intervals import interval_ends
-from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit, probability_of_oom
+from jaxscale.calibration.memory_limit import ACCEPTED_RISK, MemoryLimit, memory_limit, probability_of_oom
 from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.errors import InputError
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.hardware.catalogue import cluster as cluster_of
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.models import model as model_of
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.class_plans import ClassPlanChoice, best_class_plan
-from jaxscale.plans.enumerate import PlanSpace, count_degrees, enumerate_plans, within_domains
+from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.reasons import alternatives, binding, nothing_fits, nothing_valid
-from jaxscale.plans.relaxed_search import search_plans
-from jaxscale.plans.score import detail_plans, score_plans
+from jaxscale.plans.score import detail_plans
 from jaxscale.tracing.traced_workload import Workload
 from jaxscale.workload import Transformer
 
@@ -34,69 +37,141 @@ else:
 ROOMY_BATCH = 2.0**40
 """Sequences per chip of a batch that every degree divides, to find the degrees that the wanted batch forbids [1]."""
 
-MOST_DEGREES = 50_000
-"""Combinations of degrees up to which every plan is scored, some 50 for each; beyond, the search is by gradient [1]."""
-
 
 def best_plan(
-    model: Transformer | Workload,
-    cluster: Cluster,
-    global_batch_size_seqs: float | int,
+    model: Transformer | Workload | str | Path,
+    cluster: Cluster | str,
+    global_batch: float | int,
     *,
-    fit: Fit | str | Path = "default",
+    n_chips: float | int | None = None,
+    fit: AnyFit = "default",
     levels: Mapping[str, str | None] | None = None,
     space: PlanSpace | None = None,
     top: int = 10,
-    oom_probability: float = 0.1,
+    oom_probability: float = ACCEPTED_RISK,
     exhaustive: bool | None = None,
+    hardware: Hardware | None = None,
 ) -> Choice:
     """The fastest plan that fits: out of every valid plan, or by gradient and local search where plans are too many.
 
+    `js.best_plan("llama3-8b", "h100-80gb", 1024, n_chips=512)`
+
     Args:
-        model: the transformer, or a traced workload.
-        cluster: chips and network; the plan uses all chips.
-        global_batch_size_seqs: B, sequences per step, or what the data class of a traced workload counts [sequence].
+        model: the transformer or its name or file, or a traced workload.
+        cluster: chips and network, all of which the plan uses; or the name of a chip, beside `n_chips`.
+        global_batch: B, sequences per step, or what the data class of a traced workload counts [sequence].
+        n_chips: chips, where the cluster is given by the name of one [1].
         fit: a fit, or the name or file of a fit.
-        levels: framework, gpu and so on of the planned run, whose fitted effects apply.
-        space: choices that are open; everything valid where None.
+        levels: framework, precision, gpu and so on of the planned run, whose fitted effects apply; the chip where it is
+            left out is that of the catalogue with the numbers of the cluster.
+        space: choices that are open; where None, every valid plan that the framework can run.
         top: how many plans to rank [1].
         oom_probability: accepted probability of running out of memory [1].
         exhaustive: whether to score every valid plan; decided by the number of plans where None.
+        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         The ranked plans, with reasons.
 
     Raises:
-        InputError: an argument out of range, no valid plan, or none that fits.
+        InputError: an unknown name, an argument out of range, no valid plan, or none that fits.
     """
-    _check(global_batch_size_seqs, top, oom_probability)
-    record, levels = fit_of(fit), levels or {}
-    n_chips = number(cluster.n_chips)
-    usable, coefficients = record.memory_limit(levels, n_chips), record.coefficients(levels, n_chips)
-    limit = memory_limit(number(cluster.chip.hbm_bytes), usable, oom_probability)
+    record = fit_of(fit)
+    machine, gpu = _cluster(cluster, n_chips, hardware or load_hardware())
+    levels = {"gpu": gpu, **(levels or {})}
     if isinstance(model, Workload):
-        return best_class_plan(model, cluster, global_batch_size_seqs, coefficients, float(limit), top)
-    task = PlanTask(model, cluster, global_batch_size_seqs, coefficients, limit)
-    space = within_domains(space, cluster)
-    if exhaustive is None:
-        exhaustive = count_degrees(model, task.n_chips, global_batch_size_seqs, space) <= MOST_DEGREES
-    found = every_plan(task, space) if exhaustive else search_plans([task], space)[0]
-    _refuse_none(task, found, space)
-    ranked = _scored(task, found, found.ranked()[:top], usable)
-    interval = interval_ends(ranked[0].step_time, record.interval(levels, task.n_chips).time)
+        _check(global_batch, top, oom_probability)
+        return _best_class_plan(model, machine, global_batch, record, levels, oom_probability, top)
+    shape = model if isinstance(model, Transformer) else model_of(model)
+    question = question_of_levels(shape, machine, global_batch, levels, space)
+    return answered(question, record, top=top, oom_probability=oom_probability, exhaustive=exhaustive)
+
+
+def question_of_levels(
+    model: Transformer,
+    cluster: Cluster,
+    batch: float | int,
+    levels: Mapping[str, str | None],
+    space: PlanSpace | None = None,
+) -> PlanQuestion:
+    """The question of a run of which levels are known.
+
+    Args:
+        model: the transformer.
+        cluster: chips and network.
+        batch: sequences of a step [sequence].
+        levels: of the run by kind; what its software does follows from them.
+        space: choices that are open; where None, every valid plan that the framework can run.
+    """
+    cells = {kind: levels[kind] for kind in (*SOFTWARE_KINDS, "gpu") if levels.get(kind)}
+    question = plan_question(model, cluster, batch, cells, levels)
+    return question if space is None else question._replace(space=space)
+
+
+def _cluster(cluster: Cluster | str, n_chips: float | int | None, hardware: Hardware) -> tuple[Cluster, str | None]:
+    """The cluster, and the catalogue id of its chip, None for a chip of no catalogue.
+
+    Raises:
+        InputError: the name of a chip without a count, or a count beside a cluster that has one.
+    """
+    if isinstance(cluster, Cluster):
+        if n_chips is not None:
+            raise InputError(
+                f"n_chips = {n_chips:g} beside a cluster of {number(cluster.n_chips):g}; expected one of them"
+            )
+        return cluster, hardware.chip_id(cluster)
+    if n_chips is None:
+        raise InputError(f"{cluster!r} is the name of a chip; expected n_chips beside it")
+    return cluster_of(cluster, n_chips, hardware=hardware), hardware[cluster].id
+
+
+def _best_class_plan(
+    work: Workload,
+    cluster: Cluster,
+    batch: float | int,
+    record: Fit,
+    levels: Mapping[str, str | None],
+    oom_probability: float,
+    top: int,
+) -> ClassPlanChoice:
+    """Ranked plans of a traced workload."""
+    n_chips = number(cluster.n_chips)
+    limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels, n_chips), oom_probability)
+    return best_class_plan(work, cluster, batch, record.coefficients(levels, n_chips), float(limit), top)
+
+
+def answered(
+    question: PlanQuestion,
+    fit: Fit,
+    *,
+    top: int = 10,
+    oom_probability: float = ACCEPTED_RISK,
+    exhaustive: bool | None = None,
+) -> PlanChoice:
+    """The ranked plans that answer a question, with reasons.
+
+    Args:
+        question: model, cluster, batch and open choices.
+        fit: calibration.
+        top: how many plans to rank [1].
+        oom_probability: accepted probability of running out of memory [1].
+        exhaustive: whether to score every valid plan; decided by the number of plans where None.
+
+    Raises:
+        InputError: no valid plan, or none that fits.
+    """
+    _check(1 if question.batch is None else question.batch, top, oom_probability)
+    task = question.task(fit, oom_probability)
+    (found,) = find_plans([task], exhaustive)
+    _refuse_none(task, found)
+    ranked = _scored(task, found, found.ranked(top), question.usable(fit))
+    interval = interval_ends(ranked[0].step_time, fit.interval(question.levels, question.n_chips).time)
     return _choice(found, ranked, interval)
-
-
-def every_plan(task: PlanTask, space: PlanSpace) -> FoundPlans:
-    """Every valid plan of a space, scored."""
-    table = enumerate_plans(task.model, task.n_chips, task.batch, space)
-    scores = score_plans(task.model, table, task.cluster, task.coefficients)
-    return FoundPlans(table, scores, task.memory_limit, len(table))
 
 
 def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float]) -> PlanChoice:
     """The ranked plans with reasons."""
-    row, best = int(found.ranked()[0]), ranked[0]
+    row, best = int(found.ranked(1)[0]), ranked[0]
     return PlanChoice(
         best=best,
         top=ranked,
@@ -112,11 +187,11 @@ def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[f
     )
 
 
-def _refuse_none(task: PlanTask, found: FoundPlans, space: PlanSpace) -> None:
+def _refuse_none(task: PlanTask, found: FoundPlans) -> None:
     """Say which batches or chips would do where no plan is valid or fits."""
     if not len(found.table):
-        unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, space)
-        raise nothing_valid(task.model, task.n_chips, task.batch, unbatched)
+        unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
+        raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched)
     if not found.fits.any():
         (leanest,) = detail_plans(task.model, found.table, task.cluster, task.coefficients, np.asarray([found.best]))
         raise nothing_fits(found, leanest.memory_terms, task.cluster)
@@ -124,7 +199,7 @@ def _refuse_none(task: PlanTask, found: FoundPlans, space: PlanSpace) -> None:
 
 def _check(batch: float | int, top: int, oom_probability: float) -> None:
     if not (batch >= 1 and batch == round(batch)):
-        raise InputError(f"global_batch_size_seqs = {batch:g} is out of range; expected a whole number of at least 1")
+        raise InputError(f"global_batch = {batch:g} is out of range; expected a whole number of at least 1")
     if top < 1:
         raise InputError(f"top = {top} is out of range; expected at least 1")
     if not 0.0 < oom_probability < 1.0:

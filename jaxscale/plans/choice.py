@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxscale.plan.plan import Plan
-from jaxscale.units import GB
+from jaxscale._show import MOST_LINES, Printout, printed
+from jaxscale.plan.plan import Plan, in_short
+from jaxscale.units import GB, quantity
 
 
-@dataclass(frozen=True)
+@printed(lambda scored: Printout(f"ScoredPlan: {in_short(scored.plan.words())}", ("", ""), _figures(scored)))
+@dataclass(frozen=True, repr=False)
 class ScoredPlan:
     """A plan with predicted time and memory.
 
@@ -64,7 +66,8 @@ class Alternative:
         return f"{change}, {memory}" + ("" if self.fits else ", which does not fit")
 
 
-@dataclass(frozen=True)
+@printed(lambda choice: _shown(choice))
+@dataclass(frozen=True, repr=False)
 class PlanChoice:
     """The fastest plans that fit, and the proof that nothing was left out.
 
@@ -119,8 +122,28 @@ class PlanChoice:
 
     def summary(self) -> str:
         """The choice in a few lines of text."""
-        words = self.best.plan.words()
-        head = ", ".join(f"{name} {value}" for name, value in words.items())
         figures = f"{self.best.step_time:.4g} s, MFU {self.best.mfu:.1%}, {self.best.memory / GB:.1f} GB"
         count = f"{self.searched} valid plans scored, {self.infeasible} of them beyond {self.memory_limit / GB:.1f} GB"
-        return "\n".join([f"best plan: {head}", f"{figures}; {count}", *self.binds, *self.reasons])
+        best = in_short(self.best.plan.words())
+        return "\n".join([f"best plan: {best}", f"{figures}; {count}", *self.binds, *self.reasons])
+
+
+def _figures(scored: ScoredPlan) -> list[tuple[str, str]]:
+    """Figures of a plan with their units."""
+    return [
+        ("step", quantity(scored.step_time, "s")),
+        ("MFU", f"{100.0 * scored.mfu:.1f} %"),
+        ("memory", quantity(scored.memory, "byte")),
+        ("probability of running out", f"{100.0 * scored.oom_probability:.2g} %"),
+    ]
+
+
+def _shown(choice: PlanChoice) -> Printout:
+    """The ranked plans, the interval of the first, and what binds."""
+    rows = [
+        (in_short(scored.plan.words()), *(text for _, text in _figures(scored))) for scored in choice.top[:MOST_LINES]
+    ]
+    lo, hi = (quantity(end, "s") for end in choice.step_time_interval)
+    proof = "all valid plans" if choice.exhaustive else "by gradient and local search"
+    notes = (f"90 % interval of the first: {lo} to {hi}", f"{choice.searched} plans scored, {proof}", *choice.binds)
+    return Printout("PlanChoice: the fastest plans that fit", ("plan", "step", "MFU", "memory", "risk"), rows, notes)

@@ -11,30 +11,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxscale._arrays import divisors, number, with_fields
 from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.plan.plan import FLAGS, RECOMPUTE, SCHEDULES, SIZES, SOFTWARE_CHOICES, SWITCHES, Plan, switches_of
-from jaxscale.plan.rules import divides, model_columns, obeys
+from jaxscale.plan.plan import DECIDED, RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
+from jaxscale.plan.rules import BATCH_RULE, RULES, Rule, divides, model_columns, obeys
 from jaxscale.workload import Transformer
 
 Columns = dict[str, np.ndarray]
 
-FIXED = ("precision", "flash_attention", "overlap_gradients", "balanced_stages", "gradient_bytes", "fused_glu")
-"""Fields of a plan that all plans of a space share."""
+DISPATCHERS = tuple(switch for switch in SWITCHES["moe_dispatcher"].values() if switch)
+"""Switches of the dispatcher of tokens, which a schedule may bring with it."""
 
-SOFTWARE = (
-    *(switch for choice in SOFTWARE_CHOICES for switch in SWITCHES[choice].values() if switch),
-    *(name for name in (*FLAGS, *SIZES) if name not in FIXED),
-)
-"""Further fields of a plan that all plans of a space share: facts about software."""
+FIELDS = (*DECIDED, *DISPATCHERS)
+"""Fields of a plan that differ between the rows of a table; all others are those of its software."""
 
-FIELDS = tuple(name for name in Plan.__dataclass_fields__ if name not in (*FIXED, *SOFTWARE))
-"""Fields of a plan that differ between the rows of a table."""
+OPEN_MICROBATCHES = (1, 2, 4, 8, 16)
+"""Sequences of a microbatch that are tried where no batch is stated [1]."""
+
+MICROBATCHES_OF_A_STAGE = 4
+"""Microbatches for each stage of a pipeline where no batch is stated [1]."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +47,21 @@ class PlanSpace:
         vpp: virtual stages per chip [1].
         cp: context-parallel degrees [1].
         ep: expert-parallel degrees [1].
+        dp: data-parallel degrees [1].
         micro_batch_size: sequences per microbatch [1].
+        n_microbatches: microbatches per step and replica [1].
         zero_stage: ZeRO stages, of 0 to 3.
-        hybrid_sharding: also shard groups smaller than dp (HSDP) at ZeRO stage 3.
+        shard_group: chips that share one sharded copy; where None, all of dp, and at stage 3 also fewer (HSDP) [1].
+        hybrid_sharding: whether HSDP is among the choices.
         sequence_parallel: values admitted where tp > 1.
-        recompute: of none, selective, full.
+        recompute: of none, selective, full; None for the shares of `software`.
         schedule: of gpipe, 1f1b, interleaved, zero-bubble, dualpipe; without a pipeline every plan counts as 1f1b, and
             DualPipe needs experts that exchange tokens and an even number of stages.
         whole_chunks: interleave only chunks of equally many layers, as Megatron-LM demands.
-        flash_attention: fused attention in all plans.
-        overlap_gradients: gradients reduced while the last backward pass still runs, in all plans.
-        balanced_stages: layers shared out by cost, the logits head included, in all plans.
-        gradient_bytes: of a gradient while replicas reduce it, in all plans [byte].
-        fused_glu: gated MLPs by one kernel, in all plans.
-        precision: of the weight matmuls, in all plans.
-        software: further arguments of `Plan` that all plans share, such as `tp_overlap` or `fused_norm`.
+        software: a plan whose further fields all plans share: kernels, overlap, widths, number format.
+        dispatchers: word of `moe_dispatcher` that a schedule brings with it, by schedule.
         domain_size: chips of a scale-up domain, which tp is to suit [1].
+        rules: that every plan obeys.
     """
 
     tp: Sequence[int] | None = None
@@ -72,32 +69,33 @@ class PlanSpace:
     vpp: Sequence[int] | None = None
     cp: Sequence[int] | None = None
     ep: Sequence[int] | None = None
-    micro_batch_size: Sequence[int] | None = None
+    dp: Sequence[int] | None = None
+    micro_batch_size: Sequence[int | float] | None = None
+    n_microbatches: Sequence[int] | None = None
     zero_stage: Sequence[int] = (0, 1, 2, 3)
+    shard_group: Sequence[int] | None = None
     hybrid_sharding: bool = True
     sequence_parallel: Sequence[bool] = (False, True)
-    recompute: Sequence[str] = RECOMPUTE
+    recompute: Sequence[str] | None = RECOMPUTE
     schedule: Sequence[str] = ("gpipe", "1f1b", "interleaved")
     whole_chunks: bool = True
-    flash_attention: bool = True
-    overlap_gradients: bool = True
-    balanced_stages: bool = False
-    gradient_bytes: float = 4.0
-    fused_glu: bool = False
-    precision: str = "bf16"
-    software: Mapping[str, Any] = field(default_factory=dict)
+    software: Plan = field(default_factory=Plan)
+    dispatchers: Mapping[str, str] = field(default_factory=dict)
     domain_size: float = 1.0
+    rules: tuple[Rule, ...] = RULES
 
     def __post_init__(self):
         """Refuse unknown words and empty choices."""
-        for name, valid in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("zero_stage", (0, 1, 2, 3))):
-            chosen = getattr(self, name)
+        choices: dict[str, tuple[Any, tuple[Any, ...]]] = {
+            "recompute": (RECOMPUTE if self.recompute is None else self.recompute, RECOMPUTE),
+            "schedule": (self.schedule, SCHEDULES),
+            "zero_stage": (self.zero_stage, (0, 1, 2, 3)),
+        }
+        for name, (chosen, valid) in choices.items():
             unknown = [value for value in chosen if value not in valid]
             if unknown or not chosen:
                 expected = ", ".join(map(str, valid))
                 raise InputError(f"PlanSpace.{name} = {tuple(chosen)!r}; expected one or more of {expected}")
-        if self.precision not in PRECISIONS:
-            raise InputError(f"precision = {self.precision!r}; expected one of {', '.join(PRECISIONS)}")
 
 
 def within_domains(space: PlanSpace | None, cluster: Cluster) -> PlanSpace:
@@ -123,41 +121,21 @@ class PlanTable:
 
     def plan(self, row: int) -> Plan:
         """One plan of concrete numbers."""
-        template = Plan(**{name: getattr(self.space, name) for name in FIXED}, **self.space.software)
-        values = {name: float(column[row]) for name, column in self.columns.items()}
-        return with_fields(template, values)
-
-    def stacked(self, rows: np.ndarray | slice = slice(None), size: int | None = None) -> tuple[Plan, np.ndarray]:
-        """Plans as one module of arrays, padded with copies of the first so that few shapes compile.
-
-        Args:
-            rows: which plans.
-            size: length of the arrays; the next power of two where None.
-
-        Returns:
-            A plan whose fields are arrays [row], precision [row, precision], and the mask of rows that are not padding.
-        """
-        picked = {name: column[rows] for name, column in self.columns.items()}
-        count = len(picked["dp"])
-        size = 1 << max(count - 1, 0).bit_length() if size is None else size
-        dtype = jnp.result_type(float)
-        fields = {name: np.concatenate([c, np.repeat(c[:1], size - count)]).astype(dtype) for name, c in picked.items()}
-        template = self.plan(0)
-        for name in (*FIXED, *SOFTWARE):
-            shared = np.asarray(getattr(template, name), dtype)
-            fields[name] = np.broadcast_to(shared, (size, *shared.shape))
-        return with_fields(template, fields), np.arange(size) < count
+        return with_fields(self.space.software, {name: float(column[row]) for name, column in self.columns.items()})
 
 
 def enumerate_plans(
-    model: Transformer, n_chips: float | int, global_batch_size_seqs: float | int, space: PlanSpace | None = None
+    model: Transformer,
+    n_chips: float | int,
+    global_batch_size_seqs: float | int | None,
+    space: PlanSpace | None = None,
 ) -> PlanTable:
     """Every valid plan that uses all chips and makes up the global batch exactly.
 
     Args:
         model: the transformer, concrete.
         n_chips: chips of the cluster [1].
-        global_batch_size_seqs: B [sequence].
+        global_batch_size_seqs: B; where None, each plan has a batch of its own [sequence].
         space: choices that are open; everything valid where None.
 
     Returns:
@@ -169,17 +147,16 @@ def enumerate_plans(
     columns = _sharding(facts, columns, space)
     columns = _schedules(facts, columns, space)
     columns = _activations(columns, space)
-    columns["shard_group"] = columns["dp"] // columns.pop("copies")
     return PlanTable({name: columns[name] for name in FIELDS}, space)
 
 
-def admissible(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> Columns:
+def admissible(model: Transformer, n_chips: float | int, batch: float | int | None, space: PlanSpace) -> Columns:
     """Values of each degree by itself; combinations must still divide chips and batch.
 
     Args:
         model: the transformer, concrete.
         n_chips: chips of the cluster [1].
-        batch: B [sequence].
+        batch: B, None where each plan has its own [sequence].
         space: choices that are open.
 
     Returns:
@@ -188,9 +165,10 @@ def admissible(model: Transformer, n_chips: float | int, batch: float | int, spa
     return _admissible(_facts(model, n_chips, batch, space), space)
 
 
-def _facts(model: Transformer, n_chips: float | int, batch: float | int, space: PlanSpace) -> dict[str, float]:
+def _facts(model: Transformer, n_chips: float | int, batch: float | int | None, space: PlanSpace) -> dict[str, float]:
     """Fields of model, cluster and batch that the rules read, by name."""
-    sizes = {"n_chips": n_chips, "global_batch_size_seqs": batch, "domain_size": space.domain_size}
+    sizes = {"n_chips": n_chips, "domain_size": space.domain_size}
+    sizes |= {} if batch is None else {"global_batch_size_seqs": batch}
     return {**{name: float(column) for name, column in model_columns(model).items()}, **sizes}
 
 
@@ -201,13 +179,21 @@ def _admissible(facts: Mapping[str, float], space: PlanSpace) -> Columns:
         "pp": chips,
         "cp": chips,
         "ep": divisors(facts["n_experts"]),
-        "micro_batch_size": divisors(facts["global_batch_size_seqs"]),
+        "micro_batch_size": _microbatches(facts, space),
     }
     admitted: Columns = {}
     for name, values in candidates.items():
-        valid = obeys({**facts, "vpp": 1, name: values}, about=name)
+        valid = obeys({**facts, "vpp": 1, name: values}, about=name, rules=space.rules)
         admitted[name] = _admitted(values[np.broadcast_to(valid, values.shape)], getattr(space, name))
     return {**admitted, "vpp": _chunks(facts, space)}
+
+
+def _microbatches(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
+    """Sequences of a microbatch that may make up the batch [1]."""
+    batch = facts.get("global_batch_size_seqs")
+    if BATCH_RULE not in space.rules:
+        return np.asarray(space.micro_batch_size or OPEN_MICROBATCHES)
+    return np.asarray(OPEN_MICROBATCHES) if batch is None else divisors(batch)
 
 
 def _chunks(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
@@ -219,22 +205,49 @@ def _chunks(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
 
 def _degrees(facts: Mapping[str, float], space: PlanSpace) -> Columns:
     """Degrees tp, pp, cp, dp, ep and the batch split b, m."""
-    options, n_chips, batch = _admissible(facts, space), facts["n_chips"], facts["global_batch_size_seqs"]
+    options, n_chips, batch = _admissible(facts, space), facts["n_chips"], facts.get("global_batch_size_seqs")
     columns: Columns = {"tp": options["tp"]}
     columns = _cross(columns, "pp", options["pp"])
     columns = _keep(columns, divides(columns["tp"] * columns["pp"], n_chips))
     columns = _cross(columns, "cp", options["cp"])
     columns["dp"] = np.maximum(round(n_chips) // (columns["tp"] * columns["pp"] * columns["cp"]), 1)
-    columns = _keep(columns, obeys({**facts, **columns}, about="dp") & divides(columns["dp"], batch))
+    columns = _keep(columns, _obey(facts, columns, space, "dp") & _among(columns["dp"], space.dp))
+    if batch is not None and BATCH_RULE in space.rules:
+        columns = _keep(columns, divides(columns["dp"], batch))
     columns = _cross(columns, "ep", options["ep"])
-    columns = _keep(columns, obeys({**facts, **columns}, about="ep"))
+    columns = _keep(columns, _obey(facts, columns, space, "ep"))
     columns = _cross(columns, "micro_batch_size", options["micro_batch_size"])
-    columns["n_microbatches"] = round(batch) // (columns["dp"] * columns["micro_batch_size"])
-    return _keep(columns, obeys({**facts, **columns}, about="n_microbatches"))
+    columns["n_microbatches"] = _counts(columns, batch, space)
+    kept = _obey(facts, columns, space, "n_microbatches") & (columns["n_microbatches"] >= 1)
+    return _keep(columns, kept & (_among(columns["n_microbatches"], space.n_microbatches) | (batch is None)))
+
+
+def _counts(columns: Columns, batch: float | int | None, space: PlanSpace) -> np.ndarray:
+    """Microbatches of a replica: what makes up the batch, or the usual number where no batch is stated [1]."""
+    replicas = columns["dp"] * columns["micro_batch_size"]
+    if batch is not None:
+        # Where the batch need not be met exactly, the last microbatch of a step is short.
+        return round(batch) // replicas if BATCH_RULE in space.rules else batch / replicas
+    if space.n_microbatches:
+        return np.full_like(replicas, space.n_microbatches[0])
+    return np.where(columns["pp"] > 1, MICROBATCHES_OF_A_STAGE * columns["pp"], 1)
+
+
+def _obey(facts: Mapping[str, float], columns: Columns, space: PlanSpace, about: str) -> np.ndarray:
+    """Whether each row obeys the rules of a space that read a field."""
+    return np.broadcast_to(obeys({**facts, **columns}, about=about, rules=space.rules), len(columns["tp"]))
+
+
+def _among(values: np.ndarray, wanted: Sequence[int] | None) -> np.ndarray:
+    """Whether each value is among the admitted ones; all are where None."""
+    return np.ones(len(values), bool) if wanted is None else np.isin(values, np.asarray(wanted))
 
 
 def count_degrees(
-    model: Transformer, n_chips: float | int, global_batch_size_seqs: float | int, space: PlanSpace | None = None
+    model: Transformer,
+    n_chips: float | int,
+    global_batch_size_seqs: float | int | None,
+    space: PlanSpace | None = None,
 ) -> int:
     """Combinations of tp, pp, cp, dp, ep and micro-batch: a fiftieth or so of the valid plans [1]."""
     space = space or PlanSpace()
@@ -242,17 +255,22 @@ def count_degrees(
 
 
 def _sharding(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
-    """ZeRO stages, and at stage 3 the copies of the sharded weights that HSDP keeps."""
+    """ZeRO stages, and the chips that share one sharded copy."""
     columns = _cross(columns, "zero_stage", np.unique(space.zero_stage))
     alone = columns["dp"] * columns["cp"] == 1
     differs = ~alone | (columns["zero_stage"] == min(space.zero_stage))
-    columns = _keep(columns, obeys({**facts, **columns}, about="zero_stage") & differs)
+    columns = _keep(columns, _obey(facts, columns, space, "zero_stage") & differs)
+    if space.shard_group is not None:
+        columns = _cross(columns, "shard_group", np.asarray(space.shard_group))
+        columns["shard_group"] = np.minimum(columns["shard_group"], columns["dp"])
+        return _keep(columns, _obey(facts, columns, space, "shard_group"))
     hybrid = (columns["zero_stage"] == 3) & space.hybrid_sharding
-    single = {**_keep(columns, ~hybrid), "copies": np.ones(np.sum(~hybrid), np.int64)}
-    several = _keep(columns, hybrid)
+    single, several = _keep(columns, ~hybrid), _keep(columns, hybrid)
     copies = [divisors(float(dp)) for dp in np.unique(several["dp"])]
     several = _cross(several, "copies", np.unique(np.concatenate([np.ones(1, np.int64), *copies])))
-    return _joined(single, _keep(several, divides(several["copies"], several["dp"])))
+    several = _keep(several, divides(several["copies"], several["dp"]))
+    several["shard_group"] = several["dp"] // several.pop("copies")
+    return _joined({**single, "shard_group": single["dp"]}, several)
 
 
 def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
@@ -263,20 +281,32 @@ def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
     plain = _cross(chunked, "schedule", np.asarray(simple, np.int64))
     plain["vpp"] = np.ones_like(plain["schedule"])
     is_dual = plain["schedule"] == SCHEDULES.index("dualpipe")
-    plain = _keep(plain, obeys({**facts, **plain, "dual_pipe": is_dual}, about="dual_pipe"))
+    plain = _keep(plain, _obey(facts, {**plain, "dual_pipe": is_dual}, space, "dual_pipe"))
     one_stage = np.ones_like(flat["pp"])
     tables = [{**flat, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
     if "interleaved" in space.schedule:
         # The rule about microbatches is the same for every vpp above one: it cuts before the columns grow.
-        chunked = _keep(chunked, obeys({**facts, **chunked, "vpp": 2}, about="n_microbatches"))
+        chunked = _keep(
+            chunked, _obey(facts, {**chunked, "vpp": np.full_like(chunked["pp"], 2)}, space, "n_microbatches")
+        )
         chunks = _chunks(facts, space)
         chunked = _cross(chunked, "vpp", chunks[chunks > 1])
         is_whole = divides(chunked["pp"] * chunked["vpp"], facts["n_layers"]) | (not space.whole_chunks)
-        chunked = _keep(chunked, obeys({**facts, **chunked}, about="vpp") & is_whole)
+        chunked = _keep(chunked, _obey(facts, chunked, space, "vpp") & is_whole)
         tables.append({**chunked, "schedule": np.full_like(chunked["pp"], SCHEDULES.index("interleaved"))})
     columns = _joined(*tables)
     schedule = columns.pop("schedule")
-    return {**columns, **switches_of("schedule", schedule)}
+    return {**columns, **switches_of("schedule", schedule), **_dispatchers(schedule, space)}
+
+
+def _dispatchers(schedule: np.ndarray, space: PlanSpace) -> Columns:
+    """Switches of the dispatcher: that of the software, or that which the schedule of a plan brings with it."""
+    words, own = tuple(SWITCHES["moe_dispatcher"]), space.software
+    usual = codes_of("moe_dispatcher", {switch: getattr(own, switch) for switch in DISPATCHERS})
+    codes = np.full(len(schedule), usual)
+    for word, dispatcher in space.dispatchers.items():
+        codes = np.where(schedule == SCHEDULES.index(word), words.index(dispatcher), codes)
+    return switches_of("moe_dispatcher", codes)
 
 
 def _activations(columns: Columns, space: PlanSpace) -> Columns:
@@ -284,15 +314,19 @@ def _activations(columns: Columns, space: PlanSpace) -> Columns:
     columns = _cross(columns, "sequence_parallel", np.unique(space.sequence_parallel).astype(np.int64))
     unsplit = int(min(space.sequence_parallel))
     columns = _keep(columns, (columns["tp"] > 1) | (columns["sequence_parallel"] == unsplit))
+    if space.recompute is None:
+        shares = {switch: getattr(space.software, switch) for switch in SWITCHES["recompute"].values() if switch}
+        return {**columns, **{name: np.full(len(columns["tp"]), number(share)) for name, share in shares.items()}}
     words = [word for word in RECOMPUTE if word in space.recompute]
-    if space.flash_attention and "none" in words:
+    if number(space.software.flash_attention) and "none" in words:
         words = [word for word in words if word != "selective"]
     columns = _cross(columns, "recompute", np.asarray([RECOMPUTE.index(word) for word in words]))
     recompute = columns.pop("recompute")
     return {**columns, **switches_of("recompute", recompute)}
 
 
-def _admitted(valid: np.ndarray, wanted: Sequence[int] | None) -> np.ndarray:
+def _admitted(valid: np.ndarray, wanted: Sequence[int | float] | None) -> np.ndarray:
+    """Valid values that are admitted."""
     return valid if wanted is None else valid[np.isin(valid, np.asarray(wanted))]
 
 

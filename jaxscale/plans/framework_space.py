@@ -1,25 +1,24 @@
-"""Plans as a framework runs them: kernels and stages that users of the framework cannot choose are fixed."""
+"""Plans as software runs them: what it fixes is the same in all plans, and what it cannot run is left out."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from jaxscale.errors import InputError, one_like
-from jaxscale.plan.optimizers import mixed_precision_bytes
-from jaxscale.plan.plan import FLAGS, SOFTWARE_CHOICES
-from jaxscale.plans.enumerate import FIXED, PlanSpace
-from jaxscale.runs.cells import YES_OR_NO
-from jaxscale.runs.defaults import default_for, framework_defaults, is_fused
+from jaxscale.errors import InputError
+from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.plan.plan import Plan
+from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.runs.defaults import default_for, framework_defaults, translate
+from jaxscale.runs.software import software_of
 
-COUNTS = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage")
-WORDS = ("recompute", "schedule")
+COUNTS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch_size", "n_microbatches", "zero_stage", "shard_group")
+"""Columns of a row that fix a count of its plan."""
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
-    """Space of the plans of a framework: kernels, stages, width and overlap of gradients fixed, all degrees free.
+    """Space of the plans of a framework: what its software does is fixed, all decisions are free.
 
     Args:
-        framework: a framework of `data/frameworks.toml`, such as `nemo`; any other has no table.
+        framework: a framework of `data/frameworks.toml`, such as `nemo`; any other counts as an unnamed one.
         precision: of the weight matmuls.
 
     Returns:
@@ -28,74 +27,48 @@ def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace
     Raises:
         InputError: unknown precision; says which there are.
     """
+    if precision not in PRECISIONS:
+        raise InputError(f"precision = {precision!r}; expected one of {', '.join(PRECISIONS)}")
+    cells = {"framework": framework, "precision": precision}
+    return stated_space(cells, software_of(cells).plan)
+
+
+def stated_space(cells: Mapping[str, Any], software: Plan) -> PlanSpace:
+    """Space of the plans that agree with the cells of a row.
+
+    Args:
+        cells: values by column, None or absent where the row leaves a decision open.
+        software: what the software of the row does.
+
+    Returns:
+        The space: stated decisions alone, and of the others what the framework of the row can run.
+    """
+    framework = cells.get("framework")
+    stated = {name: (round(cells[name]),) for name in COUNTS if cells.get(name) is not None}
+    recomputes = any(cells.get(name) is not None for name in ("activation_recompute", "recompute_modules"))
+    stated_flag = cells.get("sequence_parallel")
     return PlanSpace(
-        flash_attention=is_fused(default_for("attention_kernel", framework, None)),
-        overlap_gradients=default_for("overlap_gradients", framework, None),
-        balanced_stages=default_for("balanced_stages", framework, None),
-        gradient_bytes=float(default_for("gradient_bytes", framework, None)),
-        fused_glu=default_for("fused_glu", framework, None),
-        precision=precision,
-        schedule=(*PlanSpace.schedule, *_further_schedules(framework)),
-        software=software_of(framework, precision),
+        **{"zero_stage": tuple(default_for("zero_stages", framework, None)), **stated},  # pyright: ignore
+        sequence_parallel=(False, True) if stated_flag is None else (bool(stated_flag),),
+        schedule=_schedules(cells.get("schedule"), framework),
+        software=software,
+        dispatchers={} if cells.get("moe_dispatcher") else _dispatchers(framework),
+        **({"recompute": None} if recomputes else {}),
     )
 
 
-def _further_schedules(framework: str | None) -> tuple[str, ...]:
-    """Schedules that a framework has besides the usual ones; those of the default where its table is not known."""
+def _schedules(stated: str | None, framework: str | None) -> tuple[str, ...]:
+    """Schedules of a pipeline: the stated one, or those of a framework."""
+    if stated is None:
+        return tuple(default_for("schedules", framework, None))
+    word = translate("schedule", stated) or stated
+    # Interleaving is 1F1B with several virtual stages, which a row states by itself.
+    return ("1f1b", "interleaved") if word == "1f1b" else (word,)
+
+
+def _dispatchers(framework: str | None) -> dict[str, str]:
+    """Dispatcher of tokens that a schedule brings with it, by schedule, as the facts about a framework say."""
     tables = framework_defaults()
-    return tuple(tables.get((framework or "").lower(), tables["default"]).get("schedules", ()))
-
-
-def software_of(framework: str | None, precision: str = "bf16") -> dict[str, Any]:
-    """What the software of a framework does, as arguments of `Plan`, by its defaults.
-
-    Args:
-        framework: a framework of `data/frameworks.toml`; any other counts as an unnamed one.
-        precision: of the weight matmuls.
-
-    Returns:
-        Words, flags and sizes by argument.
-    """
-    names = (*SOFTWARE_CHOICES, *(name for name in FLAGS if name not in FIXED), "etp")
-    usual = mixed_precision_bytes(precision, default_for("optimizer", framework, None))
-    return {
-        **{name: default_for(name, framework, None) for name in names},
-        "optimizer_bytes": default_for("optimizer_bytes", framework, None) or usual.optimizer,
-        "weight_bytes": default_for("weight_bytes", framework, None) or usual.weight,
-    }
-
-
-def with_choices(space: PlanSpace, choices: Mapping[str, str]) -> PlanSpace:
-    """A space without the plans that differ from stated choices.
-
-    Args:
-        space: choices that are open.
-        choices: value of each stated choice by field of `PlanSpace`, as text: a degree, a word or yes and no.
-
-    Returns:
-        The narrower space.
-
-    Raises:
-        InputError: an unknown choice, or a value that it cannot have.
-    """
-    fields: dict[str, tuple[object, ...]] = {}
-    for name, text in choices.items():
-        if name in COUNTS:
-            fields[name] = (_count(name, text),)
-        elif name in WORDS:
-            fields[name] = (text.lower(),)
-        elif name == "sequence_parallel":
-            if text.lower() not in YES_OR_NO:
-                raise InputError(f"sequence_parallel = {text!r}; expected yes or no")
-            fields[name] = (YES_OR_NO[text.lower()],)
-        else:
-            raise InputError(
-                f"{name!r} is no choice of a plan; {one_like(name, (*COUNTS, *WORDS, 'sequence_parallel'))}"
-            )
-    return replace(space, **fields)  # pyright: ignore[reportArgumentType]
-
-
-def _count(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise InputError(f"{name} = {text!r} is no whole number; expected one")
-    return int(text)
+    facts = [fact for name in ("default", framework or "") for fact in tables.get(name, {}).get("facts", [])]
+    of_schedule = [fact for fact in facts if set(fact["when"]) == {"schedule"} and "moe_dispatcher" in fact["set"]]
+    return {fact["when"]["schedule"]: fact["set"]["moe_dispatcher"] for fact in of_schedule}

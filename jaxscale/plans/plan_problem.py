@@ -17,6 +17,7 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.optimise.goals import UNBOUNDED, Goals
 from jaxscale.plan.plan import Plan
+from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.relaxation import TEMPERATURE, Family, families_for, plan_with, splits
 from jaxscale.step import step_and_memory
 from jaxscale.workload import Transformer
@@ -36,6 +37,7 @@ class PlanProblem(eqx.Module):
         cluster: chips and network, all of which a plan uses.
         coefficients: fitted parameters.
         batch: B, sequences of a step [sequence].
+        software: a plan whose fields beside its degrees all plans share.
         family: sharding and recomputation.
     """
 
@@ -43,6 +45,7 @@ class PlanProblem(eqx.Module):
     cluster: Cluster
     coefficients: Coefficients
     batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    software: Plan
     family: Family
 
     @property
@@ -55,7 +58,7 @@ class PlanProblem(eqx.Module):
         share = {name: point[index] for index, name in enumerate(PLAN_COORDINATES)}
         room = jnp.log(self.cluster.n_chips)
         split = splits(share, self.family, self.model, jnp.log(self.model.n_heads), room)
-        return plan_with(share, split, jnp.log(self.batch) - split["dp"], self.family)
+        return plan_with(share, split, jnp.log(self.batch) - split["dp"], self.family, self.software)
 
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
         """Logarithms of `PLAN_QUANTITIES` at a point of the unit cube, by the smooth model."""
@@ -70,16 +73,18 @@ class PlanTask(NamedTuple):
     Attributes:
         model: the transformer.
         cluster: chips and network, all of which a plan uses.
-        batch: sequences of a step [sequence].
+        batch: sequences of a step; None where each plan has a batch of its own [sequence].
         coefficients: fitted parameters, effects applied.
         memory_limit: largest predicted peak of a chip [byte].
+        space: choices that are open.
     """
 
     model: Transformer
     cluster: Cluster
-    batch: float | int
+    batch: float | int | None
     coefficients: Coefficients
     memory_limit: float
+    space: PlanSpace = PlanSpace()
 
     @property
     def n_chips(self) -> float:
@@ -88,13 +93,18 @@ class PlanTask(NamedTuple):
 
     def problems(self) -> list[PlanProblem]:
         """The continuous problems, one for each kind of sharding and recomputation."""
-        fixed = (self.model, self.cluster, self.coefficients, self.batch)
+        fixed = (self.model, self.cluster, self.coefficients, self.stated_batch, self.space.software)
         return [PlanProblem(*fixed, family) for family in families_for(self.n_chips)]
+
+    @property
+    def stated_batch(self) -> float:
+        """Sequences of a step; one for each chip where no batch is stated [sequence]."""
+        return self.n_chips if self.batch is None else float(self.batch)
 
     @property
     def most_replicas(self) -> float:
         """Largest dp: whole replicas divide chips and batch [1]."""
-        return float(math.gcd(round(self.n_chips), round(self.batch)))
+        return float(math.gcd(round(self.n_chips), round(self.stated_batch)))
 
 
 def plan_goals(tasks: list[PlanTask]) -> Goals:

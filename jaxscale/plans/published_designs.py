@@ -1,22 +1,22 @@
 """Published training runs against the plans chosen for the same model, batch and cluster."""
 
+import dataclasses
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jaxscale._arrays import number
 from jaxscale._resources import data_path, read_toml
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.memory import memory
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
-from jaxscale.plans.best_plan import best_plan
+from jaxscale.plan.plan import DECIDED, Plan
+from jaxscale.plans.best_plan import answered
 from jaxscale.plans.choice import PlanChoice
-from jaxscale.plans.enumerate import FIXED, PlanSpace
+from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.plan_questions import plan_question
 from jaxscale.step import step_time
 
 
@@ -63,7 +63,7 @@ class Comparison:
         return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 
-def compare_design(name: str, fit: Fit | str | Path = "default") -> Comparison:
+def compare_design(name: str, fit: AnyFit = "default") -> Comparison:
     """Choose a plan for a published run.
 
     Args:
@@ -81,12 +81,12 @@ def compare_design(name: str, fit: Fit | str | Path = "default") -> Comparison:
         raise InputError(f"published design {name!r} is unknown; expected one of {', '.join(known)}")
     design = known[name]
     shape, machine = model(design["model"], seq_len=design["seq_len"]), cluster(design["gpu"], design["n_gpus"])
-    record, plan = fit_of(fit), Plan(**design["plan"])
-    words = plan.words()
-    levels = {"gpu": design["gpu"], "precision": words["precision"], "framework": design.get("framework")}
-    fitted = record.coefficients(levels, design["n_gpus"])
-    space = PlanSpace(**{name: words[name] for name in FIXED})
-    batch = design["global_batch_size_seqs"]
-    choice = best_plan(shape, machine, batch, fit=record, levels=levels, space=space)
+    record, stated = fit_of(fit), design["plan"]
+    cells = {"gpu": design["gpu"], "precision": stated.get("precision", "bf16"), "framework": design.get("framework")}
+    question = plan_question(shape, machine, design["global_batch_size_seqs"], cells)
+    undecided = {name: getattr(Plan(), name) for name in DECIDED}
+    plan = dataclasses.replace(question.space.software, **{**undecided, **stated})
+    fitted = record.coefficients(question.levels, design["n_gpus"])
+    choice = answered(question._replace(space=PlanSpace(software=plan)), record)
     seconds, peak = (number(part(shape, plan, machine, fitted).total) for part in (step_time, memory))
     return Comparison(name, plan, design["step_time_s"], seconds, peak, choice)

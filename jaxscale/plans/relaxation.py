@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale._arrays import number, with_fields
 from jaxscale._smooth import smooth_min
 from jaxscale.plan.plan import Plan
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, total_layers
 
 TEMPERATURE = 0.02
 """Smoothing of step time, memory and room during a search; whole numbers are judged by the exact model [1]."""
@@ -56,23 +56,26 @@ def splits(
     fewest = jnp.log(family.smallest_pp)
     tp = share["tp"] * _least(room - fewest, log_heads)
     cp = share["cp"] * _least(room - fewest - tp, jnp.log(model.seq_len / 2.0))
-    layers = jnp.log(model.n_layers) - fewest
+    layers = jnp.log(total_layers(model)) - fewest
     stages = _least(_least(room - fewest - tp - cp, layers), jnp.log(family.largest_pp) - fewest)
     pp = fewest + share["pp"] * stages
-    vpp = share["vpp"] * _least(jnp.log(model.n_layers) - pp, jnp.log(INTERLEAVING[-1] * 1.0))
+    vpp = share["vpp"] * _least(jnp.log(total_layers(model)) - pp, jnp.log(INTERLEAVING[-1] * 1.0))
     ep = share["ep"] * _least(jnp.log(model.n_experts), room - pp)
     dp = room - tp - cp - pp
     return {"tp": tp, "cp": cp, "pp": pp, "vpp": vpp, "ep": ep, "dp": dp, "shard_group": dp}
 
 
-def plan_with(share: dict[str, Array], split: dict[str, Array], replica_batch: Array, family: Family) -> Plan:
-    """The plan of logs: fused attention, 16-bit matmuls, sequence parallelism.
+def plan_with(
+    share: dict[str, Array], split: dict[str, Array], replica_batch: Array, family: Family, software: Plan | None = None
+) -> Plan:
+    """The plan of logs, with sequence parallelism.
 
     Args:
         share: of which the microbatch's is read [1].
         split: as `splits` returned them [1].
         replica_batch: log of the sequences of a step and replica [1].
         family: sharding and recomputation.
+        software: a plan whose further fields count; those of a framework of which nothing is known where None.
 
     Returns:
         The plan, in numbers.
@@ -81,7 +84,7 @@ def plan_with(share: dict[str, Array], split: dict[str, Array], replica_batch: A
     logs = {**split, "micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
     changes = {name: jnp.exp(log) for name, log in logs.items()}
     changes |= {"zero_stage": family.zero_stage, "recompute_full": family.recompute_full}
-    return with_fields(Plan(sequence_parallel=True), changes)
+    return with_fields(software or Plan(), {"sequence_parallel": 1.0, **changes})
 
 
 def _least(first: ArrayLike, second: ArrayLike) -> Array:

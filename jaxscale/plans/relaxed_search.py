@@ -22,7 +22,7 @@ from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import rough_search, start_points
 from jaxscale.optimise.problems import Optimum
 from jaxscale.plan.plan import Plan
-from jaxscale.plans.enumerate import PlanSpace, PlanTable, admissible, enumerate_plans, within_domains
+from jaxscale.plans.enumerate import PlanTable, admissible, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans, RelaxedPlan
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanTask, plan_goals
 from jaxscale.plans.score import Scores, score_plans
@@ -104,41 +104,40 @@ def _plan_leaves(points: ArrayLike, numbers: ArrayLike, layout: LeafLayout) -> t
     return tuple(jax.tree.leaves(plans))
 
 
-def search_plans(tasks: Sequence[PlanTask], space: PlanSpace | None = None) -> list[FoundPlans]:
+def search_plans(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
     """The best valid plans near the continuous optima.
 
     Args:
         tasks: models and batches for which plans are wanted, all searched at once.
-        space: choices that are open; everything valid where None.
 
     Returns:
         One answer for each task; without plans where none is valid.
     """
     optima = relax_plans(tasks)
-    return [_near(task, mine, within_domains(space, task.cluster)) for task, mine in zip(tasks, optima, strict=True)]
+    return [_near(task, mine) for task, mine in zip(tasks, optima, strict=True)]
 
 
-def _near(task: PlanTask, optima: list[RelaxedPlan], space: PlanSpace) -> FoundPlans:
+def _near(task: PlanTask, optima: list[RelaxedPlan]) -> FoundPlans:
     """The window with the best plan, out of all windows on the ways from the continuous optima."""
     best, searched, seen = None, 0, set()
     for relaxed in optima:
         start = tuple(number(getattr(relaxed.plan, name)) for name in WINDOW)
-        for window in _windows_from(start, task, space, seen):
+        for window in _windows_from(start, task, seen):
             searched += len(window.table)
             if best is None or window.merits[window.best] < best.merits[best.best]:
                 best = window
     if best is None:
-        empty = enumerate_plans(task.model, 0.5, task.batch, space)
+        empty = enumerate_plans(task.model, 0.5, task.batch, task.space)
         best = FoundPlans(empty, Scores(np.zeros(0), np.zeros(0)), task.memory_limit, 0)
     return best._replace(searched=searched, relaxed=optima[0])
 
 
-def _windows_from(centre: Centre, task: PlanTask, space: PlanSpace, seen: set[Centre]) -> Iterator[FoundPlans]:
+def _windows_from(centre: Centre, task: PlanTask, seen: set[Centre]) -> Iterator[FoundPlans]:
     """Scored windows, each around the best plan of the window before, until the best no longer improves."""
     lowest = math.inf
     while centre not in seen:
         seen.add(centre)
-        table = _window(task, centre, space)
+        table = _window(task, centre)
         if table is None:
             return
         scores = score_plans(task.model, table, task.cluster, task.coefficients)
@@ -151,16 +150,16 @@ def _windows_from(centre: Centre, task: PlanTask, space: PlanSpace, seen: set[Ce
         centre = tuple(float(table.columns[name][window.best]) for name in WINDOW)
 
 
-def _window(task: PlanTask, centre: Centre, space: PlanSpace) -> PlanTable | None:
+def _window(task: PlanTask, centre: Centre) -> PlanTable | None:
     """Valid plans around a centre; a wider window where there are none, and None where there are none at all."""
-    options = admissible(task.model, task.n_chips, task.batch, space)
+    options = admissible(task.model, task.n_chips, task.batch, task.space)
     widening = 1
     while True:
         near = {
             name: _nearest(options[name], degree, widening * width)
             for (name, width), degree in zip(WINDOW.items(), centre, strict=True)
         }
-        narrowed = dataclasses.replace(space, **{name: tuple(values.tolist()) for name, values in near.items()})
+        narrowed = dataclasses.replace(task.space, **{name: tuple(values.tolist()) for name, values in near.items()})
         table = enumerate_plans(task.model, task.n_chips, task.batch, narrowed)
         if len(table):
             return table

@@ -1,28 +1,21 @@
-"""Step time and memory of many plans in one compiled `vmap`.
-
-Plans go through in blocks of one fixed size, so that the scorer compiles once in the life of a process, whatever the
-model, the cluster and the number of plans.
-"""
+"""Step time and memory of many plans, of one model on one cluster or of several, by the program of all tables."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from jaxscale._arrays import filled_rows, host_arrays, stacked
-from jaxscale._compile.jit import filter_jit
-from jaxscale.calibration.coefficients import Coefficients
+from jaxscale._arrays import stacked, with_columns
+from jaxscale.calibration.coefficients import Coefficients, values_of
+from jaxscale.evaluate import BLOCK_ROWS, MEMORY_TERMS, Columns, collected, started
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.memory import Memory
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanTable
-from jaxscale.step import StepTime, model_flops_utilisation, step_and_memory
+from jaxscale.runs.arrays import RunBatch
+from jaxscale.step import TERM_NAMES
 from jaxscale.workload import Transformer
-
-SCORED_AT_A_TIME = 4096
-"""Plans per call of the scorer: few enough to stay in cache [plan]."""
 
 
 class Scores(NamedTuple):
@@ -51,25 +44,55 @@ class Detail(NamedTuple):
     mfu: float
 
 
-class _Block(NamedTuple):
-    """A block of plans, judged; every leaf [plan]."""
+class Judged(NamedTuple):
+    """Plans to be judged, and for what.
 
-    times: StepTime
-    peaks: Memory
-    step_time: Array
-    memory: Array
-    mfu: Array
+    Attributes:
+        model: the transformer.
+        table: the plans.
+        cluster: chips and network.
+        coefficients: fitted parameters.
+    """
+
+    model: Transformer
+    table: PlanTable
+    cluster: Cluster
+    coefficients: Coefficients
 
 
-# One program for totals and terms: the model is traced once, and terms are made on the way to totals anyway.
-@filter_jit
-def _judged(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> _Block:
-    def one(plan: Plan) -> _Block:
-        times, peaks = step_and_memory(model, plan, cluster, coefficients)
-        total = times.total
-        return _Block(times, peaks, total, peaks.total, model_flops_utilisation(model, plan, cluster, total))
+def judge(every: Sequence[Judged], names: tuple[str, ...]) -> list[Columns]:
+    """Columns of `jaxscale.evaluate` for the plans of several tables, as if all were one.
 
-    return jax.vmap(one)(plans)
+    Args:
+        every: models, clusters and their plans.
+        names: columns that are wanted.
+
+    Returns:
+        The columns of each table [plan].
+    """
+    lengths = [len(one.table) for one in every]
+    owner = np.repeat(np.arange(len(every)), lengths)
+    shared = stacked([(one.model, one.table.space.software, one.cluster) for one in every])
+    coefficients = np.stack([values_of(one.coefficients) for one in every], axis=1)
+    fields = every[0].table.columns
+    columns = {name: np.concatenate([one.table.columns[name] for one in every]) for name in fields}
+    blocks = []
+    for start in range(0, len(owner), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        model, software, cluster = _of_owners(shared, owner[rows])
+        plan: Plan = with_columns(software, {name: column[rows].astype(float) for name, column in columns.items()})
+        block = started(RunBatch(model, plan, cluster), coefficients[:, owner[rows]])
+        # Columns that nobody wants are given back while later blocks are on their way.
+        blocks.append({name: block[name] for name in names})
+    found = collected(blocks, len(owner), names)
+    ends = np.cumsum(lengths)[:-1]
+    parts = {name: np.split(column, ends) for name, column in found.items()}
+    return [{name: parts[name][place] for name in names} for place in range(len(every))]
+
+
+def _of_owners(shared: Any, owner: np.ndarray) -> Any:
+    """Model, software and cluster of each row."""
+    return jax.tree.map(lambda leaf: leaf[owner], shared)
 
 
 def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coefficients: Coefficients) -> Scores:
@@ -84,17 +107,12 @@ def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coeffici
     Returns:
         Host arrays in the order of the table.
     """
-    model, cluster, coefficients = host_arrays((model, cluster, coefficients))
-    size, totals = SCORED_AT_A_TIME, []
-    for start in range(0, len(table), size):
-        plans, _ = table.stacked(slice(start, start + size), size)
-        block = _judged(model, plans, cluster, coefficients)
-        totals.append((block.step_time, block.memory))
-    if not totals:
-        return Scores(np.zeros(0), np.zeros(0))
-    # Reading only now lets the device work on one block while the host lays out the next.
-    times, peaks = (np.concatenate([np.asarray(column) for column in columns]) for columns in zip(*totals, strict=True))
-    return Scores(times[: len(table)], peaks[: len(table)])
+    return score_tables([Judged(model, table, cluster, coefficients)])[0]
+
+
+def score_tables(every: Sequence[Judged]) -> list[Scores]:
+    """Step time and peak memory of the plans of several tables, see `judge`."""
+    return [Scores(found["step_time"], found["memory"]) for found in judge(every, ("step_time", "memory"))]
 
 
 def time_plans(
@@ -104,20 +122,17 @@ def time_plans(
 
     Args:
         model: the transformer.
-        plans: the plans.
+        plans: the plans, at most `BLOCK_ROWS` of them.
         cluster: chips and network.
         coefficients: fitted parameters.
 
     Returns:
         Times on the host [s], [plan].
     """
-    rows = filled_rows(len(plans), SCORED_AT_A_TIME)
-    model, cluster, coefficients, few = host_arrays((model, cluster, coefficients, stacked(plans)))
-    times = []
-    for start in range(0, len(rows), SCORED_AT_A_TIME):
-        block = jax.tree.map(lambda leaf, part=rows[start : start + SCORED_AT_A_TIME]: leaf[part], few)
-        times.append(np.asarray(_judged(model, block, cluster, coefficients).step_time))
-    return np.concatenate(times)[: len(plans)]
+    count = len(plans)
+    model, cluster = _of_owners(stacked([(model, cluster)]), np.zeros(count, dtype=int))
+    rows = np.repeat(np.asarray(values_of(coefficients))[:, None], count, axis=1)
+    return np.asarray(started(RunBatch(model, stacked(plans), cluster), rows)["step_time"])[:count]
 
 
 def detail_plans(
@@ -135,16 +150,11 @@ def detail_plans(
     Returns:
         The details of each row.
     """
-    model, cluster, coefficients = host_arrays((model, cluster, coefficients))
-    size, details = SCORED_AT_A_TIME, []
-    for start in range(0, len(rows), size):
-        picked = rows[start : start + size]
-        plans, _ = table.stacked(picked, size)
-        block = _judged(model, plans, cluster, coefficients)
-        parts = block.times.terms(), block.peaks.terms()
-        columns = [{name: np.asarray(term) for name, term in part.items()} for part in parts]
-        utilisation = np.asarray(block.mfu)
-        for row in range(len(picked)):
-            terms, memory_terms = ({name: float(term[row]) for name, term in part.items()} for part in columns)
-            details.append(Detail(terms, memory_terms, float(utilisation[row])))
+    few = PlanTable({name: column[rows] for name, column in table.columns.items()}, table.space)
+    (found,) = judge([Judged(model, few, cluster, coefficients)], ("mfu", *TERM_NAMES, *MEMORY_TERMS))
+    details = []
+    for row in range(len(rows)):
+        held = {name.removeprefix("memory_"): float(found[name][row]) for name in MEMORY_TERMS}
+        terms = {name: float(found[name][row]) for name in TERM_NAMES}
+        details.append(Detail(terms, held, float(found["mfu"][row])))
     return details

@@ -5,7 +5,6 @@ The elasticity $\partial \ln f / \partial \ln x$ of every leaf comes from one re
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -17,13 +16,14 @@ from jaxtyping import Array
 from jaxscale._arrays import host_arrays, number
 from jaxscale._compile.jit import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.errors import InputError
+from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.plan.plan import Plan
-from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.best_plan import answered, question_of_levels
 from jaxscale.plans.choice import PlanChoice
+from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.step import step_time
 from jaxscale.workload import Transformer
 
@@ -151,9 +151,9 @@ def improvements(
     global_batch_size_seqs: float | int,
     *,
     share: float = 0.1,
-    fit: Fit | str | Path = "default",
+    fit: AnyFit = "default",
     levels: Mapping[str, str | None] | None = None,
-    **options: Any,
+    space: PlanSpace | None = None,
 ) -> list[Improvement]:
     """Gains from a tenth more of each rate, or a tenth less of each latency, with the old plan and with a new one.
 
@@ -167,7 +167,7 @@ def improvements(
         share: how much more [1].
         fit: a fit, or the name or file of a fit.
         levels: framework, gpu and so on of the run, whose fitted effects apply.
-        options: of `best_plan`.
+        space: choices that are open; where None, every valid plan that the framework can run.
 
     Returns:
         Gains, the largest first.
@@ -175,13 +175,17 @@ def improvements(
     if not 0.0 < share < 10.0:
         raise InputError(f"share = {share:g} is out of range; expected a number above 0 and below 10")
     record = fit_of(fit)
-    today = best_plan(model, cluster, global_batch_size_seqs, fit=record, levels=levels, **options).best
-    alone = jax.tree.map(lambda leaf: np.asarray([leaf]), record.coefficients(levels, number(cluster.n_chips)))
+    # The chip is that of today: better ones have no effects of their own.
+    levels = {"gpu": load_hardware().chip_id(cluster), **(levels or {})}
+    question = question_of_levels(model, cluster, global_batch_size_seqs, levels, space)
+    today = answered(question, record).best
+    fitted = record.coefficients(question.levels, question.n_chips)
+    alone = jax.tree.map(lambda leaf: np.asarray([leaf]), fitted)
     table = []
     for what, (_, _, more) in IMPROVEMENTS.items():
         better = with_resource(cluster, what, 1.0 + share if more else 1.0 / (1.0 + share))
         same = float(sampled_seconds(model, today.plan, better, alone)[0])
-        choice = best_plan(model, better, global_batch_size_seqs, fit=record, levels=levels, **options)
+        choice = answered(question._replace(cluster=better), record)
         table.append(
             Improvement(what, 1.0 - same / today.step_time, 1.0 - choice.best.step_time / today.step_time, choice)
         )

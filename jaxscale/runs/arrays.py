@@ -147,7 +147,7 @@ def assemble(described: Description, hardware: Hardware) -> RunBatch:
         The runs [answered row].
     """
     batch = RunBatch(
-        _models(described.shapes), _plans(described), clusters_of(described.machine, described.n_chips, hardware)
+        _models(described.shapes), plans_of(described), clusters_of(described.machine, described.n_chips, hardware)
     )
     return _sharded_to_fit(batch, described.states_zero_stage)
 
@@ -204,7 +204,8 @@ def _models(shapes: Shapes) -> Transformer:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[place], *models)
 
 
-def _plans(described: Description) -> Plan:
+def plans_of(described: Description) -> Plan:
+    """Plans of described rows [row]."""
     words = together(*described.words.values())
     said = stacked([Plan(**dict(zip(described.words, values, strict=True))) for values in words.values])
     plans = jax.tree.map(lambda leaf: leaf[words.codes], said)

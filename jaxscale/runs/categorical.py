@@ -191,3 +191,11 @@ def together(*columns: Categorical) -> Categorical:
 def joined(columns: Sequence[Categorical], separator: str = "; ") -> Categorical:
     """Columns of text as one, texts that are not empty joined by a separator."""
     return together(*columns).map(lambda texts: separator.join(text for text in texts if text))
+
+
+def chained(columns: Sequence[Categorical]) -> Categorical:
+    """Columns one after the other as one column."""
+    sizes = [0, *np.cumsum([len(column.values) for column in columns])[:-1].tolist()]
+    codes = np.concatenate([column.codes + size for column, size in zip(columns, sizes, strict=True)])
+    values = tuple(value for column in columns for value in column.values)
+    return Categorical(codes, values).map(lambda value: value)

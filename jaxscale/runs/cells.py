@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxscale.errors import InputError, one_like
 from jaxscale.hardware.chip_names import ChipNames
 from jaxscale.runs.defaults import translate, words
-from jaxscale.runs.schema import Column, Value
+from jaxscale.runs.schema import BY_NAME, Column, Value
 from jaxscale.runs.words.spellings import question, respelt, without_separators
 
 # Stricter than float(): no underscores, no digits of other scripts.
@@ -59,6 +60,36 @@ def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, s
     parsed = [parse(text) if text else (None, "") for text in texts]
     problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}
     return Parsed([value for value, _ in parsed], problems)
+
+
+def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
+    """Values of columns that are stated one by one, as on a command line.
+
+    Args:
+        option: through which they are stated, for messages.
+        texts: cells by column.
+
+    Returns:
+        Values by column.
+
+    Raises:
+        InputError: no such column, or a cell that it cannot hold; names the option.
+    """
+    values: dict[str, Value] = {}
+    for name, text in texts.items():
+        name = ALIASES.get(name, name)
+        if name not in BY_NAME:
+            raise InputError(f"{option} {name}: no such column; {one_like(name, BY_NAME)}")
+        parsed = parse_cells(BY_NAME[name], [text], {})
+        if parsed.problems:
+            raise InputError(f"{option} {name} = {show(text)}: {parsed.problems[0]}")
+        if (value := parsed.values[0]) is not None:
+            values[name] = value
+    return values
+
+
+ALIASES = {"recompute": "activation_recompute"}
+"""Columns by the names of the choices of a plan that they state."""
 
 
 def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:

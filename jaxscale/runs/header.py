@@ -11,13 +11,16 @@ from jaxscale.runs.schema import BY_NAME, REQUIRED, SHAPE
 _SAYS_NOTHING = ("source_row", "notes", "model_file")
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 # What fills a required column that is absent.
-_FILLED_BY = {**dict.fromkeys(SHAPE, {"model", "model_file"}), "micro_batch_size": {"n_microbatches"}}
+_FILLED_BY: dict[str, set[str]] = dict.fromkeys(SHAPE, {"model", "model_file"})
 
 OF_A_WORKLOAD = ("gpu", "n_gpus")
 """Columns that a table of traced workloads needs beside `workload`."""
 
 COMPLETED = ("tp", "pp", "micro_batch_size", "global_batch_size_seqs")
-"""Required columns whose cells may be empty: `predict` completes the row."""
+"""Columns that a run needs and a table may lack: `predict` completes rows whose cells are empty."""
+
+NEEDED = tuple(name for name in REQUIRED if name not in COMPLETED)
+"""Columns that a table of models needs."""
 
 _ALIKE, _WHOLE_WORD = 0.75, 4
 """Likeness of two names from which one may be meant by the other (`difflib`) [1], or letters of one inside it [1]."""
@@ -52,7 +55,7 @@ def check_header(path: Path, columns: Sequence[str]) -> None:
         InputError: wrong delimiter, a column twice, or a required column missing.
     """
     check_names(path, columns)
-    needed = OF_A_WORKLOAD if "workload" in columns else REQUIRED
+    needed = OF_A_WORKLOAD if "workload" in columns else NEEDED
     missing = [name for name in needed if name not in columns and _FILLED_BY.get(name, set()).isdisjoint(columns)]
     if missing:
         raise InputError(f"{path}:1: {_missing(missing, columns)}")
@@ -80,8 +83,7 @@ def check_names(path: Path, columns: Sequence[str]) -> None:
 def _missing(missing: Sequence[str], columns: Sequence[str]) -> str:
     noun = "column" if len(missing) == 1 else "columns"
     names = f"{', '.join(map(repr, missing))}{hint_of_misspelt(missing, columns)}"
-    hint = "; left empty, the planner fills its cells" if set(missing) <= set(COMPLETED) else ""
-    return f"missing {noun} {names}; expected at least {', '.join(REQUIRED)}{hint}"
+    return f"missing {noun} {names}; expected at least {', '.join(NEEDED)}"
 
 
 def hint_of_misspelt(missing: Collection[str], columns: Sequence[str]) -> str:

@@ -2,11 +2,10 @@
 
 import csv
 import itertools
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,11 +19,13 @@ from jaxscale.runs.header import canonical, check_header, hint_of_misspelt
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE
 from jaxscale.runs.shapes import ModelLookup, catalogue_entries
 from jaxscale.runs.table import Runs
+from jaxscale.runs.tables_in_memory import HANDED_IN, AnyTable, Records, table_in_memory
 from jaxscale.runs.traced.named_workloads import names_workload, workload_problems
 from jaxscale.runs.words.batch_cells import batches_in_sequences
 from jaxscale.runs.words.model_files import with_model_files
 
 BATCH = "global_batch_size_seqs"
+
 
 # Rows that are turned into columns at a time.
 _BLOCK = 256
@@ -32,11 +33,13 @@ _BLOCK = 256
 _MAX_LISTED = 20
 
 
-def read_runs(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
+def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
     """Read and check a runs table against the catalogues, `js.read_runs("runs.csv")`.
 
     Args:
-        path: a CSV file, UTF-8, comma-separated, with a header.
+        table: path of a CSV file, UTF-8, comma-separated, with a header; or a DataFrame of pandas or polars, a table of
+            pyarrow, a mapping of columns, or a sequence of mappings, one for each row, with the same columns. `Runs`
+            are returned as they are.
         skip_bad: drop bad rows instead of refusing the file.
         hardware: chips that the table may name; the shipped catalogue where None.
 
@@ -46,9 +49,11 @@ def read_runs(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | 
     Raises:
         InputError: the file cannot be read as a runs table, or has bad rows; with `skip_bad`, if all are bad.
     """
+    if isinstance(table, Runs):
+        return table
     names = (hardware or load_hardware()).names
     return read_table(
-        path,
+        table,
         known_gpus=names.ids,
         lookup=catalogue_model,
         known_models=model_fields(),
@@ -56,28 +61,8 @@ def read_runs(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | 
     )
 
 
-def runs_from_pandas(frame: Any, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
-    """Check a pandas DataFrame as a runs table, `js.runs_from_pandas(frame)`; its columns are those of a CSV file.
-
-    Args:
-        frame: one row for each run; empty cells are None or NaN.
-        skip_bad: drop bad rows instead of refusing the table.
-        hardware: chips that the table may name; the shipped catalogue where None.
-
-    Returns:
-        The table.
-
-    Raises:
-        InputError: as `read_runs`.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "frame.csv"
-        frame.to_csv(path, index=False)
-        return read_runs(path, skip_bad=skip_bad, hardware=hardware)
-
-
 def read_table(
-    path: str | Path,
+    table: AnyTable,
     *,
     known_gpus: Mapping[str, str],
     lookup: ModelLookup,
@@ -90,7 +75,7 @@ def read_table(
     empty is incomplete and kept: `describe` says what it lacks.
 
     Args:
-        path: a CSV file, UTF-8, comma-separated, with a header.
+        table: a path, or what else `read_runs` takes.
         known_gpus: catalogue ids of chips by name, aliases included.
         lookup: fields of a catalogue model by name, None for an unknown name.
         known_models: names for the message about an unknown one.
@@ -102,19 +87,20 @@ def read_table(
     Raises:
         InputError: the file cannot be read as a runs table, or has bad rows; with `skip_bad`, if all are bad.
     """
-    path = Path(path)
-    table, n_cells = _read_columns(path, known_gpus)
-    if not len(table.runs):
+    path = Path(table) if isinstance(table, str | Path) else HANDED_IN
+    header, records = csv_table(path) if isinstance(table, str | Path) else table_in_memory(table)
+    read, n_cells = _read_columns(path, header, records, known_gpus)
+    if not len(read.runs):
         raise InputError(f"{path}: no data rows; expected one row per run below the header")
     problems = {
-        row: f"{count} cells; expected {len(table.runs.columns)}, as in the header" for row, count in n_cells.items()
+        row: f"{count} cells; expected {len(read.runs.columns)}, as in the header" for row, count in n_cells.items()
     }
-    problems |= _told(_cell_problems(table))
-    problems |= _told(_contradictions(table.runs, lookup, set(problems)))
-    named = workload_problems(table.runs, lambda name: lookup(name) is not None, set(problems))
+    problems |= _told(_cell_problems(read))
+    problems |= _told(_contradictions(read.runs, lookup, set(problems)))
+    named = workload_problems(read.runs, lambda name: lookup(name) is not None, set(problems))
     problems |= _told(named)
-    problems |= _model_problems(table.runs, lookup, known_models, set(problems))
-    return without_bad_rows(table.runs, problems, skip_bad)
+    problems |= _model_problems(read.runs, lookup, known_models, set(problems))
+    return without_bad_rows(read.runs, problems, skip_bad)
 
 
 def without_bad_rows(runs: Runs, problems: Mapping[int, str], skip_bad: bool) -> Runs:
@@ -169,9 +155,10 @@ class _Table(NamedTuple):
     problems: dict[str, dict[int, str]]
 
 
-def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, dict[int, int]]:
+def _read_columns(
+    path: Path, header: list[str], records: Records, known_gpus: Mapping[str, str]
+) -> tuple[_Table, dict[int, int]]:
     """The table, and the number of cells of rows that have not as many as the header, by row."""
-    header, records = csv_table(path)
     columns = tuple(map(canonical, header))
     check_header(path, columns)
     lines, cells, n_cells = coded_columns(path, records, len(columns))
@@ -189,7 +176,7 @@ def _read_columns(path: Path, known_gpus: Mapping[str, str]) -> tuple[_Table, di
     return _Table(runs, problems | unreadable), n_cells
 
 
-def csv_table(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+def csv_table(path: Path) -> tuple[list[str], Records]:
     """Header of a CSV table, and the records below it with the line on which each starts.
 
     Raises:

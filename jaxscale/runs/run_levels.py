@@ -6,11 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from jaxscale._arrays import number
 from jaxscale.calibration.levels import COMPANY, NO_LEVEL, Levels
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.defaults import EmptyCells, translate
 from jaxscale.runs.shapes import Shapes
 from jaxscale.runs.table import Runs
+from jaxscale.workload import Transformer
+
+OF_MODELS = ("mixture", "architecture", "sequences")
+"""Kinds of level that follow from the model and its sequence length."""
+
+OF_PLANS = ("local_shape", "recompute", "parallelism")
+"""Kinds of level that follow from degrees and recomputation."""
 
 
 def run_levels(
@@ -115,6 +123,17 @@ def _local_shape(runs: Runs, shapes: Shapes, plan: Mapping[str, np.ndarray], rec
     )
     sizes = together(*columns)
     return sizes.map(lambda row: "{} d{:g} tp{:g} b{:g} s{:g} {}".format(*row))
+
+
+def model_levels(model: Transformer) -> dict[str, str | None]:
+    """Levels of a run that follow from its concrete model, by kind: those of `OF_MODELS`."""
+    sizes = tuple(number(getattr(model, name)) for name in ("d_model", "n_heads", "n_experts", "n_ssm_layers"))
+    architecture = _architecture(sizes)
+    return {
+        "mixture": architecture if sizes[2] > 1.0 else None,
+        "architecture": architecture,
+        "sequences": _length(number(model.seq_len)),
+    }
 
 
 def _length(seq_len: float) -> str:

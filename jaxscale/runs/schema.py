@@ -63,6 +63,10 @@ def _shape_share(name: str, meaning: str) -> Column:
     return Column(name, "share", meaning, "1", "from the catalogue model, else as usual", maximum=1.0)
 
 
+def _shape_flag(name: str, meaning: str) -> Column:
+    return Column(name, "flag", meaning, "", "from the catalogue model, else false")
+
+
 def _of_software(name: str, kind: Kind, meaning: str, vocabulary: str = "", unit: str = "") -> Column:
     return Column(name, kind, meaning, unit, "of the framework", vocabulary=vocabulary, maximum=1e3)
 
@@ -113,11 +117,18 @@ COLUMNS = (
     _size("window", "keys that a sliding-window layer attends to", "token"),
     _shape_share("window_share", "share of attention layers with a sliding window"),
     _size("n_attention_layers", "layers with attention"),
+    _size("n_mlp_layers", "layers with an MLP"),
     _size("n_ssm_layers", "state-space layers"),
     _size("ssm_d_inner", "inner width of a state-space layer"),
     _size("ssm_state", "state of a state-space layer"),
     _size("ssm_groups", "groups of a state-space layer"),
     _size("n_predict_layers", "layers for multi-token prediction"),
+    _size("o_lora_rank", "rank of the output projection of attention, over all its groups; 0 for a full one"),
+    _count("o_groups", "groups of heads of a low-rank output projection", "from the catalogue model, else 1"),
+    _size("position_embeddings", "learned positions", "token"),
+    _shape_flag("shared_key_value", "one projection makes keys and values"),
+    _shape_flag("attention_gate", "a gate multiplies the output of attention"),
+    _shape_flag("expert_bias", "the output of a routed expert has a bias"),
     Column("causal", "flag", "a token attends to earlier ones alone", "", "true"),
     _shape_share("trainable_share", "share of the weights that receive gradients; 0 for low-rank adapters"),
     _count("seq_len", "sequence length [token]", maximum=1e9),

@@ -82,33 +82,97 @@ def deviations(
 def contradicted(measured: Measured) -> np.ndarray:
     """Which runs contradict more than half of their siblings.
 
+    Runs of equal settings are siblings of the same runs by the same bounds: they are compared setting by setting.
+
     Args:
         measured: runs with their step times.
 
     Returns:
         Whether each is suspect [row].
     """
-    plan = measured.batch.plan
-    varied = [np.asarray(part) for part in (plan.micro_batch_size, plan.pp, plan.dp)]
-    slots = np.asarray(plan.n_microbatches + (plan.pp - 1.0) / plan.vpp)
-    slot = np.asarray(measured.step_time) / slots
+    plan, family = measured.batch.plan, families(measured)
+    varied = np.stack([np.asarray(getattr(plan, name), float) for name in VARIED])
+    setting = classes((family, *varied), [])
+    first = np.unique(setting, return_index=True)[1]
+    micro, count, stages, replicas = varied[:4, first]
+    slots = count + (stages - 1.0) / np.asarray(plan.vpp)[first]
     few = np.where(slots < FEW_SLOTS, REDUCTION, 1.0)
-
-    def excess(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Slot of the other run over the longest that its siblings' allow [1], [pair]."""
-        micro, stages, replicas = (part[other] / part[one] for part in varied)
-        longest = np.maximum(micro, 1.0) / np.minimum(stages, 1.0) * np.where(replicas > 1.0, few[other], 1.0)
-        return slot[other] / slot[one] / longest
-
-    siblings, broken = np.zeros(len(slot)), np.zeros(len(slot))
-    for one, other in pairs_within(families(measured)):
-        ratios = [part[other] / part[one] for part in varied]
+    log_slot = np.log(np.asarray(measured.step_time) / slots[setting])
+    sorted_slots = _SortedGroups(log_slot, setting)
+    siblings, broken = np.zeros(len(setting)), np.zeros(len(setting))
+    for one, other in pairs_within(family[first]):
+        ratios = [part[other] / part[one] for part in (micro, stages, replicas)]
         is_near = np.prod([np.maximum(ratio, 1.0 / ratio) for ratio in ratios], axis=0) <= REACH
-        one, other = one[is_near], other[is_near]
-        is_broken = np.maximum(excess(one, other), excess(other, one)) > MARGIN
-        siblings += np.bincount(one, minlength=len(slot))
-        broken += np.bincount(one, is_broken, minlength=len(slot))
+        one, other, ratios = one[is_near], other[is_near], [ratio[is_near] for ratio in ratios]
+        highest = np.log(MARGIN * _longest(*ratios, few[other]))
+        lowest = -np.log(MARGIN * _longest(*(1.0 / ratio for ratio in ratios), few[one]))
+        for pairs in _in_parts(sorted_slots.sizes[one]):
+            rows, place = sorted_slots.members(one[pairs])
+            group = other[pairs][place]
+            above = sorted_slots.above(group, log_slot[rows] + highest[pairs][place])
+            below = sorted_slots.below(group, log_slot[rows] + lowest[pairs][place])
+            siblings += np.bincount(rows, sorted_slots.sizes[group], minlength=len(setting))
+            broken += np.bincount(rows, above + below, minlength=len(setting))
+    # Of the runs of its own settings a run contradicts those that took longer or less by the margin.
+    siblings += sorted_slots.sizes[setting] - 1.0
+    broken += sorted_slots.above(setting, log_slot + np.log(MARGIN)) + sorted_slots.below(
+        setting, log_slot - np.log(MARGIN)
+    )
     return broken > 0.5 * siblings
+
+
+def _longest(micro: np.ndarray, stages: np.ndarray, replicas: np.ndarray, few: np.ndarray) -> np.ndarray:
+    """Longest slot of a sibling over one's own that its ratios of microbatch, stages and replicas allow [1], [pair]."""
+    return np.maximum(micro, 1.0) / np.minimum(stages, 1.0) * np.where(replicas > 1.0, few, 1.0)
+
+
+def _in_parts(sizes: np.ndarray) -> Iterator[slice]:
+    """Slices of pairs of settings whose first ones have about `PAIRS_AT_ONCE` runs together."""
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(sizes):
+        limit = (ends[begin - 1] if begin else 0) + PAIRS_AT_ONCE
+        end = max(int(np.searchsorted(ends, limit, side="right")), begin + 1)
+        yield slice(begin, end)
+        begin = end
+
+
+class _SortedGroups:
+    """Numbers in groups, sorted, so that those of a group above or below a bound are counted without comparing each.
+
+    Args:
+        values: numbers [row].
+        groups: group of each, whole numbers from 0 on [row].
+    """
+
+    def __init__(self, values: np.ndarray, groups: np.ndarray):
+        """Sort the numbers by group and size."""
+        # Groups lie apart on one line: one search serves all of them.
+        self._width = 2.0 * (float(np.ptp(values)) + 1.0)
+        self._low = float(values.min())
+        self._order = np.lexsort((values, groups))
+        self._line = self._at(groups, values)[self._order]
+        self.sizes = np.bincount(groups)
+        self._start = np.cumsum(self.sizes) - self.sizes
+
+    def _at(self, groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Place of a value of a group on the line; values beyond all others lie between two groups."""
+        return groups * self._width + np.clip(values - self._low, -0.25 * self._width, 0.74 * self._width)
+
+    def members(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of each of some groups, one after the other, and the position of the group that each belongs to."""
+        place = np.repeat(np.arange(len(groups)), self.sizes[groups])
+        before = np.cumsum(self.sizes[groups]) - self.sizes[groups]
+        return self._order[self._start[groups][place] + np.arange(len(place)) - before[place]], place
+
+    def above(self, groups: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+        """How many numbers of a group exceed a bound, for each pair [pair]."""
+        ends = self._start[groups] + self.sizes[groups]
+        return ends - np.searchsorted(self._line, self._at(groups, bounds), side="right")
+
+    def below(self, groups: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+        """How many numbers of a group are less than a bound, for each pair [pair]."""
+        return np.searchsorted(self._line, self._at(groups, bounds), side="left") - self._start[groups]
 
 
 def pairs_within(groups: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -3,7 +3,7 @@
 import csv
 import importlib
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex, overload
@@ -11,8 +11,10 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxscale._show import MOST_LINES, Printout, printed
+from jaxscale.errors import InputError, one_like
 from jaxscale.files import whole_file
-from jaxscale.runs.categorical import Categorical
+from jaxscale.runs.categorical import Categorical, chained
 from jaxscale.runs.schema import Value
 
 
@@ -35,7 +37,8 @@ class Row:
         return self.values.get(name)
 
 
-@dataclass(frozen=True)
+@printed(lambda runs: _shown(runs))
+@dataclass(frozen=True, repr=False)
 class Runs:
     """A runs table, column by column.
 
@@ -83,6 +86,35 @@ class Runs:
         values = ((name, column[index]) for name, column in self.values.items())
         return Row(int(self.lines[index]), cells, {name: value for name, value in values if value is not None})
 
+    def __getitem__(self, rows: "np.ndarray | slice | Sequence[int]") -> "Runs":
+        """The given rows: by a mask, by positions, or by a slice."""
+        return self.take(np.arange(len(self))[rows])
+
+    def where(self, **wanted: Any) -> "Runs":
+        """Rows whose cells are as wanted: `runs.where(gpu="h100-80gb", n_gpus=lambda count: count >= 64)`.
+
+        Args:
+            wanted: by column a value, several of them, or a condition on a value, None where a cell is empty.
+
+        Raises:
+            InputError: no such column.
+        """
+        mask = np.ones(len(self), dtype=bool)
+        for name, value in wanted.items():
+            if name not in (*self.columns, *self.values):
+                raise InputError(f"{name!r} is no column of {self.path}; {one_like(name, self.columns)}")
+            mask &= self.categories(name).matches(_condition(value))
+        return self.take(mask)
+
+    def __add__(self, other: "Runs") -> "Runs":
+        """The rows of two tables, one after the other; cells of columns that one of them lacks are empty."""
+        columns = tuple(dict.fromkeys((*self.columns, *other.columns)))
+        cells = {name: _chained(self, other, lambda table, name=name: table.cells.get(name), "") for name in columns}
+        known = dict.fromkeys((*self.values, *other.values))
+        values = {name: _chained(self, other, lambda table, name=name: table.values.get(name), None) for name in known}
+        lines = np.concatenate([self.lines, other.lines])
+        return Runs(self.path, columns, lines, cells, values, (*self.problems, *other.problems))
+
     def take(self, rows: np.ndarray) -> "Runs":
         """The given rows, by index or mask."""
         cells, values = (
@@ -111,6 +143,37 @@ class Runs:
     def column(self, name: str) -> list[Any]:
         """Values of a column, one for each row, None where empty; texts of a column that is not known."""
         return self.categories(name).array().tolist()
+
+
+_SHOWN = ("model", "workload", "framework", "gpu", "n_gpus", "dp", "tp", "pp", "micro_batch_size", "step_time_s")
+"""Columns that a table shows of its rows, as far as it has them."""
+
+
+def _shown(runs: Runs) -> Printout:
+    """The first rows of some columns."""
+    names = [name for name in _SHOWN if name in runs.values]
+    rows = [[str(row.line), *(_cell_text(row[name]) for name in names)] for row in runs.rows[:MOST_LINES]]
+    dropped = f", {runs.n_skipped} bad ones dropped" if runs.n_skipped else ""
+    title = f"Runs: {len(runs)} rows of {len(runs.columns)} columns from {runs.path}{dropped}"
+    return Printout(title, ("line", *names), rows)
+
+
+def _cell_text(value: Any) -> str:
+    """A value as it is shown."""
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _condition(value: Any) -> Callable[[Any], bool]:
+    """Condition that a wanted value stands for: itself, one of several, or equality."""
+    if callable(value):
+        return lambda cell: bool(value(cell))
+    several = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+    return lambda cell: cell in several
+
+
+def _chained(first: Runs, second: Runs, column_of: Callable[[Runs], Categorical | None], empty: Any) -> Categorical:
+    """A column of two tables, one after the other; empty where a table lacks it."""
+    return chained([column_of(table) or Categorical.constant(empty, len(table)) for table in (first, second)])
 
 
 class Rows(Sequence[Row]):

@@ -7,9 +7,11 @@ Words such as the kind of serving become switches, so that rows of every kind st
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxscale._arrays import Number, PerPrecision, as_float
+from jaxscale._show import Printout, leaf_text, printed
 from jaxscale.errors import InputError, one_like
 from jaxscale.hardware.formats import PRECISIONS
 
@@ -31,6 +33,7 @@ CACHE_FORMATS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
 """Stored bytes of an element of the key/value cache, by the word of a table [byte]."""
 
 
+@printed(lambda engine: _shown(engine))
 class Engine(eqx.Module):
     """Copies of a model and how each is spread over chips.
 
@@ -94,8 +97,6 @@ class Engine(eqx.Module):
 
 
 def _row(values: list[float]) -> ArrayLike:
-    import numpy as np
-
     return np.asarray(values)
 
 
@@ -105,6 +106,7 @@ def _entry(argument: str, word: str, table: dict[str, Any]) -> Any:
     return table[word]
 
 
+@printed(lambda requests: _shown(requests))
 class Requests(eqx.Module):
     """Requests that engines answer.
 
@@ -131,3 +133,10 @@ class Requests(eqx.Module):
     prefix_hit: Number = eqx.field(converter=as_float, default=0.0)
     draft_tokens: Number = eqx.field(converter=as_float, default=0.0)
     acceptance: Number = eqx.field(converter=as_float, default=0.7)
+
+
+def _shown(module: Engine | Requests) -> Printout:
+    """Fields of an engine or of requests, those of many as their range."""
+    fields = {name: getattr(module, name) for name in module.__dataclass_fields__}
+    rows = [(name, leaf_text(value)) for name, value in fields.items() if np.any(np.asarray(value) != 0.0)]
+    return Printout(type(module).__name__, ("", ""), rows)

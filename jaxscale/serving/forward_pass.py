@@ -24,12 +24,16 @@ from jaxscale.serving.engine import Engine
 from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys
 from jaxscale.workload import (
     Transformer,
+    attention_layers,
     dense_layer_params,
     expert_params,
     head_params,
     is_dense,
+    mlp_layers,
     moe_layers,
     router_params,
+    ssm_layers,
+    total_layers,
 )
 
 WIDE_BYTES = 2.0
@@ -105,7 +109,7 @@ def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Share
     mixtures = moe_layers(model)
     wide = _split(dense_layer_params(model) + mixtures * router_params(model), tp)
     formats = jnp.asarray(engine.formats)
-    attention, mlps = model.n_attention_layers + model.n_ssm_layers, model.n_mlp_layers - mixtures
+    attention, mlps = attention_layers(model) + ssm_layers(model), mlp_layers(model) - mixtures
     small, large, slow = _collective(tp, cluster)
     small_moe, large_moe, slow_moe = _collective(ranks, cluster)
     per_token = model.d_model * WIDE_BYTES
@@ -119,7 +123,7 @@ def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Share
         dense=wide,
         expert=mixtures * expert_params(model) / ranks,
         head=head_params(model) / tp,
-        layers=jnp.asarray(model.n_layers),
+        layers=jnp.asarray(total_layers(model)),
         peak=cluster.chip.seconds_per_flop(formats),
         wide_peak=cluster.chip.seconds_per_flop(wide_shares(formats)),
         latency=(attention + mlps) * small + mixtures * small_moe,
@@ -270,7 +274,7 @@ def decode_pass(
     # Absorbed latent attention multiplies by the cached latent vectors themselves (arXiv 2405.04434, section 2.1.2).
     width = model.head_dim + model.v_head_dim
     width = width + is_latent(model) * (2.0 * model.kv_lora_rank + model.rope_head_dim - width)
-    keys = cached_keys(model, context, temperature) * model.n_attention_layers
+    keys = cached_keys(model, context, temperature) * attention_layers(model)
     flops = 2.0 * tokens * keys * model.n_heads / engine.tp * width
     scores = flops * shares.wide_peak / coefficients.matmul
     weights, attention = smooth_max(read, computed, temperature), smooth_max(fetched, scores, temperature)
@@ -321,7 +325,7 @@ def prefill_pass(
     held = cached_keys(model, input_len, temperature)
     keys = held * (1.0 - 0.5 * held / input_len) + cached_len
     width = model.head_dim + model.v_head_dim
-    flops = 2.0 * tokens * keys * model.n_attention_layers * model.n_heads / engine.tp * width
+    flops = 2.0 * tokens * keys * attention_layers(model) * model.n_heads / engine.tp * width
     weights = smooth_max(read, computed, temperature)
     attention = flops * shares.wide_peak / (FLASH * coefficients.prefill_matmul)
     return PassTime(

@@ -11,7 +11,7 @@ from jaxscale._arrays import Number
 from jaxscale._smooth import Temperature, smooth_min
 from jaxscale.models.model_figures import cached_width, is_latent
 from jaxscale.serving.engine import Engine
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, attention_layers, ssm_layers
 
 STATE_BYTES = 4.0
 """Stored bytes of an element of the state of a state-space layer (Mamba-2, arXiv 2405.21060: 32 bits) [byte]."""
@@ -25,7 +25,7 @@ def cached_keys(model: Transformer, context: ArrayLike, temperature: Temperature
 
 def state_bytes(model: Transformer) -> Number:
     """Constant state of one sequence over all state-space layers [byte]."""
-    return model.n_ssm_layers * model.ssm_d_inner * model.ssm_state / model.ssm_groups * STATE_BYTES
+    return ssm_layers(model) * model.ssm_d_inner * model.ssm_state / model.ssm_groups * STATE_BYTES
 
 
 def cache_shards(model: Transformer, engine: Engine, temperature: Temperature = 0.0) -> Array:
@@ -47,5 +47,5 @@ def cache_per_sequence(model: Transformer, engine: Engine, context: ArrayLike, t
         Bytes per sequence [byte].
     """
     keys = cached_keys(model, context, temperature)
-    cached = model.n_attention_layers * keys * cached_width(model) * engine.cache_bytes
+    cached = attention_layers(model) * keys * cached_width(model) * engine.cache_bytes
     return cached / cache_shards(model, engine, temperature) + state_bytes(model) / engine.tp

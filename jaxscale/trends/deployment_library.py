@@ -2,18 +2,16 @@
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from jaxscale._resources import data_path, fit_path, read_toml
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.models import model
 from jaxscale.power import ChipPower
+from jaxscale.runs.software import software_of
 from jaxscale.trends.layout import UNLIMITED, Deployment
-from jaxscale.trends.software_defaults import software_on
 from jaxscale.trends.tariffs import Price
 from jaxscale.units import KILOWATT_HOUR, YEAR
 from jaxscale.workload import Transformer
@@ -79,7 +77,7 @@ def deployment(
     chip_id: str = "h100-80gb",
     *,
     framework: str | None = None,
-    fit: Fit | str | Path = "default",
+    fit: AnyFit = "default",
     power: Mapping[str, float] | None = None,
     hardware: Hardware | None = None,
     power_cap: float | int = UNLIMITED,
@@ -109,11 +107,12 @@ def deployment(
     system, chips = system_of(chip_id), cluster(chip_id, 1, hardware=catalogue)
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
-    software = software_on(framework or table()["workload"]["framework"], chip_id, fit_of(fit), catalogue)
+    chip_id = catalogue[chip_id].id
+    software = software_of({"gpu": chip_id, "framework": framework or table()["workload"]["framework"]})
     return Deployment(
         model=chosen,
         cluster=chips,
-        coefficients=software.coefficients,
+        coefficients=fit_of(fit).coefficients({**software.levels, "gpu": chip_id}),
         software=software.plan,
         power=ChipPower(**(power or fitted_power()), host_power=system["host_power_w"]["value"]),
         price=price_of(chip_id),

@@ -22,7 +22,7 @@ from jaxscale.costs.machine import effective_link
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.plan.local import local_plan
 from jaxscale.plan.plan import Plan
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, total_layers
 
 
 class LayerGather(NamedTuple):
@@ -64,7 +64,7 @@ def layer_gather(
     local = local_plan(model, plan, temperature)
     volume = local.element_bytes * local.params.layers / local.first_layers
     latency = gather_time(0.0, local.shard_ranks, plan.tp, link, temperature)
-    compute = forward * plan.pp / model.n_layers
+    compute = forward * plan.pp / total_layers(model)
     return LayerGather(latency, gather_time(volume, local.shard_ranks, plan.tp, link, temperature) - latency, compute)
 
 

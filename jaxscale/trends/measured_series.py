@@ -8,13 +8,12 @@ The slope of a series is that of log throughput per chip against log chips, by l
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxscale._resources import data_path
-from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import AnyFit
 from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Row, Runs, read_runs
 from jaxscale.runs.defaults import table_facts
@@ -160,7 +159,7 @@ def _series(runs: Runs, prediction: Prediction, name: str, kind: str, positions:
     )
 
 
-def shipped_series(fit: Fit | str | Path = "default", tables: Sequence[str] | None = None) -> list[Series]:
+def shipped_series(fit: AnyFit = "default", tables: Sequence[str] | None = None) -> list[Series]:
     """Series of the shipped tables.
 
     Args:

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import AnyFit
 from jaxscale.trends.deployment_library import deployment, table
 from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import Outcome, scaling_outcomes
@@ -40,7 +39,7 @@ class Reproduction:
     best_degree: tuple[float, float]
 
 
-def reproduce(power: Mapping[str, float] | None = None, fit: Fit | str | Path = "default") -> Reproduction:
+def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default") -> Reproduction:
     """Answer every published figure.
 
     Args:

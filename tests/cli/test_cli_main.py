@@ -1,7 +1,6 @@
 """Arguments, exit codes, and what goes to which stream."""
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import jaxscale as js
+from jaxscale._compile.programs import cache_folder
 from jaxscale.cli.console import PAGES
 from jaxscale.cli.main import one_line
-from jaxscale.cli.startup import cache_folder
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = ("demo", "fit", "predict", "plan", "hardware")
@@ -65,22 +64,23 @@ def test_any_other_failure_is_exit_1_and_not_hidden():
     assert "ZeroDivisionError" in result.stderr
 
 
-def test_as_a_process(tmp_path):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+def test_as_a_process():
     command = [sys.executable, "-m", "jaxscale", "hardware", "no-such-chip"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.startswith("jaxscale: gpu 'no-such-chip' is not in the hardware catalogue")
     assert result.stderr.count("\n") == 1
-    assert (tmp_path / "cache" / "jaxscale").is_dir()
 
 
 def test_cache_folder_that_cannot_be_made_is_no_error(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.touch()
+    monkeypatch.delenv("JAXSCALE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     assert cache_folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() is not None
 
 
 def test_input_errors_are_value_errors():

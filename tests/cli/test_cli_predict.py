@@ -6,7 +6,6 @@ import pytest
 from cli_tables import read_rows, write_rows
 
 from jaxscale._resources import data_path
-from jaxscale.cli.runs_tables import FIXED_COLUMNS
 from jaxscale.step import StepTime
 
 MEASURED = (
@@ -18,7 +17,11 @@ MEASURED = (
     "status",
     "step_time_derived",
 )
-ADDED = (*FIXED_COLUMNS, *(f"term_{name}_s" for name in StepTime.__dataclass_fields__))
+FIGURES = (
+    *("step_time_s", "step_time_lo_s", "step_time_hi_s", "memory_gb", "memory_lo_gb", "memory_hi_gb"),
+    *("fits", "oom_probability", "tokens_per_s", "mfu", "plan", "assumed", "note"),
+)
+ADDED = (*(f"predicted_{name}" for name in FIGURES), *(f"term_{name}_s" for name in StepTime.__dataclass_fields__))
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     """The commands, run in an empty folder by a user for whom nothing is compiled."""
     folder = tmp_path_factory.mktemp("start")
     (folder / "config.json").write_text(part("config.json"), encoding="utf-8")
-    settings = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("JAX", "XLA_"))}
     environment = settings | {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
     outputs, begin = [], time.monotonic()
     for arguments in commands():

@@ -127,7 +127,7 @@ def cells(browser: Any) -> list[list[str]]:
 
 def planned(state: PageState, inputs: PageInputs) -> js.PlanChoice:
     """Ranked plans of a state by the public function."""
-    options = {"fit": inputs.fit, "levels": inputs.levels(state), "space": inputs.space(state)}
+    options = {"fit": inputs.fit, "levels": inputs.question(state).levels, "space": inputs.question(state).space}
     return js.best_plan(inputs.transformer(state), inputs.cluster(state), state.global_batch, **options)
 
 
@@ -164,7 +164,7 @@ def test_fixed_degrees_and_the_ranking(browser: Any, address: str, inputs: PageI
 def test_sensitivities(browser: Any, address: str, inputs: PageInputs):
     state = PageState(tab="sensitivity")
     opened(browser, f"{root(address)}?{state.query()}")
-    model, coefficients = inputs.transformer(state), inputs.fit.coefficients(inputs.levels(state))
+    model, coefficients = inputs.transformer(state), inputs.fit.coefficients(inputs.question(state).levels)
     plan = planned(state, inputs).best.plan
     slopes = js.elasticity(lambda chips: js.step_time(model, plan, chips, coefficients).total, inputs.cluster(state))
     shown = {row[0]: float(row[1]) for row in cells(browser)[1:]}
@@ -176,7 +176,7 @@ def test_a_slider_moves_figures_and_address(browser: Any, address: str, inputs: 
     state = PageState(network=0.25, tab="chips")
     opened(browser, f"{root(address)}?{state.query()}")
     plan, cluster = planned(state, inputs).best.plan, inputs.cluster(state)
-    model, coefficients = inputs.transformer(state), inputs.fit.coefficients(inputs.levels(state))
+    model, coefficients = inputs.transformer(state), inputs.fit.coefficients(inputs.question(state).levels)
 
     def expected(factor: float) -> str:
         bandwidth = np.asarray(cluster.network.bandwidth) * np.asarray([1.0, factor, factor])

@@ -36,7 +36,7 @@ def seconds_of(state: PageState, inputs: PageInputs, cluster: js.Cluster | None 
     """Step time of the plan of a state by the public function, on the state's cluster or on another [s]."""
     view = page_view(state, inputs)
     model = js.model(state.model, seq_len=state.seq_len)
-    coefficients = inputs.fit.coefficients(inputs.levels(state))
+    coefficients = inputs.fit.coefficients(inputs.question(state).levels)
     return float(js.step_time(model, view.plan, cluster or inputs.cluster(state), coefficients).total)
 
 
@@ -85,10 +85,12 @@ def test_bad_addresses_are_refused(texts: dict[str, str], message: str):
 def test_the_figures_of_a_state_are_those_of_the_public_functions(inputs: PageInputs):
     view = page_view(STATE, inputs)
     model, cluster = js.model("llama2-7b", seq_len=2048), js.cluster("h100-80gb", 16)
-    choice = js.best_plan(model, cluster, 64, fit=inputs.fit, levels=inputs.levels(STATE), space=inputs.space(STATE))
+    choice = js.best_plan(
+        model, cluster, 64, fit=inputs.fit, levels=inputs.question(STATE).levels, space=inputs.question(STATE).space
+    )
     assert view.choice.best.plan.words() == choice.best.plan.words()
     assert choice.best.plan.words()["pp"] == 2
-    coefficients = inputs.fit.coefficients(inputs.levels(STATE))
+    coefficients = inputs.fit.coefficients(inputs.question(STATE).levels)
     step = js.step_time(model, choice.best.plan, cluster, coefficients)
     peak = js.memory(model, choice.best.plan, cluster, coefficients)
     assert view.step_time == pytest.approx(float(step.total), rel=1e-9)
@@ -114,7 +116,7 @@ def test_factors_change_the_cluster_under_the_same_plan(inputs: PageInputs):
 
 
 def test_elasticities_are_slopes(inputs: PageInputs):
-    view, coefficients = page_view(STATE, inputs), inputs.fit.coefficients(inputs.levels(STATE))
+    view, coefficients = page_view(STATE, inputs), inputs.fit.coefficients(inputs.question(STATE).levels)
     model = js.model("llama2-7b", seq_len=2048)
     of_cluster = js.elasticity(
         lambda cluster: js.step_time(model, view.plan, cluster, coefficients).total, inputs.cluster(STATE)
@@ -138,7 +140,7 @@ def test_curves_pass_through_the_state(inputs: PageInputs):
     half = eqx.tree_at(
         lambda p: (p.dp, p.n_microbatches, p.shard_group), plan, (plan.dp / 2, plan.n_microbatches * 2, plan.dp / 2)
     )
-    model, coefficients = js.model("llama2-7b", seq_len=2048), inputs.fit.coefficients(inputs.levels(STATE))
+    model, coefficients = js.model("llama2-7b", seq_len=2048), inputs.fit.coefficients(inputs.question(STATE).levels)
     assert not js.violations(model, half, 8)
     expected = float(js.step_time(model, half, js.cluster("h100-80gb", 8), coefficients).total)
     assert chips[8.0] == pytest.approx(expected, rel=1e-9)

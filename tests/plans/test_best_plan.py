@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxscale.calibration.coefficients import prior_medians
+from jaxscale import evaluate
 from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit
 from jaxscale.calibration.store import load_fit
 from jaxscale.errors import InputError
@@ -15,12 +15,12 @@ from jaxscale.memory import memory
 from jaxscale.models import model
 from jaxscale.plan.plan import Plan
 from jaxscale.plan.rules import violations
-from jaxscale.plans import score
-from jaxscale.plans.best_plan import best_plan, every_plan
-from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains
+from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.enumerate import PlanSpace, PlanTable, enumerate_plans, within_domains
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.framework_space import framework_space
 from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.plan_questions import every_plan
 from jaxscale.plans.reasons import alternatives
 from jaxscale.plans.score import Scores, score_plans
 from jaxscale.predict import predict
@@ -28,7 +28,7 @@ from jaxscale.runs.reader import read_runs
 from jaxscale.runs.schema import COLUMNS
 from jaxscale.step import step_time
 
-COEFFICIENTS = prior_medians()
+COEFFICIENTS = load_fit("prior").coefficients({"gpu": "h100-80gb"}, 32)
 LLAMA, H100S = model("llama3-8b"), cluster("h100-80gb", 32)
 
 
@@ -54,6 +54,9 @@ def test_table_row_of_the_best_plan_is_predicted_alike(tmp_path, name, n_chips, 
     levels = {"gpu": "h100-80gb", "precision": "bf16", "framework": framework}
     space, machine = framework_space(framework), cluster("h100-80gb", n_chips)
     chosen = best_plan(model(name, seq_len=1024), machine, 64, levels=levels, space=space, top=1)
+    assert (
+        best_plan(model(name, seq_len=1024), machine, 64, levels=levels).best.plan.words() == chosen.best.plan.words()
+    )
     cells = {**chosen.best.plan.words(), "model": name, "gpu": "h100-80gb", "n_gpus": n_chips, "seq_len": 1024}
     cells |= {"framework": framework or "", "global_batch_size_seqs": 64}
     columns = [column for column in cells if column in {one.name for one in COLUMNS}]
@@ -76,7 +79,7 @@ def test_one_compilation_for_all_problems(choice, monkeypatch):
     def retraced(*arguments):
         raise AssertionError("the scorer was traced again")
 
-    monkeypatch.setattr(score, "step_and_memory", retraced)
+    monkeypatch.setattr(evaluate, "step_and_memory", retraced)
     other = best_plan(model("llama3-70b"), cluster("a100-80gb", 64), 128, fit="prior")
     assert choice.searched < other.searched
 
@@ -132,7 +135,9 @@ def test_ranked_in_order(choice):
 
 def test_equally_fast_plans_are_ranked_by_memory():
     scores = Scores(np.asarray([2.0, 1.0, 1.0, 0.5]), np.asarray([1.0, 3.0, 2.0, 9.0]))
-    table = enumerate_plans(LLAMA, 32, 256, PlanSpace(tp=(1,), pp=(1,), cp=(1,)))
+    every = enumerate_plans(LLAMA, 32, 256, PlanSpace(tp=(1,), pp=(1,), cp=(1,), zero_stage=(0, 1, 2, 3)))
+    rows = np.flatnonzero(every.columns["micro_batch_size"] == 1)[:4]
+    table = PlanTable({name: column[rows] for name, column in every.columns.items()}, every.space)
     assert FoundPlans(table, scores, 8.0, 4).ranked().tolist() == [2, 1, 0]
 
 
@@ -149,8 +154,8 @@ def test_alternatives_differ_in_one_decision(choice):
 def test_a_plan_that_turns_to_fsdp_shards_over_all_replicas():
     """One decision and not two: a shard group of one rank would shard nothing."""
     shape, chips = model("llama3-8b"), cluster("h100-80gb", 64)
-    task = PlanTask(shape, chips, 256, COEFFICIENTS, np.inf)
-    found = every_plan(task, PlanSpace(zero_stage=(2, 3), tp=(1,), pp=(1,), cp=(1,)))
+    space = PlanSpace(zero_stage=(2, 3), tp=(1,), pp=(1,), cp=(1,))
+    (found,) = every_plan([PlanTask(shape, chips, 256, COEFFICIENTS, np.inf, space)])
     best = int(np.flatnonzero(found.table.columns["zero_stage"] == 2)[0])
     (turned,) = [one for one in alternatives(found, best) if one.decision == "zero_stage"]
     assert turned.after == 3 and turned.memory_change < 0.0

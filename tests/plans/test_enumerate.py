@@ -82,20 +82,9 @@ def test_space_restricts():
 def test_selective_recomputation_counts_only_where_it_differs():
     transformer, n_chips, batch = CASES["dense"]
     fused = enumerate_plans(transformer, n_chips, batch)
-    stored = enumerate_plans(transformer, n_chips, batch, PlanSpace(flash_attention=False))
+    stored = enumerate_plans(transformer, n_chips, batch, PlanSpace(software=Plan(flash_attention=False)))
     assert not fused.columns["recompute_selective"].any()
     assert len(stored) == 3 * len(fused) // 2
-
-
-def test_padding_repeats_a_valid_plan():
-    transformer, n_chips, batch = CASES["odd"]
-    table = enumerate_plans(transformer, n_chips, batch)
-    plans, mask = table.stacked()
-    size = len(mask)
-    assert size & (size - 1) == 0
-    assert size >= len(table) == mask.sum()
-    assert plans.precision.shape == (size, 5)
-    np.testing.assert_array_equal(plans.n_chips, n_chips)
 
 
 def test_no_plan():
@@ -115,7 +104,7 @@ def test_divisors(number):
 
 
 def test_unknown_words_are_refused():
-    for wrong in ({"recompute": ("some",)}, {"schedule": ()}, {"zero_stage": (4,)}, {"precision": "int8"}):
+    for wrong in ({"recompute": ("some",)}, {"schedule": ()}, {"zero_stage": (4,)}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             PlanSpace(**wrong)
 

@@ -8,20 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.store import load_fit
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.optimise.batches import Problems
+from jaxscale.plan.plan import Plan
 from jaxscale.plan.rules import violations
 from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.enumerate import within_domains
+from jaxscale.plans.framework_space import framework_space
 from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanProblem, PlanTask
 from jaxscale.plans.relaxation import FAMILIES
 from jaxscale.plans.relaxed_search import relax_plans, search_plans
 
-COEFFICIENTS = prior_medians()
 CASES = (
     ("llama3-8b", "a100-80gb", 64, 96),
     ("mixtral-8x7b", "h100-80gb", 256, 512),
@@ -33,7 +34,8 @@ CASES = (
 def problem(name: str, gpu: str, n_chips: int, batch: int) -> PlanTask:
     machine = cluster(gpu, n_chips)
     limit = memory_limit(float(machine.chip.hbm_bytes), load_fit("prior").memory_limit({}), 0.1)
-    return PlanTask(model(name), machine, batch, COEFFICIENTS, limit)
+    coefficients = load_fit("prior").coefficients({"gpu": gpu}, n_chips)
+    return PlanTask(model(name), machine, batch, coefficients, limit, within_domains(framework_space(None), machine))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +82,7 @@ def test_slsqp_agrees(found, monkeypatch):
 
 def test_slopes_equal_differences():
     case = problem(*CASES[1])
-    continuous = PlanProblem(case.model, case.cluster, case.coefficients, case.batch, FAMILIES[1])
+    continuous = PlanProblem(case.model, case.cluster, case.coefficients, case.batch, Plan(), FAMILIES[1])
     point, step = np.full((1, len(PLAN_COORDINATES)), 0.4), 1e-6
     _, slopes = Problems.of([continuous]).jacobian(point, range(3))
     many = Problems.of([continuous] * len(PLAN_COORDINATES))

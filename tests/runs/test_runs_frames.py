@@ -22,25 +22,26 @@ ROW = {
 
 
 def test_a_frame_becomes_runs_and_runs_a_frame():
-    runs = js.runs_from_pandas(pd.DataFrame(ROW))
+    runs = js.read_runs(pd.DataFrame(ROW))
     frame = runs.to_pandas()
     assert frame["gpu"].tolist() == ["h100-80gb"] * 2
     np.testing.assert_array_equal(frame["step_time_s"].astype(float), [2.5, np.nan])
-    again = js.runs_from_pandas(frame).to_pandas()
+    again = js.read_runs(frame).to_pandas()
     pd.testing.assert_frame_equal(frame, again, check_dtype=False)
 
 
 def test_predictions_as_a_frame():
-    prediction = js.predict(js.runs_from_pandas(pd.DataFrame(ROW)), fit="prior")
+    prediction = js.predict(pd.DataFrame(ROW), fit="prior")
     frame = prediction.to_pandas()
-    np.testing.assert_array_equal(frame["step_time"], prediction.step_time)
+    assert frame["model"].tolist() == ["llama3-8b"] * 2 and frame["n_gpus"].tolist() == [8, 8]
+    np.testing.assert_array_equal(frame["predicted_step_time_s"], prediction.step_time)
     terms = frame[[name for name in frame.columns if name.startswith("term_")]]
     np.testing.assert_allclose(terms.sum(axis=1), prediction.step_time, rtol=1e-5)
 
 
 def test_a_bad_frame_is_refused():
     with pytest.raises(InputError, match="'tp' = 'two': not a number"):
-        js.runs_from_pandas(pd.DataFrame(ROW).assign(tp="two"))
+        js.read_runs(pd.DataFrame(ROW).assign(tp="two"))
 
 
 def test_parquet(tmp_path, monkeypatch, capsys):
@@ -56,3 +57,10 @@ def test_parquet(tmp_path, monkeypatch, capsys):
     assert code == 0
     frame = pd.read_parquet(out)
     assert (frame["predicted_step_time_s"] > 0.0).all() and frame["model"].tolist() == ["llama3-8b"] * 2
+
+
+def test_a_name_of_the_release_before_answers_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"js.runs_from_pandas is now js.read_runs"):
+        assert js.runs_from_pandas is js.read_runs
+    with pytest.raises(AttributeError, match="no attribute 'runs_from_nowhere'"):
+        js.runs_from_nowhere  # noqa: B018

@@ -1,6 +1,5 @@
 """One run by options of the command line, as a runs table of one row."""
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models import catalogue_model, described_model
-from jaxscale.runs import Runs, read_runs, write_table
-from jaxscale.runs.schema import BY_NAME, REQUIRED
+from jaxscale.runs import Runs, read_runs
+from jaxscale.runs.schema import BY_NAME
 from jaxscale.runs.words.spellings import sequences_in
 
 
@@ -35,14 +34,10 @@ def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Har
     cells.setdefault("seq_len", description.transformer(str(options["model"])).seq_len)
     cells |= stated
     cells["global_batch_size_seqs"] = _batch(cells)
-    columns = list(dict.fromkeys([*REQUIRED, *cells]))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.csv"
-        write_table(path, columns, [[_cell(cells.get(name)) for name in columns]])
-        try:
-            return read_runs(path, hardware=hardware)
-        except InputError as error:
-            raise InputError(str(error).replace(f"{path}:2: ", "").replace("column ", "")) from None
+    try:
+        return read_runs(cells, hardware=hardware)
+    except InputError as error:
+        raise InputError(str(error).replace("table:1: ", "").replace("column ", "")) from None
 
 
 def _batch(cells: Mapping[str, Any]) -> Any:
@@ -52,12 +47,3 @@ def _batch(cells: Mapping[str, Any]) -> Any:
         return None
     sequences = sequences_in(str(text), float(cells["seq_len"]))
     return text if sequences is None else sequences
-
-
-def _cell(value: Any) -> str:
-    """A cell of the table."""
-    if value is None:
-        return ""
-    return (
-        f"{value:.12g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
-    )

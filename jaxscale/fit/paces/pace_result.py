@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale._markup import aligned_table, html_table
+from jaxscale._show import MOST_LINES
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.workload_paces import WorkloadPace
 from jaxscale.fit.paces.pace_problem import KINDS_OF_PACE, PaceRows
@@ -106,6 +107,10 @@ class PaceResult:
         """The same in HTML."""
         lines = [f"<div>{html.escape(line)}</div>" for line in (*self.headlines(), *self.messages)]
         return "\n".join([*lines, html_table(PACE_COLUMNS, self.pace_rows())])
+
+    def __repr__(self) -> str:
+        """The first lines of the report."""
+        return "\n".join(self.summary().splitlines()[:MOST_LINES])
 
     def _repr_html_(self) -> str:
         return self.to_html()

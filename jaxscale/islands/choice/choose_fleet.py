@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxscale._arrays import host_arrays, number
 from jaxscale._compile.jit import small_jit
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.designs.time_to_loss import Laws
 from jaxscale.errors import InputError
 from jaxscale.islands.choice.fleet_prices import break_even_sweep, price_table
@@ -40,7 +38,7 @@ def best_fleet_plan(
     fleet: Fleet,
     global_batch_size_seqs: int,
     *,
-    fit: Fit | str | Path = "default",
+    fit: AnyFit = "default",
     levels: Sequence[Mapping[str, str | None]] | None = None,
     space: PlanSpace | None = None,
     loss: float | None = None,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.models.hf.hf_settings import Settings
-from jaxscale.workload import Transformer, model_flops, n_params
+from jaxscale.workload import Transformer, model_flops, n_params, ssm_layers
 
 KNOWN = frozenset(
     (
@@ -83,7 +83,7 @@ def _percent(flops: float, of: float) -> str:
 
 def _scan_flops(model: Transformer) -> float:
     """Forward flops of the scans of all layers for a token, see `jaxscale.costs.attention` [flop]."""
-    return float(6.0 * model.ssm_state / model.ssm_groups * model.ssm_d_inner * model.n_ssm_layers)
+    return float(6.0 * model.ssm_state / model.ssm_groups * model.ssm_d_inner * ssm_layers(model))
 
 
 def _indexer(settings: Settings, fields: Mapping[str, Any], flops: float) -> str:

@@ -33,7 +33,7 @@ STACK = "jax"
 
 
 @dataclass(frozen=True)
-class PlanQuestion:
+class TracedQuestion:
     """Plans that agree with what rows say of a workload.
 
     Attributes:
@@ -63,7 +63,7 @@ class TracedRows:
     """
 
     question: Int[np.ndarray, " row"]
-    questions: tuple[PlanQuestion, ...]
+    questions: tuple[TracedQuestion, ...]
     machine: Categorical
     levels: Levels
     is_eager: np.ndarray
@@ -119,35 +119,35 @@ def _levels(runs: Runs) -> Levels:
     return Levels.of_columns({kind: column.array().tolist() for kind, column in columns.items()}, len(runs))
 
 
-def _question(runs: Runs, row: Mapping[str, Any], has_chip: bool) -> PlanQuestion:
+def _question(runs: Runs, row: Mapping[str, Any], has_chip: bool) -> TracedQuestion:
     """Plans that agree with the cells of a row."""
     missing = ([] if has_chip else ["gpu"]) + (["n_gpus"] if row["n_gpus"] is None else [])
     if missing:
-        return PlanQuestion(None, reason=f"missing {', '.join(missing)}")
+        return TracedQuestion(None, reason=f"missing {', '.join(missing)}")
     try:
         work = workload_named(row["workload"], runs.path.parent)
         return _agreeing(work, row)
     except InputError as error:
-        return PlanQuestion(None, reason=str(error))
+        return TracedQuestion(None, reason=str(error))
 
 
-def _agreeing(work: Workload, row: Mapping[str, Any]) -> PlanQuestion:
+def _agreeing(work: Workload, row: Mapping[str, Any]) -> TracedQuestion:
     """Plans of a workload that agree with the cells of a row.
 
     Raises:
         InputError: a class that the workload lacks or cannot split, or no class of the batch.
     """
     if row["n_gpus"] == 1 and row["global_batch_size_seqs"] is None and row["n_microbatches"] is None:
-        return PlanQuestion(work, (one_chip(work),), ("",))
+        return TracedQuestion(work, (one_chip(work),), ("",))
     name = work.tables.class_names[batch_class(work)]
     batch = row["global_batch_size_seqs"]
     work = work if batch is None else work.with_sizes({name: batch})
     stated = _stated(row)
     plans = tuple(class_plans(work, int(row["n_gpus"]), stated))
     if not plans:
-        return PlanQuestion(None, reason=f"no plan of {row['workload']} on {row['n_gpus']:g} chips has these degrees")
+        return TracedQuestion(None, reason=f"no plan of {row['workload']} on {row['n_gpus']:g} chips has these degrees")
     size = "" if batch is not None else f"global_batch_size_seqs = {work.classes()[name]:g}"
-    return PlanQuestion(work, plans, tuple(_assumed(work, plan, stated, size) for plan in plans))
+    return TracedQuestion(work, plans, tuple(_assumed(work, plan, stated, size) for plan in plans))
 
 
 def one_chip(work: Workload) -> ClassPlan:

@@ -5,7 +5,7 @@ import numpy as np
 from jaxscale._arrays import number
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.serving.tables.serving_rows import attention_words, generation_of
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, ssm_layers
 
 
 def stack_levels(
@@ -42,7 +42,7 @@ def stack_levels(
     if model is not None:
         density = "mixture" if number(model.n_experts) > 1.0 else "dense"
         window = number(model.window_share * np.sign(model.window))
-        attention = attention_words(number(model.kv_lora_rank), number(model.n_ssm_layers), window)
+        attention = attention_words(number(model.kv_lora_rank), number(ssm_layers(model)), window)
         levels["kind"] = f"{attention} {density}"
     if name:
         levels |= {"model": name.lower(), "pair": f"{framework} {name.lower()}"}

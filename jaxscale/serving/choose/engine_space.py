@@ -9,7 +9,7 @@ import numpy as np
 from jaxscale.errors import InputError
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.serving.engine import WEIGHT_FORMATS, Engine, Requests
-from jaxscale.workload import Transformer
+from jaxscale.workload import Transformer, total_layers
 
 BATCH_STEP = 1.15
 """Ratio of one batch of the first search to the next [1]."""
@@ -90,7 +90,7 @@ def engine_table(
         if word not in WEIGHT_FORMATS:
             raise InputError(f"precision {word!r} is unknown; expected one of {', '.join(WEIGHT_FORMATS)}")
     powers = [2**k for k in range(int(np.log2(max(n_chips, 1.0))) + 1)]
-    heads, depth = float(model.n_heads), float(model.n_layers)
+    heads, depth = float(model.n_heads), float(total_layers(model))
     tps = [tp for tp in (space.tp or powers) if tp <= min(n_chips, domain_size) and heads % tp == 0]
     pps = [pp for pp in space.pp if pp <= depth]
     is_mixture = float(model.n_experts) > 1.0

@@ -19,7 +19,7 @@ from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.choose.training_plans import TrainingPlans
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_time import serving_time
-from jaxscale.workload import Transformer, embedding_params, n_active_params, n_params
+from jaxscale.workload import Transformer, embedding_params, n_active_params, n_params, total_layers
 
 SERVING_FLOP = 2.0
 """Flop per parameter and token of a forward pass: one multiply-add [flop]."""
@@ -171,7 +171,7 @@ def lifetime_cost(
         The chip time; tokens are nan where a shape does not reach the loss.
     """
     params, inner = n_active_params(model), n_params(model) - embedding_params(model)
-    rise = 0.0 if shape is None else shape.penalty(model.d_model, model.n_layers, inner)
+    rise = 0.0 if shape is None else shape.penalty(model.d_model, total_layers(model), inner)
     worth = params * jnp.power(model.n_experts, experts_exponent)
     tokens = tokens_for_loss(law, worth, jnp.divide(loss, 1.0 + rise))
     times = serving_time(model, engine, cluster, requests, coefficients, temperature)

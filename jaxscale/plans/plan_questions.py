@@ -1,0 +1,140 @@
+"""Questions for a plan: a model, a cluster, a batch and the choices that are open; and all plans that answer them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxscale._arrays import number
+from jaxscale.calibration.memory_limit import ACCEPTED_RISK, MemoryLimit, memory_limit
+from jaxscale.calibration.record import Fit
+from jaxscale.errors import InputError
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.plans.enumerate import PlanSpace, count_degrees, enumerate_plans, within_domains
+from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.framework_space import stated_space
+from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.relaxed_search import search_plans
+from jaxscale.plans.score import Judged, score_tables
+from jaxscale.runs.defaults import translate
+from jaxscale.runs.run_levels import model_levels
+from jaxscale.runs.software import software_of
+from jaxscale.workload import Transformer
+
+MOST_DEGREES = 50_000
+"""Combinations of degrees up to which every plan is scored, some 50 for each; beyond, the search is by gradient [1]."""
+
+SCORED_TOGETHER = 1_000_000
+"""Plans of several questions that are scored together: they bound the memory [1]."""
+
+
+class PlanQuestion(NamedTuple):
+    """A question for a plan.
+
+    Attributes:
+        model: the transformer.
+        cluster: chips and network, all of which a plan uses.
+        batch: sequences of a step; None where each plan has a batch of its own [sequence].
+        levels: of the planned run by kind, as far as they follow from no plan; their fitted effects apply.
+        space: choices that are open.
+    """
+
+    model: Transformer
+    cluster: Cluster
+    batch: float | int | None
+    levels: Mapping[str, str | None]
+    space: PlanSpace
+
+    @property
+    def n_chips(self) -> float:
+        """Chips of the cluster [1]."""
+        return number(self.cluster.n_chips)
+
+    def usable(self, fit: Fit) -> MemoryLimit:
+        """Memory that the planned run may take by a fit."""
+        return fit.memory_limit(self.levels, self.n_chips)
+
+    def task(self, fit: Fit, oom_probability: float = ACCEPTED_RISK) -> PlanTask:
+        """The search that answers the question.
+
+        Args:
+            fit: calibration.
+            oom_probability: accepted probability of running out of memory [1].
+        """
+        limit = memory_limit(number(self.cluster.chip.hbm_bytes), self.usable(fit), oom_probability)
+        coefficients = fit.coefficients(self.levels, self.n_chips)
+        space = within_domains(self.space, self.cluster)
+        return PlanTask(self.model, self.cluster, self.batch, coefficients, limit, space)
+
+
+SOFTWARE_KINDS = ("framework", "precision", "release", "attention_kernel")
+"""Kinds of level that are columns of a runs table, from which it follows what the software of a run does."""
+
+
+def plan_question(
+    model: Transformer,
+    cluster: Cluster,
+    batch: float | int | None,
+    cells: Mapping[str, Any],
+    levels: Mapping[str, str | None] | None = None,
+) -> PlanQuestion:
+    """The question of one run, as a row of a runs table asks it.
+
+    Args:
+        model: the transformer.
+        cluster: chips and network.
+        batch: sequences of a step; None where it is open [sequence].
+        cells: values by column: `gpu`, `framework`, `precision`, stated decisions, what software does.
+        levels: further levels by kind; they count before those that follow from the cells.
+
+    Raises:
+        InputError: an unknown number format.
+    """
+    precision = cells.get("precision")
+    if precision is not None and translate("precisions", precision) is None:
+        raise InputError(f"precision = {precision!r}; expected one of {', '.join(PRECISIONS)}")
+    software = software_of(cells)
+    every = {**software.levels, **model_levels(model), "gpu": cells.get("gpu"), **(levels or {})}
+    return PlanQuestion(model, cluster, batch, every, stated_space(cells, software.plan))
+
+
+def find_plans(tasks: Sequence[PlanTask], exhaustive: bool | None = None) -> list[FoundPlans]:
+    """The plans that answer each of several tasks: all valid ones, or those near the optimum where they are too many.
+
+    Args:
+        tasks: what is searched for.
+        exhaustive: whether to score every valid plan; decided by the number of plans where None.
+
+    Returns:
+        The plans of each task, scored.
+    """
+    if exhaustive is None:
+        sizes = [count_degrees(task.model, task.n_chips, task.batch, task.space) for task in tasks]
+        is_small = [size <= MOST_DEGREES for size in sizes]
+    else:
+        is_small = [exhaustive] * len(tasks)
+    small = iter(every_plan([task for task, small in zip(tasks, is_small, strict=True) if small]))
+    large = [task for task, small in zip(tasks, is_small, strict=True) if not small]
+    searched = iter(search_plans(large) if large else [])
+    return [next(small) if is_one else next(searched) for is_one in is_small]
+
+
+def every_plan(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
+    """Every valid plan of each task, scored."""
+    found: list[FoundPlans] = []
+    waiting: list[tuple[PlanTask, Judged]] = []
+    for task in tasks:
+        table = enumerate_plans(task.model, task.n_chips, task.batch, task.space)
+        waiting.append((task, Judged(task.model, table, task.cluster, task.coefficients)))
+        if sum(len(judged.table) for _, judged in waiting) > SCORED_TOGETHER:
+            found += _scored(waiting)
+            waiting = []
+    return found + (_scored(waiting) if waiting else [])
+
+
+def _scored(waiting: list[tuple[PlanTask, Judged]]) -> list[FoundPlans]:
+    """Plans of several tasks, scored together."""
+    scores = score_tables([judged for _, judged in waiting])
+    return [
+        FoundPlans(judged.table, score, task.memory_limit, len(judged.table))
+        for (task, judged), score in zip(waiting, scores, strict=True)
+    ]

@@ -1,0 +1,55 @@
+"""What software does, from the cells that tell of it: a plan that has no degrees yet, and the levels of its runs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxscale.models import catalogue_model
+from jaxscale.plan.plan import Plan
+from jaxscale.runs.arrays import plans_of
+from jaxscale.runs.categorical import Categorical
+from jaxscale.runs.description import describe_rows
+from jaxscale.runs.run_levels import OF_MODELS, OF_PLANS
+from jaxscale.runs.table import Runs
+
+UNDECIDED: Mapping[str, Any] = {
+    **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches"), 1.0),
+    "shard_group": None,
+    "schedule": None,
+    "zero_stage": 0.0,
+}
+"""Cells of a row whose plan is left to a search: one chip's, for every decision."""
+
+ANY_SHAPE: Mapping[str, Any] = {"n_layers": 1.0, "d_model": 128.0, "n_heads": 1.0, "seq_len": 128.0, "n_gpus": 2.0}
+"""Cells of a row of which nothing but its software is asked."""
+
+
+class Software(NamedTuple):
+    """What software does.
+
+    Attributes:
+        plan: kernels, overlap, widths, number format and recomputation; its degrees say nothing.
+        levels: by kind: framework, precision, release, recipe, ...
+    """
+
+    plan: Plan
+    levels: dict[str, str | None]
+
+
+def software_of(cells: Mapping[str, Any]) -> Software:
+    """What software does, by values of columns of a runs table; empty ones have the default of the framework.
+
+    Args:
+        cells: values by column, such as `framework`, `precision`, `tp_overlap`; other columns say nothing.
+    """
+    # Two ranks that split tensors, so that what depends on a split is there.
+    table = {**ANY_SHAPE, "gpu": "", **cells, **UNDECIDED, "tp": 2.0, "dp": 1.0, "global_batch_size_seqs": 1.0}
+    columns = {name: Categorical.constant(value, 1) for name, value in table.items()}
+    described = describe_rows(Runs(Path(), (), np.zeros(1, dtype=int), {}, columns), catalogue_model)
+    levels = described.levels.row(0)
+    plan = jax.tree.map(lambda leaf: leaf[0], plans_of(described))
+    others = (*OF_MODELS, *OF_PLANS, "gpu", "company")
+    return Software(plan, {kind: name for kind, name in levels.items() if kind not in others})

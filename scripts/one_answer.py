@@ -1,0 +1,210 @@
+"""Ask one question at every door that answers it: plan, time, memory and risk must be the same.
+
+Doors: a row of a table with open cells (`js.predict`), `jaxscale predict --model`, `jaxscale plan`, `js.best_plan`, and
+the page. Run: python scripts/one_answer.py (60 questions, some minutes)
+"""
+
+import contextlib
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import numpy as np
+
+import jaxscale as js
+from jaxscale.cli import main as command_line
+from jaxscale.explore.page_inputs import page_inputs
+from jaxscale.explore.page_state import PageState
+from jaxscale.explore.page_work import ranked_plans
+from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.plan_questions import every_plan
+
+MODELS = (
+    *("llama3-8b", "llama3-70b", "llama3.1-405b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b"),
+    *("qwen2.5-7b", "llama2-13b", "olmo2-32b", "gemma2-9b", "qwen3-30b-a3b", "falcon-180b"),
+)
+CLUSTERS = (
+    ("h100-80gb", 64, 512, None),
+    ("a100-80gb", 512, 1024, "megatron-lm"),
+    ("h100-80gb", 2048, 2048, "nemo"),
+    ("tpu-v5p", 256, 1024, "maxtext"),
+    ("b200", 128, 512, "torchtitan"),
+)
+"""Chip, count, sequences of a step, framework."""
+
+TOLERANCE = 1e-6
+
+
+class Question(NamedTuple):
+    """One run that leaves its plan open."""
+
+    model: str
+    gpu: str
+    n_gpus: int
+    batch: int
+    framework: str | None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """As the row of a table."""
+        cells = {"model": self.model, "gpu": self.gpu, "n_gpus": self.n_gpus, "global_batch_size_seqs": self.batch}
+        return {**cells, "seq_len": 4096, "framework": self.framework}
+
+
+class Answer(NamedTuple):
+    """What a door says; nan where it refuses, or knows no plan that fits."""
+
+    plan: str
+    step_time: float
+    memory: float
+    oom_probability: float
+
+
+NOTHING = Answer("", math.nan, math.nan, math.nan)
+
+
+def by_table(question: Question) -> Answer:
+    """A row with open cells."""
+    found = js.predict(question.row)
+    if not found.oom_probability[0] <= 0.1 + 1e-9:
+        return NOTHING
+    return Answer(found.plan_texts()[0], found.step_time[0], found.memory[0], found.oom_probability[0])
+
+
+def document(*arguments: Any) -> dict[str, Any] | None:
+    """JSON document of a command, None where it refuses."""
+    out = io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(io.StringIO()),
+        mock.patch.object(command_line, "configure_jax"),
+    ):
+        code = command_line.main([*map(str, arguments), "--json"])
+    return json.loads(out.getvalue()) if code == 0 else None
+
+
+def options(question: Question) -> list[Any]:
+    """The question as options of a command."""
+    what = ["--model", question.model, "--gpu", question.gpu, "--n-gpus", question.n_gpus]
+    return [*what, "--global-batch", question.batch, "--seq-len", 4096]
+
+
+def by_predict(question: Question) -> Answer:
+    """`jaxscale predict --model`."""
+    software = ["--set", f"framework={question.framework}"] if question.framework else []
+    found = document("predict", *options(question), *software)
+    row = found["predictions"][0] if found else None
+    if row is None or not row["predicted_oom_probability"] <= 0.1 + 1e-9:
+        return NOTHING
+    figures = (row["predicted_step_time_s"], 1e9 * row["predicted_memory_gb"], row["predicted_oom_probability"])
+    return Answer(row["predicted_plan"], *figures)
+
+
+def by_plan(question: Question) -> Answer:
+    """`jaxscale plan`."""
+    software = ["--framework", question.framework] if question.framework else []
+    found = document("plan", *options(question), *software)
+    if found is None:
+        return NOTHING
+    best = found["best"]
+    return Answer(words(best), best["step_time_s"], 1e9 * best["memory_gb"], best["oom_probability"])
+
+
+def words(plan: dict[str, Any]) -> str:
+    """A plan in a few words."""
+    from jaxscale.plan.plan import in_short
+
+    return in_short(plan)
+
+
+def by_function(question: Question) -> Answer:
+    """`js.best_plan`."""
+    model, levels = js.model(question.model, seq_len=4096), {"framework": question.framework}
+    try:
+        best = js.best_plan(model, question.gpu, question.batch, n_chips=question.n_gpus, levels=levels).best
+    except js.InputError:
+        return NOTHING
+    return Answer(words(best.plan.words()), best.step_time, best.memory, best.oom_probability)
+
+
+def by_page(question: Question) -> Answer:
+    """The interactive page."""
+    state = PageState(question.model, question.gpu, question.n_gpus, question.batch, 4096, question.framework or "")
+    try:
+        best = ranked_plans(state, page_inputs()).best
+    except js.InputError:
+        return NOTHING
+    return Answer(words(best.plan.words()), best.step_time, best.memory, best.oom_probability)
+
+
+DOORS: dict[str, Callable[[Question], Answer]] = {
+    "table": by_table,
+    "predict --model": by_predict,
+    "plan": by_plan,
+    "best_plan": by_function,
+    "page": by_page,
+}
+
+
+def differences(question: Question) -> list[str]:
+    """Doors that answer otherwise than the first, and in what."""
+    answers = {door: ask(question) for door, ask in DOORS.items()}
+    first = answers["table"]
+    return [
+        f"{door}: {answer} instead of {first}"
+        for door, answer in answers.items()
+        if answer.plan != first.plan
+        or not np.allclose(answer[1:], first[1:], rtol=TOLERANCE, atol=1e-12, equal_nan=True)
+    ]
+
+
+def is_best(question: Question) -> bool:
+    """Whether the plan is the fastest of all valid plans that fit, or none fits."""
+    row = js.read_runs(question.row)
+    asked = open_question(row)
+    task = asked.task(js.load_fit())
+    (every,) = every_plan([task])
+    answer = by_table(question)
+    return not answer.plan and not every.fits.any() or fastest(every) >= answer.step_time * (1.0 - TOLERANCE)
+
+
+def fastest(every: FoundPlans) -> float:
+    """Least step time of the plans that fit [s]."""
+    return float(every.scores.step_time[every.fits].min())
+
+
+def open_question(row: js.Runs) -> Any:
+    """What a row asks."""
+    from jaxscale.completion import open_rows
+
+    asked = open_rows(row, np.ones(1, dtype=bool))
+    assert asked is not None
+    return asked.questions[0]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask all questions, and say where doors differ and how many plans are the best of their space."""
+    jax.config.update("jax_enable_x64", True)
+    questions = [Question(model, *cluster) for cluster in CLUSTERS for model in MODELS]
+    questions = questions[: int(arguments[0])] if arguments else questions
+    different, best, answered = 0, 0, 0
+    for question in questions:
+        found = differences(question)
+        different += bool(found)
+        best += is_best(question)
+        answered += bool(by_table(question).plan)
+        print(f"{question}: {'; '.join(found) or 'one answer'}", flush=True)
+    count = len(questions)
+    print(
+        f"{count} questions, {answered} with a plan that fits: {different} with different answers; {best} best of all"
+    )
+    return int(different > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
