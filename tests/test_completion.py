@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale._resources import run_tables
 from jaxscale.completion import _filled, best_and_near, open_questions
 
 FULL = {
@@ -123,7 +123,7 @@ def test_degrees_that_are_hidden_are_found_again():
     """Where somebody chose the degrees, the completed plan takes as long within 10 % in at least 70 % of the rows."""
     near, held, near_by_chance = [], [], []
     for name in TABLES:
-        runs = js.read_runs(data_path("runs") / f"{name}.csv")
+        runs = js.read_runs(run_tables()[name])
         stated = js.predict(runs)
         is_whole = np.isfinite(stated.step_time) & np.isfinite(stated.measured) & (stated.assumed == "")
         rows = np.flatnonzero(is_whole & np.isfinite(runs.numbers("tp")) & (runs.numbers("n_gpus") > 1))
