@@ -1,14 +1,20 @@
 """The wheel: what it contains, and that an installed copy predicts."""
 
 import csv
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
+
+import jaxscale as js
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = (
@@ -34,13 +40,16 @@ ABSENT = (
     "chinchilla_besiroglu",
     "mamf_matmul_peak",
     "ml_engineering",
+    "nvidia_dgxc_benchmarking.csv",
+    "paper_tables_misc.csv",
 )
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the working tree without a network."""
-    pytest.importorskip("hatchling", reason="building the wheel needs hatchling")
+    for name in ("hatchling", "hatch_fancy_pypi_readme"):
+        pytest.importorskip(name, reason=f"building the wheel needs {name}")
     folder = tmp_path_factory.mktemp("wheel")
     code = f"import hatchling.build as b; print(b.build_wheel({str(folder)!r}))"
     built = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -66,6 +75,58 @@ def test_tests_notebooks_and_restricted_tables_are_not(contents: list[str]):
     roots = {name.split("/")[0] for name in contents}
     assert all(root == "jaxscale" or root.endswith(".dist-info") for root in roots)
     assert (ROOT / "data" / "restricted").is_dir(), "the check above would be empty"
+
+
+REPOSITORY = "https://github.com/jaxscale/jaxscale"
+FILES = (
+    f"{REPOSITORY}/blob/v{js.__version__}/",
+    f"{REPOSITORY.replace('github', 'raw.githubusercontent')}/v{js.__version__}/",
+)
+"""Addresses of the files of the release: pages, and pictures as they are."""
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    """What a package index reads of the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_bytes(archive.read(name))
+
+
+def dead_links(description: str) -> list[str]:
+    """Links of a description that lead nowhere without a repository beside it, or to a file that is not in it."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", description)
+    paths = [
+        (target, next((target.removeprefix(files) for files in FILES if target.startswith(files)), ""))
+        for target in targets
+    ]
+    return [target for target, path in paths if not target.startswith("https://") or not (ROOT / path).exists()]
+
+
+def test_links_of_the_description_lead_to_files_of_the_release(metadata: Message):
+    description = metadata.get_payload()
+    assert isinstance(description, str) and description.startswith("# jaxscale\n")
+    assert not dead_links(description)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert description.count("](") == readme.count("](") == len(dead_links(readme))
+    assert dead_links(f"[a]({FILES[0]}docs/absent.md) ![b]({FILES[1]}README.md)") == [f"{FILES[0]}docs/absent.md"]
+
+
+def test_the_metadata_say_where_and_under_which_licences(metadata: Message, contents: list[str]):
+    assert metadata["Version"] == js.__version__
+    assert all(REPOSITORY in address for address in metadata.get_all("Project-URL", []))
+    assert metadata["License-Expression"] == "Apache-2.0 AND CC-BY-4.0 AND MIT AND BSD-3-Clause"
+    texts = {"LICENSE", "THIRD_PARTY.md", *(f"LICENSES/{name}.txt" for name in ("BSD-3-Clause", "CC-BY-4.0", "MIT"))}
+    assert set(metadata.get_all("License-File", [])) == texts
+    inside = {name.split(".dist-info/licenses/")[-1] for name in contents if ".dist-info/licenses/" in name}
+    assert inside == texts
+
+
+def test_tools_of_the_repository_are_no_extras(metadata: Message):
+    extras = set(metadata.get_all("Provides-Extra", []))
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    assert {"bayes", "explore", "tables"} <= extras
+    assert not extras & {*groups, "dev"}
 
 
 def test_the_wheel_is_small(wheel: Path):
