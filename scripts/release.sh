@@ -22,6 +22,7 @@ for file in "jaxscale-$version.tar.gz" "jaxscale-$version-py3-none-any.whl"; do
 done
 if [ "$upload" = yes ]; then
   [ -z "$(git status --porcelain)" ] || { echo "commit first: the release is built from a changed tree" >&2; exit 1; }
+  git tag --points-at HEAD | grep -qx "v$version" || { echo "tag this commit v$version first" >&2; exit 1; }
   grep -q "^## \[$version\]" CHANGELOG.md || { echo "CHANGELOG.md has no section [$version]" >&2; exit 1; }
   python -m twine upload "$out"/*
 fi

@@ -1,6 +1,5 @@
 """The shipped tables and catalogues: schemas, ranges, sources, licences, published sizes."""
 
-import runpy
 import tomllib
 from pathlib import Path
 
@@ -8,8 +7,7 @@ import pandas as pd
 import pandera.pandas as pa
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "data"
+DATA = Path(__file__).resolve().parents[1] / "data"
 RUNS = [path for folder in ("runs", "restricted/runs") for path in sorted((DATA / folder).glob("*.csv"))]
 TABLES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.csv"))
 
@@ -374,33 +372,6 @@ def test_every_table_has_a_licence():
         assert entry["permissive"] == (not name.startswith("restricted/")), name
         lines = (DATA / name).read_text(encoding="utf-8").splitlines()
         assert len(lines) - 1 == entry["rows"], name
-
-
-def licences_of(expression):
-    """Licences that an SPDX expression joins."""
-    return set(expression.split(" AND "))
-
-
-def without_text(licences):
-    """Licences whose text the repository lacks."""
-    texts = {"Apache-2.0": ROOT / "LICENSE"}
-    return {name for name in licences if not texts.get(name, ROOT / "LICENSES" / f"{name}.txt").is_file()}
-
-
-def test_the_wheel_is_under_the_licences_of_its_tables():
-    """Negative control: a licence that forbids a part, or that nobody read, has no text here."""
-    of_tables = set().union(*(licences_of(entry["licence"]) for entry in LICENCES.values() if entry["permissive"]))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert licences_of(project["license"]) == of_tables
-    assert not without_text(of_tables)
-    assert without_text({"MIT", "CC-BY-SA-4.0", "not seen"}) == {"CC-BY-SA-4.0", "not seen"}
-
-
-def test_attributions_are_those_of_the_licences():
-    program = ROOT / "scripts" / "third_party.py"
-    written = runpy.run_path(str(program))["third_party_text"]()
-    assert (ROOT / "THIRD_PARTY.md").read_text(encoding="utf-8") == written
-    assert "runs/torchtitan.csv" in written and "restricted/" not in written
 
 
 def test_collectives_are_split_by_licence():

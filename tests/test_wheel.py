@@ -2,6 +2,7 @@
 
 import csv
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -96,11 +97,15 @@ def metadata(wheel: Path) -> Message:
 def dead_links(description: str) -> list[str]:
     """Links of a description that lead nowhere without a repository beside it, or to a file that is not in it."""
     targets = re.findall(r"\]\(([^)\s]+)\)", description)
-    paths = [
-        (target, next((target.removeprefix(files) for files in FILES if target.startswith(files)), ""))
-        for target in targets
-    ]
-    return [target for target, path in paths if not target.startswith("https://") or not (ROOT / path).exists()]
+    return [target for target in targets if not target.startswith("https://") or not file_of(target).exists()]
+
+
+def file_of(address: str) -> Path:
+    """File of the repository behind an address of the release; for any other address the repository itself."""
+    for files in FILES:
+        if address.startswith(files):
+            return ROOT / address.removeprefix(files).partition("#")[0]
+    return ROOT
 
 
 def test_links_of_the_description_lead_to_files_of_the_release(metadata: Message):
@@ -120,6 +125,34 @@ def test_the_metadata_say_where_and_under_which_licences(metadata: Message, cont
     assert set(metadata.get_all("License-File", [])) == texts
     inside = {name.split(".dist-info/licenses/")[-1] for name in contents if ".dist-info/licenses/" in name}
     assert inside == texts
+
+
+def licences_of(expression: str) -> set[str]:
+    """Licences that an SPDX expression joins."""
+    return set(expression.split(" AND "))
+
+
+def without_text(licences: set[str]) -> set[str]:
+    """Licences whose text the repository lacks."""
+    texts = {"Apache-2.0": ROOT / "LICENSE"}
+    return {name for name in licences if not texts.get(name, ROOT / "LICENSES" / f"{name}.txt").is_file()}
+
+
+def test_the_wheel_is_under_the_licences_of_its_tables():
+    """Negative control: a licence that forbids a part, or that nobody read, has no text here."""
+    tables = tomllib.loads((ROOT / "data" / "licences.toml").read_text(encoding="utf-8"))["tables"]
+    of_tables = set().union(*(licences_of(entry["licence"]) for entry in tables.values() if entry["permissive"]))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert licences_of(project["license"]) == of_tables
+    assert not without_text(of_tables)
+    assert without_text({"MIT", "CC-BY-SA-4.0", "not seen"}) == {"CC-BY-SA-4.0", "not seen"}
+
+
+def test_attributions_are_those_of_the_licences():
+    program = ROOT / "scripts" / "third_party.py"
+    written = runpy.run_path(str(program))["third_party_text"]()
+    assert (ROOT / "THIRD_PARTY.md").read_text(encoding="utf-8") == written
+    assert "runs/torchtitan.csv" in written and "restricted/" not in written
 
 
 def test_tools_of_the_repository_are_no_extras(metadata: Message):
