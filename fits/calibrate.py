@@ -21,7 +21,7 @@ import numpy as np
 from left_out import log_residuals, without
 from stages import Stages, centre_scatter, solve_stages, stacks_left_out
 
-from jaxscale._resources import data_path
+from jaxscale._resources import run_tables
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import software_stack, table_of
@@ -46,14 +46,13 @@ N_FOLDS, N_MODEL_FOLDS = 5, 12
 
 @cache
 def load_tables() -> dict[str, tuple[Measured, np.ndarray]]:
-    """Measured runs of every shipped table and their positions in it, by source."""
-    paths = sorted(data_path("runs").glob("*.csv"))
-    return {path.stem: measured_runs(read_runs(path)) for path in paths}
+    """Measured runs of every table and their positions in it, by source."""
+    return {name: measured_runs(read_runs(path)) for name, path in run_tables().items()}
 
 
 def digest(names: list[str]) -> str:
     """Hash of the tables that went into a fit."""
-    contents = b"".join((data_path("runs") / f"{name}.csv").read_bytes() for name in names)
+    contents = b"".join(run_tables()[name].read_bytes() for name in names)
     return hashlib.sha256(contents).hexdigest()[:16]
 
 
@@ -168,7 +167,7 @@ def both_stages(
 
 def save(result: FitResult, name: str, tables: list[str]) -> None:
     """Write a fit, with the limits of memory that its tables show."""
-    runs = [read_runs(data_path("runs") / f"{table}.csv") for table in tables]
+    runs = [read_runs(run_tables()[table]) for table in tables]
     with_memory_limits(result, runs).save(FOLDER / "results" / f"{name}.toml")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from markdown_text import markdown_table
 from scoreboard import read_residuals
 
-from jaxscale._resources import data_path
+from jaxscale._resources import run_tables
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
@@ -56,7 +56,7 @@ def sweeps(column: str) -> list[Sweep]:
     data = read_residuals()
     found = []
     for source in SWEEPS:
-        runs = read_runs(data_path("runs") / f"{source}.csv")
+        runs = read_runs(run_tables()[source])
         mine = np.flatnonzero(data["table"] == source)
         groups: dict[Any, dict[Any, list[tuple[float, float]]]] = {}
         for index in mine[np.isfinite(data[column][mine])]:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from markdown_text import markdown_table
 
+from jaxscale._resources import run_tables
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
@@ -76,14 +77,14 @@ def ended_table() -> str:
     By whether a row says what it recomputes: where it does not, it may have kept less than is predicted.
     """
     lines = []
-    for path in sorted((FOLDER.parent / "data/runs").glob("*.csv")):
+    for table, path in run_tables().items():
         runs = read_runs(path)
         said = predict(runs)
         ended = np.isfinite(said.measured) & np.isfinite(said.memory) & ~np.isfinite(said.measured_memory)
         states = np.asarray([row["activation_recompute"] is not None for row in runs])
         for stated, rows in (("yes", ended & states), ("no", ended & ~states)):
             if rows.any():
-                lines.append((path.stem, stated, f"{rows.sum()}", f"{(rows & ~said.fits).sum()}"))
+                lines.append((table, stated, f"{rows.sum()}", f"{(rows & ~said.fits).sum()}"))
     return markdown_table(("runs of", "recomputation stated", "n", "said to run out"), lines)
 
 

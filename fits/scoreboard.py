@@ -220,7 +220,8 @@ def figure(data: dict[str, np.ndarray]) -> None:
 
 def accuracy_table(data: dict[str, np.ndarray]) -> str:
     """The few columns that `docs/accuracy.md` shows."""
-    head = ("measured runs of", "n", "groups left out", "whole models left out", "interval holds")
+    errors = (f"{kind} left out: mean / median error [%]" for kind in ("groups", "whole models"))
+    head = ("measured runs of", "n", *errors, "90 % interval holds")
     lines = []
     for name, rows in subsets(data).items():
         inside = coverage(data["five_fold"][rows], data["group"][rows])
@@ -235,10 +236,8 @@ def write_accuracy_page(data: dict[str, np.ndarray]) -> None:
     before, rest = path.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     now = figures_of_strangers()
-    said = f"""Mean / median error of step time [%]; [fits/README.md](../fits/README.md) has all schemes.
-
-Errors are those of runs that the fit has not seen, by groups of one model shape, number of chips, tp and pp. A stack
-that was never fitted is missed by {now["stacks_median"]:.0f} % (median of the stacks), and by
+    said = f"""Errors are those of runs that the fit has not seen, by groups of one model shape, number of chips, tp
+and pp. A stack that was never fitted is missed by {now["stacks_median"]:.0f} % (median of the stacks), and by
 {now["stacks_after_pace"]:.0f} % once one factor for the stack is known
 ([a new software stack](../fits/README.md#a-new-software-stack))."""
     path.write_text(f"{before}{BEGIN}\n{accuracy_table(data)}\n\n{said}\n{END}{after}", encoding="utf-8")

@@ -68,4 +68,4 @@ if TYPE_CHECKING:
 
 public_face(__name__)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

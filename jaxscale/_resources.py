@@ -23,6 +23,12 @@ def fit_path(name: str) -> Path:
     return _root("_fits", "fits/results") / name
 
 
+def run_tables() -> dict[str, Path]:
+    """Files of the tables of measured runs by name: in the wheel those that ship, in the repository all of them."""
+    paths = [path for folder in ("runs", "restricted/runs") for path in data_path(folder).glob("*.csv")]
+    return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 

@@ -21,15 +21,20 @@
 # %%
 import csv
 import functools
+import os
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from IPython.display import Image
 
 import jaxscale as js
-from jaxscale import examples
+from jaxscale import examples, report
 
 jax.config.update("jax_enable_x64", True)
+folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
+folder.mkdir(exist_ok=True)
 h100 = js.cluster("h100-80gb", 1)
 coefficients = js.prior_medians()
 
@@ -119,9 +124,17 @@ def elasticity(work, name):
     return float(jax.grad(log_time)(jnp.log(work.sizes[place])))
 
 
+terms = {}
+for name, work in works.items():
+    step = js.step_time(work, js.class_plan(work), h100, coefficients)
+    terms[name] = {term: float(seconds) for term, seconds in step.terms().items()}
+figure = report.png(report.figures.step_breakdown(terms, "One step of five models on one H100"))
+(folder / "workloads_breakdown.png").write_bytes(figure)
+Image(figure)
+
+# %%
 for name in ("DiT-XL/2", "DLRM-DCNv2"):
-    terms = js.step_time(works[name], js.class_plan(works[name]), h100, coefficients).terms()
-    parts = ", ".join(f"{term} {1e3 * float(value):.2f}" for term, value in terms.items() if float(value) > 1e-4)
+    parts = ", ".join(f"{term} {1e3 * value:.2f}" for term, value in terms[name].items() if value > 1e-4)
     print(f"{name}: {parts} ms; elasticity in the batch {elasticity(works[name], 'batch'):.2f}")
 assert elasticity(works["DiT-XL/2"], "batch") > 0.85 > elasticity(works["DLRM-DCNv2"], "batch")
 

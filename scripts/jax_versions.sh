@@ -28,8 +28,9 @@ for version in "${versions[@]}"; do
         "$python" -m venv "$folder"
         # Pins of the constraints, but for those of jax and of what follows its versions.
         grep -vE '^(jax|jaxlib|equinox|optimistix|lineax|optax|numpy|scipy|ml_dtypes)[><=]' constraints.txt > "$folder/constraints.txt"
-        "$folder/bin/pip" install --quiet --disable-pip-version-check -c "$folder/constraints.txt" \
-            "jax==$version.*" "jaxlib==$version.*" -e . pytest pytest-xdist hypothesis beartype chex
+        pip=("$folder/bin/pip" install --quiet --disable-pip-version-check -c "$folder/constraints.txt")
+        "${pip[@]}" "pip>=25.1" # the first that reads dependency groups
+        "${pip[@]}" "jax==$version.*" "jaxlib==$version.*" -e . --group checks
         touch "$folder/installed"
     fi
     echo "== jax $("$folder/bin/python" -c 'import jax; print(jax.__version__)')"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale._resources import run_tables
 from jaxscale.calibration.memory_limit import best_and_near
 from jaxscale.completion import filled, open_rows
 from jaxscale.plans.plan_questions import every_plan
@@ -135,10 +135,10 @@ TABLES = ("mlperf_llm_training", "mosaic_llm_foundry", "nvidia_dgxc_benchmarking
 
 
 def test_degrees_that_are_hidden_are_found_again():
-    """Where somebody chose the degrees, the completed plan is at most slightly slower, and mostly about as fast."""
-    near, slower, held = [], [], []
+    """Where somebody chose the degrees, the completed plan takes as long within 10 % in at least 70 % of the rows."""
+    near, held = [], []
     for name in TABLES:
-        runs = js.read_runs(data_path("runs") / f"{name}.csv")
+        runs = js.read_runs(run_tables()[name])
         stated = js.predict(runs)
         is_whole = np.isfinite(stated.step_time) & np.isfinite(stated.measured) & (stated.assumed == "")
         rows = np.flatnonzero(is_whole & np.isfinite(runs.numbers("tp")) & (runs.numbers("n_gpus") > 1))
@@ -148,7 +148,5 @@ def test_degrees_that_are_hidden_are_found_again():
         assert np.isfinite(found.step_time).all()
         ratio = found.step_time / stated.step_time[rows]
         near += list(np.abs(np.log(ratio)) <= np.log(1.1))
-        slower += list((ratio > 1.001) & (stated.oom_probability[rows] <= 0.1))
         held += list((found.lo <= stated.measured[rows]) & (stated.measured[rows] <= found.hi))
-    print("near", np.mean(near), "slower", np.mean(slower), "held", np.mean(held))
     assert np.mean(near) >= 0.7 and np.mean(held) >= 0.8

@@ -8,7 +8,7 @@ import pandera.pandas as pa
 import pytest
 
 DATA = Path(__file__).resolve().parents[1] / "data"
-RUNS = sorted((DATA / "runs").glob("*.csv"))
+RUNS = [path for folder in ("runs", "restricted/runs") for path in sorted((DATA / folder).glob("*.csv"))]
 TABLES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.csv"))
 
 

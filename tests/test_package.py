@@ -245,7 +245,16 @@ def test_the_public_names_are_there():
     assert set(names) <= set(js.__all__) <= set(dir(js))
     assert all(hasattr(js, name) for name in js.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", js.__version__)
-    assert f'version = "{js.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_citation_and_changelog_speak_of_the_version():
+    import jaxscale as js
+
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    date = re.search(r"^date-released: (\S+)$", cited, re.MULTILINE)
+    assert date and f"\nversion: {js.__version__}\n" in cited
+    sections = re.findall(r"^## \[(\d.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sections[0] == f"{js.__version__}] - {date[1]}"
 
 
 FACES = ("burst", "designs", "examples", "islands", "laws", "limits", "plans", "report", "serving", "tracing", "trends")

@@ -1,14 +1,21 @@
 """The wheel: what it contains, and that an installed copy predicts."""
 
 import csv
+import re
+import runpy
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
+
+import jaxscale as js
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = (
@@ -34,13 +41,16 @@ ABSENT = (
     "chinchilla_besiroglu",
     "mamf_matmul_peak",
     "ml_engineering",
+    "nvidia_dgxc_benchmarking.csv",
+    "paper_tables_misc.csv",
 )
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the working tree without a network."""
-    pytest.importorskip("hatchling", reason="building the wheel needs hatchling")
+    for name in ("hatchling", "hatch_fancy_pypi_readme"):
+        pytest.importorskip(name, reason=f"building the wheel needs {name}")
     folder = tmp_path_factory.mktemp("wheel")
     code = f"import hatchling.build as b; print(b.build_wheel({str(folder)!r}))"
     built = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -66,6 +76,90 @@ def test_tests_notebooks_and_restricted_tables_are_not(contents: list[str]):
     roots = {name.split("/")[0] for name in contents}
     assert all(root == "jaxscale" or root.endswith(".dist-info") for root in roots)
     assert (ROOT / "data" / "restricted").is_dir(), "the check above would be empty"
+
+
+REPOSITORY = "https://github.com/jaxscale/jaxscale"
+FILES = (
+    f"{REPOSITORY}/blob/v{js.__version__}/",
+    f"{REPOSITORY.replace('github', 'raw.githubusercontent')}/v{js.__version__}/",
+)
+"""Addresses of the files of the release: pages, and pictures as they are."""
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    """What a package index reads of the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_bytes(archive.read(name))
+
+
+def dead_links(description: str) -> list[str]:
+    """Links of a description that lead nowhere without a repository beside it, or to a file that is not in it."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", description)
+    return [target for target in targets if not target.startswith("https://") or not file_of(target).exists()]
+
+
+def file_of(address: str) -> Path:
+    """File of the repository behind an address of the release; for any other address the repository itself."""
+    for files in FILES:
+        if address.startswith(files):
+            return ROOT / address.removeprefix(files).partition("#")[0]
+    return ROOT
+
+
+def test_links_of_the_description_lead_to_files_of_the_release(metadata: Message):
+    description = metadata.get_payload()
+    assert isinstance(description, str) and description.startswith("# jaxscale\n")
+    assert not dead_links(description)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert description.count("](") == readme.count("](") == len(dead_links(readme))
+    assert dead_links(f"[a]({FILES[0]}docs/absent.md) ![b]({FILES[1]}README.md)") == [f"{FILES[0]}docs/absent.md"]
+
+
+def test_the_metadata_say_where_and_under_which_licences(metadata: Message, contents: list[str]):
+    assert metadata["Version"] == js.__version__
+    assert all(REPOSITORY in address for address in metadata.get_all("Project-URL", []))
+    assert metadata["License-Expression"] == "Apache-2.0 AND CC-BY-4.0 AND MIT AND BSD-3-Clause"
+    texts = {"LICENSE", "THIRD_PARTY.md", *(f"LICENSES/{name}.txt" for name in ("BSD-3-Clause", "CC-BY-4.0", "MIT"))}
+    assert set(metadata.get_all("License-File", [])) == texts
+    inside = {name.split(".dist-info/licenses/")[-1] for name in contents if ".dist-info/licenses/" in name}
+    assert inside == texts
+
+
+def licences_of(expression: str) -> set[str]:
+    """Licences that an SPDX expression joins."""
+    return set(expression.split(" AND "))
+
+
+def without_text(licences: set[str]) -> set[str]:
+    """Licences whose text the repository lacks."""
+    texts = {"Apache-2.0": ROOT / "LICENSE"}
+    return {name for name in licences if not texts.get(name, ROOT / "LICENSES" / f"{name}.txt").is_file()}
+
+
+def test_the_wheel_is_under_the_licences_of_its_tables():
+    """Negative control: a licence that forbids a part, or that nobody read, has no text here."""
+    tables = tomllib.loads((ROOT / "data" / "licences.toml").read_text(encoding="utf-8"))["tables"]
+    of_tables = set().union(*(licences_of(entry["licence"]) for entry in tables.values() if entry["permissive"]))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert licences_of(project["license"]) == of_tables
+    assert not without_text(of_tables)
+    assert without_text({"MIT", "CC-BY-SA-4.0", "not seen"}) == {"CC-BY-SA-4.0", "not seen"}
+
+
+def test_attributions_are_those_of_the_licences():
+    program = ROOT / "scripts" / "third_party.py"
+    written = runpy.run_path(str(program))["third_party_text"]()
+    assert (ROOT / "THIRD_PARTY.md").read_text(encoding="utf-8") == written
+    assert "runs/torchtitan.csv" in written and "restricted/" not in written
+
+
+def test_tools_of_the_repository_are_no_extras(metadata: Message):
+    extras = set(metadata.get_all("Provides-Extra", []))
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    assert {"bayes", "explore", "tables"} <= extras
+    assert not extras & {*groups, "dev"}
 
 
 def test_the_wheel_is_small(wheel: Path):

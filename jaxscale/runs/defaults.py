@@ -47,7 +47,8 @@ def table_facts() -> Mapping[str, Mapping[str, Any]]:
     A file may have `defaults` of empty cells, `facts` that fill empty cells of some rows, `larger_than` and `scaling`
     for studies of the table, `parts` in which its errors are told, and `patterns` that its residuals showed.
     """
-    paths = [path for folder in ("runs", "restricted") for path in sorted(data_path(folder).glob("*.toml"))]
+    folders = ("runs", "restricted", "restricted/runs")
+    paths = [path for folder in folders for path in sorted(data_path(folder).glob("*.toml"))]
     return {path.stem: read_toml(path) for path in paths}
 
 

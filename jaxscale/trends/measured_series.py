@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._resources import data_path
+from jaxscale._resources import run_tables
 from jaxscale.calibration.store import AnyFit
 from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Row, Runs, read_runs
@@ -169,10 +169,10 @@ def shipped_series(fit: AnyFit = "default", tables: Sequence[str] | None = None)
     Returns:
         The series, table by table.
     """
-    names = tables or sorted(path.stem for path in data_path("runs").glob("*.csv"))
+    paths = run_tables()
     all_series = []
-    for name in names:
-        runs = read_runs(data_path(f"runs/{name}.csv"))
+    for name in tables or paths:
+        runs = read_runs(paths[name])
         all_series += table_series(runs, predict(runs, fit), name)
     return all_series
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale._resources import run_tables
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fit.fit_problem import base_of
 from jaxscale.fit.informed_coefficients import bounds_memory, informed_coefficients
@@ -17,8 +17,8 @@ from jaxscale.runs.measured import measured_runs
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    """Every row of every shipped table: a ring too slow for the attention core to hide is rare."""
-    return concatenate([measured_runs(js.read_runs(path))[0] for path in sorted(data_path("runs").glob("*.csv"))])
+    """Every row of every table: a ring too slow for the attention core to hide is rare."""
+    return concatenate([measured_runs(js.read_runs(path))[0] for path in run_tables().values()])
 
 
 @pytest.fixture(scope="module")

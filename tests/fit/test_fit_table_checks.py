@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale._resources import run_tables
 from jaxscale.runs.measured import measured_runs
 from jaxscale.runs.table_checks import share_of_peak, stated_twice, tell
 
@@ -78,9 +78,9 @@ def test_words_for_how_a_run_ended(tmp_path, word: str, status: str | None):
     assert any("(here hung)" in line for line in said) == (status == "hung")
 
 
-@pytest.mark.parametrize("table", sorted(path.stem for path in data_path("runs").glob("*.csv")))
+@pytest.mark.parametrize("table", run_tables())
 def test_shipped_runs_stay_below_the_peak(table: str):
-    measured, _ = measured_runs(js.read_runs(data_path("runs") / f"{table}.csv"))
+    measured, _ = measured_runs(js.read_runs(run_tables()[table]))
     found = share_of_peak(measured)
     assert 0.0 < found.min() and found.max() < 0.75
     faster = dataclasses.replace(measured, step_time=0.1 * np.asarray(measured.step_time))

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 import jaxscale as js
+from jaxscale._resources import run_tables
 from jaxscale.cli import main
 from jaxscale.predict import predict_described
 from jaxscale.runs.measured import describe_runs
@@ -50,7 +51,7 @@ def predictions() -> dict[str, np.ndarray]:
     Returns:
         By `table/figure`, `table/terms/name` and `table/notes` (which of `table/note_texts`) [row].
     """
-    tables = {path.stem: js.read_runs(path) for path in sorted((DATA / "runs").glob("*.csv"))}
+    tables = {name: js.read_runs(path) for name, path in run_tables().items()}
     with tempfile.TemporaryDirectory() as folder:
         everything = Path(folder) / "runs.csv"
         with everything.open("w", encoding="utf-8", newline="") as handle:

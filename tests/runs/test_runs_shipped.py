@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from run_tables import described_row
 
-from jaxscale._resources import data_path, read_toml
+from jaxscale._resources import data_path, read_toml, run_tables
 from jaxscale.runs import COLUMNS, describe_rows, read_table
 from jaxscale.runs.defaults import framework_defaults, meets, table_facts
 
-RUNS = Path(__file__).parents[2] / "data" / "runs"
-TABLES = sorted(RUNS.glob("*.csv"))
-REPORTS = RUNS.parent / "restricted" / "public_reports.csv"
-WITH_FACTS = {path.stem: path for path in (*TABLES, REPORTS)}
+DATA = Path(__file__).parents[2] / "data"
+TABLES = run_tables()
+WITH_FACTS = {**TABLES, "public_reports": DATA / "restricted" / "public_reports.csv"}
 SECTIONS = {"source", "date", "defaults", "facts", "larger_than", "scaling", "parts", "patterns"}
 FURTHER = {"apart", "apart_spread", "mean_seq_len", "trainable_share", "pace_alone", "flops"}
 """What facts may say beyond columns and defaults of frameworks."""
@@ -29,10 +28,12 @@ def read_shipped(path: Path):
 
 
 def test_tables_are_there():
-    assert len(TABLES) == 14
+    assert len(TABLES) == 14 and list(TABLES) == sorted(TABLES)
+    shipped = {name for name, path in TABLES.items() if path.parent == DATA / "runs"}
+    assert set(TABLES) - shipped == {"nvidia_dgxc_benchmarking", "paper_tables_misc"}
 
 
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TABLES.values(), ids=TABLES)
 def test_rows_are_described_or_say_why_not(path):
     runs = read_shipped(path)
     ordered = [column.name for column in COLUMNS if column.name in runs.columns]
@@ -55,7 +56,7 @@ def test_rows_are_described_or_say_why_not(path):
     [("ultrascale_playbook_h100", 3196), ("vtrain_a100_ground_truth", 1179), ("mosaic_llm_foundry", 239)],
 )
 def test_sources_that_state_everything_are_complete(name, count):
-    table = describe_rows(read_shipped(RUNS / f"{name}.csv"), lambda name: None)
+    table = describe_rows(read_shipped(TABLES[name]), lambda name: None)
     assert len(table.index) == count
 
 

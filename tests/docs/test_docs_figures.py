@@ -1,0 +1,51 @@
+"""Figures that pages quote from commands are those of the stored documents of these commands."""
+
+import json
+import math
+from pathlib import Path
+
+from pages import ROOT, blocks
+
+from jaxscale.limits.sweep_spec import read_spec
+
+DOCUMENTS = json.loads((ROOT / "tests" / "guard" / "documents.json").read_text(encoding="utf-8"))
+
+
+def document_of(command: str) -> dict:
+    """Stored document of the only line of a command."""
+    (found,) = (document for line, document in DOCUMENTS.items() if line.split()[0] == command)
+    return found
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """Cells of the rows of the tables of a page."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+
+
+def quoted(rows: list[list[str]], figure: str) -> bool:
+    """Whether a cell of some rows is a figure."""
+    return any(figure in row for row in rows)
+
+
+def test_thresholds_of_the_limits():
+    flop, rows = document_of("limits")["thresholds"], rows_of("limits.md")
+    figures = [f"10^{math.log10(value):.2f}" for value in flop.values()]
+    assert len(figures) == 4 and all(quoted(rows, figure) for figure in figures)
+    assert not quoted(rows, f"10^{math.log10(2 * flop['wall']):.2f}")
+
+
+def test_times_of_the_burst():
+    document, rows = document_of("burst"), rows_of("burst.md")
+    for name, label in (("burst", "in bursts"), ("data_parallel", "data parallel")):
+        times = [f"{1e3 * document[name][key]:.3g} ms" for key in ("time_s", "gpu_seconds")]
+        assert [label, *times] in rows
+    assert not quoted(rows, f"{2e3 * document['burst']['time_s']:.3g} ms")
+
+
+def test_the_example_of_a_sweep_is_one(tmp_path: Path):
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    (example,) = (block.text for block in blocks(page) if block.language == "toml")
+    file = tmp_path / "spec.toml"
+    file.write_text(example, encoding="utf-8")
+    assert read_spec(file).n_points == 3000
