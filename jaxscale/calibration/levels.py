@@ -9,6 +9,13 @@ from jaxtyping import Bool, Int
 NO_LEVEL = -1
 """Code of a run that names no level of a kind."""
 
+LEVEL_KINDS = (
+    *("source", "framework", "release", "gpu", "precision", "attention_kernel", "fused_norm", "number_format"),
+    *("release_gpu", "mixture", "architecture", "local_shape", "sequences", "recompute", "parallelism", "stack"),
+    *("recipe", "company"),
+)
+"""Kinds of level that a run may have."""
+
 COMPANY = ("alone", "beside collectives")
 """Levels of the kind `company`: whether the kernels of a run share the chip with those of collectives."""
 

@@ -18,11 +18,12 @@ from jaxscale.calibration.coefficients import Coefficients, from_values, names, 
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
 from jaxscale.calibration.effects import Effects, LevelEffect
 from jaxscale.calibration.intervals import Interval, Scatter, Scatters
-from jaxscale.calibration.levels import Levels, on_chips
+from jaxscale.calibration.levels import LEVEL_KINDS, Levels, on_chips
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.seen import Place, Seen
 from jaxscale.calibration.toml_text import toml_text
 from jaxscale.calibration.workload_paces import PaceColumns, WorkloadPace, paces_of
+from jaxscale.errors import InputError, one_like
 from jaxscale.files import write_whole
 
 AnyLevels = Levels | Mapping[str, str | None]
@@ -72,12 +73,17 @@ class Fit:
         """Coefficients of one run: the pooled ones moved by the effects of its levels.
 
         Args:
-            levels: level of the run by kind: source, framework, gpu, precision, attention_kernel, release, ...
+            levels: level of the run by kind, one of `LEVEL_KINDS`: source, framework, gpu, precision, ...
             n_chips: of the run [1]: kernels of one chip alone have no collectives beside them; several where None.
 
         Returns:
             Coefficients, each a number.
+
+        Raises:
+            InputError: an unknown kind of level.
         """
+        if unknown := [kind for kind in levels or {} if kind not in LEVEL_KINDS]:
+            raise InputError(f"{unknown[0]!r} is no kind of level; {one_like(unknown[0], LEVEL_KINDS)}")
         levels = on_chips(levels or {}, np.inf if n_chips is None else n_chips)
         rows = self.unconstrained(Levels.of_rows([levels]))
         return from_values(constrain_values(rows[0]).tolist())

@@ -90,9 +90,11 @@ def contradicted(measured: Measured) -> np.ndarray:
     Returns:
         Whether each is suspect [row].
     """
+    if not len(measured.batch):
+        return np.zeros(0, dtype=bool)
     plan, family = measured.batch.plan, families(measured)
     varied = np.stack([np.asarray(getattr(plan, name), float) for name in VARIED])
-    setting = classes((family, *varied), [])
+    setting = classes((family.astype(float), *varied), [])
     first = np.unique(setting, return_index=True)[1]
     micro, count, stages, replicas = varied[:4, first]
     slots = count + (stages - 1.0) / np.asarray(plan.vpp)[first]
