@@ -1,6 +1,8 @@
 """`jaxscale explore`: the interactive page, on this machine alone."""
 
+import secrets
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,22 +47,17 @@ class ExploreCommand:
         Raises:
             InputError: marimo is missing, an unknown name or field, a malformed file, or a port that is taken.
         """
-        from jaxscale.explore.page_server import bound_socket, check_marimo
+        from jaxscale.explore.page_server import address, bound_socket, check_extra, page_application, serve
 
-        check_marimo()
-        from jaxscale.explore.page_figures import tab_figure
-        from jaxscale.explore.page_server import ADDRESS, serve
-        from jaxscale.explore.page_work import page_view
-        from jaxscale.report.style import png
-
+        check_extra()
         listening = bound_socket(self.port)
         state, inputs = self._opened()
-        say("compiling, which takes half a minute the first time")
-        figure = tab_figure(page_view(state, inputs), "step")
-        if figure is not None:
-            png(figure, quick=True)
-        query = state.query()
-        url = f"http://{ADDRESS}:{listening.getsockname()[1]}/" + (f"?{query}" if query else "")
+        token = secrets.token_urlsafe(16)
+        with ThreadPoolExecutor(1) as beside:
+            # Python is idle while the compiler works.
+            application = beside.submit(page_application, token, listening.getsockname()[1])
+            self._compile(state, inputs)
+        url = address(listening, token, state)
         if self.json:
             emit_json({"url": url})
         else:
@@ -71,7 +68,14 @@ class ExploreCommand:
             import webbrowser
 
             webbrowser.open(url)
-        serve(inputs, listening)
+        serve(inputs, application.result(), listening)
+
+    def _compile(self, state: "PageState", inputs: "PageInputs") -> None:
+        """Compile what the first view needs; raises what is wrong with the state in which the page opens."""
+        from jaxscale.explore.page_work import page_view
+
+        say("compiling, which takes some seconds the first time")
+        _ = page_view(state, inputs).now
 
     def _opened(self) -> "tuple[PageState, PageInputs]":
         """State in which the page opens, and what it may read."""
