@@ -1,7 +1,7 @@
 """Step time and memory of many plans in one compiled `vmap`.
 
 Plans go through in blocks of one fixed size, so that the scorer compiles once in the life of a process, whatever the
-model, the cluster and the number of plans.
+model and the cluster: for few plans without optimisation.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale._arrays import filled_rows, host_arrays, stacked
-from jaxscale._compile.jit import filter_jit
+from jaxscale._compile.jit import filter_jit, small_jit
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.memory import Memory
@@ -23,6 +23,10 @@ from jaxscale.workload import Transformer
 
 SCORED_AT_A_TIME = 4096
 """Plans per call of the scorer: few enough to stay in cache [plan]."""
+
+
+FEW = 16 * SCORED_AT_A_TIME
+"""Plans up to which compiling in a third of the time saves more than scoring at half the speed costs [plan]."""
 
 
 class Scores(NamedTuple):
@@ -62,14 +66,29 @@ class _Block(NamedTuple):
 
 
 # One program for totals and terms: the model is traced once, and terms are made on the way to totals anyway.
-@filter_jit
-def _judged(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> _Block:
+def _judge(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> _Block:
     def one(plan: Plan) -> _Block:
         times, peaks = step_and_memory(model, plan, cluster, coefficients)
         total = times.total
         return _Block(times, peaks, total, peaks.total, model_flops_utilisation(model, plan, cluster, total))
 
     return jax.vmap(one)(plans)
+
+
+@small_jit
+def _judge_few(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> _Block:
+    return _judge(model, plans, cluster, coefficients)
+
+
+@filter_jit
+def _judge_many(model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> _Block:
+    return _judge(model, plans, cluster, coefficients)
+
+
+def _judged(count: int, model: Transformer, plans: Plan, cluster: Cluster, coefficients: Coefficients) -> _Block:
+    """A block of a number of plans, by the program that suits the number."""
+    program = _judge_few if count <= FEW else _judge_many
+    return program(model, plans, cluster, coefficients)
 
 
 def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coefficients: Coefficients) -> Scores:
@@ -88,7 +107,7 @@ def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coeffici
     size, totals = SCORED_AT_A_TIME, []
     for start in range(0, len(table), size):
         plans, _ = table.stacked(slice(start, start + size), size)
-        block = _judged(model, plans, cluster, coefficients)
+        block = _judged(len(table), model, plans, cluster, coefficients)
         totals.append((block.step_time, block.memory))
     if not totals:
         return Scores(np.zeros(0), np.zeros(0))
@@ -116,7 +135,7 @@ def time_plans(
     times = []
     for start in range(0, len(rows), SCORED_AT_A_TIME):
         block = jax.tree.map(lambda leaf, part=rows[start : start + SCORED_AT_A_TIME]: leaf[part], few)
-        times.append(np.asarray(_judged(model, block, cluster, coefficients).step_time))
+        times.append(np.asarray(_judged(len(plans), model, block, cluster, coefficients).step_time))
     return np.concatenate(times)[: len(plans)]
 
 
@@ -140,7 +159,7 @@ def detail_plans(
     for start in range(0, len(rows), size):
         picked = rows[start : start + size]
         plans, _ = table.stacked(picked, size)
-        block = _judged(model, plans, cluster, coefficients)
+        block = _judged(len(table), model, plans, cluster, coefficients)
         parts = block.times.terms(), block.peaks.terms()
         columns = [{name: np.asarray(term) for name, term in part.items()} for part in parts]
         utilisation = np.asarray(block.mfu)
