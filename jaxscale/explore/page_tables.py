@@ -1,7 +1,6 @@
 """Tables of the views of a page: in words on the page, in plain numbers as CSV."""
 
 import csv
-import html
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,10 +48,9 @@ def tab_html(view: PageView, tab: str) -> str:
     return f'<div class="tables {tab}">{tables[tab](view)}</div>'
 
 
-def _captioned(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in a box that it may scroll in, with its caption above."""
-    head = f"<p>{html.escape(caption)}</p>" if caption else ""
-    return f'<div class="wide">{head}{html_table(columns, rows)}</div>'
+def _boxed(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in a box in which it may scroll."""
+    return f'<div class="wide">{html_table(columns, rows, caption)}</div>'
 
 
 def _terms(view: PageView) -> Records:
@@ -77,7 +75,7 @@ def _term_tables(view: PageView) -> str:
             for name, term in ranked_terms(terms)
             if term >= SMALLEST_TERM * total
         ]
-        tables.append(_captioned("", ("term", head, "share"), rows))
+        tables.append(_boxed("", ("term", head, "share"), rows))
     return "".join(tables)
 
 
@@ -95,7 +93,7 @@ def _plan_table(view: PageView) -> str:
     ]
     caption = f"In all plans: {shared}. " if shared else ""
     caption += "OOM is the probability that a run exceeds the memory of its chips."
-    return _captioned(caption, ("rank", "plan", "step", "MFU", "memory", "OOM"), rows)
+    return _boxed(caption, ("rank", "plan", "step", "MFU", "memory", "OOM"), rows)
 
 
 def _oom(scored: Any) -> str:
@@ -114,7 +112,7 @@ def _elasticities(view: PageView) -> Records:
 def _slope_table(view: PageView) -> str:
     _, ranked = _elasticities(view)
     rows = [(name, f"{slope:+.3f} %") for name, slope in ranked if abs(slope) >= SMALLEST_TERM]
-    return _captioned("", ("1 % more of", "changes the step time by"), rows)
+    return _boxed("", ("1 % more of", "changes the step time by"), rows)
 
 
 def chip_counts(view: PageView) -> Records:
@@ -141,7 +139,7 @@ def _chip_table(view: PageView) -> str:
         for chips, time, rate, memory, fits in rows
     ]
     caption = f"Plans fit up to {view.choice.memory_limit / GB:.1f} GB of the {view.capacity / GB:.0f} GB of a chip."
-    return _captioned(caption, ("chips", "step", "tokens/s", "per chip", "memory", "fits"), cells)
+    return _boxed(caption, ("chips", "step", "tokens/s", "per chip", "memory", "fits"), cells)
 
 
 def shapes(view: PageView) -> Records:
@@ -175,5 +173,5 @@ def _shape_tables(view: PageView) -> str:
             if row[0] == curve
         ]
         columns = ("width" if place == 1 else "layers", "parameters", "loss", "run", "step", "memory", "fits")
-        tables.append(_captioned(caption, columns, cells))
+        tables.append(_boxed(caption, columns, cells))
     return "".join(tables)

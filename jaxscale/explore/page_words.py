@@ -6,12 +6,13 @@ from typing import Any
 from jaxscale.explore.page_work import PageView
 from jaxscale.plan.plan import DEGREES
 from jaxscale.report.style import seconds
+from jaxscale.report.terminal_tables import PLAN_COLUMNS, plan_phrases
 from jaxscale.units import DAY, GB
 
 NO_BREAK = {" ": "\u00a0", "-": "-\u2060"}
 """Blanks and hyphens at which no line breaks."""
 
-PHRASED = (*DEGREES, "sequence_parallel", "recompute", "recompute_full", "schedule")
+PHRASED = {*DEGREES, *PLAN_COLUMNS, "recompute_full"}
 """Choices of a plan that have phrases of their own."""
 
 
@@ -54,23 +55,14 @@ def days(duration: float) -> str:
     return f"{duration / DAY:.3g} days"
 
 
-def plan_phrases(words: Mapping[str, Any]) -> list[str]:
+def unusual_phrases(words: Mapping[str, Any]) -> list[str]:
     """Choices of a plan as phrases, without those that are as usual: `dp 32`, `mb 1 x 16`, `ZeRO-2`, `SP`.
 
     Args:
         words: fields of the plan, as `Plan.words` gives them.
     """
-    phrases = [f"dp {words['dp']}"]
-    phrases += [f"{name} {words[name]}" for name in ("tp", "pp", "cp", "ep") if words[name] > 1]
-    if words["vpp"] > 1:
-        phrases[phrases.index(f"pp {words['pp']}")] += f" x {words['vpp']}"
-    phrases += [f"mb {words['micro_batch_size']} x {words['n_microbatches']}"]
-    phrases += [f"ZeRO-{words['zero_stage']}"] if words["zero_stage"] else []
-    phrases += [f"shards {words['shard_group']}"] if words["zero_stage"] and words["shard_group"] != words["dp"] else []
-    phrases += ["SP"] if words["sequence_parallel"] else []
-    phrases += [f"recompute {words['recompute']}"] if words["recompute"] != "none" else []
-    phrases += [f"{words['schedule']}"] if words["pp"] > 1 else []
-    return phrases
+    usual = ["tp 1", "pp 1", "recompute none", *([words["schedule"]] if words["pp"] == 1 else [])]
+    return [phrase for phrase in plan_phrases(words) if phrase not in usual]
 
 
 def plan_text(phrases: Sequence[str]) -> str:
@@ -87,7 +79,7 @@ def ranked_plan_texts(ranked: Sequence[Mapping[str, Any]]) -> tuple[list[str], s
     Returns:
         The lines, one for each plan, and the shared phrases.
     """
-    told = [plan_phrases(words) for words in ranked]
+    told = [unusual_phrases(words) for words in ranked]
     unusual = [name for name in ranked[0] if name not in PHRASED and len({words[name] for words in ranked}) > 1]
     for phrases, words in zip(told, ranked, strict=True):
         phrases += [f"{name.replace('_', ' ')} {words[name]}" for name in unusual]
