@@ -8,7 +8,7 @@ import jax
 import jax.core
 import numpy as np
 
-from jaxscale._markup import aligned_table, html_table
+from jaxscale._table import Table, TableColumn
 
 Class = TypeVar("Class", bound=type)
 
@@ -36,17 +36,22 @@ class Printout(NamedTuple):
     notes: Sequence[str] = ()
     n_left: int = 1
 
+    def table(self) -> Table:
+        """Its table, in which all columns stay."""
+        columns = (TableColumn(name, is_text=i < self.n_left, stays=True) for i, name in enumerate(self.columns))
+        return Table("", tuple(columns), tuple(tuple(row) for row in self.rows))
+
     def text(self) -> str:
         """At most `MOST_LINES` lines of text."""
-        head = aligned_table(self.columns, self.rows, self.n_left)[0 if any(self.columns) else 1 :] if self.rows else []
+        lines = self.table().text().splitlines()[0 if any(self.columns) else 1 :] if self.rows else []
         room = MOST_LINES - 1 - len(self.notes)
-        if len(head) > room:
-            head = [*head[: room - 1], f"... and {len(head) - room + 1} more"]
-        return "\n".join([self.title, *(f"  {line}" for line in head), *self.notes])
+        if len(lines) > room:
+            lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more"]
+        return "\n".join([self.title, *(f"  {line}" for line in lines), *self.notes])
 
     def html(self) -> str:
         """Title, table and notes as HTML."""
-        table = html_table(self.columns, self.rows) if self.rows else ""
+        table = self.table().html() if self.rows else ""
         notes = "".join(f"<br>{html.escape(note)}" for note in self.notes)
         return f"<b>{html.escape(self.title)}</b>{table}{notes}"
 
@@ -62,7 +67,7 @@ def printed(show: Callable[[Any], Printout | None]) -> Callable[[Class], Class]:
     """
 
     def decorate(cls: Class) -> Class:
-        plain = cls.__repr__
+        plain: Any = cls.__repr__
 
         def shown(self: Any) -> Printout | None:
             return None if is_traced(self) else show(self)

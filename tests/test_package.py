@@ -26,6 +26,7 @@ LAYERS = (
         "_compile",
         "_markup",
         "_show",
+        "_table",
         "_renamed",
         "files",
     ),

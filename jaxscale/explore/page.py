@@ -2,17 +2,18 @@
 
 import marimo  # pyright: ignore[reportMissingImports]
 
-app = marimo.App(width="full", app_title="jaxscale explore")
+app = marimo.App(width="full", app_title="jaxscale explore", css_file="page.css", html_head_file="page_head.html")
 
 
 @app.cell
 def _():
     import marimo as mo  # pyright: ignore[reportMissingImports]
 
-    from jaxscale.explore import page_controls, page_figures
+    from jaxscale.explore import page_controls
     from jaxscale.explore.page_inputs import served_inputs
+    from jaxscale.explore.page_work import prepare_views
 
-    return mo, page_controls, page_figures, served_inputs
+    return mo, page_controls, prepare_views, served_inputs
 
 
 @app.cell
@@ -48,21 +49,17 @@ def _(mo, tab):
 
 
 @app.cell
-def _(mo, page_controls, page_figures, shown):
+def _(mo, page_controls, shown):
     mo.stop(shown.view is None)
-    picture = page_controls.picture(shown)
-    mo.vstack(
-        [
-            *([mo.Html(picture.html())] if picture else []),
-            mo.Html(f'<div class="wide">{page_figures.tab_html(shown.view, shown.state.tab)}</div>'),
-        ]
-    )
-    return (picture,)
+    page_controls.body(mo, shown)
 
 
 @app.cell
-def _(mo, page_controls, picture, shown):
-    page_controls.exports(mo, shown, picture)
+def _(mo, page_controls, prepare_views, shown):
+    mo.stop(shown.view is None)
+    # The view is on its way to the browser: others are prepared while it is read.
+    prepare_views(shown.view)
+    page_controls.exports(mo, shown)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxscale.errors import InputError
-from jaxscale.explore.page_figures import headline, plan_words, tab_csv, tab_figure
 from jaxscale.explore.page_inputs import PageInputs
 from jaxscale.explore.page_state import TABS, PageState, changes, state_of
+from jaxscale.explore.page_tables import tab_csv, tab_html
+from jaxscale.explore.page_words import headline, plan_text, unusual_phrases
 from jaxscale.explore.page_work import PageView, page_view
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plan.plan import RECOMPUTE
-from jaxscale.report.document import Picture
-from jaxscale.report.style import png
 
 FACTORS = tuple(round(2.0 ** (quarter / 4), 2) for quarter in range(-8, 9))
 """Steps of the sliders of factors [1]."""
@@ -36,11 +35,16 @@ DEGREES = (1, 2, 4, 8, 16, 32, 64)
 OPEN = "any"
 
 CAPTIONS = {
-    "step": "Terms of the step time.",
+    "step": "Terms of step time and of peak memory.",
+    "plans": "The numbers are ranks of plans; dashed: the most that fits.",
     "sensitivity": "Change of the step time for one per cent more of each quantity, the plan unchanged.",
-    "chips": "Strong scaling: the same batch on more or fewer data-parallel replicas.",
-    "shape": "Loss and duration of the run against width and depth, under the same plan.",
+    "chips": "Strong scaling: the same batch on more or fewer data-parallel replicas. Hollow: does not fit in memory.",
+    "shape": "Loss and duration of the run against its size, under the same plan. Hollow: does not fit in memory.",
 }
+
+ZOOM = "Drag to move, scroll to zoom, double-click for all."
+ZOOMED = ("plans", "chips", "shape")
+"""Views whose charts zoom."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def sliders(ui: Any, state: PageState) -> dict[str, Any]:
 
 def tab_choice(ui: Any, state: PageState) -> Any:
     """Choice of the view."""
-    return ui.radio(list(TABS), value=state.tab, inline=True)
+    return ui.radio(list(TABS), value=state.tab, label="view", inline=True)
 
 
 def arranged(mo: Any, chosen: Any, moved: Any) -> Any:
@@ -153,39 +157,31 @@ def headline_html(seen: Shown) -> str:
     """Main figures of a state, or why there are none."""
     refusal = f'<p class="refusal" role="alert">{html.escape(seen.refusal)}</p>' if seen.refusal else ""
     if seen.view is None:
-        return STYLE + refusal
+        return refusal
     cells = "".join(
         f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd></div>"
         for label, text in headline(seen.view).items()
     )
-    return f'{STYLE}{refusal}<dl class="figures">{cells}</dl><p>Plan: {html.escape(plan_words(seen.view))}</p>'
+    plan = plan_text(unusual_phrases(seen.view.plan.words()))
+    return f'{refusal}<dl class="figures">{cells}</dl><p class="plan">Plan: {html.escape(plan)}</p>'
 
 
-STYLE = """<style>
-.refusal { color: #a33; font-weight: 600; }
-.figures { display: flex; flex-wrap: wrap; gap: .4rem 2rem; margin: 0; }
-.figures dt { font-size: .8rem; color: #666; } .figures dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
-.wide { overflow-x: auto; } .wide table { border-collapse: collapse; font-size: .9rem; }
-.wide th, .wide td { padding: .2rem .7rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap; }
-figure { margin: .5rem 0; } figure img { max-width: 100%; } figcaption { color: #555; font-size: .9rem; }
-</style>"""
-
-
-def picture(seen: Shown) -> Picture | None:
-    """Figure of the view that is open; none where it has none."""
+def body(mo: Any, seen: Shown) -> Any:
+    """Charts of the view that is open, then its tables."""
     assert seen.view is not None
-    figure = tab_figure(seen.view, seen.state.tab)
-    if figure is None:
-        return None
-    return Picture(f"jaxscale_{seen.state.tab}", CAPTIONS[seen.state.tab], png(figure, quick=True))
+    # Altair is loaded when the first page opens, not by the command.
+    from jaxscale.explore.page_charts import tab_charts
+
+    tab = seen.state.tab
+    charts = "".join(f'<div class="chart">{mo.as_html(chart).text}</div>' for chart in tab_charts(seen.view, tab))
+    caption = html.escape(f"{CAPTIONS[tab]} {ZOOM}" if tab in ZOOMED else CAPTIONS[tab])
+    return mo.Html(f'<div class="charts">{charts}</div><p class="caption">{caption}</p>{tab_html(seen.view, tab)}')
 
 
-def exports(mo: Any, seen: Shown, drawn: Picture | None) -> Any:
-    """Buttons that save table and figure, and the lines that lead back to a state."""
+def exports(mo: Any, seen: Shown) -> Any:
+    """Button that saves the table, and the lines that lead back to a state."""
     assert seen.view is not None
-    view, name = seen.view, f"jaxscale_{seen.state.tab}"
-    buttons = [mo.download(lambda: tab_csv(view, seen.state.tab).encode(), f"{name}.csv", "text/csv", label="CSV")]
-    if drawn is not None:
-        buttons.append(mo.download(drawn.image, f"{name}.png", "image/png", label="PNG"))
+    view, tab = seen.view, seen.state.tab
+    button = mo.download(lambda: tab_csv(view, tab).encode(), f"jaxscale_{tab}.csv", "text/csv", label="CSV")
     lines = f"{seen.state.command()}\n{seen.state.explore_command()}"
-    return mo.vstack([mo.hstack(buttons, justify="start"), mo.md(f"```bash\n{lines}\n```")])
+    return mo.vstack([mo.hstack([button], justify="start"), mo.md(f"```bash\n{lines}\n```")])

@@ -1,36 +1,39 @@
-"""Server of the page: on this machine alone, for this machine alone."""
+"""Server of the page: on this machine alone, for browsers of this machine that know its token."""
 
 import importlib
+import importlib.util
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from jaxscale.errors import InputError
 from jaxscale.explore.page_inputs import PageInputs, serve_inputs
+from jaxscale.explore.page_state import PageState, changes
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
 """Names under which a browser of this machine may ask for the page."""
+
+TOKEN = "access_token"
+"""Field of an address in which marimo looks for its token."""
 
 Scope = MutableMapping[str, Any]
 Channel = Callable[..., Awaitable[Any]]
 Application = Callable[[Scope, Channel, Channel], Awaitable[None]]
 
 
-def check_marimo() -> None:
+def check_extra() -> None:
     """Check that the extra `explore` is installed.
 
     Raises:
         InputError: it is not; says how to install it.
     """
-    try:
-        for name in ("marimo", "uvicorn", "zmq"):
-            importlib.import_module(name)
-    except ImportError:
-        raise InputError('explore needs marimo, which is not installed: pip install "jaxscale[explore]"') from None
+    for name in ("marimo", "uvicorn", "zmq", "altair"):
+        if importlib.util.find_spec(name) is None:
+            raise InputError(f'explore needs {name}, which is not installed: pip install "jaxscale[explore]"')
 
 
 def bound_socket(port: int) -> socket.socket:
@@ -56,18 +59,46 @@ def bound_socket(port: int) -> socket.socket:
     return listening
 
 
-def serve(inputs: PageInputs, listening: socket.socket) -> None:
+def address(listening: socket.socket, token: str, state: PageState) -> str:
+    """Address of the page in a state, with the token.
+
+    Args:
+        listening: bound socket.
+        token: secret of the page.
+        state: in which the page opens.
+    """
+    query = urlencode({TOKEN: token, **changes(state)})
+    return f"http://{ADDRESS}:{listening.getsockname()[1]}/?{query}"
+
+
+def page_application(token: str, port: int) -> Application:
+    """The page as an ASGI application; browsers that do not know the token are asked for it.
+
+    Args:
+        token: secret in the address of the page, without which other users of this machine could open it.
+        port: of the page, by which cookies of several pages are told apart [1].
+    """
+    marimo = importlib.import_module("marimo")
+    for name in ("page_controls", "page_charts"):
+        importlib.import_module(f"jaxscale.explore.{name}")
+    page = str(Path(__file__).with_name("page.py"))
+    pages = marimo.create_asgi_app(quiet=True, include_code=False, token=token).with_app(path="", root=page).build()
+    for mounted in pages.routes:
+        mounted.app.state.port = port  # cookies are sent to every port of a machine; marimo names its own by the port
+    return of_this_machine(pages)
+
+
+def serve(inputs: PageInputs, application: Application, listening: socket.socket) -> None:
     """Serve the page until the process is interrupted.
 
     Args:
         inputs: catalogues, fit and files.
+        application: the page.
         listening: bound socket.
     """
-    uvicorn, marimo = importlib.import_module("uvicorn"), importlib.import_module("marimo")
+    uvicorn = importlib.import_module("uvicorn")
     serve_inputs(inputs)
-    page = str(Path(__file__).with_name("page.py"))
-    pages = marimo.create_asgi_app(quiet=True, include_code=False).with_app(path="", root=page).build()
-    uvicorn.Server(uvicorn.Config(of_this_machine(pages), log_level="warning")).run(sockets=[listening])
+    uvicorn.Server(uvicorn.Config(application, log_level="warning")).run(sockets=[listening])
 
 
 def of_this_machine(application: Application) -> Application:

@@ -1,37 +1,29 @@
-"""Work of the page: the ranked plans of a state, and all figures of one of them from one compiled call."""
+"""Work of the page: the ranked plans of a state, and figures of one of them; each is worked out when a view asks."""
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import host_arrays, number, with_fields
-from jaxscale._compile.jit import filter_jit
+from jaxscale._arrays import host_arrays, number
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.memory_limit import probability_of_oom
-from jaxscale.designs.relaxed_shape import WIDTH_FIELDS
-from jaxscale.designs.time_to_loss import Laws, default_laws, run_figures
+from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
+from jaxscale.designs.time_to_loss import Laws, default_laws
 from jaxscale.explore.page_inputs import PageInputs
+from jaxscale.explore.page_programs import RowFigures, RunOutcome, row_figures, run_outcome, step_elasticities
 from jaxscale.explore.page_rows import CurveRows, page_rows
 from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageState
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.memory import Memory
 from jaxscale.plan.plan import Plan
 from jaxscale.plans.best_plan import answered
-from jaxscale.plans.choice import PlanChoice
-from jaxscale.plans.sensitivity import IMPROVEMENTS, with_resource
-from jaxscale.step import StepTime, model_flops_utilisation, step_and_memory, step_time, tokens_per_step
-from jaxscale.workload import Transformer, n_active_params, n_params
-
-RESOURCES = tuple(name for name in IMPROVEMENTS if name != "memory capacity")
-SIZES = ("chips", "batch", "width", "depth", "sequence length", "vocabulary")
-"""Quantities in which elasticities are told, besides the resources of the cluster."""
+from jaxscale.plans.choice import PlanChoice, ScoredPlan
+from jaxscale.plans.sensitivity import with_resource
+from jaxscale.workload import Transformer, n_active_params
 
 CHOICE_FIELDS = ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision", *FIXABLE)
 """Fields of a state on which the ranking of plans depends."""
@@ -40,28 +32,42 @@ MOST_CHOICES = 64
 """Rankings that are kept [1]."""
 
 
-class RowFigures(NamedTuple):
-    """Figures of models under plans.
+class Setting(NamedTuple):
+    """What the figures of a state are worked out from.
 
     Attributes:
-        times: terms of the step [s], [row].
-        peaks: terms of the peak memory [byte], [row].
-        step_time: [s], [row].
-        memory: peak of the fullest chip [byte], [row].
-        mfu: model flops over the 16-bit peak, attention counted in full [1], [row].
-        loss: at the end of the run [nat per token], [row].
-        run_seconds: duration of the run [s], [row].
-        params: N [1], [row].
+        template: model without factors.
+        cluster: chips and network, with factors.
+        coefficients: fitted parameters.
+        usable: memory that runs may take.
+        tokens: that the run would take with small batches [token].
     """
 
-    times: StepTime
-    peaks: Memory
-    step_time: Any
-    memory: Any
-    mfu: Any
-    loss: Any
-    run_seconds: Any
-    params: Any
+    template: Transformer
+    cluster: Cluster
+    coefficients: Coefficients
+    usable: MemoryLimit
+    tokens: float
+
+
+class StateFigures(NamedTuple):
+    """Figures of a state itself, with all factors.
+
+    Attributes:
+        terms: step time by cause [s].
+        memory_terms: peak memory by cause [byte].
+        step_time: [s].
+        memory: peak of the fullest chip [byte].
+        mfu: model flops over the 16-bit peak, attention counted in full [1].
+        run: the whole run.
+    """
+
+    terms: Mapping[str, float]
+    memory_terms: Mapping[str, float]
+    step_time: float
+    memory: float
+    mfu: float
+    run: RunOutcome
 
 
 @dataclass(frozen=True)
@@ -71,46 +77,98 @@ class PageView:
     Attributes:
         state: what was asked for.
         choice: ranked plans, without factors.
-        plan: the plan of the state.
+        setting: model, cluster and coefficients.
         rows: models, plans and chips of `figures`.
-        figures: of the state itself, then of its curves, with all factors.
-        elasticities: change of the step time for a per cent of each quantity, with all factors [%].
-        capacity: memory of a chip [byte].
-        oom_probability: of the state itself, with all factors [1].
-        run_tokens: that the run would take with small batches [token].
     """
 
     state: PageState
     choice: PlanChoice
-    plan: Plan
+    setting: Setting
     rows: CurveRows
-    figures: RowFigures
-    elasticities: Mapping[str, float]
-    capacity: float
-    oom_probability: float
-    run_tokens: float
+
+    @property
+    def scored(self) -> ScoredPlan:
+        """The plan of the state as it was ranked, without factors."""
+        return self.choice.top[min(self.state.rank, len(self.choice.top)) - 1]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the state."""
+        return self.scored.plan
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether any factor moves the step away from that of the ranked plan."""
+        return any(getattr(self.state, name) != 1.0 for name in (*SLIDERS, "width", "depth"))
+
+    @functools.cached_property
+    def figures(self) -> RowFigures:
+        """Figures of the state, then of its curves, with all factors."""
+        setting = self.setting
+        fixed = (setting.template, setting.cluster, setting.coefficients, _laws(), setting.tokens)
+        found = row_figures(*host_arrays((*self.rows[:3], *fixed)))
+        return RowFigures(*found[:2], *jax.tree.map(np.asarray, found[2:]))
+
+    @functools.cached_property
+    def elasticities(self) -> dict[str, float]:
+        """Change of the step time for a per cent more of each quantity, with all factors [%]."""
+        inputs = (self.model, self.plan, self.setting.cluster, self.setting.coefficients)
+        return {name: float(slope) for name, slope in step_elasticities(*host_arrays(inputs)).items()}
+
+    @functools.cached_property
+    def now(self) -> StateFigures:
+        """Figures of the state itself; without factors they are those of the ranking, and no other program runs."""
+        if not self.is_changed:
+            scored = self.scored
+            run = self._run(scored.step_time)
+            return StateFigures(scored.terms, scored.memory_terms, scored.step_time, scored.memory, scored.mfu, run)
+        found = self.figures
+        step, memory, mfu = _first(found[2:5])
+        run = RunOutcome(*_first(tuple(found.run)))
+        return StateFigures(_first(found.times.terms()), _first(found.peaks.terms()), step, memory, mfu, run)
+
+    def _run(self, seconds: float) -> RunOutcome:
+        """The run of the state whose steps take some seconds."""
+        setting = self.setting
+        inputs = (self.model, self.plan, self.rows.n_chips[0], seconds, setting.template, _laws(), setting.tokens)
+        return RunOutcome(*map(float, run_outcome(*host_arrays(inputs))))
+
+    @property
+    def model(self) -> Transformer:
+        """Model of the state, with factors."""
+        return jax.tree.map(lambda column: column[0], self.rows.models)
 
     @property
     def step_time(self) -> float:
         """Step time of the state [s]."""
-        return float(self.figures.step_time[0])
+        return self.now.step_time
 
     @property
     def tokens_per_second(self) -> float:
         """Throughput of all chips [token/s]."""
-        return number(self.plan.global_batch_size_seqs) * float(self.rows.models.seq_len[0]) / self.step_time
+        return number(self.plan.global_batch_size_seqs) * float(self.model.seq_len) / self.step_time
 
-    def terms(self) -> dict[str, float]:
-        """Terms of the step of the state [s]."""
-        return {name: float(np.asarray(term)[0]) for name, term in self.figures.times.terms().items()}
+    @property
+    def capacity(self) -> float:
+        """Memory of a chip [byte]."""
+        return number(self.setting.cluster.chip.hbm_bytes)
 
-    def memory_terms(self) -> dict[str, float]:
-        """Terms of the peak memory of the state [byte]."""
-        return {name: float(np.asarray(term)[0]) for name, term in self.figures.peaks.terms().items()}
+    @property
+    def oom_probability(self) -> float:
+        """Probability that the state runs out of memory [1]."""
+        return float(probability_of_oom(self.now.memory, self.capacity, self.setting.usable))
+
+    def fits(self, memory: Any) -> Any:
+        """Whether peaks stay within the limit of the ranking.
+
+        Args:
+            memory: peak of the fullest chip, a number or several [byte].
+        """
+        return memory <= self.choice.memory_limit
 
 
 def page_view(state: PageState, inputs: PageInputs) -> PageView:
-    """All figures of a state.
+    """Figures of a state.
 
     Args:
         state: what is asked for.
@@ -120,30 +178,32 @@ def page_view(state: PageState, inputs: PageInputs) -> PageView:
         InputError: an unknown name, a number out of range, no valid plan or none that fits; one line.
     """
     choice = ranked_plans(state, inputs)
-    plan = choice.top[min(state.rank, len(choice.top)) - 1].plan
     question = inputs.question(state)
     template, machine, levels = question.model, question.cluster, question.levels
+    n_chips = number(machine.n_chips)
     for name, what in SLIDERS.items():
         machine = with_resource(machine, what, getattr(state, name))
     # The last two levels of a network both lie between domains.
     machine = with_resource(machine, "spine bandwidth", state.network)
-    rows = page_rows(template, plan, state.width, state.depth)
-    tokens = state.tokens * number(n_active_params(template))
-    fixed = host_arrays((template, machine, inputs.fit.coefficients(levels, number(machine.n_chips)), _laws(), tokens))
-    evaluated, slopes = _evaluated(*host_arrays(rows[:3]), *fixed)
-    figures = RowFigures(*evaluated[:2], *(np.asarray(column) for column in evaluated[2:]))
-    capacity, usable = number(machine.chip.hbm_bytes), inputs.fit.memory_limit(levels, number(machine.n_chips))
-    return PageView(
-        state=state,
-        choice=choice,
-        plan=plan,
-        rows=rows,
-        figures=figures,
-        elasticities={name: float(slope) for name, slope in slopes.items()},
-        capacity=capacity,
-        oom_probability=float(probability_of_oom(float(figures.memory[0]), capacity, usable)),
-        run_tokens=tokens,
-    )
+    coefficients, usable = inputs.fit.coefficients(levels, n_chips), inputs.fit.memory_limit(levels, n_chips)
+    setting = Setting(template, machine, coefficients, usable, state.tokens * number(n_active_params(template)))
+    plan = choice.top[min(state.rank, len(choice.top)) - 1].plan
+    return PageView(state, choice, setting, page_rows(template, plan, state.width, state.depth))
+
+
+FIRST_PAINT = 3.0
+"""Time in which a browser shows its first page [s]."""
+
+_PREPARED = threading.Event()
+
+
+def prepare_views(view: PageView) -> None:
+    """Compile the programs that the first view of a state does without, beside other work, once in a process."""
+    if not _PREPARED.is_set():
+        _PREPARED.set()
+        later = threading.Timer(FIRST_PAINT, lambda: (view.figures, view.elasticities))
+        later.daemon = True
+        later.start()
 
 
 def ranked_plans(state: PageState, inputs: PageInputs) -> PlanChoice:
@@ -171,61 +231,11 @@ def _ranked(state: PageState, held: _Held) -> PlanChoice:
     return answered(held.inputs.question(state), held.inputs.fit)
 
 
+def _first(columns: Any) -> Any:
+    """Numbers of the state itself, which stands before its curves."""
+    return jax.tree.map(lambda column: float(np.asarray(column)[0]), columns)
+
+
 @functools.cache
 def _laws() -> Laws:
     return default_laws()
-
-
-# One program for every state: all numbers trace, and curves have a fixed number of points.
-@filter_jit
-def _evaluated(
-    models: Transformer,
-    plans: Plan,
-    n_chips: Float[ArrayLike, " row"],
-    template: Transformer,
-    cluster: Cluster,
-    coefficients: Coefficients,
-    laws: Laws,
-    tokens: Float[ArrayLike, ""],
-) -> tuple[RowFigures, dict[str, Array]]:
-    def one(model: Transformer, plan: Plan, chips: Array) -> RowFigures:
-        where = with_fields(cluster, {"n_chips": chips})
-        times, peaks = step_and_memory(model, plan, where, coefficients)
-        total, batch = times.total, tokens_per_step(model, plan)
-        sizes = {"small_batch_tokens": tokens, "batch_tokens": batch, "step_seconds": total, "n_chips": chips}
-        run = run_figures(model, template, laws, **sizes)
-        mfu = model_flops_utilisation(model, plan, where, total)
-        return RowFigures(times, peaks, total, peaks.total, mfu, run.loss, run.seconds, n_params(model))
-
-    model, plan = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], (models, plans))
-
-    def log_time(logs: dict[str, Array]) -> Array:
-        factors = {name: jnp.exp(log) for name, log in logs.items()}
-        return jnp.log(step_time(*with_factors(model, plan, cluster, factors), coefficients).total)
-
-    slopes = jax.grad(log_time)({name: jnp.zeros(()) for name in (*SIZES, *RESOURCES)})
-    return jax.vmap(one)(models, plans, jnp.asarray(n_chips)), slopes
-
-
-def with_factors(
-    model: Transformer, plan: Plan, cluster: Cluster, factors: Mapping[str, ArrayLike]
-) -> tuple[Transformer, Plan, Cluster]:
-    """Model, plan and cluster with multiples of `SIZES` and of resources; the batch stays where chips change.
-
-    Args:
-        model: the transformer.
-        plan: degrees and batch.
-        cluster: chips and network.
-        factors: by name of the quantity [1].
-    """
-    width, chips = jnp.asarray(factors["width"]), jnp.asarray(factors["chips"])
-    sizes = {name: getattr(model, name) * width for name in ("d_model", "n_heads", "n_kv_heads", *WIDTH_FIELDS)}
-    sizes["n_layers"] = model.n_layers * jnp.asarray(factors["depth"])
-    sizes["seq_len"] = model.seq_len * jnp.asarray(factors["sequence length"])
-    sizes["vocab_size"] = model.vocab_size * jnp.asarray(factors["vocabulary"])
-    degrees = {name: getattr(plan, name) * chips for name in ("dp", "shard_group")}
-    degrees["n_microbatches"] = plan.n_microbatches * jnp.asarray(factors["batch"]) / chips
-    for name in RESOURCES:
-        cluster = with_resource(cluster, name, factors[name])
-    cluster = with_fields(cluster, {"n_chips": cluster.n_chips * chips})
-    return with_fields(model, sizes), with_fields(plan, degrees), cluster

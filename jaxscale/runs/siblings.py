@@ -103,11 +103,11 @@ def contradicted(measured: Measured) -> np.ndarray:
     sorted_slots = _SortedGroups(log_slot, setting)
     siblings, broken = np.zeros(len(setting)), np.zeros(len(setting))
     for one, other in pairs_within(family[first]):
-        ratios = [part[other] / part[one] for part in (micro, stages, replicas)]
-        is_near = np.prod([np.maximum(ratio, 1.0 / ratio) for ratio in ratios], axis=0) <= REACH
-        one, other, ratios = one[is_near], other[is_near], [ratio[is_near] for ratio in ratios]
-        highest = np.log(MARGIN * _longest(*ratios, few[other]))
-        lowest = -np.log(MARGIN * _longest(*(1.0 / ratio for ratio in ratios), few[one]))
+        ratios = np.stack([part[other] / part[one] for part in (micro, stages, replicas)])
+        is_near = np.prod(np.maximum(ratios, 1.0 / ratios), axis=0) <= REACH
+        one, other, ratios = one[is_near], other[is_near], ratios[:, is_near]
+        highest = np.log(MARGIN * _longest(ratios, few[other]))
+        lowest = -np.log(MARGIN * _longest(1.0 / ratios, few[one]))
         for pairs in _in_parts(sorted_slots.sizes[one]):
             rows, place = sorted_slots.members(one[pairs])
             group = other[pairs][place]
@@ -123,8 +123,9 @@ def contradicted(measured: Measured) -> np.ndarray:
     return broken > 0.5 * siblings
 
 
-def _longest(micro: np.ndarray, stages: np.ndarray, replicas: np.ndarray, few: np.ndarray) -> np.ndarray:
+def _longest(ratios: np.ndarray, few: np.ndarray) -> np.ndarray:
     """Longest slot of a sibling over one's own that its ratios of microbatch, stages and replicas allow [1], [pair]."""
+    micro, stages, replicas = ratios
     return np.maximum(micro, 1.0) / np.minimum(stages, 1.0) * np.where(replicas > 1.0, few, 1.0)
 
 

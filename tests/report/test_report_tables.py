@@ -1,19 +1,12 @@
 """Tables for the terminal."""
 
-import io
+import re
 
 import pytest
-from rich.console import Console
 
+from jaxscale._table import TableColumn, html_of, make_table, text_column, text_of
 from jaxscale.hardware.catalogue import load_hardware
-from jaxscale.report.terminal_tables import chip_numbers, make_table, plan_ranking, rounded_text
-
-
-def text(table) -> str:
-    """A table as a terminal of 120 columns shows it."""
-    buffer = io.StringIO()
-    Console(file=buffer, width=120).print(table)
-    return buffer.getvalue()
+from jaxscale.report.terminal_tables import chip_numbers, plan_phrases, plan_ranking, rounded_text
 
 
 @pytest.mark.parametrize(
@@ -25,23 +18,84 @@ def test_number(value, shown):
 
 
 def test_brackets_are_not_markup():
-    assert "[bold] [s]" in text(make_table("t", ("a",), [("[bold] [s]",)], text=("a",)))
+    table = make_table("[t]", (TableColumn("a", unit="[s]", is_text=True),), [("[bold] [s]",)])
+    assert all(part in table.text() for part in ("[t]", "a [[s]]", "[bold] [s]"))
+
+
+SPEEDS = make_table(
+    "Speeds",
+    (
+        text_column("chip"),
+        TableColumn("network", "net GB/s", "GB/s"),
+        TableColumn("memory", "GB", "GB"),
+        TableColumn("sharding", "ZeRO", says="ZeRO-{}"),
+        TableColumn("sequence parallel", "SP", is_text=True, says="SP"),
+        TableColumn("note", is_text=True),
+    ),
+    [("first chip", 12.5, 85.1, 1, "yes", ""), ("second", 1234.5, 85.1, "-", "no", "")],
+)
+"""A table with a column that is equal in all rows, and one that is empty."""
+
+
+def test_a_table_takes_the_room_that_there_is():
+    """Long heads, then short ones, then phrases; what all rows share is said once."""
+    wide, short, narrow = (SPEEDS.text(width).splitlines() for width in (80, 42, 30))
+    assert wide[:2] == short[:2] == narrow[:2] == ["Speeds", "all: 85.1 GB"]
+    heads = re.split(r"\s{2,}", wide[2])
+    assert heads == ["chip", "network [GB/s]", "sharding", "sequence parallel"]
+    assert short[2].split() == ["chip", "net", "GB/s", "ZeRO", "SP"]
+    assert short[3].split() == ["first", "chip", "12.5", "1", "yes"]
+    assert narrow[2:] == ["first chip  network 12.5 GB/s", "  ZeRO-1  SP", "second  network 1234.5 GB/s"]
+    assert all(len(line) <= 30 for line in narrow)
+
+
+def test_rows_of_equal_cells_stay():
+    assert make_table("", ("a", "b"), [(1, 2), (1, 2)]).text().split() == ["a", "b", "1", "2", "1", "2"]
+    assert make_table("", ("a", "b"), [(1, 2)]).text().split() == ["a", "b", "1", "2"]
+
+
+def test_a_table_in_html_and_markdown():
+    """All columns, and the title."""
+    assert "<caption>Speeds</caption>" in SPEEDS.html() and SPEEDS.html().count("<td>") == 12
+    lines = SPEEDS.markdown().splitlines()
+    assert lines[0] == "Speeds" and lines[2].count("|") == 7
+    assert lines[3] == "| --- | ---: | ---: | ---: | --- | --- |"
+
+
+def test_texts_and_tables_in_one_text():
+    text = text_of(["before", make_table("t", ("a",), [(1,)]), "after", "last"])
+    assert text.split("\n\n") == ["before", "t\na\n1", "after\nlast"]
+    assert html_of(["1 < 2"]) == "<div>1 &lt; 2</div>"
 
 
 def test_chip_numbers_say_what_stands_in():
     entry = load_hardware()["a100-80gb"]
-    shown = text(chip_numbers(entry))
+    shown = chip_numbers(entry).text()
     assert all(key in shown for key in entry.numbers)
     assert "not stated: no spine" in shown
     assert entry.sources["memory_gb"] in shown
 
 
+USUAL = {
+    **{"schedule": "1f1b", "recompute": "none", "sequence_parallel": True, "step_time_s": 1.0, "mfu": 0.5},
+    **{"dp": 8, "tp": 2, "pp": 4, "vpp": 1, "micro_batch_size": 1, "n_microbatches": 16},
+    **{"zero_stage": 0, "shard_group": 8, "memory_gb": 40.0},
+}
+"""A plan of which nothing is remarkable."""
+
+
 def test_a_ranking_tells_all_that_a_launch_needs():
     """ZeRO stage 1 and shard groups smaller than dp; nothing of what is as usual."""
-    words = {"schedule": "1f1b", "recompute": "none", "sequence_parallel": True, "step_time_s": 1.0, "mfu": 0.5}
-    usual = {**words, "dp": 8, "tp": 2, "zero_stage": 0, "shard_group": 8, "memory_gb": 40.0}
-    choice = {"top": [usual], "searched": 2, "exhaustive_optimum": True}
-    assert not any(name in text(plan_ranking(choice)) for name in ("zero_stage", "shard_group"))
+    choice = {"top": [USUAL], "searched": 2, "exhaustive_optimum": True}
+    heads = {"zero_stage": "ZeRO stage", "shard_group": "shard group"}
+    assert not any(head in plan_ranking(choice).text() for head in heads.values())
     for change in ({"zero_stage": 1}, {"zero_stage": 3, "shard_group": 4}):
-        shown = text(plan_ranking({**choice, "top": [usual, {**usual, **change}]}))
-        assert all(name in shown for name in change)
+        shown = plan_ranking({**choice, "top": [USUAL, {**USUAL, **change}]}).text()
+        assert all(heads[name] in shown for name in change)
+
+
+def test_a_plan_in_words():
+    interleaved = {**USUAL, "vpp": 2, "zero_stage": 1, "schedule": "interleaved", "recompute": "full"}
+    told = ["dp 8", "tp 2", "pp 4 x 2", "mb 1 x 16", "ZeRO-1", "SP", "recompute full", "interleaved"]
+    assert plan_phrases(interleaved) == told
+    assert not {"SP", "ZeRO-0"} & set(plan_phrases({**USUAL, "sequence_parallel": False}))

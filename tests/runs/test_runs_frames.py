@@ -45,7 +45,7 @@ def test_a_bad_frame_is_refused():
 
 
 def test_parquet(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(main, "configure_jax", lambda: None)
+    monkeypatch.setattr(main, "configure_jax", lambda **_: None)
     table, out = tmp_path / "runs.csv", tmp_path / "out.parquet"
     pd.DataFrame(ROW).to_csv(table, index=False)
     code = main.main(["predict", str(table), "--fit", "prior", "--out", str(out)])

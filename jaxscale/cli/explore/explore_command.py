@@ -1,13 +1,24 @@
 """`jaxscale explore`: the interactive page, on this machine alone."""
 
+import secrets
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, SequenceLength, checked_batch
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    OptionalModel,
+    Quiet,
+    SequenceLength,
+    checked_batch,
+    option,
+)
+from jaxscale.cli.console import answer, idle, print_text, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.explore.page_inputs import PageInputs
@@ -22,22 +33,21 @@ class ExploreCommand:
     command line and no other.
     """
 
-    model: ModelName | None = None
-    gpu: Annotated[str | None, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")] = None
-    n_gpus: Annotated[int | None, tyro.conf.arg(metavar="N", help="chips")] = None
-    global_batch: Annotated[
-        str | None, tyro.conf.arg(metavar="B", help="sequences in a step, or tokens: `4M tokens`")
-    ] = None
+    model: OptionalModel = None
+    gpu: Annotated[str | None, option(metavar="ID", help="chip; see `jaxscale hardware`")] = None
+    n_gpus: Annotated[int | None, option(metavar="N", help="chips")] = None
+    global_batch: Annotated[str | None, option(metavar="B", help="sequences in a step, or tokens: `4M tokens`")] = None
     seq_len: SequenceLength = None
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="FIELD=VALUE", help="any other field of the page's address, as tp=8 or network=2"),
+        option(metavar="FIELD=VALUE", help="any other field of the page's address, as tp=8 or network=2"),
     ] = ()
-    port: Annotated[int, tyro.conf.arg(metavar="PORT", help="of 127.0.0.1; any free one where left out")] = 0
-    browser: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="open the page in a browser")] = False
+    port: Annotated[int, option(metavar="PORT", help="of 127.0.0.1; any free one where left out")] = 0
+    browser: Annotated[bool, option(help="open the page in a browser")] = False
     fit: FitName = "default"
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -45,33 +55,36 @@ class ExploreCommand:
         Raises:
             InputError: marimo is missing, an unknown name or field, a malformed file, or a port that is taken.
         """
-        from jaxscale.explore.page_server import bound_socket, check_marimo
+        from jaxscale.explore.page_server import address, bound_socket, check_extra, page_application, serve
 
-        check_marimo()
-        from jaxscale.explore.page_figures import tab_figure
-        from jaxscale.explore.page_server import ADDRESS, serve
-        from jaxscale.explore.page_work import page_view
-        from jaxscale.report.style import png
-
+        check_extra()
         listening = bound_socket(self.port)
         state, inputs = self._opened()
-        say("compiling, which takes half a minute the first time")
-        figure = tab_figure(page_view(state, inputs), "step")
-        if figure is not None:
-            png(figure, quick=True)
-        query = state.query()
-        url = f"http://{ADDRESS}:{listening.getsockname()[1]}/" + (f"?{query}" if query else "")
+        token = secrets.token_urlsafe(16)
+        with ThreadPoolExecutor(1) as beside:
+            # Python is idle while the compiler works.
+            application = beside.submit(page_application, token, listening.getsockname()[1])
+            self._compile(state, inputs)
+        url = address(listening, token, state)
         if self.json:
-            emit_json({"url": url})
+            answer(True, lambda: {"url": url}, tuple)
         else:
-            print_result(url)
+            print_text(url)
         sys.stdout.flush()
+        idle()
         say("press Ctrl-C to stop")
         if self.browser:
             import webbrowser
 
             webbrowser.open(url)
-        serve(inputs, listening)
+        serve(inputs, application.result(), listening)
+
+    def _compile(self, state: "PageState", inputs: "PageInputs") -> None:
+        """Compile what the first view needs; raises what is wrong with the state in which the page opens."""
+        from jaxscale.explore.page_work import page_view
+
+        stage("compiling, which takes some seconds the first time")
+        _ = page_view(state, inputs).now
 
     def _opened(self) -> "tuple[PageState, PageInputs]":
         """State in which the page opens, and what it may read."""

@@ -1,0 +1,159 @@
+"""Compiled programs of the page. Each serves every state: all numbers trace, and curves have a fixed number of points.
+
+They do little work, so that they are compiled without optimisation; a page compiles none before a view needs it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale._arrays import with_fields
+from jaxscale._compile.jit import small_jit
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.designs.relaxed_shape import WIDTH_FIELDS
+from jaxscale.designs.time_to_loss import Laws, run_figures
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.memory import Memory
+from jaxscale.plan.plan import Plan
+from jaxscale.plans.sensitivity import IMPROVEMENTS, with_resource
+from jaxscale.step import StepTime, model_flops_utilisation, step_and_memory, step_time, tokens_per_step
+from jaxscale.workload import Transformer, n_params
+
+RESOURCES = tuple(name for name in IMPROVEMENTS if name != "memory capacity")
+SIZES = ("chips", "batch", "width", "depth", "sequence length", "vocabulary")
+"""Quantities in which elasticities are told, besides the resources of the cluster."""
+
+
+class RunOutcome(NamedTuple):
+    """A whole run of a model.
+
+    Attributes:
+        loss: at the end [nat per token].
+        seconds: duration [s].
+        params: N [1].
+    """
+
+    loss: Any
+    seconds: Any
+    params: Any
+
+
+class RowFigures(NamedTuple):
+    """Figures of models under plans.
+
+    Attributes:
+        times: terms of the step [s], [row].
+        peaks: terms of the peak memory [byte], [row].
+        step_time: [s], [row].
+        memory: peak of the fullest chip [byte], [row].
+        mfu: model flops over the 16-bit peak, attention counted in full [1], [row].
+        run: the whole run [row].
+    """
+
+    times: StepTime
+    peaks: Memory
+    step_time: Any
+    memory: Any
+    mfu: Any
+    run: RunOutcome
+
+
+def _outcome(
+    model: Transformer,
+    plan: Plan,
+    n_chips: Float[ArrayLike, ""],
+    step_seconds: Float[ArrayLike, ""],
+    template: Transformer,
+    laws: Laws,
+    tokens: Float[ArrayLike, ""],
+) -> RunOutcome:
+    """The run of a model whose step time is known."""
+    sizes = {"small_batch_tokens": tokens, "batch_tokens": tokens_per_step(model, plan), "n_chips": n_chips}
+    run = run_figures(model, template, laws, step_seconds=step_seconds, **sizes)
+    return RunOutcome(run.loss, run.seconds, n_params(model))
+
+
+run_outcome = small_jit(_outcome)
+
+
+@small_jit
+def row_figures(
+    models: Transformer,
+    plans: Plan,
+    n_chips: Float[ArrayLike, " row"],
+    template: Transformer,
+    cluster: Cluster,
+    coefficients: Coefficients,
+    laws: Laws,
+    tokens: Float[ArrayLike, ""],
+) -> RowFigures:
+    """Figures of models under plans on the chips of a cluster.
+
+    Args:
+        models: stacked [row].
+        plans: stacked [row].
+        n_chips: [1], [row].
+        template: shape with which the laws of the loss compare shapes.
+        cluster: chips and network.
+        coefficients: fitted parameters.
+        laws: of loss and run.
+        tokens: that the run would take with small batches [token].
+    """
+
+    def one(model: Transformer, plan: Plan, chips: Array) -> RowFigures:
+        where = with_fields(cluster, {"n_chips": chips})
+        times, peaks = step_and_memory(model, plan, where, coefficients)
+        total = times.total
+        mfu = model_flops_utilisation(model, plan, where, total)
+        return RowFigures(
+            times, peaks, total, peaks.total, mfu, _outcome(model, plan, chips, total, template, laws, tokens)
+        )
+
+    return jax.vmap(one)(models, plans, jnp.asarray(n_chips))
+
+
+@small_jit
+def step_elasticities(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
+) -> dict[str, Float[Array, ""]]:
+    """Change of the step time for a per cent more of each quantity, the plan unchanged [%].
+
+    Args:
+        model: the transformer.
+        plan: degrees and batch.
+        cluster: chips and network.
+        coefficients: fitted parameters.
+    """
+
+    def log_time(logs: dict[str, Array]) -> Array:
+        factors = {name: jnp.exp(log) for name, log in logs.items()}
+        return jnp.log(step_time(*with_factors(model, plan, cluster, factors), coefficients).total)
+
+    return jax.grad(log_time)({name: jnp.zeros(()) for name in (*SIZES, *RESOURCES)})
+
+
+def with_factors(
+    model: Transformer, plan: Plan, cluster: Cluster, factors: Mapping[str, ArrayLike]
+) -> tuple[Transformer, Plan, Cluster]:
+    """Model, plan and cluster with multiples of `SIZES` and of resources; the batch stays where chips change.
+
+    Args:
+        model: the transformer.
+        plan: degrees and batch.
+        cluster: chips and network.
+        factors: by name of the quantity [1].
+    """
+    width, chips = jnp.asarray(factors["width"]), jnp.asarray(factors["chips"])
+    sizes = {name: getattr(model, name) * width for name in ("d_model", "n_heads", "n_kv_heads", *WIDTH_FIELDS)}
+    sizes["n_layers"] = model.n_layers * jnp.asarray(factors["depth"])
+    sizes["seq_len"] = model.seq_len * jnp.asarray(factors["sequence length"])
+    sizes["vocab_size"] = model.vocab_size * jnp.asarray(factors["vocabulary"])
+    degrees = {name: getattr(plan, name) * chips for name in ("dp", "shard_group")}
+    degrees["n_microbatches"] = plan.n_microbatches * jnp.asarray(factors["batch"]) / chips
+    for name in RESOURCES:
+        cluster = with_resource(cluster, name, factors[name])
+    cluster = with_fields(cluster, {"n_chips": cluster.n_chips * chips})
+    return with_fields(model, sizes), with_fields(plan, degrees), cluster

@@ -1,0 +1,177 @@
+"""Tables of the views of a page: in words on the page, in plain numbers as CSV."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxscale._arrays import number
+from jaxscale._markup import html_table
+from jaxscale.explore.page_words import count, days, percent, ranked_plan_texts
+from jaxscale.explore.page_work import PageView
+from jaxscale.report.style import seconds
+from jaxscale.units import DAY, GB
+
+SMALLEST_TERM = 5e-4
+"""Terms below this share of their sum, and slopes below it, are left out on the page, not in files [1]."""
+
+Records = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+"""Columns and rows of a table, in plain numbers."""
+
+
+def tab_records(view: PageView, tab: str) -> Records:
+    """Table of a view of a state."""
+    tables = {"step": _terms, "plans": _plans, "sensitivity": _elasticities, "chips": chip_counts, "shape": shapes}
+    return tables[tab](view)
+
+
+def tab_csv(view: PageView, tab: str) -> str:
+    """Table of a view as CSV, in full precision."""
+    columns, rows = tab_records(view, tab)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([columns, *rows])
+    return text.getvalue()
+
+
+def tab_html(view: PageView, tab: str) -> str:
+    """Tables of a view in HTML, in words."""
+    tables = {
+        "step": _term_tables,
+        "plans": _plan_table,
+        "sensitivity": _slope_table,
+        "chips": _chip_table,
+        "shape": _shape_tables,
+    }
+    return f'<div class="tables {tab}">{tables[tab](view)}</div>'
+
+
+def _boxed(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in a box in which it may scroll."""
+    return f'<div class="wide">{html_table(columns, rows, caption)}</div>'
+
+
+def _terms(view: PageView) -> Records:
+    times, peaks = view.now.terms, {name: term / GB for name, term in view.now.memory_terms.items()}
+    rows = [("step time", name, term, "s", term / sum(times.values())) for name, term in ranked_terms(times)]
+    rows += [("peak memory", name, term, "GB", term / sum(peaks.values())) for name, term in ranked_terms(peaks)]
+    return ("of", "term", "value", "unit", "share"), rows
+
+
+def ranked_terms(terms: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Terms from the largest to the smallest."""
+    return sorted(terms.items(), key=lambda pair: -pair[1])
+
+
+def _term_tables(view: PageView) -> str:
+    parts = [("time", view.now.terms, seconds), ("memory", view.now.memory_terms, _gigabytes)]
+    tables = []
+    for head, terms, words in parts:
+        total = sum(terms.values())
+        rows = [
+            (name.replace("_", " "), words(term), percent(term / total))
+            for name, term in ranked_terms(terms)
+            if term >= SMALLEST_TERM * total
+        ]
+        tables.append(_boxed("", ("term", head, "share"), rows))
+    return "".join(tables)
+
+
+def _plans(view: PageView) -> Records:
+    ranked = [scored.to_json() for scored in view.choice.top]
+    rows = [(rank, *plan.values()) for rank, plan in enumerate(ranked, start=1)]
+    return ("rank", *ranked[0]), rows
+
+
+def _plan_table(view: PageView) -> str:
+    lines, shared = ranked_plan_texts([scored.plan.words() for scored in view.choice.top])
+    rows = [
+        (str(rank), line, seconds(scored.step_time), percent(scored.mfu), _gigabytes(scored.memory), _oom(scored))
+        for rank, (line, scored) in enumerate(zip(lines, view.choice.top, strict=True), start=1)
+    ]
+    caption = f"In all plans: {shared}. " if shared else ""
+    caption += "OOM is the probability that a run exceeds the memory of its chips."
+    return _boxed(caption, ("rank", "plan", "step", "MFU", "memory", "OOM"), rows)
+
+
+def _oom(scored: Any) -> str:
+    return percent(scored.oom_probability)
+
+
+def _gigabytes(memory: float) -> str:
+    return f"{memory / GB:.1f} GB"
+
+
+def _elasticities(view: PageView) -> Records:
+    ranked = sorted(view.elasticities.items(), key=lambda pair: -abs(pair[1]))
+    return ("one_percent_more_of", "changes_step_time_percent"), ranked  # pyright: ignore[reportReturnType]
+
+
+def _slope_table(view: PageView) -> str:
+    _, ranked = _elasticities(view)
+    rows = [(name, f"{slope:+.3f} %") for name, slope in ranked if abs(slope) >= SMALLEST_TERM]
+    return _boxed("", ("1 % more of", "changes the step time by"), rows)
+
+
+def chip_counts(view: PageView) -> Records:
+    """The same batch on more or fewer data-parallel replicas, one row for each number of chips."""
+    at = view.rows.curve(0)
+    counts, times, memory = view.rows.n_chips[at], view.figures.step_time[at], view.figures.memory[at]
+    batch = number(view.plan.global_batch_size_seqs) * float(view.model.seq_len)
+    columns = ("n_chips", "step_time_s", "tokens_per_s", "memory_gb", "fits")
+    values = (counts, times, batch / times, memory / GB, view.fits(memory))
+    return columns, list(zip(*(np.asarray(column).tolist() for column in values), strict=True))
+
+
+def _chip_table(view: PageView) -> str:
+    _, rows = chip_counts(view)
+    cells = [
+        (
+            f"{chips:,.0f}",
+            seconds(time),
+            f"{rate:,.0f}",
+            f"{rate / chips:,.0f}",
+            f"{memory:.1f} GB",
+            "yes" if fits else "no",
+        )
+        for chips, time, rate, memory, fits in rows
+    ]
+    caption = f"Plans fit up to {view.choice.memory_limit / GB:.1f} GB of the {view.capacity / GB:.0f} GB of a chip."
+    return _boxed(caption, ("chips", "step", "tokens/s", "per chip", "memory", "fits"), cells)
+
+
+def shapes(view: PageView) -> Records:
+    """Other widths and other depths under the same plan, one row for each shape."""
+    columns = ("curve", "d_model", "n_layers", "params", "loss", "training_days", "step_time_s", "memory_gb", "fits")
+    rows: list[tuple[Any, ...]] = []
+    for curve, at in (("width", view.rows.curve(1)), ("depth", view.rows.curve(2))):
+        models, figures = view.rows.models, view.figures
+        values = [models.d_model[at], models.n_layers[at], figures.run.params[at], figures.run.loss[at]]
+        values += [figures.run.seconds[at] / DAY, figures.step_time[at], figures.memory[at] / GB]
+        values += [view.fits(figures.memory[at])]
+        rows += [(curve, *row) for row in zip(*(np.asarray(column).tolist() for column in values), strict=True)]
+    return columns, rows
+
+
+def _shape_tables(view: PageView) -> str:
+    _, rows = shapes(view)
+    tables = []
+    for curve, caption, place in (("width", "Other widths", 1), ("depth", "Other depths", 2)):
+        cells = [
+            (
+                f"{row[place]:,.0f}",
+                count(row[3]),
+                f"{row[4]:.3f} nat",
+                days(row[5] * DAY),
+                seconds(row[6]),
+                f"{row[7]:.1f} GB",
+                "yes" if row[8] else "no",
+            )
+            for row in rows
+            if row[0] == curve
+        ]
+        columns = ("width" if place == 1 else "layers", "parameters", "loss", "run", "step", "memory", "fits")
+        tables.append(_boxed(caption, columns, cells))
+    return "".join(tables)
