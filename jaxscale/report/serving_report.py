@@ -17,7 +17,7 @@ from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.choose.best_engine import ScoredEngine, ServingChoice
 from jaxscale.serving.choose.load_curve import load_curve
 from jaxscale.serving.serving_predict import ANSWERS, ServingPrediction
-from jaxscale.serving.serving_time import ServingTime
+from jaxscale.serving.serving_time import ServingTime, tokens_yielded
 from jaxscale.workload import Transformer
 
 NAMES = {
@@ -146,20 +146,39 @@ def engine_report(
     report.heading("Where the time goes")
     few = np.unique(np.asarray([1.0, max(1.0, load / 8.0), load]).round())
     rows = [int(np.argmin(np.abs(loads - one))) for one in few]
-    report.figure(
-        "decode", step_breakdown(pass_terms(times, rows, loads, pace), "A decode step"), "By requests in flight."
+    yielded = number(tokens_yielded(best.requests))
+    caption = (
+        "By requests in flight. Prompts: the work on those that arrive, which join the step of the running batch. "
+        "Weights: the longer of reading weights and multiplying by them."
     )
-    report.figure(
-        "prefill",
-        step_breakdown({"one prompt": _terms(times, rows[-1], "prefill", pace)}, "Work on a prompt"),
-        "Weights: the longer of reading weights and multiplying by them.",
-    )
+    figure = step_breakdown(token_terms(times, rows, loads, pace, yielded), "Time per token (TPOT)", "time per token")
+    report.figure("decode", figure, caption)
+    prompt = {"one prompt": _terms(times, rows[-1], "prefill", pace)}
+    caption = "Without waiting, which the time to the first token counts too."
+    report.figure("prefill", step_breakdown(prompt, "Work on a prompt", "time of one prompt"), caption)
     return report
 
 
-def pass_terms(times: ServingTime, rows: Sequence[int], loads: np.ndarray, pace: float) -> dict[str, dict[str, float]]:
-    """Terms of decode steps at some loads by label, at the pace of the stack [s]."""
-    return {f"{loads[row]:.0f} in flight": _terms(times, row, "decode", pace) for row in rows}
+def token_terms(
+    times: ServingTime, rows: Sequence[int], loads: np.ndarray, pace: float, yielded: float = 1.0
+) -> dict[str, dict[str, float]]:
+    """Terms of the time per token at some loads by label [s].
+
+    A step lasts for its decode pass and the work on prompts that join it.
+
+    Args:
+        times: at each load.
+        rows: loads to show.
+        loads: requests in flight [1], [load].
+        pace: of the stack [1].
+        yielded: tokens of a sequence that a step yields [token].
+    """
+    terms = {}
+    for row in rows:
+        decode = {name: term / yielded for name, term in _terms(times, row, "decode", pace).items()}
+        joined = float(np.asarray(times.tpot)[row]) - sum(decode.values())
+        terms[f"{loads[row]:.0f} in flight"] = {**decode, "prompts": max(joined, 0.0)}
+    return terms
 
 
 def _terms(times: ServingTime, row: int, kind: str, pace: float) -> dict[str, float]:
