@@ -97,7 +97,7 @@ class LimitsCommand:
 
     def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
         import jaxscale as js
-        from jaxscale.limits.limits_report import transformer_table
+        from jaxscale.limits.limits_report import law_line, transformer_table
         from jaxscale.limits.transformer_curve import transformer_curve
 
         if self.gpu is None:
@@ -112,11 +112,14 @@ class LimitsCommand:
             name: transformer_curve(sizes, gpu, laws, fit=fit, hardware=hardware) for name, laws in chosen.items()
         }
         if self.plot is not None:
-            self._draw(sizes, {f"{name}, {gpu}": curve.utilisation for name, curve in curves.items()})
+            drawn = {f"{name}, {gpu}: {law_line(chosen[name])}": curve.utilisation for name, curve in curves.items()}
+            self._draw(sizes, drawn)
         if self.json:
-            self._emit([curve.to_json(name, gpu) for name, curve in curves.items()])
+            self._emit([curve.to_json(name, gpu, chosen[name]) for name, curve in curves.items()])
             return
         print_result(transformer_table(curves))
+        for name in curves:
+            print_result(f"{name}, the wall: the largest run that {law_line(chosen[name])}")
 
     def _draw(
         self, sizes: "np.ndarray", curves: "dict[str, np.ndarray]", bands: "dict[str, Any] | None" = None
@@ -126,7 +129,8 @@ class LimitsCommand:
         from jaxscale.report.style import png
 
         assert self.plot is not None
-        write_whole(self.plot, png(curve_figure(sizes, curves, bands, published=self.model == "blocks")))
+        looks: dict[str, Any] = {} if self.model == "blocks" else {"published": False, "peak": "dense 16-bit peak"}
+        write_whole(self.plot, png(curve_figure(sizes, curves, bands, **looks)))
         say(f"figure: {self.plot}")
 
     def _emit(self, documents: "list[dict[str, Any]]") -> None:
