@@ -3,7 +3,19 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxscale.report.style import BLUE, COLOUR_NAMES, GREEN, GREY, INK, ORANGE, RED, new_figure, seconds, style
+from jaxscale.report.style import (
+    BLUE,
+    COLOUR_NAMES,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    RED,
+    legend_below,
+    new_figure,
+    style,
+    time_unit,
+)
 from jaxscale.step import TERMS
 
 if TYPE_CHECKING:
@@ -13,45 +25,51 @@ if TYPE_CHECKING:
 COLOURS: Mapping[str, tuple[str, str]] = {term.name: (COLOUR_NAMES[term.colour], term.hatch) for term in TERMS}
 """One colour per family (compute, memory, communication, pipeline, overhead), hatched to tell its members apart."""
 
-PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, "")}
+PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, ""), "prompts": (GREEN, "")}
 """Colours of the terms of a forward pass of serving."""
 
 SMALLEST = 0.01
 """Terms below this share of every step are drawn together [1]."""
 
 
-def step_breakdown(steps: Mapping[str, Mapping[str, float]], title: str = "Where the time of a step goes") -> "Figure":
-    """Stacked horizontal bars, one for each step, by term.
+def step_breakdown(
+    steps: Mapping[str, Mapping[str, float]],
+    title: str = "Where the time of a step goes",
+    xlabel: str = "time of one step",
+) -> "Figure":
+    """Stacked horizontal bars, one for each step, by term; axis and labels are in one unit.
 
     Args:
         steps: for each bar, its label and its terms by name [s].
         title: headline.
+        xlabel: name of the time.
 
     Returns:
         The figure.
     """
     totals = {label: sum(terms.values()) for label, terms in steps.items()}
+    longest = max(totals.values())
+    unit, word = time_unit(longest)
     names = list(next(iter(steps.values())))
     large = [n for n in names if any(t[n] >= SMALLEST * totals[label] for label, t in steps.items())]
     small = [n for n in names if n not in large]
     with style():
-        figure = new_figure(8.8, 1.75 + 0.62 * len(steps))
+        figure = new_figure(8.8, 1.1 + 0.62 * len(steps))
         axes: Any = figure.subplots()
         for row, (label, terms) in enumerate(steps.items()):
             shown = {name: terms[name] for name in large}
-            shown["other"] = sum(terms[name] for name in small)
-            _bar(axes, row, shown, max(totals.values()))
-            axes.text(
-                totals[label] + 0.01 * max(totals.values()), row, seconds(totals[label]), va="center", weight="bold"
-            )
+            if small:
+                shown["other"] = sum(terms[name] for name in small)
+            _bar(axes, row, {name: value / unit for name, value in shown.items()}, longest / unit)
+            end, total = (totals[label] + 0.01 * longest) / unit, f"{totals[label] / unit:.3g} {word}"
+            axes.text(end, row, total, va="center", weight="bold")
         axes.set_yticks(range(len(steps)), list(steps))
         axes.set_ylim(len(steps) - 0.45, -0.55)
-        axes.set_xlim(0, 1.1 * max(totals.values()))
-        axes.set(xlabel="time of one step [s]", title=title)
+        axes.set_xlim(0, 1.14 * longest / unit)
+        axes.set(xlabel=f"{xlabel} [{word}]", title=title)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
-        handles = {handle.get_label(): handle for handle in axes.containers}
-        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5, handlelength=1.3)
+        legend_below(figure, {handle.get_label(): handle for handle in axes.containers}, handlelength=1.3)
     return figure
 
 
