@@ -25,6 +25,7 @@ LAYERS = (
         "_resources",
         "_compile",
         "_markup",
+        "_table",
         "files",
     ),
     ("hardware",),

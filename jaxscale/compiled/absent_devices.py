@@ -66,7 +66,7 @@ def absent_gpus(gpu: str, n_chips: int, chips_per_node: int) -> list[Any]:
         InputError: the compiler is not installed, or lacks the GPU.
     """
     text = target_text(gpu)
-    _load_compiler()
+    load_compiler()
     per_node = min(chips_per_node, n_chips)
     if n_chips % per_node:
         raise InputError(f"n = {n_chips} chips are no whole nodes of {per_node}; expected a multiple")
@@ -76,7 +76,7 @@ def absent_gpus(gpu: str, n_chips: int, chips_per_node: int) -> list[Any]:
     return list(topology.devices)
 
 
-def _load_compiler() -> None:
+def load_compiler() -> None:
     """Load the compiler of NVIDIA GPUs, once, without asking for a driver or its libraries.
 
     Raises:

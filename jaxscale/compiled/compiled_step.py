@@ -1,12 +1,12 @@
 """What a compiler made of a step, beside what the trace of the same step says."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxscale._table import Table, TableColumn, make_table, text_column, text_of
 from jaxscale.compiled.program_tables import CompiledCollective, CompiledKernel
 from jaxscale.costs.traced.class_collectives import class_exchanges
 from jaxscale.costs.traced.class_plan import ClassPlan, local_sizes
@@ -21,6 +21,14 @@ NAMES = {"matmul": "matmul", "attention": "attention", **dict.fromkeys(("conv", 
 
 REDUCED = ("gradients", "statistics", "tensor_forward", "tensor_backward", "scatters")
 """Exchanges of a plan that add up values of several chips."""
+
+
+FIGURE_COLUMNS = (
+    text_column("of one chip", says="{}:"),
+    TableColumn("compiled", stays=True),
+    TableColumn("traced"),
+)
+"""Columns of the table of compared figures."""
 
 
 class ComparedFigure(NamedTuple):
@@ -123,22 +131,17 @@ class CompiledStep:
         """Bytes of the collectives of some kinds in a step, of one chip [byte]."""
         return float(sum(one.bytes for one in self.collectives if one.kind in kinds))
 
+    def parts(self) -> list[str | Table]:
+        """A line on the compilation, figures of the compiler beside those of the trace, and the collectives."""
+        capacity = "" if np.isinf(self.capacity) else f" of {self.capacity / 1e9:.1f} GB"
+        told = f"compiled for {self.name} in {self.seconds:.1f} s: {self.peak_bytes / 1e9:.2f} GB at the peak{capacity}"
+        figures = [(row.name, f"{row.compiled:,.2f}", f"{row.traced:,.2f}") for row in self.beside_trace()]
+        collectives = [
+            f"{one.count:g} {one.kind} among {one.members} chips, stride {one.stride}: {one.bytes / 1e6:,.2f} MB"
+            for one in self.collectives
+        ]
+        return [told, make_table("", FIGURE_COLUMNS, figures), *collectives]
+
     def __str__(self) -> str:
         """Figures of the compiler beside those of the trace, and the collectives."""
-        lines = [
-            f"compiled for {self.name} in {self.seconds:.1f} s: {self.peak_bytes / 1e9:.2f} GB at the peak"
-            + ("" if np.isinf(self.capacity) else f" of {self.capacity / 1e9:.1f} GB"),
-            *table_lines(self.beside_trace()),
-        ]
-        for one in self.collectives:
-            lines.append(
-                f"{one.count:g} {one.kind} among {one.members} chips, stride {one.stride}: {one.bytes / 1e6:,.2f} MB"
-            )
-        return "\n".join(lines)
-
-
-def table_lines(rows: Sequence[ComparedFigure]) -> list[str]:
-    """Lines of a table of compared figures."""
-    width = max(len(row.name) for row in rows)
-    head = f"{'of one chip':<{width}}  {'compiled':>10}  {'traced':>10}"
-    return [head, *(f"{row.name:<{width}}  {row.compiled:10,.2f}  {row.traced:10,.2f}" for row in rows)]
+        return text_of(self.parts())

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from jaxscale._table import text_of
 from jaxscale.calibration.coordinates import unconstrain
 from jaxscale.fit.fit_estimates import FitEstimates
-from jaxscale.fit.summary import cautions, summary_html, summary_json, summary_text
+from jaxscale.fit.summary import cautions, summary_html, summary_json, summary_parts
 
 
 class FitResult(FitEstimates):
@@ -18,7 +19,7 @@ class FitResult(FitEstimates):
 
     def summary(self) -> str:
         """Report in plain text: errors, parameter table, messages."""
-        return summary_text(self)
+        return text_of(summary_parts(self))
 
     def _repr_html_(self) -> str:
         return summary_html(self)

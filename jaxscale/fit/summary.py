@@ -1,6 +1,5 @@
 """A fit in words: plain text, HTML for notebooks, plain data, and cautions for whoever uses it."""
 
-import html
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._markup import aligned_table, html_table
+from jaxscale._table import Table, TableColumn, html_of, make_table, text_column
 from jaxscale.calibration.coefficients import priors
 from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fit.fit_estimates import FitEstimates
@@ -23,8 +22,21 @@ OUTSTANDING = 5.0
 REPORTED_KINDS = ("source", "framework", "gpu", "precision", "release")
 """Kinds of level by which errors and influence are reported."""
 
-PARAMETER_COLUMNS = ("coefficient", "value", "90 % interval", "unit", "known from")
-ERROR_COLUMNS = ("runs of", "runs", "mean error", "median", "bias", "influence")
+PARAMETER_COLUMNS = (
+    text_column("coefficient"),
+    TableColumn("value", says="{}", stays=True),
+    TableColumn("90 % interval", "90 %", says="{}", stays=True),
+    text_column("unit"),
+    text_column("known from", "from", says="by {}"),
+)
+ERROR_COLUMNS = (
+    text_column("runs of"),
+    TableColumn("runs", says="{} runs", stays=True),
+    TableColumn("mean error", "mean %", "%", stays=True),
+    TableColumn("median error", "median %", "%", stays=True),
+    TableColumn("bias", "bias %", "%", stays=True),
+    TableColumn("influence"),
+)
 
 
 def headlines(result: FitEstimates) -> list[str]:
@@ -89,9 +101,9 @@ def remarks(result: FitEstimates) -> list[str]:
     return [*limits, *cautions(result)]
 
 
-def parameter_rows(result: FitEstimates) -> list[tuple[str, ...]]:
-    """Cells of `PARAMETER_COLUMNS` for each coefficient."""
-    return [
+def parameter_table(result: FitEstimates) -> Table:
+    """Table of the coefficients."""
+    rows = [
         (
             name,
             f"{entry['value']:.3g}",
@@ -101,10 +113,11 @@ def parameter_rows(result: FitEstimates) -> list[tuple[str, ...]]:
         )
         for name, entry in result.parameters.items()
     ]
+    return make_table("Coefficients", PARAMETER_COLUMNS, rows)
 
 
-def error_rows(result: FitEstimates) -> list[tuple[str, ...]]:
-    """Cells of `ERROR_COLUMNS` for each level of the kinds of which there are several."""
+def error_table(result: FitEstimates) -> Table:
+    """Table of the errors of each level of the kinds of which there are several; without rows where there are none."""
     rows = []
     for kind in REPORTED_KINDS:
         errors = result.errors_by(kind)
@@ -115,35 +128,33 @@ def error_rows(result: FitEstimates) -> list[tuple[str, ...]]:
             (
                 f"{kind} {level}",
                 f"{entry['n']}",
-                f"{entry['mape']:.1f} %",
-                f"{entry['median_ape']:.1f} %",
-                f"{entry['bias']:+.1f} %",
+                f"{entry['mape']:.1f}",
+                f"{entry['median_ape']:.1f}",
+                f"{entry['bias']:+.1f}",
                 f"{influence[level]:.2g}",
             )
             for level, entry in errors.items()
         ]
-    return rows
+    return make_table("Errors by level", ERROR_COLUMNS, rows)
 
 
-def summary_text(result: FitEstimates) -> str:
-    """Report in plain text: errors, parameter table, messages."""
-    errors = error_rows(result)
-    by_level = ["", *aligned_table(ERROR_COLUMNS, errors)] if errors else []
-    parameters = aligned_table(PARAMETER_COLUMNS, parameter_rows(result))
-    of_workloads = ["", result.paces.summary()] if result.paces is not None else []
-    return "\n".join([*headlines(result), *by_level, "", *parameters, "", *remarks(result), *of_workloads])
+def summary_parts(result: FitEstimates) -> list[str | Table]:
+    """Lines and tables of a fit, in order: errors, coefficients, remarks, and paces of workloads."""
+    errors = error_table(result)
+    parts = [*headlines(result), *([errors] if errors.rows else []), parameter_table(result), *remarks(result)]
+    return [*parts, *(["", *result.paces.parts()] if result.paces is not None else [])]
 
 
 def summary_html(result: FitEstimates) -> str:
-    """The same in HTML, with what each coefficient means."""
+    """A fit in HTML, with what each coefficient means."""
     meanings = [prior.meaning for prior in priors().values()]
-    parameters = [(*row, meaning) for row, meaning in zip(parameter_rows(result), meanings, strict=True)]
-    errors = error_rows(result)
-    blocks = [f"<div>{html.escape(line)}</div>" for line in headlines(result)]
-    blocks += [html_table(ERROR_COLUMNS, errors)] if errors else []
-    blocks += [html_table((*PARAMETER_COLUMNS, "meaning"), parameters)]
-    of_workloads = [result.paces.to_html()] if result.paces is not None else []
-    return "\n".join([*blocks, *(f"<div>{html.escape(line)}</div>" for line in remarks(result)), *of_workloads])
+    table = parameter_table(result)
+    explained = make_table(
+        table.title,
+        (*table.columns, TableColumn("meaning", is_text=True)),
+        [(*row, meaning) for row, meaning in zip(table.rows, meanings, strict=True)],
+    )
+    return html_of([explained if part == table else part for part in summary_parts(result)])
 
 
 def summary_json(result: FitEstimates) -> dict[str, Any]:

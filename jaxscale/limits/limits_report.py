@@ -1,4 +1,4 @@
-"""Tables of a study for the terminal, and its figure."""
+"""Tables of a study, and its figure."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -6,21 +6,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxscale._resources import data_path
+from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
 from jaxscale.report.style import FAINT, INK, PALETTE, entries_of, legend_below, new_figure, style
-from jaxscale.report.terminal_tables import make_table, rounded_text
+from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.units import DAY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.table import Table
 
     from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
     from jaxscale.limits.transformer_curve import TransformerCurve
 
 PUBLISHED = "figures/frontier_utilisation_h100_digitised.csv"
-TITLES = {"end_of_linear": "end of linear", "half": "half", "tenth": "tenth", "wall": "wall"}
+TITLES = {
+    "end_of_linear": TableColumn("end of linear", "linear to"),
+    "half": TableColumn("half"),
+    "tenth": TableColumn("tenth"),
+    "wall": TableColumn("wall"),
+}
+"""TableColumn of each threshold."""
+
 SMALLEST = 0.05
 """Least elasticity that the table lists [1]."""
 
@@ -36,22 +43,27 @@ def power_of_ten(value: float) -> str:
     return f"10^{np.log10(value):.2f}" if np.isfinite(value) else "none"
 
 
-def threshold_table(study: Study, descriptions: Mapping[str, str]) -> "Table":
+def threshold_table(study: Study, descriptions: Mapping[str, str]) -> Table:
     """Plateau and thresholds of each scenario."""
-    columns = ("scenario", "what it assumes", "plateau", *(TITLES[name] for name in NAMES))
+    columns = (
+        text_column("scenario"),
+        TableColumn("plateau", unit="%"),
+        *(TITLES[name] for name in NAMES),
+        text_column("what it assumes", says="({})"),
+    )
     rows = [
         (
             name,
-            descriptions.get(name, ""),
-            f"{100 * study.limits.plateau[row]:.1f} %",
+            f"{100 * study.limits.plateau[row]:.1f}",
             *(power_of_ten(value) for value in study.limits.flop(row).values()),
+            descriptions.get(name, ""),
         )
         for row, name in enumerate(study.names)
     ]
-    return make_table("Training compute at which utilisation falls [flop]", columns, rows, text=columns[:2])
+    return make_table("Training compute at which utilisation falls [flop]", columns, rows)
 
 
-def elasticity_table(study: Study, row: int = 0) -> "Table":
+def elasticity_table(study: Study, row: int = 0) -> Table:
     """Elasticities of one scenario's thresholds from `SMALLEST` on, the largest first."""
     by_threshold = study.limits.by_field(row)
     present = [name for name in NAMES if name in by_threshold]
@@ -59,24 +71,22 @@ def elasticity_table(study: Study, row: int = 0) -> "Table":
     strength = {field: max(abs(by_threshold[name][field]) for name in present) for field in fields}
     shown = sorted((field for field in fields if strength[field] >= SMALLEST), key=lambda f: -strength[f])
     rows = [(field, *(rounded_text(by_threshold[name][field]) for name in present)) for field in shown]
-    columns = ("assumption", *(TITLES[name] for name in present))
-    return make_table(
-        f"Per cent more compute for a per cent more of each: {study.names[row]}", columns, rows, columns[:1]
-    )
+    columns = (text_column("assumption"), *(TITLES[name] for name in present))
+    return make_table(f"Per cent more compute for a per cent more of each: {study.names[row]}", columns, rows)
 
 
-def transformer_table(curves: "Mapping[str, TransformerCurve]") -> "Table":
+def transformer_table(curves: "Mapping[str, TransformerCurve]") -> Table:
     """Largest utilisation and thresholds of transformers on real chips."""
-    columns = ("curve", "highest", *TITLES.values())
+    columns = (text_column("curve"), TableColumn("highest", unit="%"), *TITLES.values())
     rows = [
         (
             name,
-            f"{100 * curve.utilisation.max():.1f} %",
+            f"{100 * curve.utilisation.max():.1f}",
             *(power_of_ten(value) for value in curve.thresholds().values()),
         )
         for name, curve in curves.items()
     ]
-    return make_table("Training compute at which a transformer's utilisation falls [flop]", columns, rows, columns[:1])
+    return make_table("Training compute at which a transformer's utilisation falls [flop]", columns, rows)
 
 
 def law_line(laws: "FrontierScenario") -> str:

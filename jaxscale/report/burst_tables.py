@@ -1,12 +1,11 @@
-"""Tables of a burst plan for the terminal, from the document of `jaxscale.burst.burst_report`."""
+"""Tables of a burst plan, from the document of `jaxscale.burst.burst_report`."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-
+from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.report.style import seconds
-from jaxscale.report.terminal_tables import make_table, rounded_text
+from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.units import GB
 
 
@@ -27,7 +26,14 @@ def burst_layers(document: Mapping[str, Any]) -> Table:
         f"{document['bandwidth_byte_per_s'] / GB:g} GB/s, {document['latency_s'] * 1e6:g} us "
         f"({document['layer_times']} layer times)"
     )
-    return make_table(title, ("layer", "GPUs", "time", "amplification", "note"), rows, text=("layer", "note"))
+    columns = (
+        text_column("layer"),
+        TableColumn("GPUs", says="{} GPUs", stays=True),
+        TableColumn("time", stays=True),
+        TableColumn("amplification", "ampl."),
+        text_column("note"),
+    )
+    return make_table(title, columns, rows)
 
 
 def burst_comparison(document: Mapping[str, Any]) -> Table:
@@ -45,5 +51,11 @@ def burst_comparison(document: Mapping[str, Any]) -> Table:
     for name, key in (("in bursts, with background jobs", "cluster"), ("the same without interference", "ideal")):
         time = shared[key]["iteration_time"]
         rows.append((name, seconds(time), "-", rounded_text(one / time), rounded_text(shared[key]["ratio"])))
-    columns = ("one iteration", "time", "GPU time", "speedup", "cluster throughput")
-    return make_table("Against one GPU and data parallelism", columns, rows, text=columns[:1])
+    columns = (
+        text_column("one iteration", says="{}:"),
+        TableColumn("time", stays=True),
+        TableColumn("GPU time"),
+        TableColumn("speedup", stays=True),
+        TableColumn("cluster throughput", "throughput"),
+    )
+    return make_table("Against one GPU and data parallelism", columns, rows)

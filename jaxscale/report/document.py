@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscale._markup import html_table
+from jaxscale._table import Table, TableColumn, make_table
 from jaxscale.files import check_folder, write_whole
 from jaxscale.report.style import png
 
@@ -22,6 +22,7 @@ table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabu
 .wide { overflow-x: auto; margin: 1rem 0; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
+caption { text-align: left; color: #555; padding: .25rem .7rem; }
 """
 
 
@@ -64,28 +65,6 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table.
-
-    Attributes:
-        columns: header.
-        rows: cells, as text.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def html(self) -> str:
-        """HTML of the table."""
-        return f'<div class="wide">{html_table(self.columns, self.rows)}</div>'
-
-    def markdown(self) -> str:
-        """Markdown of the table."""
-        rows = [self.columns, ("---", *["---:"] * (len(self.columns) - 1)), *self.rows]
-        return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
-
-
-@dataclass(frozen=True)
 class Picture:
     """A figure with its caption.
 
@@ -124,21 +103,25 @@ class Report:
         self.title = title
         self.blocks: list[Heading | Paragraph | Table | Picture] = []
 
+    def add(self, block: Heading | Paragraph | Table | Picture) -> None:
+        """Add a block, such as a table that a terminal shows too."""
+        self.blocks.append(block)
+
     def heading(self, text: str) -> None:
         """Start a section."""
-        self.blocks.append(Heading(text))
+        self.add(Heading(text))
 
     def text(self, text: str) -> None:
         """Add a paragraph."""
-        self.blocks.append(Paragraph(text))
+        self.add(Paragraph(text))
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Add a table; cells are turned into text."""
-        self.blocks.append(Table(tuple(columns), tuple(tuple(str(cell) for cell in row) for row in rows)))
+    def table(self, columns: Sequence[TableColumn | str], rows: Sequence[Sequence[Any]]) -> None:
+        """Add a table without a title; cells are turned into text."""
+        self.add(make_table("", columns, rows))
 
     def figure(self, name: str, figure: "Figure", caption: str) -> None:
         """Add a figure; `name` becomes its file name."""
-        self.blocks.append(Picture(name, caption, png(figure)))
+        self.add(Picture(name, caption, png(figure)))
 
     def to_html(self) -> str:
         """The report as one self-contained HTML document."""

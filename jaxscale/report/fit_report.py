@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxscale.calibration.levels import Levels
 from jaxscale.fit.result import FitResult
-from jaxscale.fit.summary import ERROR_COLUMNS, PARAMETER_COLUMNS, error_rows, headlines, parameter_rows, remarks
+from jaxscale.fit.summary import error_table, headlines, parameter_table, remarks
 from jaxscale.report.document import Report
 from jaxscale.report.figures import (
     coefficient_intervals,
@@ -58,12 +58,12 @@ def add_errors(report: Report, result: FitResult) -> None:
     if columns:
         figure = residuals_by_column(result.tested, columns)
         report.figure("residuals_by_column", figure, "Errors by column: a slope or a step is a cause that is missed.")
-    if rows := error_rows(result):
+    if (errors := error_table(result)).rows:
         report.text(
             "Influence is Cook's distance: how far the coefficients would move without these runs, in posterior "
             "standard deviations squared."
         )
-        report.table(ERROR_COLUMNS, rows)
+        report.add(errors)
 
 
 def varied_columns(batch: RunBatch, levels: Levels) -> dict[str, list[Any]]:
@@ -85,4 +85,4 @@ def add_coefficients(report: Report, result: FitResult) -> None:
     )
     report.figure("profiles", profile_curves(result), caption)
     report.figure("correlation", correlation_matrix(result), "Coefficients that these runs cannot tell apart.")
-    report.table(PARAMETER_COLUMNS, parameter_rows(result))
+    report.add(parameter_table(result))

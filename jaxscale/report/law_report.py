@@ -12,15 +12,11 @@ from jaxscale.report.figures.accuracy import residuals_by_column
 from jaxscale.report.figures.loss_laws import isoflop_curves, loss_against_compute, rollout_errors
 from jaxscale.report.figures.loss_optima import design_spread, optima_against_compute
 from jaxscale.report.law_tables import (
-    CHOICE_COLUMNS,
-    NUMBER_COLUMNS,
-    OPTIMUM_COLUMNS,
-    ROLLOUT_COLUMNS,
-    choice_rows,
+    law_choice_table,
     law_headline,
-    number_rows,
-    optimum_rows,
-    rollout_rows,
+    number_table,
+    optimum_table,
+    rollout_table,
     usual_optima,
 )
 
@@ -44,7 +40,7 @@ def law_report(law: FittedLaw, title: str) -> Report:
     report = Report(title)
     headline = law_headline(law)
     report.text(f"{headline[0].upper()}{headline[1:]}.")
-    report.table(NUMBER_COLUMNS, number_rows(law))
+    report.add(number_table(law))
     report.heading("The fit")
     caption = (
         "Measured losses, without the terms of shape, batch, repetition and experts, and the least loss by the law."
@@ -55,7 +51,7 @@ def law_report(law: FittedLaw, title: str) -> Report:
         report.heading("Beyond the runs")
         report.text("The law was fitted again to the lower part of the runs, and asked for their upper decade.")
         report.figure("rollouts", rollout_errors(law), "Each bar is a 90 % interval; those that miss zero are red.")
-        report.table(ROLLOUT_COLUMNS, rollout_rows(law))
+        report.add(rollout_table(law))
     report.heading("Equal compute")
     caption = "Curves of the law at some computes; runs of about the same compute are moved to it along the law."
     report.figure("isoflop", isoflop_curves(law), caption)
@@ -94,7 +90,7 @@ def add_optima(report: Report, law: FittedLaw, optima: Sequence[LawOptimum], des
     if designs:
         caption += " Red: the best designs of a time on the cluster, at the compute that they spend."
     report.figure("optima", optima_against_compute(law, designs), caption)
-    report.table(OPTIMUM_COLUMNS, optimum_rows(optima))
+    report.add(optimum_table(optima))
 
 
 def optimum_report(
@@ -121,5 +117,5 @@ def optimum_report(
         report.figure("design_spread", design_spread(designs), caption)
     for told, design in designs.items():
         report.text(f"Design of {told}:")
-        report.table(CHOICE_COLUMNS, choice_rows(design.to_json()))
+        report.add(law_choice_table(design.to_json()))
     return report

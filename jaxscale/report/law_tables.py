@@ -1,15 +1,16 @@
-"""Tables of fitted laws of loss for the terminal and for reports."""
+"""Tables of fitted laws of loss."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.laws.fitting.comparison import Compared
 from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum, LossPrediction
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.laws.losses.loss_reader import Losses
-from jaxscale.report.terminal_tables import make_table, rounded_text
+from jaxscale.report.terminal_tables import rounded_text
 
 SYMBOLS = {
     "irreducible": "E [nat/token]",
@@ -25,13 +26,38 @@ MOST_ROWS = 40
 """Rows of predictions that the terminal shows [1]."""
 
 
-NUMBER_COLUMNS = ("number", "value", "90 %", "identified")
+NUMBER_COLUMNS = (
+    text_column("number"),
+    TableColumn("value", stays=True),
+    TableColumn("90 % interval", "90 %"),
+    TableColumn("identified", is_text=True),
+)
 ROLLOUT_COLUMNS = (
-    "fitted up to [flop]", "runs", "predicted", "decades", "bias %", "error %", "half-width %", "holds %",
-)  # fmt: skip
-OPTIMUM_COLUMNS = ("flop 6ND", "parameters", "tokens", "tokens per parameter", "loss")
-CHOICE_COLUMNS = ("choice", "design", "compute-optimal at its flop", "least under other laws", "largest", "safe")
-"""Headers of the tables."""
+    TableColumn("fitted up to", unit="flop", says="fitted up to {} flop"),
+    TableColumn("runs"),
+    TableColumn("predicted"),
+    TableColumn("decades"),
+    TableColumn("bias", "bias %", "%"),
+    TableColumn("error", "error %", "%"),
+    TableColumn("half-width", "+- %", "%"),
+    TableColumn("holds", "holds %", "%"),
+)
+OPTIMUM_COLUMNS = (
+    TableColumn("6 N D", "flop", "flop", says="{} flop"),
+    TableColumn("parameters", "params"),
+    TableColumn("tokens"),
+    TableColumn("tokens per parameter", "tok/param"),
+    TableColumn("loss"),
+)
+CHOICE_COLUMNS = (
+    text_column("choice"),
+    TableColumn("design", stays=True),
+    TableColumn("compute-optimal at its flop", "optimal"),
+    TableColumn("least under other laws", "least"),
+    TableColumn("largest", "most"),
+    TableColumn("safe", is_text=True),
+)
+"""Columns of the tables."""
 
 
 def number_rows(law: FittedLaw) -> list[tuple[str, ...]]:
@@ -52,11 +78,15 @@ def yes_or_no(fact: bool) -> str:
 
 def law_summary(law: FittedLaw) -> list[Any]:
     """Text and tables that sum a fit up."""
-    parts: list[Any] = [law_headline(law), make_table("Numbers", NUMBER_COLUMNS, number_rows(law), ("number",))]
+    parts: list[Any] = [law_headline(law), number_table(law)]
     if law.backtest is not None and law.backtest.rollouts:
         parts.append(rollout_table(law))
-    parts.append(optimum_table(usual_optima(law)))
-    return parts
+    return [*parts, optimum_table(usual_optima(law))]
+
+
+def number_table(law: FittedLaw) -> Table:
+    """Table of the numbers of a law."""
+    return make_table("Numbers", NUMBER_COLUMNS, number_rows(law))
 
 
 def law_headline(law: FittedLaw) -> str:
@@ -91,7 +121,7 @@ def rollout_rows(law: FittedLaw) -> list[tuple[Any, ...]]:
     ]
 
 
-def rollout_table(law: FittedLaw) -> Any:
+def rollout_table(law: FittedLaw) -> Table:
     """Table of the rollouts of a backtest."""
     return make_table("Upper decade predicted from below", ROLLOUT_COLUMNS, rollout_rows(law))
 
@@ -109,12 +139,12 @@ def optimum_rows(optima: Sequence[LawOptimum]) -> list[list[str]]:
     return rows
 
 
-def optimum_table(optima: Sequence[LawOptimum]) -> Any:
+def optimum_table(optima: Sequence[LawOptimum]) -> Table:
     """Table of compute-optimal sizes."""
     return make_table("Compute-optimal runs, 90 % intervals", OPTIMUM_COLUMNS, optimum_rows(optima))
 
 
-def prediction_table(table: Losses, told: LossPrediction) -> Any:
+def prediction_table(table: Losses, told: LossPrediction) -> Table:
     """Table of the first predictions."""
     rows = [
         (f"{n:.4g}", f"{d:.4g}", f"{loss:.4g}", f"{lo:.4g}", f"{hi:.4g}", f"{decades:.1f}")
@@ -122,11 +152,18 @@ def prediction_table(table: Losses, told: LossPrediction) -> Any:
             zip(table.n_params, table.tokens, told.loss, told.lo, told.hi, told.decades, strict=True)
         )[:MOST_ROWS]
     ]
-    columns = ("parameters", "tokens", "loss", "lo", "hi", "decades outside")
+    columns = (
+        TableColumn("parameters", "params"),
+        TableColumn("tokens"),
+        TableColumn("loss", stays=True),
+        TableColumn("lo", says="from {}"),
+        TableColumn("hi", says="to {}"),
+        TableColumn("decades outside", "outside"),
+    )
     return make_table("Predicted losses [nat per token], 90 % intervals", columns, rows)
 
 
-def comparison_table(rows: Sequence[Compared]) -> Any:
+def comparison_table(rows: Sequence[Compared]) -> Table:
     """Table of forms, the one that predicts best first."""
     best = min(row.objective for row in rows)
     cells = [
@@ -139,8 +176,14 @@ def comparison_table(rows: Sequence[Compared]) -> Any:
         )
         for row in rows
     ]
-    columns = ("form", "error of the upper decade %", "holds %", "noise %", "log likelihood below the best")
-    return make_table("Forms, the best prediction first", columns, cells, ("form",))
+    columns = (
+        text_column("form"),
+        TableColumn("error of the upper decade", "error %", "%", stays=True),
+        TableColumn("holds", "holds %", "%"),
+        TableColumn("noise", "noise %", "%"),
+        TableColumn("log likelihood below the best", "log L below"),
+    )
+    return make_table("Forms, the best prediction first", columns, cells)
 
 
 def choice_rows(under: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -172,11 +215,11 @@ def choice_rows(under: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def law_choice_table(under: Mapping[str, Any]) -> Any:
+def law_choice_table(under: Mapping[str, Any]) -> Table:
     """Table of a design under a law, with compute-optimal figures, the range under other laws, and what is safe.
 
     Args:
         under: document of `LawDesign.to_json`.
     """
     title = f"How far the design hangs on the laws: chosen again under {len(under['alternatives'])} others"
-    return make_table(title, CHOICE_COLUMNS, choice_rows(under), ("choice",))
+    return make_table(title, CHOICE_COLUMNS, choice_rows(under))

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from jaxscale._arrays import number
+from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
@@ -32,11 +33,24 @@ WORDS = ("gpu", "framework", "precision", "serving")
 COUNTS = ("n_gpus", "tp", "batch_size", "concurrency", "input_len", "output_len")
 """Columns by which errors are shown."""
 
-ERROR_COLUMNS_OF_SERVING = ("column", "measured rows", "median error %", "mean error %", "90 % within %", "inside %")
+SERVING_ERROR_COLUMNS = (
+    text_column("column", says="{}:"),
+    TableColumn("measured", says="{} measured", stays=True),
+    TableColumn("median error", "median %", "%", stays=True),
+    TableColumn("mean error", "mean %", "%", stays=True),
+    TableColumn("90 % within", "90 % in", "%", stays=True),
+    TableColumn("inside", "inside %", "%", stays=True),
+)
 ENGINE_COLUMNS = (
-    "engine", "in flight", "token/s/chip", "time per token [ms]", "first token [s]", "memory [GB]", "dollar/1e6 token",
-)  # fmt: skip
-"""Headers of the tables."""
+    text_column("engine", says="{}:"),
+    TableColumn("in flight", says="{} in flight"),
+    TableColumn("tokens/s per chip", "tok/s/chip", says="{} token/s/chip", stays=True),
+    TableColumn("time per token", "TPOT ms", "ms", says="TPOT {} ms", stays=True),
+    TableColumn("first token", "TTFT s", "s", says="TTFT {} s", stays=True),
+    TableColumn("memory", "GB", "GB"),
+    TableColumn("dollars per million tokens", "$/Mtok"),
+)
+"""Columns of the tables."""
 
 LOADS = 60
 """Loads of a curve [1]."""
@@ -60,14 +74,24 @@ def serving_errors(runs: Runs, prediction: ServingPrediction, title: str) -> Rep
     if not errors:
         report.text("The table measures none of the predicted columns: there is nothing to compare.")
         return report
+    report.add(serving_error_table(errors))
+    for name in (name for name in ANSWERS if name in errors):
+        add_answer(report, runs, prediction, name)
+    return report
+
+
+def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: str = "") -> Table:
+    """Table of the errors by measured column.
+
+    Args:
+        errors: as `ServingPrediction.errors` gives them.
+        when: end of the title.
+    """
     rows = []
     for name, one in errors.items():
         figures = (one["median_ape"], one["mape"], one["p90_ape"], 100.0 * one["coverage_90"])
         rows.append((NAMES[name], f"{one['n']:.0f}", *(f"{value:.1f}" for value in figures)))
-    report.table(ERROR_COLUMNS_OF_SERVING, rows)
-    for name in (name for name in ANSWERS if name in errors):
-        add_answer(report, runs, prediction, name)
-    return report
+    return make_table(f"Errors where serving was measured{when}", SERVING_ERROR_COLUMNS, rows)
 
 
 def add_answer(report: Report, runs: Runs, prediction: ServingPrediction, name: str) -> None:
@@ -126,7 +150,7 @@ def engine_report(
     report = Report(title)
     told = ", ".join(f"{name.upper()} at most {value:g} s" for name, value in bounds.items()) or "no limit of latency"
     report.text(f"{choice.searched:,} engines scored; {told}. The best: {best.label}.")
-    report.table(ENGINE_COLUMNS, [engine_row(scored) for scored in choice.top])
+    report.add(serving_engine_table(choice))
     report.heading("Throughput against latency")
     caption = "Engines that no other beats in both, and the best of each kind that keeps the limits."
     report.figure("frontier", serving_frontier(choice, bounds.get("tpot")), caption)
@@ -184,6 +208,12 @@ def token_terms(
 def _terms(times: ServingTime, row: int, kind: str, pace: float) -> dict[str, float]:
     leaves = jax.tree.map(lambda leaf: float(np.asarray(leaf)[row]), getattr(times, kind))
     return {name: pace * getattr(leaves, name) for name in ("weights", "attention", "collectives", "floors")}
+
+
+def serving_engine_table(choice: ServingChoice) -> Table:
+    """Table of the best engines."""
+    title = f"{choice.searched:,} engines scored; the best of each kind, by answer tokens per second and chip"
+    return make_table(title, ENGINE_COLUMNS, [engine_row(scored) for scored in choice.top])
 
 
 def engine_row(scored: ScoredEngine) -> tuple[str, ...]:

@@ -1,12 +1,11 @@
-"""Tables for the terminal."""
+"""Tables of chips, predictions, plans and designs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 
+from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.hardware.catalogue import ChipEntry
 from jaxscale.report.style import seconds
 from jaxscale.units import GB
@@ -16,26 +15,6 @@ if TYPE_CHECKING:
     from jaxscale.runs import Row, Runs
 
 
-def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], text: Sequence[str] = ()) -> Table:
-    """A rich table.
-
-    Args:
-        title: headline.
-        columns: header.
-        rows: cells; turned into text.
-        text: columns that hold words: aligned to the left; the other columns are numbers.
-
-    Returns:
-        The table.
-    """
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="left" if name in text else "right", no_wrap=name != "note", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
-    return table
-
-
 def rounded_text(value: float | None, digits: int = 3) -> str:
     """A number with the given digits, never in exponents below a million; a dash where there is none."""
     if value is None or not np.isfinite(value):
@@ -43,20 +22,24 @@ def rounded_text(value: float | None, digits: int = 3) -> str:
     return f"{value:.0f}" if 10**digits <= abs(value) < 1e6 else f"{value:.{digits}g}"
 
 
+CHIP_COLUMNS = {
+    "peak_tflops_bf16": TableColumn("bf16", "bf16 TF/s", "Tflop/s"),
+    "memory_gb": TableColumn("memory", "GB", "GB"),
+    "memory_gb_per_s": TableColumn("memory bandwidth", "GB/s", "GB/s"),
+    "domain_size": TableColumn("chips of a domain", "domain"),
+    "link_gb_per_s": TableColumn("link", "link GB/s", "GB/s"),
+    "network_gb_per_s": TableColumn("network", "net GB/s", "GB/s"),
+    "max_power_w": TableColumn("power", "W", "W"),
+}
+"""TableColumn of each number of a chip that the list of chips shows."""
+
+
 def chip_list(entries: Iterable[ChipEntry]) -> Table:
     """The chips of a catalogue, one line each."""
-    columns = ("id", "name", "bf16 Tflop/s", "memory GB", "GB/s", "domain", "link GB/s", "network GB/s", "max W")
-    keys = (
-        "peak_tflops_bf16",
-        "memory_gb",
-        "memory_gb_per_s",
-        "domain_size",
-        "link_gb_per_s",
-        "network_gb_per_s",
-        "max_power_w",
-    )
-    rows = [(entry.id, entry.name, *(f"{entry.numbers[key]:g}" for key in keys)) for entry in entries]
-    return make_table("Chips (bandwidths per chip, one direction; dense peaks)", columns, rows, text=("id", "name"))
+    names = (text_column("id"), text_column("name"))
+    rows = [(entry.id, entry.name, *(f"{entry.numbers[key]:g}" for key in CHIP_COLUMNS)) for entry in entries]
+    title = "Chips (bandwidths per chip, one direction; dense peaks)"
+    return make_table(title, (*names, *CHIP_COLUMNS.values()), rows)
 
 
 def chip_numbers(entry: ChipEntry) -> Table:
@@ -66,39 +49,52 @@ def chip_numbers(entry: ChipEntry) -> Table:
         origin = entry.fallbacks.get(key)
         origin_text = f"not stated: {origin}" if origin is not None else entry.sources.get(key, "stated")
         shown = "none" if key == "rail_size" and origin is not None else f"{value:g}"
-        rows.append((key, origin_text, shown))
-    columns = ("number", "source, or what stands in", "value")
-    return make_table(f"{entry.id}: {entry.name}", columns, rows, text=columns[:2])
+        rows.append((key, shown, origin_text))
+    columns = (
+        text_column("number"),
+        TableColumn("value", says="{}"),
+        text_column("source, or what stands in", says="({})"),
+    )
+    return make_table(f"{entry.id}: {entry.name}", columns, rows)
+
+
+PREDICTION_COLUMNS = (
+    TableColumn("line"),
+    text_column("model"),
+    text_column("gpu"),
+    TableColumn("chips", says="{} chips"),
+    TableColumn("tp"),
+    TableColumn("pp"),
+    TableColumn("dp"),
+    TableColumn("microbatch", "mb"),
+    TableColumn("step", stays=True),
+    TableColumn("90 % interval", "90 %", stays=True),
+    TableColumn("measured"),
+    TableColumn("error", unit="%"),
+    TableColumn("memory", "GB", "GB"),
+    TableColumn("fits", is_text=True),
+    text_column("note", says="note: {}"),
+)
+"""Columns of the table of predictions."""
 
 
 def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20) -> Table:
     """The first rows of a table with their predictions."""
-    columns = (
-        "line",
-        "model",
-        "gpu",
-        "chips",
-        "tp x pp x dp",
-        "step",
-        "90 % interval",
-        "measured",
-        "error",
-        "GB",
-        "fits",
-    )
     rows = [
-        (*_identity(row), *_outcome(prediction, index), prediction.notes[index])
+        (*_identity(row, prediction.assumed[index]), *_outcome(prediction, index), prediction.notes[index])
         for index, row in enumerate(runs.rows[:most])
     ]
     first = f", first {len(rows)} of {len(runs)} rows" if len(rows) < len(runs) else ""
-    text = ("model", "gpu", "tp x pp x dp", "fits", "note")
-    return make_table(f"Predicted step times{first}", (*columns, "note"), rows, text)
+    return make_table(f"Predicted step times{first}", PREDICTION_COLUMNS, rows)
 
 
-def _identity(row: "Row") -> tuple[str, ...]:
-    degrees = " x ".join(rounded_text(row[name], 6) for name in ("tp", "pp", "dp"))
+def _identity(row: "Row", assumed: str) -> tuple[str, ...]:
+    """Cells of what is predicted: stated degrees, or those of the plan that completed the row."""
+    filled = dict(pair.split(" = ", 1) for pair in assumed.split(", ") if " = " in pair)
+    stated = {name: rounded_text(row[name], 6) for name in ("tp", "pp", "dp", "micro_batch_size")}
+    degrees = (filled.get(name, "-") if cell == "-" else cell for name, cell in stated.items())
     name = row["model"] or row["workload"] or "-"
-    return str(row.line), name, row["gpu"] or "-", rounded_text(row["n_gpus"], 6), degrees
+    return str(row.line), name, row["gpu"] or "-", rounded_text(row["n_gpus"], 6), *degrees
 
 
 def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
@@ -106,60 +102,102 @@ def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
     measured_text = seconds(measured) if np.isfinite(measured) else "-"
     if not np.isfinite(time):
         return "-", "-", measured_text, "-", "-", "-"
-    interval = f"{rounded_text(prediction.lo[index])} to {rounded_text(prediction.hi[index])} s"
-    error = f"{100 * (time / measured - 1):+.1f} %" if np.isfinite(measured) else "-"
+    interval = f"{seconds(prediction.lo[index])} to {seconds(prediction.hi[index])}"
+    error = f"{100 * (time / measured - 1):+.1f}" if np.isfinite(measured) else "-"
     fits = "yes" if prediction.fits[index] else "no"
     return seconds(time), interval, measured_text, error, rounded_text(prediction.memory[index] / GB), fits
 
 
 def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
     """Errors where measurements exist, in all and by group; of peak memory where any was measured."""
-    columns = [by, "runs", "mean error", "median", "90 % of runs below", "inside 90 % interval"]
-    has_memory = errors["n_memory"] > 0
+    columns = [
+        TableColumn(by, is_text=True, says="{}"),
+        TableColumn("runs", says="{} runs", stays=True),
+        TableColumn("mean error", "mean", "%", stays=True),
+        TableColumn("median error", "median", "%", stays=True),
+        TableColumn("90 % of runs below", "90 % below", "%", stays=True),
+        TableColumn("inside 90 % interval", "inside", "%", stays=True),
+        TableColumn("mean error of memory", "memory", "%"),
+    ]
     groups = errors["by"].get(by, {})
     entries = [("all", errors), *groups.items()] if len(groups) != 1 else list(groups.items())
     rows = [
         (
             name,
             entry["n"],
-            *(f"{rounded_text(entry[key])} %" for key in ("mape", "median_ape", "p90_ape")),
-            f"{100 * entry['coverage_90']:.0f} %",
-            *((f"{rounded_text(entry['memory_mape'])} %" if entry["n_memory"] else "-",) if has_memory else ()),
+            *(rounded_text(entry[key]) for key in ("mape", "median_ape", "p90_ape")),
+            f"{100 * entry['coverage_90']:.0f}",
+            rounded_text(entry["memory_mape"]) if entry["n_memory"] else "-",
         )
         for name, entry in entries
         if entry["n"]
     ]
-    columns += ["mean error of memory"] if has_memory else []
-    return make_table("Error of step time where it was measured", columns, rows, text=(by,))
+    return make_table("Error of step time where it was measured", columns, rows)
 
 
-def _is_unusual(plan: Mapping[str, Any], name: str) -> bool:
-    """Whether a degree says something of a plan: usually 1, ZeRO stage 0, and a shard group of all of dp."""
-    usual = {"zero_stage": 0, "shard_group": plan["dp"]}
-    return plan.get(name, usual.get(name, 1)) != usual.get(name, 1)
+PLAN_COLUMNS = {
+    "dp": TableColumn("dp"),
+    "tp": TableColumn("tp"),
+    "pp": TableColumn("pp"),
+    "cp": TableColumn("cp"),
+    "ep": TableColumn("ep"),
+    "microbatch": TableColumn("microbatch x count", "mb x m", says="mb {}"),
+    "zero_stage": TableColumn("ZeRO stage", "ZeRO", says="ZeRO-{}"),
+    "shard_group": TableColumn("shard group", "shards", says="shards {}"),
+    "sequence_parallel": text_column("sequence parallel", "SP", says="SP"),
+    "recompute": text_column("recompute", says="recompute {}"),
+    "schedule": text_column("schedule"),
+}
+"""TableColumn of each choice of a plan."""
+
+
+def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Choices of a plan by `PLAN_COLUMNS`; a dash for what is as usual: degrees of 1, no sharding, a copy in all of dp.
+
+    Args:
+        plan: fields of the plan, as `Plan.words` gives them.
+    """
+    usual = {"cp": 1, "ep": 1, "zero_stage": 0, "shard_group": plan["dp"]}
+    cells = {
+        name: "-" if plan.get(name, as_usual) == as_usual else f"{plan[name]:g}" for name, as_usual in usual.items()
+    }
+    stages = f"{plan['pp']:g} x {plan['vpp']:g}" if plan.get("vpp", 1) > 1 else f"{plan['pp']:g}"
+    microbatch = f"{plan['micro_batch_size']:g} x {plan['n_microbatches']:g}"
+    flag = "yes" if plan["sequence_parallel"] is True or plan["sequence_parallel"] == 1 else "no"
+    cells |= {"dp": f"{plan['dp']:g}", "tp": f"{plan['tp']:g}", "pp": stages, "microbatch": microbatch}
+    cells |= {"sequence_parallel": flag, "recompute": str(plan["recompute"]), "schedule": str(plan["schedule"])}
+    return {name: cells[name] for name in PLAN_COLUMNS}
+
+
+def plan_phrases(plan: Mapping[str, Any]) -> list[str]:
+    """Choices of a plan as phrases: `dp 4`, `pp 4 x 2`, `mb 1 x 128`, `ZeRO-1`, `SP`."""
+    cells = plan_cells(plan)
+    phrases = [column.phrase(cells[name]) for name, column in PLAN_COLUMNS.items()]
+    return [phrase for phrase in phrases if phrase]
 
 
 def plan_ranking(choice: Mapping[str, Any]) -> Table:
     """The best plans, in the form that `PlanChoice.to_json` gives them."""
-    degrees = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
-    present = [name for name in degrees if any(_is_unusual(plan, name) for plan in choice["top"])]
-    choices = ("schedule", "recompute", "sequence_parallel")
+    figures = (
+        TableColumn("step", stays=True),
+        TableColumn("MFU", "MFU %", "%", stays=True),
+        TableColumn("memory", "GB", "GB", stays=True),
+    )
     rows = [
         (
             rank,
-            *(str(plan.get(name, "-")).lower() for name in choices),
-            *(f"{plan[name]:g}" for name in present),
+            *plan_cells(plan).values(),
             seconds(plan["step_time_s"]),
-            f"{100 * plan['mfu']:.1f} %",
-            f"{plan['memory_gb']:.1f} GB",
+            f"{100 * plan['mfu']:.1f}",
+            f"{plan['memory_gb']:.1f}",
         )
         for rank, plan in enumerate(choice["top"], start=1)
     ]
     searched = f"{choice['searched']:,} plans searched"
     proof = "; the first is the best of all valid plans" if choice["exhaustive_optimum"] else ""
-    columns = ("rank", *(name.replace("_", " ") for name in choices), *present, "step", "MFU", "memory")
     convention = "MFU of the 16-bit peak, attention in full"
-    return make_table(f"Fastest plans ({searched}{proof}; {convention})", columns, rows, text=columns[1:4])
+    columns = (TableColumn("rank", "#", says="{}"), *PLAN_COLUMNS.values(), *figures)
+    return make_table(f"Fastest plans ({searched}{proof}; {convention})", columns, rows)
 
 
 DESIGN_ROWS = (
@@ -195,12 +233,21 @@ def shape_choice(document: Mapping[str, Any]) -> Table:
         for name in PLAN_ROWS
     ]
     rows.append(("recompute", document["plan"]["recompute"], "full" if relaxed["plan"]["recompute_full"] else "none"))
-    return make_table("Best model and plan", ("", "design", "continuous optimum"), rows, text=("",))
+    columns = (
+        TableColumn("quantity", is_text=True),
+        TableColumn("design", stays=True),
+        TableColumn("continuous optimum", "optimum"),
+    )
+    return make_table("Best model and plan", columns, rows)
 
 
 def price_list(prices: Mapping[str, float], objective: Sequence[str]) -> Table:
-    """Shadow prices, the largest first: by how much the objective changes with a per cent more of each thing."""
+    """Shadow prices, the largest first: by how much the objective changes with a per cent more of each quantity."""
     ranked = sorted(prices.items(), key=lambda pair: -abs(pair[1]))
-    rows = [(name.replace("_", " "), f"{price:+.3f} %") for name, price in ranked if abs(price) >= 5e-4]
+    rows = [(name.replace("_", " "), f"{price:+.3f}") for name, price in ranked if abs(price) >= 5e-4]
     changed = " and ".join(objective).replace("_", " ")
-    return make_table("Shadow prices", ("1 % more of", f"changes {changed} by"), rows, text=("1 % more of",))
+    columns = (
+        TableColumn("1 % more of", is_text=True),
+        TableColumn(f"changes {changed} by", "change", "%", stays=True),
+    )
+    return make_table("Shadow prices", columns, rows)

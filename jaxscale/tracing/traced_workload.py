@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale._table import Table, text_of
 from jaxscale.errors import InputError, nearest
 from jaxscale.tracing.workload_file import read_tables, write_tables
 from jaxscale.tracing.workload_tables import QUANTITIES, KernelColumns, WorkloadTables
-from jaxscale.tracing.workload_text import workload_text
+from jaxscale.tracing.workload_text import workload_parts
 
 
 class Workload(eqx.Module):
@@ -122,7 +123,11 @@ class Workload(eqx.Module):
 
     def __str__(self) -> str:
         """Table of flop, bytes and kernels by group and phase, and the classes."""
-        return workload_text(self.tables, self.columns(), self.classes())
+        return text_of(self.parts())
+
+    def parts(self) -> list[str | Table]:
+        """Table of the kernels by group and phase, and a line of the classes."""
+        return workload_parts(self.tables, self.columns(), self.classes())
 
 
 def load_workload(path: str | Path) -> Workload:

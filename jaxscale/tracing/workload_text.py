@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.tracing.program import PHASES
 from jaxscale.tracing.workload_tables import KernelColumns, WorkloadTables
 
@@ -14,31 +15,34 @@ MOST_GROUPS = 20
 """Groups that the text lists, the largest by bytes first [1]."""
 
 
-def workload_text(tables: WorkloadTables, columns: KernelColumns, classes: Mapping[str, float]) -> str:
-    """Text of a workload.
+GROUP_COLUMNS = (
+    text_column("group and phase", says="{}:"),
+    TableColumn("flop", "Gflop", "Gflop", stays=True),
+    TableColumn("bytes", "GB", "GB", stays=True),
+    TableColumn("kernels", says="{} kernels", stays=True),
+)
+
+
+def workload_parts(tables: WorkloadTables, columns: KernelColumns, classes: Mapping[str, float]) -> list[str | Table]:
+    """Table of the kernels by group and phase, and a line of the dimension classes.
 
     Args:
         tables: of the workload.
         columns: quantities of its kernels.
         classes: size of each class, by name [1].
-
-    Returns:
-        Several lines.
     """
     rows = group_rows(tables, columns)
-    names = [f"{group} {phase}".strip() for group, phase, *_ in rows]
-    width = max([len("group and phase"), *map(len, names)])
-    lines = [f"{'group and phase':<{width}}  {'Gflop':>12}  {'GB':>9}  {'kernels':>8}"]
-    for name, (_, _, flop, moved, launches) in zip(names, rows, strict=True):
-        lines.append(f"{name:<{width}}  {flop / 1e9:12,.1f}  {moved / 1e9:9,.2f}  {launches:8,.0f}")
     total = np.sum([row[2:] for row in rows], axis=0) if rows else np.zeros(3)
-    lines.append(f"{'total':<{width}}  {total[0] / 1e9:12,.1f}  {total[1] / 1e9:9,.2f}  {total[2]:8,.0f}")
+    shown = [(f"{group} {phase}".strip(), *amounts) for group, phase, *amounts in rows] + [("total", *total)]
+    cells = [
+        (name, f"{flop / 1e9:,.1f}", f"{moved / 1e9:,.2f}", f"{launches:,.0f}") for name, flop, moved, launches in shown
+    ]
     arguments = [
         name for name, origin in zip(tables.class_names, tables.origins, strict=True) if origin in ("data", "weights")
     ]
     listed = ", ".join(f"{name} = {classes[name]:,.0f}" for name in arguments[:MOST_CLASSES])
     more = f", and {len(arguments) - MOST_CLASSES} more" if len(arguments) > MOST_CLASSES else ""
-    return "\n".join([*lines, f"classes: {listed}{more}"])
+    return [make_table("", GROUP_COLUMNS, cells), f"classes: {listed}{more}"]
 
 
 def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str, str, float, float, float]]:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
+from jaxscale._table import Table, TableColumn, make_table
 from jaxscale.errors import InputError
 from jaxscale.plan.rules import CONTINUOUS_RULES, broken_rules, model_columns, obeys
 from jaxscale.report.figures.panels import Panel, panels
-from jaxscale.report.terminal_tables import make_table
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import best_whole_degrees
 from jaxscale.trends.layout import Deployment, ParallelLayout
@@ -20,7 +20,6 @@ from jaxscale.units import GB
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.table import Table
 
 N_SAMPLES = 32
 """Samples behind the interval of the best degree [1]."""
@@ -170,25 +169,40 @@ def document(trend: Trend) -> dict[str, Any]:
     }
 
 
-def trend_table(trend: Trend) -> "Table":
+TREND_COLUMNS = (
+    TableColumn("chips", says="{} chips"),
+    TableColumn("tokens/s per chip", "tok/s/chip"),
+    TableColumn("MFU", "MFU %", "%", stays=True),
+    TableColumn("exposed", "exposed %", "%"),
+    TableColumn("memory per chip", "GB", "GB"),
+    TableColumn("power per chip", "W", "W"),
+    TableColumn("tokens/J", "tok/J"),
+    TableColumn("million tokens/$", "Mtok/$"),
+    TableColumn("last chip returns", "returns %", "%"),
+    TableColumn("best tp (90 %)", "best tp"),
+    TableColumn("its gain", "gain %", "%"),
+)
+"""Columns of the table of a trend."""
+
+
+def trend_table(trend: Trend) -> Table:
     """The trend as a table."""
     o, r = trend.outcome, trend.returns
     share = np.asarray(r.per_chip / r.average[0])
-    degree = [f"{best:.0f} ({low:.0f} to {high:.0f})" for best, low, high in trend.degree.T]
-    columns = {
-        "chips": [f"{n:.0f}" for n in np.asarray(o.n_chips)],
-        "tokens/s per chip": [f"{speed:.0f}" for speed in np.asarray(o.tokens_per_s_per_chip)],
-        "MFU %": _percent(o.mfu, 1),
-        "exposed %": _percent(o.exposed_share, 1),
-        "GB per chip": [f"{held / GB:.0f}" for held in trend.memory],
-        "W per chip": [f"{watts:.0f}" for watts in np.asarray(o.chip_power)],
-        "tokens/J": [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
-        "M tokens/$": [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
-        "last chip returns %": _percent(share, 0),
-        "best tp (90 %)": degree,
-        "its gain %": _percent(trend.gain, 0),
-    }
-    return make_table("Hardware scaling", tuple(columns), list(zip(*columns.values(), strict=True)), text=())
+    cells = (
+        [f"{n:.0f}" for n in np.asarray(o.n_chips)],
+        [f"{speed:.0f}" for speed in np.asarray(o.tokens_per_s_per_chip)],
+        _percent(o.mfu, 1),
+        _percent(o.exposed_share, 1),
+        [f"{held / GB:.0f}" for held in trend.memory],
+        [f"{watts:.0f}" for watts in np.asarray(o.chip_power)],
+        [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
+        [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
+        _percent(share, 0),
+        [f"{best:.0f} ({low:.0f} to {high:.0f})" for best, low, high in trend.degree.T],
+        _percent(trend.gain, 0),
+    )
+    return make_table("Hardware scaling", TREND_COLUMNS, zip(*cells, strict=True))
 
 
 def memory_line(deployment: Deployment, trend: Trend) -> str:

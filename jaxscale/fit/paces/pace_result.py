@@ -1,20 +1,23 @@
 """`PaceResult`: fitted paces of traced workloads, with their errors in words and as plain data."""
 
-import html
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxscale._markup import aligned_table, html_table
+from jaxscale._table import Table, TableColumn, html_of, make_table, text_column, text_of
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.workload_paces import WorkloadPace
 from jaxscale.fit.paces.pace_problem import KINDS_OF_PACE, PaceRows
 from jaxscale.fit.statistics.percent_errors import mean_percent, median_percent
 
-PACE_COLUMNS = ("workload", "chip", "pace", "90 % interval")
+PACE_COLUMNS = (
+    text_column("workload"),
+    text_column("chip", says="on {}"),
+    TableColumn("pace", stays=True),
+    TableColumn("90 % interval", "90 %", says="{}", stays=True),
+)
 
 
 @dataclass(frozen=True)
@@ -83,15 +86,18 @@ class PaceResult:
             + f", of single rows {self.noise:.3f}",
         ]
 
+    def parts(self) -> list[str | Table]:
+        """Lines and tables of the fit, in order: errors, paces, messages."""
+        return [*self.headlines(), self.pace_table(), *self.messages]
+
     def summary(self) -> str:
         """Report in plain text: errors, paces, messages."""
-        table = aligned_table(PACE_COLUMNS, self.pace_rows(), n_left=len(PACE_COLUMNS))
-        return "\n".join([*self.headlines(), "", *table, *(["", *self.messages] if self.messages else [])])
+        return text_of(self.parts())
 
-    def pace_rows(self) -> list[Sequence[str]]:
-        """Cells of `PACE_COLUMNS`: measured over predicted step time, for pairs that were measured."""
+    def pace_table(self) -> Table:
+        """Table of measured over predicted step times, of pairs that were measured."""
         pairs = set(zip(self.rows.workload, self.rows.gpu, strict=True))
-        return [
+        rows = [
             (
                 pace.workload or "any other",
                 pace.gpu or "any other",
@@ -101,11 +107,11 @@ class PaceResult:
             for pace in self.paces
             if (pace.workload, pace.gpu) in pairs or not (pace.workload and pace.gpu)
         ]
+        return make_table("Paces: measured over predicted step times", PACE_COLUMNS, rows)
 
     def to_html(self) -> str:
         """The same in HTML."""
-        lines = [f"<div>{html.escape(line)}</div>" for line in (*self.headlines(), *self.messages)]
-        return "\n".join([*lines, html_table(PACE_COLUMNS, self.pace_rows())])
+        return html_of(self.parts())
 
     def _repr_html_(self) -> str:
         return self.to_html()

@@ -5,35 +5,58 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.errors import InputError
 from jaxscale.islands.choice.islands_choice import IslandsChoice, ScoredMode
 from jaxscale.report.document import Report
 from jaxscale.report.figures.curves import curves
 from jaxscale.report.style import PALETTE, entries_of, legend_below, new_figure, round_ticks, seconds, style, time_unit
-from jaxscale.report.terminal_tables import make_table, rounded_text
+from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.units import GBIT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MODE_COLUMNS = ("mode", "islands", "tokens/s", "days", "90 % interval", "inner steps", "utilisation")
-ISLAND_COLUMNS = ("island", "gets", "share", "work", "waits", "exchange", "worth")
+MODE_COLUMNS = (
+    text_column("mode"),
+    text_column("islands", says="on {}"),
+    TableColumn("tokens/s", "tok/s", stays=True),
+    TableColumn("days", says="{} days", stays=True),
+    TableColumn("90 % interval", "90 %"),
+    TableColumn("inner steps", "inner"),
+    TableColumn("utilisation", "util. %", "%"),
+)
+ISLAND_COLUMNS = (
+    text_column("island"),
+    TableColumn("gets", says="gets {}"),
+    TableColumn("share", "share %", "%"),
+    TableColumn("work"),
+    TableColumn("waits"),
+    TableColumn("exchange"),
+    TableColumn("worth"),
+)
+PRICE_COLUMNS = (
+    text_column("of"),
+    text_column("name"),
+    TableColumn("price"),
+)
+"""Columns of the tables."""
 
 
-def mode_rows(choice: IslandsChoice) -> list[tuple[str, ...]]:
-    """Cells of the table of modes, a row for each."""
+def mode_table(choice: IslandsChoice) -> Table:
+    """Table of the modes."""
     rows = []
     for scored in choice.modes:
         low, high = scored.band
         band = f"{rounded_text(low)} to {rounded_text(high)}" if math.isfinite(high) else f"above {rounded_text(low)}"
         steps = f"{scored.inner_steps:g}" if scored.replicas else "-"
-        figures = (f"{scored.tokens_per_s:,.0f}", rounded_text(scored.days), band, steps, f"{scored.utilisation:.0%}")
-        rows.append((scored.mode, ", ".join(scored.islands), *figures))
-    return rows
+        pace = (f"{scored.tokens_per_s:,.0f}", rounded_text(scored.days), band)
+        rows.append((scored.mode, ", ".join(scored.islands), *pace, steps, f"{100.0 * scored.utilisation:.0f}"))
+    return make_table("Modes, the fewest days first", MODE_COLUMNS, rows)
 
 
-def island_rows(choice: IslandsChoice, scored: ScoredMode) -> list[tuple[str, ...]]:
-    """Cells of the table of islands in one mode: where the time of a round goes on each of them."""
+def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
+    """Table of the islands in one mode: where the time of a round goes on each of them."""
     unit, rows = "layers" if scored.mode == "pipeline" else "sequences", []
     exchange = sum(scored.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
     finish = sum(scored.terms.get(name, 0.0) for name in ("compute", "imbalance"))
@@ -41,15 +64,16 @@ def island_rows(choice: IslandsChoice, scored: ScoredMode) -> list[tuple[str, ..
         work = scored.work[name]
         times = (seconds(work), seconds(max(finish - work, 0.0)), seconds(exchange))
         worth = f"{choice.worth[name]:.3f}"
-        rows.append((name, f"{scored.amounts[name]} {unit}", f"{scored.shares[name]:.1%}", *times, worth))
-    return rows
+        rows.append((name, f"{scored.amounts[name]} {unit}", f"{100.0 * scored.shares[name]:.1f}", *times, worth))
+    return make_table(f"Islands in the mode {scored.mode}, one round", ISLAND_COLUMNS, rows)
 
 
-def price_rows(choice: IslandsChoice) -> list[tuple[str, ...]]:
-    """Cells of the table of prices, the dearest first."""
+def island_price_table(choice: IslandsChoice) -> Table:
+    """Table of the prices, the dearest first."""
     entries = [(kind, name, price) for kind, table in choice.prices.items() for name, price in table.items()]
     entries.sort(key=lambda entry: -abs(entry[2]))
-    return [(kind, name, f"{price:+.3f}") for kind, name, price in entries if abs(price) >= 5e-4]
+    rows = [(kind, name, f"{price:+.3f}") for kind, name, price in entries if abs(price) >= 5e-4]
+    return make_table("Prices: relative gain in pace for a relative gain", PRICE_COLUMNS, rows)
 
 
 def verdict(choice: IslandsChoice) -> list[str]:
@@ -80,19 +104,8 @@ def verdict(choice: IslandsChoice) -> list[str]:
 
 def islands_tables(choice: IslandsChoice) -> list[Any]:
     """Tables and sentences for the terminal."""
-    parts = [
-        make_table("Modes, the fewest days first", MODE_COLUMNS, mode_rows(choice), text=("mode", "islands")),
-        make_table(
-            f"Islands in the best mode, {choice.best.mode}, one round",
-            ISLAND_COLUMNS,
-            island_rows(choice, choice.best),
-            text=("island", "gets"),
-        ),
-    ]
-    if priced := price_rows(choice):
-        title = "Prices: relative gain in pace for a relative gain"
-        parts.append(make_table(title, ("of", "name", "price"), priced, text=("of", "name")))
-    return [*parts, "\n".join(verdict(choice))]
+    tables = (mode_table(choice), island_table(choice, choice.best), island_price_table(choice))
+    return [*(table for table in tables if table.rows), "\n".join(verdict(choice))]
 
 
 def bandwidth_figure(choice: IslandsChoice) -> "Figure":
@@ -178,10 +191,10 @@ def islands_report(choice: IslandsChoice, title: str) -> Report:
     for line in verdict(choice):
         report.text(line)
     report.heading("Modes")
-    report.table(MODE_COLUMNS, mode_rows(choice))
+    report.add(mode_table(choice))
     report.figure("days", days_figure(choice), "Days to the loss by mode, with central 90 % intervals.")
     report.heading("Where the time goes")
-    report.table(ISLAND_COLUMNS, island_rows(choice, choice.best))
+    report.add(island_table(choice, choice.best))
     report.figure("time", time_figure(choice), "One round of the best mode on each island.")
     if choice.sweep is not None:
         report.heading("Links")
@@ -190,6 +203,6 @@ def islands_report(choice: IslandsChoice, title: str) -> Report:
             bandwidth_figure(choice),
             "Gain over the best island alone against the bandwidth of the links, by mode.",
         )
-    if priced := price_rows(choice):
-        report.table(("of", "name", "price"), priced)
+    if (prices := island_price_table(choice)).rows:
+        report.add(prices)
     return report
