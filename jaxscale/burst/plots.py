@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.planners.burst_plan import BurstPlan
@@ -32,20 +33,34 @@ def plot_chips(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) ->
     Returns:
         The figure.
     """
+    return plot_layer_chips({label: np.asarray(plan.chips)[~graph.is_join] for label, plan in plans.items()}, title)
+
+
+def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
+    """GPUs of each layer, in order; one line per plan.
+
+    Args:
+        plans: GPUs of the layers by label [1], [layer].
+        title: what the figure shows.
+
+    Returns:
+        The figure.
+    """
     with style():
         figure = new_figure(7.2, 3.4)
         axes = figure.subplots()
-        most = 1.0
-        for index, (label, plan) in enumerate(plans.items()):
-            chips = np.asarray(plan.chips)[~graph.is_join]
-            most = max(most, chips.max())
+        most, count = 1.0, 1
+        for index, (label, counts) in enumerate(plans.items()):
+            chips = np.asarray(counts, float)
+            most, count = max(most, chips.max()), len(chips)
             # Equal counts of different plans would hide each other: each line is drawn a hair higher.
             lifted = chips * 1.03**index
             axes.step(np.arange(1, len(chips) + 1), lifted, where="mid", label=label, color=PALETTE[index])
         axes.set_yscale("log", base=2)
         _powers_of_two(axes.yaxis, 2.0 ** np.arange(np.log2(most) + 1))
-        axes.set(xlabel="layer", ylabel="GPUs of the layer", title=title, xlim=(0.5, len(chips) + 0.5))
-        legend_below(figure, entries_of(axes))
+        axes.set(xlabel="layer", ylabel="GPUs of the layer", title=title, xlim=(0.5, count + 0.5))
+        if len(plans) > 1:
+            legend_below(figure, entries_of(axes))
     return figure
 
 

@@ -141,3 +141,21 @@ def curve_figure(
         axes.set_title(title, color=INK)
         legend_below(figure, entries_of(axes))
     return figure
+
+
+def transformer_figure(
+    curves: "Mapping[str, TransformerCurve]", laws: "Mapping[str, FrontierScenario]", gpu: str
+) -> "Figure":
+    """Utilisation of transformers on a chip against training compute; the legend says what makes each end.
+
+    Args:
+        curves: by name of their scenario.
+        laws: the scenarios.
+        gpu: catalogue id of the chip.
+
+    Returns:
+        The figure.
+    """
+    sizes = next(iter(curves.values())).training_flop
+    drawn = {f"{name}, {gpu}: {law_line(laws[name])}": curve.utilisation for name, curve in curves.items()}
+    return curve_figure(sizes, drawn, published=False, peak="dense 16-bit peak")

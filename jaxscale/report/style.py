@@ -6,9 +6,13 @@ Palette: Okabe and Ito 2008, "Color Universal Design", recommended set.
 import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from jaxscale.errors import InputError
+from jaxscale.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +34,12 @@ COLOUR_NAMES = {
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DOTS_PER_INCH = 130
 N_COLOURS = 192
+
+FORMATS = (".png", ".svg", ".pdf")
+"""Suffixes of pictures."""
+
+UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""Metadata without the time of day, so that equal figures are equal files."""
 
 HANDLE = 5.0
 """Width of the handle of a legend's entry and of the gaps around it [font size]."""
@@ -59,6 +69,8 @@ RC: dict[Any, Any] = {
     "legend.fontsize": 9.5,
     "legend.frameon": False,
     "savefig.dpi": DOTS_PER_INCH,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "jaxscale",
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -186,6 +198,41 @@ def png(figure: "Figure", quick: bool = False) -> bytes:
     return packed.getvalue()
 
 
+def save_figure(figure: "Figure", path: str | Path) -> None:
+    """Write a figure whole, in the format of the suffix.
+
+    Args:
+        figure: outside pyplot.
+        path: of `FORMATS`; a text in SVG and PDF stays text.
+
+    Raises:
+        InputError: another suffix, or a file that cannot be written.
+    """
+    suffix = checked_picture(path).suffix.lower()
+    if suffix == ".png":
+        write_whole(path, png(figure))
+        return
+    packed = io.BytesIO()
+    drawn(figure)
+    with style():
+        figure.savefig(packed, format=suffix.removeprefix("."), metadata=UNDATED[suffix])
+    write_whole(path, packed.getvalue())
+
+
+def checked_picture(path: str | Path) -> Path:
+    """Path of a picture, whose suffix names a format.
+
+    Raises:
+        InputError: another suffix.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(
+            f"{path}: {path.suffix or 'no suffix'} is no format of pictures; expected {', '.join(FORMATS)}"
+        )
+    return path
+
+
 def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) -> None:
     """Round numbers written out on a logarithmic axis of short range; powers of ten stay where it is long.
 
@@ -209,8 +256,8 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) 
 
 
 def number_text(value: float) -> str:
-    """A number as a label: written out below a million, else a multiple of a power of ten."""
-    if abs(value) < 1e6:
+    """A number as a label: written out from a thousandth to a million, else a multiple of a power of ten."""
+    if 1e-3 <= abs(value) < 1e6 or value == 0.0:
         return f"{value:,.6g}".replace(",", "\N{THIN SPACE}")
     exponent = int(np.floor(np.log10(abs(value)) + 1e-9))
     factor = round(value / 10.0**exponent, 2)

@@ -9,6 +9,7 @@ from jaxtyping import ArrayLike
 from jaxscale._table import Table, TableColumn, make_table
 from jaxscale.errors import InputError
 from jaxscale.plan.rules import CONTINUOUS_RULES, broken_rules, model_columns, obeys
+from jaxscale.report.document import Report
 from jaxscale.report.figures.panels import Panel, panels
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import best_whole_degrees
@@ -243,3 +244,24 @@ def trends_figure(trend: Trend) -> "Figure":
         Panel("Fastest tensor-parallel degree, 90 % interval", "chips", "tp", n, best, bands=interval, whole=True),
     )
     return panels(parts)
+
+
+def trends_summary(deployment: Deployment, trend: Trend, title: str) -> Report:
+    """Report of a trend: table, figure, the last worthwhile chip.
+
+    Args:
+        deployment: of the trend.
+        trend: over a range of chips.
+        title: headline of the document.
+
+    Returns:
+        The report; `save` writes it.
+    """
+    report = Report(title)
+    report.add(trend_table(trend))
+    for line in (last_chip_line(trend), memory_line(deployment, trend)):
+        if line:
+            report.text(f"{line[0].upper()}{line[1:]}.")
+    caption = "Throughput, utilisation, energy and money per chip, and the fastest tensor-parallel degree."
+    report.figure("trends", trends_figure(trend), caption)
+    return report
