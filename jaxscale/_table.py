@@ -130,7 +130,7 @@ class Table:
             yield Text(f"all: {', '.join(shared)}", style="dim")
         room = options.max_width - GAP * (len(shown.columns) - 1)
         for is_short in (False, True):
-            if sum(shown.least_widths(is_short)) <= room:
+            if sum(shown._least_widths(is_short)) <= room:
                 yield shown._in_columns(shown._widths(is_short, room), is_short)
                 return
         for row in shown.rows:
@@ -150,11 +150,13 @@ class Table:
                 shared.append(column.phrase(cells.pop()))
             else:
                 kept.append(place)
+        if not kept:
+            return self, []
         columns = tuple(self.columns[place] for place in kept)
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
         return replace(self, columns=columns, rows=rows), [phrase for phrase in shared if phrase]
 
-    def least_widths(self, is_short: bool = False) -> list[int]:
+    def _least_widths(self, is_short: bool = False) -> list[int]:
         """Width of each column below which a number or a head would break, or text be hard to read [1], [column].
 
         Args:
@@ -165,7 +167,8 @@ class Table:
             longest = max(map(len, cells), default=0)
             if column.is_text:
                 words = max((len(word) for cell in cells for word in cell.split()), default=0)
-                longest = max(min(words, LONGEST_WORD), min(longest, READABLE))
+                # Words break where short heads make no more room.
+                longest = max(min(words, LONGEST_WORD) if is_short else words, min(longest, READABLE))
             widths.append(max(len(column.heading(is_short)), longest))
         return widths
 
@@ -175,7 +178,7 @@ class Table:
 
     def _widths(self, is_short: bool, room: int) -> list[int]:
         """Width of each column where all of them have some room: what is left over goes to long texts [1], [column]."""
-        least = self.least_widths(is_short)
+        least = self._least_widths(is_short)
         wished = [max([width, *map(len, cells)]) for width, cells in zip(least, self._cells(), strict=True)]
         lacking = sum(wished) - sum(least)
         left = min(lacking, room - sum(least))

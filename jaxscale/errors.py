@@ -6,6 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 MOST_NAMES = 30
 """Valid names that a message lists [1]."""
 
+LIKE = 0.6
+"""Ratio of `difflib` from which a name is offered for an unknown one [1]."""
+
 
 class InputError(ValueError):
     """Bad input from the user: says what is wrong, where, and what would be valid.
@@ -41,17 +44,19 @@ def similar(
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Question whether a name like the unknown one was meant, else all known names, as the end of a message."""
+    """Question whether a name like the unknown one was meant, else the known names, as the end of a message."""
     known = sorted(known)
-    close = similar(name, known, lambda other, begun: bool(begun) and other.startswith(begun), most=3, likeness=0.4)
-    return f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(known)}"
+    close = similar(name, known, lambda other, begun: bool(begun) and other.startswith(begun), most=3, likeness=LIKE)
+    return f"did you mean {', '.join(close)}?" if close else f"known: {_listed(known)}"
 
 
 def one_like(name: str, known: Collection[str]) -> str:
     """Statement that a name like the unknown one was expected, else a known name, as the end of a message."""
     known = sorted(known)
-    close = similar(name, known, lambda other, part: part in other.lower(), most=5, likeness=0.5)
-    if close:
-        return f"expected one like {', '.join(close)}"
-    others = ", ..." if len(known) > MOST_NAMES else ""
-    return f"expected one of {', '.join(known[:MOST_NAMES])}{others}"
+    close = similar(name, known, lambda other, part: part in other.lower(), most=5, likeness=LIKE)
+    return f"expected one like {', '.join(close)}" if close else f"expected one of {_listed(known)}"
+
+
+def _listed(known: Sequence[str]) -> str:
+    """The first of the known names."""
+    return ", ".join(known[:MOST_NAMES]) + (", ..." if len(known) > MOST_NAMES else "")

@@ -9,35 +9,58 @@ from jaxscale.errors import InputError
 
 Value = TypeVar("Value")
 
+
+def option(help: str, metavar: str | None = None, **more: Any) -> Any:
+    """How the help of a command lists one of its arguments.
+
+    Args:
+        help: a few words.
+        metavar: placeholder of the value, in capitals.
+        more: further arguments of `tyro.conf.arg`.
+
+    Returns:
+        Metadata of an annotation.
+    """
+    return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint=_default, **more)
+
+
+def _default(value: str) -> str:
+    """Remark on the default of an argument; none where nothing is the default."""
+    return "" if value in ("", "None", "False") else f"(default: {value})"
+
+
 HardwareFile = Annotated[
     Path | None,
-    tyro.conf.arg(metavar="FILE.toml", help="chips and networks of your own, in the schema of data/hardware.toml"),
+    option(metavar="FILE.toml", help="chips and networks of your own, in the schema of data/hardware.toml"),
 ]
 
-Json = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="print one JSON document on stdout")]
+Json = Annotated[bool, option(help="print one JSON document on stdout")]
+
+Quiet = Annotated[bool, option(help="no messages and no progress on stderr, refusals alone", aliases=("-q",))]
+
+SkipBad = Annotated[bool, option(help="drop bad rows instead of refusing")]
 
 FitName = Annotated[
     str,
-    tyro.conf.arg(
-        metavar="NAME|FIT.toml", help="calibration: `default`, a source such as `mosaic_llm_foundry`, or a file"
-    ),
+    option(metavar="NAME|FIT.toml", help="calibration: `default`, a source such as `mosaic_llm_foundry`, or a file"),
 ]
 
-ModelName = Annotated[
-    str,
-    tyro.conf.arg(
-        metavar="NAME|FILE",
-        help="catalogue name or Hugging Face id, a TOML file with fields of a Transformer, or a config.json",
-    ),
-]
+_MODEL = option(
+    metavar="NAME|FILE",
+    help="catalogue name or Hugging Face id, a TOML file with fields of a Transformer, or a config.json",
+)
+
+ModelName = Annotated[str, _MODEL]
+
+OptionalModel = Annotated[str | None, _MODEL]
 
 SequenceLength = Annotated[
-    int | None, tyro.conf.arg(metavar="S", help="tokens in a sequence; the model's own length where left out")
+    int | None, option(metavar="S", help="tokens in a sequence; the model's own length where left out")
 ]
 
-ReportFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures")]
+ReportFolder = Annotated[Path | None, option(metavar="DIR", help="folder for a report with figures")]
 
-RunsFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUNS.csv", help="runs table")]
+RunsFile = Annotated[tyro.conf.Positional[Path], option(metavar="RUNS.csv", help="runs table")]
 
 Words = tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]]
 """Words of an option that may be given several times, with several words each time."""

@@ -1,22 +1,27 @@
 """Output of the commands: results on stdout; progress, messages and refusals on stderr."""
 
+import contextlib
 import json
 import math
+import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxscale._table import WIDE
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from jaxscale._table import Table
+    from jaxscale.cli.entry.progress import Indicator
     from jaxscale.report.document import Report
 
-WIDTH = 140
-"""Columns of a table that goes to a file or a pipe [1]."""
+FALLBACK = 80
+"""Width of a terminal that does not tell its own [1]."""
 
 PAGES = {
     "jaxscale.hardware": "add_a_chip.md",
@@ -36,52 +41,154 @@ PAGES = {
 `jaxscale.runs` for `jaxscale.laws`. Packages that are not listed have no page that would help."""
 
 
-def messages() -> "Console":
-    """Console on the present stderr."""
+class State:
+    """What commands print beside their results.
+
+    Attributes:
+        is_quiet: whether messages and progress are left out.
+        indicator: of the running command, on a terminal.
+    """
+
+    is_quiet = False
+    indicator: "Indicator | None" = None
+
+
+@contextlib.contextmanager
+def working(is_quiet: bool) -> Iterator[None]:
+    """Run a command: messages unless it is to be quiet, and on a terminal a line that shows the stage of long work."""
+    State.is_quiet = is_quiet
+    if not is_quiet and columns_of(sys.stderr):
+        from jaxscale.cli.entry.progress import Indicator
+
+        State.indicator = Indicator(console_on(sys.stderr))
+        State.indicator.begin()
+    try:
+        yield
+    finally:
+        idle()
+        State.is_quiet = False
+
+
+def idle() -> None:
+    """Show no longer that a command works, as where it waits for a person."""
+    if State.indicator is not None:
+        State.indicator.end()
+        State.indicator = None
+
+
+def aside() -> "contextlib.AbstractContextManager[None]":
+    """Room for something to be printed, without the line that shows that a command works."""
+    return contextlib.nullcontext() if State.indicator is None else State.indicator.aside()
+
+
+def stage(text: str, total: int = 0, done: int = 0) -> None:
+    """Name what is done from now on; a terminal shows it where the work takes long, with a bar where it has parts."""
+    if State.indicator is not None:
+        State.indicator.stage(text, total, done)
+
+
+def advance(n: int) -> None:
+    """Count finished parts of the stage."""
+    if State.indicator is not None:
+        State.indicator.advance(n)
+
+
+def columns_of(stream: Any) -> int | None:
+    """Width of the terminal that a stream writes to; None where it writes to a file or a pipe [1]."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or FALLBACK if stream.isatty() else None
+    except (OSError, ValueError, AttributeError):  # a stream without a file, a closed file, or no stream at all
+        return None
+
+
+def console_on(stream: Any) -> "Console":
+    """Console on a stream: as wide as its terminal, without colours where there is none."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    width = columns_of(stream)
+    plain_words: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+    return Console(file=stream, width=width or WIDE, force_terminal=width is not None, **plain_words)
 
 
 def say(text: str) -> None:
-    """Print a message on stderr, as it is."""
-    messages().print(text, markup=False)
+    """Print a message on stderr, unless the command is to be quiet."""
+    if not State.is_quiet:
+        write_message(text)
 
 
-def print_result(renderable: Any) -> None:
-    """Print a result on stdout: text as it is, tables by rich."""
-    if isinstance(renderable, str):
-        sys.stdout.write(renderable + "\n")
-        return
-    from rich.console import Console
+def write_message(text: str) -> None:
+    """Print a message on stderr that a quiet command prints too."""
+    if sys.stderr is not None:  # None where a program is started without it
+        with aside():
+            _write(sys.stderr, text)
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
-    console.print(renderable)
+
+def answer(is_json: bool, document: "Callable[[], Any]", parts: "Callable[[], Iterable[str | Table]]") -> None:
+    """Print the answer of a command on stdout.
+
+    Args:
+        is_json: whether as one JSON document.
+        document: makes it.
+        parts: makes tables and paragraphs of the same answer.
+    """
+    if is_json:
+        print_text(json.dumps(plain(document()), indent=2, allow_nan=False))
+    else:
+        print_result(*parts())
+
+
+def print_result(*parts: "str | Table") -> None:
+    """Print tables and paragraphs on stdout, as wide as the terminal; elsewhere paragraphs are printed as they are.
+
+    Args:
+        parts: a line is left free around each table.
+    """
+    with aside():
+        for before, part in zip((None, *parts), parts, strict=False):
+            if before is not None and not (isinstance(before, str) and isinstance(part, str)):
+                sys.stdout.write("\n")
+            _write(sys.stdout, part)
+
+
+def _write(stream: Any, part: "str | Table") -> None:
+    """Write a table, or a paragraph, which wraps on a terminal alone."""
+    if isinstance(part, str) and columns_of(stream) is None:
+        stream.write(part + "\n")
+    else:
+        console_on(stream).print(part)
+
+
+def print_text(text: str) -> None:
+    """Print a text on stdout that is to be copied: no line of it is broken."""
+    with aside():
+        sys.stdout.write(text + "\n")
 
 
 def save_report(draw: "Callable[[], Report]", folder: Path) -> None:
     """Draw a report, save it in a folder, and say where it is."""
-    say("drawing the figures")
+    stage("drawing the figures")
     say(f"wrote {draw().save(folder)} and the figures beside it")
 
 
-def emit_json(document: Any) -> None:
-    """Print one JSON document on stdout; numbers that JSON lacks (nan, infinity) become null."""
-    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+LARGEST_WHOLE = 2**53
+"""Whole numbers up to here are exact in every reader of JSON [1]."""
 
 
 def plain(value: Any) -> Any:
-    """A value in terms of JSON: arrays and numpy numbers become lists and numbers, nan and infinity None."""
+    """A value in terms of JSON: arrays and numpy numbers become lists and numbers, nan and infinity None.
+
+    Whole numbers are integers, so that counts have no point.
+    """
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if hasattr(value, "tolist"):
         return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return int(value) if value.is_integer() and abs(value) <= LARGEST_WHOLE else value
     return value
 
 

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, RunsFile, checked_count
-from jaxscale.cli.console import emit_json, print_result, save_report, say
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, RunsFile, SkipBad, checked_count, option
+from jaxscale.cli.console import answer, save_report, say, stage
 from jaxscale.errors import InputError
 
 
@@ -16,19 +14,18 @@ class FitCommand:
     """Fit the model to measured runs, with intervals and held-out error."""
 
     runs: RunsFile
-    out: Annotated[Path, tyro.conf.arg(metavar="FIT.toml", help="file to write; `predict --fit` reads it")]
+    out: Annotated[Path, option(metavar="FIT.toml", help="file to write; `predict --fit` reads it")]
     start: FitName = "default"
-    skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="drop bad rows instead of refusing")] = (
-        False
-    )
+    skip_bad: SkipBad = False
     report: Annotated[
-        Path | None, tyro.conf.arg(metavar="DIR", help="folder for a report with figures: errors, profiles, intervals")
+        Path | None, option(metavar="DIR", help="folder for a report with figures: errors, profiles, intervals")
     ] = None
     n_starts: Annotated[
-        int, tyro.conf.arg(metavar="N", help="points from which the best fit is searched; more take longer")
+        int, option(metavar="N", help="points from which the best fit is searched; more take longer")
     ] = 4
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -40,6 +37,7 @@ class FitCommand:
         from jaxscale.cli.runs_tables import runs_from_file
         from jaxscale.files import check_folder, check_writable
         from jaxscale.fit.result import FitResult
+        from jaxscale.fit.summary import summary_parts
         from jaxscale.report import fit_report
 
         checked_count("--n-starts", self.n_starts)
@@ -54,10 +52,14 @@ class FitCommand:
             runs, start=self.start, n_starts=self.n_starts, name=self.out.stem, hardware=hardware, progress=say
         )
         if isinstance(result, FitResult):
-            say("finding how far each coefficient can go: intervals by profile likelihood")
+            stage("finding how far each coefficient can go: intervals by profile likelihood")
         result.save(self.out)
         say(f"wrote {self.out}")
-        emit_json(result.to_json()) if self.json else print_result(result.summary())
+        answer(
+            self.json,
+            result.to_json,
+            lambda: summary_parts(result) if isinstance(result, FitResult) else result.parts(),
+        )
         if self.report is not None:
             if not isinstance(result, FitResult):
                 raise InputError(f"{self.runs}: a report needs rows of models; the fit of its workloads is written")

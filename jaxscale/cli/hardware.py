@@ -5,19 +5,20 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import HardwareFile, Json, Quiet, option
+from jaxscale.cli.console import answer, say
 
 
 @dataclass(frozen=True)
 class HardwareCommand:
     """List the chips of the catalogue, show one, or check a file of your own."""
 
-    id: Annotated[
-        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="ID", help="chip to show; all where left out")
-    ] = None
+    id: Annotated[tyro.conf.Positional[str | None], option(metavar="ID", help="chip to show; all where left out")] = (
+        None
+    )
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -34,15 +35,14 @@ class HardwareCommand:
             say(f"{self.hardware}: valid; {len(own)} chips: {', '.join(sorted(own))}")
         if self.id is None:
             entries = {entry.id: entry for entry in catalogue.chips.values()}
-            if self.json:
-                emit_json({"chips": {key: chip_document(entry) for key, entry in entries.items()}})
-                return
-            print_result(chip_list(entries.values()))
-            for key in sorted(own):
-                print_result(chip_numbers(entries[key]))
+            answer(
+                self.json,
+                lambda: {"chips": {key: chip_document(entry) for key, entry in entries.items()}},
+                lambda: [chip_list(entries.values()), *(chip_numbers(entries[key]) for key in sorted(own))],
+            )
             return
         entry = catalogue[self.id]
-        emit_json(chip_document(entry)) if self.json else print_result(chip_numbers(entry))
+        answer(self.json, lambda: chip_document(entry), lambda: [chip_numbers(entry)])
 
 
 def chip_document(entry: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, SequenceLength, checked_count
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, SequenceLength, checked_count, option
+from jaxscale.cli.console import answer, say, stage
 from jaxscale.cli.plan import checked_framework, load_model
 from jaxscale.errors import InputError
 
@@ -17,32 +17,29 @@ class IslandsCommand:
     """Choose how islands of chips train one model together: mode, shares, inner steps, and what each link is worth."""
 
     fleet: Annotated[
-        tyro.conf.Positional[Path], tyro.conf.arg(metavar="FLEET.toml", help="islands and the links between them")
+        tyro.conf.Positional[Path], option(metavar="FLEET.toml", help="islands and the links between them")
     ]
     model: Annotated[
-        str, tyro.conf.arg(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
+        str, option(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
     ]
-    global_batch: Annotated[int, tyro.conf.arg(metavar="B", help="sequences in a step of all islands together")]
+    global_batch: Annotated[int, option(metavar="B", help="sequences in a step of all islands together")]
     loss: Annotated[
         float | None,
-        tyro.conf.arg(metavar="L", help="loss to reach; that of 20 tokens per parameter where left out"),
+        option(metavar="L", help="loss to reach; that of 20 tokens per parameter where left out"),
     ] = None
     law: Annotated[
         Path | None,
-        tyro.conf.arg(
-            metavar="LAW.toml", help="law of the loss that `law fit` wrote; its draws widen the intervals of days"
-        ),
+        option(metavar="LAW.toml", help="law of the loss that `law fit` wrote; its draws widen the intervals of days"),
     ] = None
     seq_len: SequenceLength = None
-    precision: Annotated[str, tyro.conf.arg(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
-    framework: Annotated[str | None, tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`")] = None
+    precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
+    framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
     fit: FitName = "default"
-    nominal_links: Annotated[
-        bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="links give their stated bandwidth, without losses")
-    ] = False
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help="report with figures to write")] = None
+    nominal_links: Annotated[bool, option(help="links give their stated bandwidth, without losses")] = False
+    out: Annotated[Path | None, option(metavar="FOLDER", help="report with figures to write")] = None
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -78,13 +75,10 @@ class IslandsCommand:
             if lacking := stated.hardware[chip].lacks(precision):
                 say(lacking)
         levels = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
+        stage("searching the plans of the islands, alone and together")
         choice = best_fleet_plan(
             model, stated.fleet, self.global_batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law
         )
         if self.out is not None:
             say(f"report: {islands_report(choice, str(self.fleet)).save(self.out)}")
-        if self.json:
-            emit_json(choice.to_json())
-            return
-        for part in islands_tables(choice):
-            print_result(part)
+        answer(self.json, choice.to_json, lambda: islands_tables(choice))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, option
+from jaxscale.cli.console import answer, say, stage
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,27 +22,26 @@ class LimitsCommand:
     """Utilisation against training compute, its thresholds and the wall, and their elasticities."""
 
     gpu: Annotated[
-        str | None, tyro.conf.arg(metavar="ID", help="chip in place of the scenarios' own; see `jaxscale hardware`")
+        str | None, option(metavar="ID", help="chip in place of the scenarios' own; see `jaxscale hardware`")
     ] = None
     scenario: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="NAME", help="scenario; repeat for several; `default` where left out"),
+        option(metavar="NAME", help="scenario; repeat for several; `default` where left out"),
     ] = ()
     scenarios: Annotated[
-        Path | None, tyro.conf.arg(metavar="FILE.toml", help="scenarios of your own, in the form of data/limits.toml")
+        Path | None, option(metavar="FILE.toml", help="scenarios of your own, in the form of data/limits.toml")
     ] = None
     model: Annotated[
         Literal["blocks", "transformer"],
-        tyro.conf.arg(
-            help="stacked MLP blocks of the data-movement model, or a transformer by the calibrated step time"
-        ),
+        option(help="stacked MLP blocks of the data-movement model, or a transformer by the calibrated step time"),
     ] = "blocks"
     fit: FitName = "default"
-    lowest: Annotated[float, tyro.conf.arg(name="from", metavar="T", help="least training compute [flop]")] = 1e24
-    highest: Annotated[float, tyro.conf.arg(name="to", metavar="T", help="largest training compute [flop]")] = 1e32
-    plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help="figure to write, PNG")] = None
+    lowest: Annotated[float, option(name="from", metavar="T", help="least training compute [flop]")] = 1e24
+    highest: Annotated[float, option(name="to", metavar="T", help="largest training compute [flop]")] = 1e32
+    plot: Annotated[Path | None, option(metavar="FILE", help="figure to write, PNG")] = None
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -76,22 +75,22 @@ class LimitsCommand:
         from jaxscale.limits.scenario_library import scenario_descriptions
         from jaxscale.limits.study import study
 
+        stage("searching the best plan of each training compute")
         studied = study(chosen, sizes)
         if self.plot is not None:
             bands = {name: band(sizes, one) for name, one in chosen.items()}
             self._draw(sizes, dict(zip(studied.names, studied.utilisation, strict=True)), bands)
-        if self.json:
-            self._emit(studied.to_json())
-            return
         descriptions = scenario_descriptions(self.scenarios)
         if self.gpu is not None:
             descriptions = {
                 name: f"on {self.gpu} instead; else {descriptions.get(name, 'as its file says')}"
                 for name in studied.names
             }
-        print_result(threshold_table(studied, descriptions))
-        print_result("")
-        print_result(elasticity_table(studied))
+        answer(
+            self.json,
+            lambda: one_or_all(studied.to_json()),
+            lambda: (threshold_table(studied, descriptions), elasticity_table(studied)),
+        )
         if not studied.certified.all():
             say(f"{(~studied.certified).sum()} of {studied.certified.size} points are not certified optima")
 
@@ -108,18 +107,22 @@ class LimitsCommand:
                 f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "
                 f"overlap are those of {gpu} and of the fit"
             )
+        stage("searching the best plan of each training compute")
         curves = {
             name: transformer_curve(sizes, gpu, laws, fit=fit, hardware=hardware) for name, laws in chosen.items()
         }
         if self.plot is not None:
-            drawn = {f"{name}, {gpu}: {law_line(chosen[name])}": curve.utilisation for name, curve in curves.items()}
-            self._draw(sizes, drawn)
-        if self.json:
-            self._emit([curve.to_json(name, gpu, chosen[name]) for name, curve in curves.items()])
-            return
-        print_result(transformer_table(curves))
-        for name in curves:
-            print_result(f"{name}, the wall: the largest run that {law_line(chosen[name])}")
+            self._draw(
+                sizes, {f"{name}, {gpu}: {law_line(chosen[name])}": curve.utilisation for name, curve in curves.items()}
+            )
+        answer(
+            self.json,
+            lambda: one_or_all([curve.to_json(name, gpu, chosen[name]) for name, curve in curves.items()]),
+            lambda: (
+                transformer_table(curves),
+                *(f"{name}, the wall: the largest run that {law_line(chosen[name])}" for name in curves),
+            ),
+        )
 
     def _draw(
         self, sizes: "np.ndarray", curves: "dict[str, np.ndarray]", bands: "dict[str, Any] | None" = None
@@ -133,5 +136,7 @@ class LimitsCommand:
         write_whole(self.plot, png(curve_figure(sizes, curves, bands, **looks)))
         say(f"figure: {self.plot}")
 
-    def _emit(self, documents: "list[dict[str, Any]]") -> None:
-        emit_json(documents if len(documents) > 1 else documents[0])
+
+def one_or_all(documents: "list[dict[str, Any]]") -> Any:
+    """The only document, or the list of several."""
+    return documents if len(documents) > 1 else documents[0]

@@ -3,17 +3,16 @@
 Exit codes: 0 done; 2 bad input, with one line on stderr; 1 anything else.
 """
 
-import contextlib
-import io
 import sys
 from collections.abc import Sequence
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import tyro
 
 from jaxscale.cli.burst import BurstCommand
-from jaxscale.cli.console import page_of, say
+from jaxscale.cli.console import page_of, print_text, working, write_message
 from jaxscale.cli.demo.demo_command import DemoCommand
+from jaxscale.cli.entry.parsing import parse
 from jaxscale.cli.explore.explore_command import ExploreCommand
 from jaxscale.cli.fit import FitCommand
 from jaxscale.cli.hardware import HardwareCommand
@@ -34,7 +33,8 @@ from jaxscale.errors import InputError, one_like
 
 PROGRAM = "jaxscale"
 DESCRIPTION = (
-    "Training time as a function of model shape, parallel plan, batch and hardware, calibrated on measured runs."
+    "Training time as a function of model shape, parallel plan, batch and hardware, calibrated on measured runs.\n\n"
+    "`jaxscale --version` prints the version."
 )
 
 AnyCommand = (
@@ -72,28 +72,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        command = parse(arguments or ["--help"])
+        if arguments[:1] == ["--version"]:
+            print_text(f"{PROGRAM} {version()}")
+            return 0
+        command = command_of(arguments or ["--help"])
         if command is None:
             return 0
-        configure_jax()
-        command.run()
+        configure_jax(starts_backend=getattr(command, "coordinator", None) is None)
+        with working(getattr(command, "action", command).quiet):
+            command.run()
     except InputError as error:
         page = page_of(error)
-        say(f"{PROGRAM}: {error}" + (f" (see {page})" if page else ""))
+        write_message(f"{PROGRAM}: {error}" + (f" (see {page})" if page else ""))
         return 2
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stderr.close()
         return 1
     except OSError as error:  # a disk that is full, a folder that went away
-        say(f"{PROGRAM}: {error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
+        write_message(f"{PROGRAM}: {error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
         return 1
     except KeyboardInterrupt:
-        say(f"{PROGRAM}: interrupted")
+        write_message(f"{PROGRAM}: interrupted")
         return 1
     return 0
 
 
-def parse(arguments: Sequence[str]) -> AnyCommand | None:
+def version() -> str:
+    """Version of the package."""
+    import jaxscale as js
+
+    return js.__version__
+
+
+def command_of(arguments: Sequence[str]) -> Any:
     """The command that the arguments ask for; None where they asked for help, which has been printed.
 
     Raises:
@@ -101,24 +112,4 @@ def parse(arguments: Sequence[str]) -> AnyCommand | None:
     """
     if not arguments[0].startswith("-") and arguments[0] not in NAMES:
         raise InputError(f"command {arguments[0]!r} is unknown; {one_like(arguments[0], NAMES)}")
-    refusal = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(refusal):
-            return tyro.cli(AnyCommand, prog=PROGRAM, description=DESCRIPTION, args=arguments)  # pyright: ignore
-    except SystemExit as stop:
-        if not stop.code:
-            return None
-        raise InputError(f"{one_line(refusal.getvalue())}; see {PROGRAM} --help") from None
-
-
-def one_line(box: str) -> str:
-    """The message of tyro's boxed refusal, without the box, the help text and the line breaks."""
-    lines: list[str] = []
-    for line in box.splitlines()[1:]:  # the first line is the title of the box
-        text = line.strip("│╰╯ ")
-        is_rule = not text.strip("─- ")
-        if is_rule and lines or text.startswith(("Available subcommands", "Arguments are applied")):
-            break
-        if not is_rule:
-            lines.append(text)
-    return " ".join(lines) or "the arguments are not valid"
+    return parse(arguments, AnyCommand, PROGRAM, DESCRIPTION)

@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, SequenceLength, checked_batch, checked_count
-from jaxscale.cli.console import emit_json, print_result, say
-from jaxscale.errors import InputError
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    ModelName,
+    Quiet,
+    SequenceLength,
+    checked_batch,
+    checked_count,
+    option,
+)
+from jaxscale.cli.console import answer, print_text, say, stage
+from jaxscale.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
@@ -25,33 +35,35 @@ class PlanCommand:
     """Rank every valid parallel plan of a model on a cluster that fits its memory, nine times out of ten by default."""
 
     model: ModelName
-    gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")]
-    n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips")]
-    global_batch: Annotated[str, tyro.conf.arg(metavar="B", help="sequences in a step, or tokens: `4M tokens`")]
+    gpu: Annotated[str, option(metavar="ID", help="chip; see `jaxscale hardware`")]
+    n_gpus: Annotated[int, option(metavar="N", help="chips")]
+    global_batch: Annotated[str, option(metavar="B", help="sequences in a step, or tokens: `4M tokens`")]
     seq_len: SequenceLength = None
-    precision: Annotated[str, tyro.conf.arg(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
+    precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
     framework: Annotated[
         str | None,
-        tyro.conf.arg(metavar="NAME", help="software that will run it, as `nemo`; that of the fitted runs if left out"),
+        option(metavar="NAME", help="software that will run it, as `nemo`; what all have in common where left out"),
     ] = None
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="CHOICE=VALUE", help="rank plans of this choice alone, as tp=8 or recompute=none"),
+        option(metavar="CHOICE=VALUE", help="rank plans of this choice alone, as tp=8 or recompute=none"),
     ] = ()
     fit: FitName = "default"
-    top: Annotated[int, tyro.conf.arg(metavar="K", help="plans to list")] = 10
+    top: Annotated[int, option(metavar="K", help="plans to list")] = 10
     oom_probability: Annotated[
-        float, tyro.conf.arg(metavar="P", help="accepted probability of running out of memory, above 0 and below 1")
+        float, option(metavar="P", help="accepted probability of running out of memory, above 0 and below 1")
     ] = 0.1
     write: Annotated[
         str | None,
-        tyro.conf.arg(
+        option(
             metavar="FRAMEWORK",
-            help="print the best plan as settings of one of six frameworks, as megatron-lm or torchtitan",
+            help="print the best plan as settings of megatron-lm, megatron-bridge, torchtitan, maxtext, deepspeed or "
+            "nanotron",
         ),
     ] = None
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -72,19 +84,21 @@ class PlanCommand:
         from jaxscale.report.style import seconds
         from jaxscale.report.terminal_tables import plan_ranking
 
+        written = written_framework(self.write)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu]
         cluster = js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
-        framework = checked_framework(self.framework or written_framework(self.write), fitted)
-        if framework is None and (several := fitted_frameworks(fitted)):
+        framework = checked_framework(self.framework or written, fitted)
+        if framework is None and Path(self.fit).is_file() and (several := fitted_frameworks(fitted)):
             say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
         precision = self.precision.lower()
         levels = {"gpu": chip.id, "precision": precision, "framework": framework}
         space = with_choices(framework_space(framework, precision), pairs("--set", self.set))
         if lacking := chip.lacks(precision):
             say(lacking)
+        stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
         choice: Any = best_plan(
             model,
             cluster,
@@ -99,14 +113,10 @@ class PlanCommand:
         if self.write is not None:
             self._write(choice, float(model.seq_len))
             return
-        if self.json:
-            emit_json(choice.to_json())
-            return
-        print_result(plan_ranking(choice.to_json()))
         lo, hi = (seconds(end) for end in choice.step_time_interval)
-        print_result(
-            "\n".join([f"90 % interval of the first plan's step: {lo} to {hi}", "", *choice.binds, *choice.reasons])
-        )
+        interval = f"90 % interval of the first plan's step: {lo} to {hi}"
+        told = ("", *choice.binds, *choice.reasons)
+        answer(self.json, choice.to_json, lambda: (plan_ranking(choice.to_json()), interval, *told))
 
     def _write(self, choice: "PlanChoice", seq_len: float) -> None:
         """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
@@ -128,19 +138,25 @@ class PlanCommand:
             say(f"plan {rank + 1} is written, {taken} a step (the first: {least}); not expressed of the first: {lacks}")
         for text in (*written.comments, *(f"not expressed: {text}" for text in written.not_expressed)):
             say(text)
-        if self.json:
-            settings = {"framework": written.framework, "plan": plans[rank], "text": written.text}
-            document = {**choice.to_json(), "top": plans[: self.top]}
-            emit_json({**document, "settings": {**settings, "not_expressed": list(written.not_expressed)}})
+        if not self.json:
+            print_text(written.text)
             return
-        print_result(written.text)
+        settings = {"framework": written.framework, "plan": plans[rank], "text": written.text}
+        settings["not_expressed"] = list(written.not_expressed)
+        answer(True, lambda: {**choice.to_json(), "top": plans[: self.top], "settings": settings}, tuple)
 
 
 def written_framework(write: str | None) -> str | None:
-    """Framework whose settings are asked for, None where none are or no framework has that name."""
+    """Framework whose settings are asked for, None where none are.
+
+    Raises:
+        InputError: a framework without a writer; says which have one.
+    """
     from jaxscale.writers.launch_text import WRITERS
 
-    return write.lower() if write is not None and write.lower() in WRITERS else None
+    if write is None or write.lower() in WRITERS:
+        return write and write.lower()
+    raise InputError(f"--write = {write!r} has no writer; {nearest(write.lower(), WRITERS)}")
 
 
 def checked_framework(name: str | None, fitted: "Fit") -> str | None:
@@ -167,7 +183,7 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
     for spelling in (name.lower(), respelt("framework", name)):
         if spelling in frameworks:
             return spelling
-    raise InputError(f"--framework = {name!r} is unknown; expected one of {', '.join(sorted(frameworks))}")
+    raise InputError(f"--framework = {name!r} is unknown; {nearest(name.lower(), frameworks)}")
 
 
 def fitted_frameworks(fitted: "Fit") -> list[str]:

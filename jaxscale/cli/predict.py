@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, SequenceLength
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, OptionalModel, Quiet, SequenceLength, SkipBad, option
+from jaxscale.cli.console import answer, say, stage
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,27 +23,26 @@ class PredictCommand:
     A run that leaves open its microbatch, degrees or batch gets those of the fastest plan that fits.
     """
 
-    runs: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="RUNS.csv", help="runs table")] = None
-    model: ModelName | None = None
-    gpu: Annotated[str | None, tyro.conf.arg(metavar="ID", help="chip of one run; see `jaxscale hardware`")] = None
-    n_gpus: Annotated[int | None, tyro.conf.arg(metavar="N", help="chips of one run")] = None
+    runs: Annotated[tyro.conf.Positional[Path | None], option(metavar="RUNS.csv", help="runs table")] = None
+    model: OptionalModel = None
+    gpu: Annotated[str | None, option(metavar="ID", help="chip of one run; see `jaxscale hardware`")] = None
+    n_gpus: Annotated[int | None, option(metavar="N", help="chips of one run")] = None
     global_batch: Annotated[
-        str | None, tyro.conf.arg(metavar="B", help="sequences in a step of one run, or tokens: `4M tokens`")
+        str | None, option(metavar="B", help="sequences in a step of one run, or tokens: `4M tokens`")
     ] = None
     seq_len: SequenceLength = None
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="COLUMN=VALUE", help="any other column of one run, as tp=2 or framework=torchtitan"),
+        option(metavar="COLUMN=VALUE", help="any other column of one run, as tp=2 or framework=torchtitan"),
     ] = ()
     fit: FitName = "default"
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="OUT.csv", help="table to write: all input columns and the predictions")
+        Path | None, option(metavar="OUT.csv", help="table to write: all input columns and the predictions")
     ] = None
-    skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="drop bad rows instead of refusing")] = (
-        False
-    )
+    skip_bad: SkipBad = False
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -54,7 +53,7 @@ class PredictCommand:
         import numpy as np
 
         import jaxscale as js
-        from jaxscale.cli.runs_tables import predictions_as_json, runs_from_file, say_unanswered, write_predictions
+        from jaxscale.cli.runs_tables import predictions_as_json, say_unanswered, write_predictions
         from jaxscale.files import check_writable
         from jaxscale.predict import predict_open
         from jaxscale.report.terminal_tables import error_summary, prediction_rows
@@ -64,10 +63,8 @@ class PredictCommand:
         if self.out is not None:
             check_writable(self.out, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
-        if self.runs is not None:
-            runs = runs_from_file(self.runs, self.skip_bad, hardware)
-        else:
-            runs = self._one_run(hardware)
+        runs = self._one_run(hardware) if self.runs is None else self._table(hardware)
+        stage(f"predicting {len(runs)} rows")
         described = describe_runs(runs, hardware)
         prediction = predict_open(runs, described, js.load_fit(self.fit), hardware)
         errors = prediction.errors()
@@ -76,17 +73,27 @@ class PredictCommand:
         if self.out is not None:
             write_predictions(self.out, runs, prediction)
             say(f"wrote {self.out}")
-        if self.json:
-            counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
-            emit_json({**errors, **counts, "predictions": predictions_as_json(prediction)})
-            return
-        if self.out is None:
-            print_result(prediction_rows(runs, prediction))
-        if errors["n"]:
-            # Rows of traced workloads have no model whose flops a doubt could be based on.
-            if np.isfinite(prediction.measured[described.index]).any():
-                tell_doubts(runs, *measured_of(runs, described), say)
-            print_result(error_summary(errors))
+        # Rows of traced workloads have no model whose flops a doubt could be based on.
+        if errors["n"] and not self.json and np.isfinite(prediction.measured[described.index]).any():
+            tell_doubts(runs, *measured_of(runs, described), say)
+        counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
+        shown = prediction_rows(runs, prediction, has_lines=self.runs is not None)
+        answer(
+            self.json,
+            lambda: {**errors, **counts, "predictions": predictions_as_json(prediction)},
+            lambda: [*([shown] if self.out is None else []), *([error_summary(errors)] if errors["n"] else [])],
+        )
+
+    def _table(self, hardware: "Hardware") -> "Runs":
+        """The table, which describes its runs alone."""
+        from jaxscale.cli.runs_tables import runs_from_file
+
+        assert self.runs is not None
+        given = [name for name in ("model", "gpu", "n_gpus", "global_batch", "seq_len", "set") if getattr(self, name)]
+        if given:
+            option = "--" + given[0].replace("_", "-")
+            raise InputError(f"{option} describes a run without a table; expected {option} or {self.runs}, not both")
+        return runs_from_file(self.runs, self.skip_bad, hardware)
 
     def _one_run(self, hardware: "Hardware") -> "Runs":
         """The run that the options describe."""

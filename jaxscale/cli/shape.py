@@ -4,43 +4,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from jaxscale.cli.arguments import FitName, HardwareFile, Json
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, option
+from jaxscale.cli.console import answer, say, stage
 
 
 @dataclass(frozen=True)
 class ShapeCommand:
     """Find the width, depth, batch and parallel plan that make the most of a cluster; give exactly one budget."""
 
-    gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")]
-    n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips")]
+    gpu: Annotated[str, option(metavar="ID", help="chip; see `jaxscale hardware`")]
+    n_gpus: Annotated[int, option(metavar="N", help="chips")]
     flop: Annotated[
-        float | None, tyro.conf.arg(metavar="T", help="budget: least time to the loss that this compute can buy")
+        float | None, option(metavar="T", help="budget: least time to the loss that this compute can buy")
     ] = None
-    days: Annotated[float | None, tyro.conf.arg(metavar="D", help="budget: least loss within this time")] = None
+    days: Annotated[float | None, option(metavar="D", help="budget: least loss within this time")] = None
     params: Annotated[
-        float | None, tyro.conf.arg(metavar="N", help="budget: least time to train a model of this size as it deserves")
+        float | None, option(metavar="N", help="budget: least time to train a model of this size as it deserves")
     ] = None
-    loss: Annotated[float | None, tyro.conf.arg(metavar="X", help="budget: least time to this loss")] = None
+    loss: Annotated[float | None, option(metavar="X", help="budget: least time to this loss")] = None
     fit: FitName = "default"
     model: Annotated[
         str,
-        tyro.conf.arg(
+        option(
             metavar="NAME|FILE",
             help="template whose proportions are kept: sequence length, vocabulary, key/value heads, experts",
         ),
     ] = "llama3-8b"
     law: Annotated[
         Path | None,
-        tyro.conf.arg(
-            metavar="LAW.toml", help="law of the loss that `law fit` wrote; tells how far the design hangs on it"
-        ),
+        option(metavar="LAW.toml", help="law of the loss that `law fit` wrote; tells how far the design hangs on it"),
     ] = None
-    draws: Annotated[int, tyro.conf.arg(metavar="N", help="drawn laws under which the design is chosen again")] = 4
+    draws: Annotated[int, option(metavar="N", help="drawn laws under which the design is chosen again")] = 4
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -59,16 +56,14 @@ class ShapeCommand:
         template = model(self.model)
         law = None if self.law is None else load_law(self.law)
         common = {"fit": self.fit, "template": template, "hardware": self.hardware}
+        stage("searching the best design")
         document = shape_report(self.gpu, self.n_gpus, budget, **common, law=law, n_draws=self.draws, progress=say)
-        if self.json:
-            emit_json(document)
-            return
         ((kind, value),) = budget.given().items()
-        print_result(f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}\n")
-        print_result(shape_choice(document))
-        if law is not None:
-            print_result("")
-            print_result(law_choice_table(document["law"]))
-        print_result("")
-        print_result(price_list(document["shadow_prices"], document["objective"]))
-        print_result("\n" + document["certificate"])
+        parts = (
+            f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}",
+            shape_choice(document),
+            *([] if law is None else [law_choice_table(document["law"])]),
+            price_list(document["shadow_prices"], document["objective"]),
+            document["certificate"],
+        )
+        answer(self.json, lambda: document, lambda: parts)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile
-from jaxscale.cli.console import messages, say
+from jaxscale.cli.arguments import HardwareFile, Json, Quiet, option
+from jaxscale.cli.console import advance, answer, say, stage
 from jaxscale.errors import InputError
 
 
@@ -15,17 +15,17 @@ from jaxscale.errors import InputError
 class SweepCommand:
     """Evaluate a product of axes over assumptions, compute and plans; results in NPZ files, one for each chunk."""
 
-    spec: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="SPEC.toml", help="axes of the sweep")]
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR", help="folder for the results")]
-    resume: Annotated[
-        bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="go on where an earlier run of the same sweep stopped")
-    ] = False
+    spec: Annotated[tyro.conf.Positional[Path], option(metavar="SPEC.toml", help="axes of the sweep")]
+    out: Annotated[Path, option(metavar="DIR", help="folder for the results")]
+    resume: Annotated[bool, option(help="go on where an earlier run of the same sweep stopped")] = False
     coordinator: Annotated[
-        str | None, tyro.conf.arg(metavar="HOST:PORT", help="of several processes: address of the first")
+        str | None, option(metavar="HOST:PORT", help="of several processes: address of the first")
     ] = None
-    n_processes: Annotated[int, tyro.conf.arg(metavar="N", help="processes that share the sweep")] = 1
-    process: Annotated[int, tyro.conf.arg(metavar="K", help="which of them this is, from 0")] = 0
+    n_processes: Annotated[int, option(metavar="N", help="processes that share the sweep")] = 1
+    process: Annotated[int, option(metavar="K", help="which of them this is, from 0")] = 0
     hardware: HardwareFile = None
+    json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -34,7 +34,6 @@ class SweepCommand:
             InputError: a malformed specification, a folder that holds another sweep, or a process out of range.
         """
         import jax
-        from rich.progress import Progress
 
         import jaxscale as js
         from jaxscale.limits.sweep_chunks import clear_leftovers, prepare, run_sweep
@@ -53,11 +52,11 @@ class SweepCommand:
         missing = prepare(spec, self.out, self.resume or self.n_processes > 1)
         if self.n_processes == 1:
             clear_leftovers(self.out)
-        console = messages()
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            bar = progress.add_task("sweep", total=spec.n_points, completed=(spec.n_chunks - len(missing)) * spec.chunk)
-            for _ in run_sweep(spec, self.out, missing):
-                progress.advance(bar, spec.chunk)
+        stage("sweep", total=spec.n_points, done=(spec.n_chunks - len(missing)) * spec.chunk)
+        for _ in run_sweep(spec, self.out, missing):
+            advance(spec.chunk)
         say(f"{spec.n_points:,} points in {spec.n_chunks:,} files: {self.out}")
+        counts = {"n_points": spec.n_points, "n_files": spec.n_chunks, "n_computed": len(missing)}
+        answer(self.json, lambda: {"folder": str(self.out), **counts}, tuple)
         if self.coordinator is not None:
             jax.distributed.shutdown()

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, Json, Words, checked_count, every_value
-from jaxscale.cli.console import emit_json, print_result
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, checked_count, option
+from jaxscale.cli.console import answer, aside, stage
+from jaxscale.cli.startup import without_foreign_lines
 from jaxscale.errors import InputError
 
 
@@ -21,29 +22,30 @@ class TraceCommand:
 
     function: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(
+        option(
             metavar="MODULE:FUNCTION",
             help="function that returns a step and its arguments: jaxscale.examples.vision_steps:resnet50",
         ),
     ]
     set: Annotated[
-        Words,
-        tyro.conf.arg(metavar="NAME=VALUE", help="arguments of the function: `--set batch=64 size=224`"),
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(metavar="NAME=VALUE", help="arguments of the function: `--set batch=64 size=224`"),
     ] = ()
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="WORK.json", help="file to write: sizes and kernels, no code and no weights")
+        Path | None, option(metavar="WORK.json", help="file to write: sizes and kernels, no code and no weights")
     ] = None
-    gpu: Annotated[
-        str | None, tyro.conf.arg(metavar="ID", help="chip on which to time the step; see `jaxscale hardware`")
-    ] = None
-    n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips among which the batch is split")] = 1
+    gpu: Annotated[str | None, option(metavar="ID", help="chip on which to time the step; see `jaxscale hardware`")] = (
+        None
+    )
+    n_gpus: Annotated[int, option(metavar="N", help="chips among which the batch is split")] = 1
     compile: Annotated[
         bool,
-        tyro.conf.FlagCreatePairsOff,
-        tyro.conf.arg(help="compile the step for these chips too, which need not be there (extra aot, or aot-tpu)"),
+        option(help="compile the step for these chips too, which need not be there (extra aot, or aot-tpu)"),
     ] = False
     fit: FitName = "default"
+    hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -56,20 +58,21 @@ class TraceCommand:
 
         if self.out is not None:
             check_writable(self.out)
-        step = step_of(self.function, every_value(self.set))
+        stage("tracing the step")
+        step = step_of(self.function, self.set)
         work = trace(*step)
         if self.out is not None:
             work.save(self.out)
         times, compiled = self.times(work), self.compiled(step)
-        if self.json:
-            emit_json({**workload_document(work), **times, **compiled_document(compiled)})
-            return
-        print_result(str(work))
+        told = [] if compiled is None else compiled.parts()
         if times:
             terms = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in times["terms_s"].items() if value > 1e-6)
-            print_result(f"step on {self.n_gpus} {self.gpu}: {1e3 * times['step_time_s']:.2f} ms ({terms})")
-        if compiled is not None:
-            print_result(str(compiled))
+            told = [f"step on {self.n_gpus} {self.gpu}: {1e3 * times['step_time_s']:.2f} ms ({terms})", *told]
+        answer(
+            self.json,
+            lambda: {**workload_document(work), **times, **compiled_document(compiled)},
+            lambda: [*work.parts(), *told],
+        )
 
     def compiled(self, step: tuple[Any, ...]) -> Any:
         """The step as a compiler makes it for the chips; None where that is not asked.
@@ -81,9 +84,16 @@ class TraceCommand:
             return None
         if self.gpu is None:
             raise InputError("--compile needs a chip; expected --gpu ID")
+        from jaxscale.compiled.absent_devices import compile_targets, load_compiler
         from jaxscale.compiled.compile_step import compile_for
+        from jaxscale.hardware.catalogue import load_hardware
 
-        return compile_for(*step, gpu=self.gpu, n=checked_count("--n-gpus", self.n_gpus))
+        stage(f"compiling the step for {self.n_gpus} {self.gpu}")
+        n_gpus, hardware = checked_count("--n-gpus", self.n_gpus), load_hardware(self.hardware)
+        if hardware[self.gpu].id in compile_targets()["targets"]:
+            with aside(), without_foreign_lines():
+                load_compiler()
+        return compile_for(*step, gpu=self.gpu, n=n_gpus, hardware=hardware)
 
     def times(self, work: Any) -> dict[str, Any]:
         """Step time [s], terms and peak memory [byte] of a workload whose batch all chips share; empty without a chip.
@@ -95,12 +105,13 @@ class TraceCommand:
             return {}
         from jaxscale.calibration.store import load_fit
         from jaxscale.costs.traced.class_plan import class_plan
-        from jaxscale.hardware.catalogue import cluster
+        from jaxscale.hardware.catalogue import cluster, load_hardware
         from jaxscale.memory import memory
         from jaxscale.step import step_time
 
-        machine = cluster(self.gpu, checked_count("--n-gpus", self.n_gpus))
-        coefficients = load_fit(self.fit).coefficients({"framework": "jax", "gpu": self.gpu})
+        hardware = load_hardware(self.hardware)
+        machine = cluster(self.gpu, checked_count("--n-gpus", self.n_gpus), hardware=hardware)
+        coefficients = load_fit(self.fit).coefficients({"framework": "jax", "gpu": hardware[self.gpu].id})
         batch = None if self.n_gpus > 1 else work.tables.class_names[-1]  # one chip splits nothing
         plan = class_plan(work, data=self.n_gpus, data_class=batch)
         terms = step_time(work, plan, machine, coefficients)

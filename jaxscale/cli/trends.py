@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, checked_count
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, checked_count, option
+from jaxscale.cli.console import answer, say, stage
 from jaxscale.cli.plan import checked_framework
 
 if TYPE_CHECKING:
@@ -18,39 +16,40 @@ if TYPE_CHECKING:
 class TrendsCommand:
     """Throughput, power, cost and marginal returns of FSDP training against the number of chips."""
 
-    model: Annotated[str, tyro.conf.arg(metavar="NAME", help="model of the catalogue")] = "llama2-7b"
-    gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="v100-32gb, a100-80gb, h100-80gb, b200, gb200 or gb300")] = (
+    model: Annotated[str, option(metavar="NAME", help="model of the catalogue")] = "llama2-7b"
+    gpu: Annotated[str, option(metavar="ID", help="v100-32gb, a100-80gb, h100-80gb, b200, gb200 or gb300")] = (
         "h100-80gb"
     )
-    lowest: Annotated[float, tyro.conf.arg(name="from", metavar="N", help="fewest chips")] = 8.0
-    highest: Annotated[float, tyro.conf.arg(name="to", metavar="N", help="most chips")] = 8192.0
-    seq_len: Annotated[int | None, tyro.conf.arg(metavar="S", help="tokens of a sequence; the model's own")] = None
+    lowest: Annotated[float, option(name="from", metavar="N", help="fewest chips")] = 8.0
+    highest: Annotated[float, option(name="to", metavar="N", help="most chips")] = 8192.0
+    seq_len: Annotated[int | None, option(metavar="S", help="tokens of a sequence; the model's own")] = None
     sequences_per_chip: Annotated[
-        float | None, tyro.conf.arg(metavar="B", help="weak scaling: sequences per chip and step; 2 where left out")
+        float | None, option(metavar="B", help="weak scaling: sequences per chip and step; 2 where left out")
     ] = None
     global_batch: Annotated[
-        float | None, tyro.conf.arg(metavar="B", help="strong scaling: sequences per step, all chips together")
+        float | None, option(metavar="B", help="strong scaling: sequences per step, all chips together")
     ] = None
-    tp: Annotated[int, tyro.conf.arg(metavar="N", help="tensor-parallel degree")] = 1
-    pp: Annotated[int, tyro.conf.arg(metavar="N", help="pipeline stages; above 1 the optimizer alone is sharded")] = 1
-    cp: Annotated[int, tyro.conf.arg(metavar="N", help="context-parallel degree")] = 1
-    microbatches: Annotated[int, tyro.conf.arg(metavar="M", help="microbatches per step and replica")] = 1
+    tp: Annotated[int, option(metavar="N", help="tensor-parallel degree")] = 1
+    pp: Annotated[int, option(metavar="N", help="pipeline stages; above 1 the optimizer alone is sharded")] = 1
+    cp: Annotated[int, option(metavar="N", help="context-parallel degree")] = 1
+    microbatches: Annotated[int, option(metavar="M", help="microbatches per step and replica")] = 1
     shard_group: Annotated[
-        int | None, tyro.conf.arg(metavar="N", help="replicas that share one copy (HSDP); all of them where left out")
+        int | None, option(metavar="N", help="replicas that share one copy (HSDP); all of them where left out")
     ] = None
     power_cap: Annotated[
-        float | None, tyro.conf.arg(metavar="W", help="power cap of each chip; its own limit where left out")
+        float | None, option(metavar="W", help="power cap of each chip; its own limit where left out")
     ] = None
     least_return: Annotated[
-        float, tyro.conf.arg(metavar="SHARE", help="what a worthwhile chip returns of one on the fewest chips")
+        float, option(metavar="SHARE", help="what a worthwhile chip returns of one on the fewest chips")
     ] = 0.5
     framework: Annotated[
-        str, tyro.conf.arg(metavar="NAME", help="software that runs it, with its defaults, as in a runs table")
+        str, option(metavar="NAME", help="software that runs it, with its defaults, as in a runs table")
     ] = "pytorch-fsdp"
     fit: FitName = "default"
-    plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help="figure to write, PNG")] = None
+    plot: Annotated[Path | None, option(metavar="FILE", help="figure to write, PNG")] = None
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -85,17 +84,18 @@ class TrendsCommand:
             power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
             **changes,
         )
+        stage("computing the trend and its intervals")
         trend = report.trend(setup, layout, batch, n, self.least_return)
         if short := report.memory_line(setup, trend):
             say(short)
         if self.plot is not None:
             write_whole(self.plot, png(report.trends_figure(trend)))
             say(f"figure: {self.plot}")
-        if self.json:
-            emit_json(report.document(trend))
-            return
-        print_result(report.trend_table(trend))
-        print_result(report.last_chip_line(trend))
+        answer(
+            self.json,
+            lambda: report.document(trend),
+            lambda: (report.trend_table(trend), report.last_chip_line(trend)),
+        )
 
     def _layout(self) -> "ParallelLayout":
         from jaxscale.trends.layout import UNLIMITED, ParallelLayout

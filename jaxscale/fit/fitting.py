@@ -35,7 +35,7 @@ from jaxscale.fit.result import FitResult
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import Measured
-from jaxscale.runs.measured import groups_of, measured_runs
+from jaxscale.runs.measured import describe_runs, groups_of, measured_of
 from jaxscale.runs.table_checks import tell
 from jaxscale.runs.traced.named_workloads import names_workload
 
@@ -114,9 +114,10 @@ def _fit_models(
 ) -> FitResult:
     """Fit the coefficients to rows that all describe a model."""
     with jax.enable_x64(True):
-        measured, index = measured_runs(runs, hardware)
+        described = describe_runs(runs, hardware)
+        measured, index = measured_of(runs, described)
         if progress is not None:
-            tell(runs, measured, index, progress)
+            tell(runs, described, measured, index, progress)
         data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
         result = fit_measured(
             measured,

@@ -68,7 +68,7 @@ PREDICTION_COLUMNS = (
     TableColumn("dp"),
     TableColumn("microbatch", "mb"),
     TableColumn("step", stays=True),
-    TableColumn("90 % interval", "90 %", stays=True),
+    TableColumn("90 % interval", "90 %", says="90 %: {}", stays=True),
     TableColumn("measured"),
     TableColumn("error", unit="%"),
     TableColumn("memory", "GB", "GB"),
@@ -78,10 +78,22 @@ PREDICTION_COLUMNS = (
 """Columns of the table of predictions."""
 
 
-def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20) -> Table:
-    """The first rows of a table with their predictions."""
+def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_lines: bool = True) -> Table:
+    """The first rows of a table with their predictions.
+
+    Args:
+        runs: the table.
+        prediction: for its rows.
+        most: rows that are shown at most [1].
+        has_lines: whether the rows have lines in a file.
+    """
     rows = [
-        (*_identity(row, prediction.assumed[index]), *_outcome(prediction, index), prediction.notes[index])
+        (
+            str(row.line) if has_lines else "-",
+            *_identity(row, prediction.assumed[index]),
+            *_outcome(prediction, index),
+            prediction.notes[index],
+        )
         for index, row in enumerate(runs.rows[:most])
     ]
     first = f", first {len(rows)} of {len(runs)} rows" if len(rows) < len(runs) else ""
@@ -94,7 +106,7 @@ def _identity(row: "Row", assumed: str) -> tuple[str, ...]:
     stated = {name: rounded_text(row[name], 6) for name in ("tp", "pp", "dp", "micro_batch_size")}
     degrees = (filled.get(name, "-") if cell == "-" else cell for name, cell in stated.items())
     name = row["model"] or row["workload"] or "-"
-    return str(row.line), name, row["gpu"] or "-", rounded_text(row["n_gpus"], 6), *degrees
+    return name, row["gpu"] or "-", rounded_text(row["n_gpus"], 6), *degrees
 
 
 def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from jaxscale._compile.jit import filter_jit
 from jaxscale.runs.arrays import Measured, RunBatch
-from jaxscale.runs.categorical import together
+from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.cells import first_of
+from jaxscale.runs.measured import Described
 from jaxscale.runs.siblings import contradicted
 from jaxscale.runs.table import Runs
 from jaxscale.step import tokens_per_step
@@ -38,24 +39,44 @@ PLACE = "source_row"
 Say = Callable[[str], None]
 
 
-def tell(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
+def tell(runs: Runs, described: Described, measured: Measured, index: np.ndarray, say: Say) -> None:
     """Say all that there is to know before a fit.
 
     Args:
         runs: the table.
+        described: its rows as the model sees them.
         measured: its rows that can be fitted.
         index: their positions in the table [row].
         say: takes a line of text.
     """
-    left_out = len(runs) - len(index)
-    if left_out:
-        others = sorted(set(runs.column("status")) - {None, "ok", "oom"})
-        named = f" (here {first_of(others, LINES_TOLD)})" if others else ""
-        say(
-            f"{runs.path}: {left_out} of {len(runs)} rows have no step time to count: none is stated, the status is "
-            f"other than ok{named}, or a setting that the model needs is missing"
-        )
+    if reasons := why_left_out(runs, described, index):
+        told = [f"{reason}: {len(lines)} (lines {first_of(lines, LINES_TOLD)})" for reason, lines in reasons.items()]
+        count = len(runs) - len(index)
+        say(f"{runs.path}: {count} of {len(runs)} rows have no step time to count: {'; '.join(told)}")
     tell_doubts(runs, measured, index, say)
+
+
+def why_left_out(runs: Runs, described: Described, index: np.ndarray) -> dict[str, list[int]]:
+    """Lines of the rows that cannot be fitted, by reason: a failure, a missing setting, or no step time.
+
+    Args:
+        runs: the table.
+        described: its rows as the model sees them.
+        index: positions of the rows that can be fitted [row].
+    """
+    left_out = np.setdiff1d(np.arange(len(runs)), index)
+    is_answered = Categorical(np.isin(left_out, described.index).astype(int), (False, True))
+    facts = together(runs.categories("status").take(left_out), described.notes.take(left_out), is_answered)
+    reasons, lines = facts.map(lambda fact: _reason(*fact)), runs.lines[left_out]
+    first = [int(np.flatnonzero(reasons.codes == code)[0]) for code in np.unique(reasons.codes)]
+    return {reasons[row]: lines[reasons.codes == reasons.codes[row]].tolist() for row in sorted(first)}
+
+
+def _reason(status: str | None, note: str, is_answered: bool) -> str:
+    """Why a row has no step time to count."""
+    if status not in (None, "ok"):
+        return f"status {status}"
+    return "no step time" if is_answered else note
 
 
 def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:

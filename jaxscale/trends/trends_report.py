@@ -181,7 +181,7 @@ TREND_COLUMNS = (
     TableColumn("million tokens/$", "Mtok/$"),
     TableColumn("last chip returns", "returns %", "%"),
     TableColumn("best tp (90 %)", "best tp"),
-    TableColumn("its gain", "gain %", "%"),
+    TableColumn("gain by best tp", "gain %", "%"),
 )
 """Columns of the table of a trend."""
 

@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Run a command line in this process, with the settings of the tests left alone."""
-    monkeypatch.setattr(main, "configure_jax", lambda: None)
+    monkeypatch.setattr(main, "configure_jax", lambda **_: None)
 
     def call(*arguments: Any) -> Outcome:
         capsys.readouterr()

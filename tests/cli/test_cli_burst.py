@@ -2,7 +2,7 @@
 
 import pytest
 
-VGG = ("burst", "--network", "vgg16", "--gpus", 8, "--batch", 32)
+VGG = ("burst", "--network", "vgg16", "--n-gpus", 8, "--global-batch", 32)
 
 
 def test_json_reproduces_the_released_planner(run):
@@ -35,8 +35,8 @@ def test_tables(run):
     ("option", "value", "expected"),
     [
         ("--network", "alexnet-9", "network 'alexnet-9' is unknown"),
-        ("--gpus", 7, "gpus = 7: expected a power of two"),
-        ("--batch", 0, "batch = 0: expected at least 1 sample"),
+        ("--n-gpus", 7, "gpus = 7: expected a power of two"),
+        ("--global-batch", 0, "batch = 0: expected at least 1 sample"),
         ("--bandwidth-gb-per-s", 0, "bandwidth = 0.0: expected a finite number above 0"),
         ("--latency-us", "nan", "latency = nan: expected"),
         ("--amplification-limit", 1, "amplification_limit = 1.0: expected a finite number above 1"),

@@ -1,11 +1,16 @@
 """The demonstration: an honest split, a choice that holds, a report that shows both. CI runs the whole of it."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
+from screens import WIDTHS, Expected, screen_of, shows, tokens_of, too_long
 
 from jaxscale.calibration.store import load_fit
+from jaxscale.cli import console
 from jaxscale.cli.demo import demo_work
-from jaxscale.cli.demo.demo_report import add_plans, add_shape, plan_label
+from jaxscale.cli.demo.demo_report import add_plans, add_shape, demo_document, plan_label, summary_lines
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.plan.rules import violations
 from jaxscale.report import Report
@@ -81,3 +86,23 @@ def test_the_sections_hold_every_figure(design, tmp_path):
     report.save(tmp_path)
     pictures = {"step_breakdown.png", "sensitivity.png", "shape_map.png", "shape_profile.png"}
     assert pictures | {"report.html", "report.md"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_numbers_of_its_document_stand_whole_on_every_terminal(design):
+    errors = {"n": 43, "mape": 4.81, "median_ape": 3.57, "p90_ape": 9.9, "coverage_90": 0.953}
+    result: Any = SimpleNamespace(n=212, mape_train=3.94, mape_cv=5.26)
+    result.to_json = lambda: vars(result)
+    held_out: Any = SimpleNamespace(errors=lambda: errors)
+    runs: Any = ()
+    calibration = demo_work.DemoCalibration(result, held_out, runs)
+    document = demo_document(calibration, design)
+    percents = [*(document["fit"][name] for name in ("mape_train", "mape_cv")), errors["mape"], errors["median_ape"]]
+    times = (
+        document["plan_of_the_time"]["step_time_s"],
+        document["as_trained_measured_s"],
+        document["plan"]["step_time_s"],
+    )
+    expected = [*map(Expected, percents), *(Expected(time, is_time=True) for time in times)]
+    for width in WIDTHS:
+        screen = screen_of(lambda: console.print_result(*summary_lines(calibration, design)), width)
+        assert not too_long(screen, width) and shows(expected, tokens_of(screen))

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import jaxscale as js
-from jaxscale.cli.console import PAGES
-from jaxscale.cli.main import one_line
+from jaxscale.cli.console import PAGES, plain
+from jaxscale.cli.entry.parsing import listed_in, one_line
+from jaxscale.cli.main import NAMES
 from jaxscale.cli.startup import cache_folder
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -42,6 +43,18 @@ def test_help_of_a_command_names_the_hardware_option(run, command):
         (("plan", "--model", "gpt3-175b", "--gpu", "a100-80gb", "--n-gpus", "many", "--global-batch", "8"), "'many'"),
         (("fit", "runs.csv"), "--out"),
         (("hardware", "a100-80gb", "h100-80gb"), "h100-80gb"),
+        (("plan", "--gpus", "8"), "--gpus is unknown; did you mean --n-gpus? (see jaxscale plan --help)"),
+        (("burst", "--batch", "8"), "--batch is unknown; did you mean --global-batch?"),
+        (("burst", "--gpus=8"), "--gpus is unknown; did you mean --n-gpus?"),
+        (("predict", "--modle", "llama3-8b"), "--modle is unknown; did you mean --model?"),
+        (("law", "fit", "--tabel", "gemstones"), "--tabel is unknown; did you mean --table?"),
+        (("law", "fitt"), "command 'law fitt' is unknown; expected one like fit"),
+        (("law",), "law needs a command; expected one of fit, predict, optimum, compare"),
+        (("plan", "--gpu", "b200"), "plan needs --model NAME|FILE, --n-gpus N, --global-batch B (see"),
+        (("trends", "--from", "eight"), "--from = 'eight' is no number"),
+        (("limits", "--model", "mamba"), "--model = 'mamba'; expected one of 'blocks', 'transformer'"),
+        (("predict", "runs.csv", "--gpu", "b200"), "expected --gpu or runs.csv, not both"),
+        (("--hlep",), "--hlep is unknown; did you mean --help?"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(run, arguments, expected):
@@ -51,6 +64,66 @@ def test_wrong_arguments_are_refused_in_one_line(run, arguments, expected):
     assert expected in outcome.err
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith("jaxscale: ")
+
+
+def leaves(run) -> list[tuple[str, ...]]:
+    """All commands, those of `law` and `serving` by themselves."""
+    found: list[tuple[str, ...]] = []
+    for name in NAMES:
+        usage = run(name, "--help").out.partition("\n\n")[0]
+        parts = usage.partition("{")[2].partition("}")[0]
+        found += [(name, part) for part in parts.split(",")] if parts else [(name,)]
+    return found
+
+
+def test_help_of_every_command(run):
+    """Every argument has a text, nothing has the default None, and what all commands share is there."""
+    for command in leaves(run):
+        text = run(*command, "--help").out
+        assert "--json" in text and "-q, --quiet" in text, command
+        arguments = list(listed_in(text))
+        assert len(arguments) > 2 and all(one.text for one in arguments), command
+        assert not any("None" in one.label + one.text for one in arguments), command
+
+
+def test_a_help_without_texts_fails():
+    rows = ("--gpu ID   chip; see the", "           list", "--top K")
+    with_text, without = listed_in("\n".join(f"│ {row:30} │" for row in rows))
+    assert with_text.text == "chip; see the list" and not without.text
+
+
+def test_settings_together_or_one_by_one(run):
+    """`--set a=1 b=2` in every command that states settings; what follows a setting and is none is an argument."""
+    one = ("predict", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 8, "--fit", "prior", "--json")
+    together = run(*one, "--set", "tp=2", "pp=1", "global_batch_size_seqs=8", "micro_batch_size=1")
+    alone = run(*one, "--set", "tp=2", "--set", "pp=1", "--set=global_batch_size_seqs=8", "--set", "micro_batch_size=1")
+    assert together.code == 0 and together.json == alone.json
+    refused = run("read", "--set", "gpu=b200", "n_gpus=8", "no-such-file.log")
+    assert "no-such-file.log" in refused.err and refused.code == 2
+
+
+def test_version(run):
+    outcome = run("--version")
+    assert (outcome.code, outcome.out, outcome.err) == (0, f"jaxscale {js.__version__}\n", "")
+
+
+def test_quiet_commands_say_nothing_but_refusals(run, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('[chips."c"]\nmemory_gb = 64\nmemory_gb_per_s = 2000\npeak_tflops_bf16 = 300\n')
+    assert "valid; 1 chips" in run("hardware", "c", "--hardware", own).err
+    assert run("hardware", "c", "--hardware", own, "--quiet").err == ""
+    assert run("hardware", "d", "-q").err.count("\n") == 1
+
+
+def test_whole_numbers_of_a_document_have_no_point():
+    assert repr(plain({"n": 8030261248.0, "t": 0.5, "big": 1e26, "none": float("nan"), "flag": True})) == repr(
+        {"n": 8030261248, "t": 0.5, "big": 1e26, "none": None, "flag": True}
+    )
+
+
+def test_no_absurd_name_is_offered(run):
+    assert "did you mean" not in run("hardware", "no-such-chip").err
+    assert "did you mean a100-80gb" in run("hardware", "a100-80bg").err
 
 
 def test_an_unreadable_refusal_still_gives_a_line():

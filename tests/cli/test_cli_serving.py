@@ -80,6 +80,6 @@ def test_plan_keeps_its_limits(run):
     per_second = best["output_tokens_per_s_per_gpu"]
     assert best["dollars_per_million_tokens"] == pytest.approx(2 / 3600 / per_second * 1e6)
     text = run(*words)
-    assert text.code == 0 and "token/s/chip" in text.out
+    assert text.code == 0 and "tokens/s per chip" in text.out
     refused = run(*words, "--tpot", "1e-6")
     assert refused.code == 2 and "is possible" in refused.err

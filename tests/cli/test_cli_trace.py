@@ -37,3 +37,12 @@ def test_what_a_compilation_lacks_is_told_in_one_line(run, monkeypatch: pytest.M
     outcome = run(*STEP, "--compile", "--gpu", "h100-80gb")
     assert outcome.code == 2 and "expected `pip install 'jaxscale[aot]'" in outcome.err
     assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_a_chip_of_ones_own(run, tmp_path: Path):
+    own = tmp_path / "own.toml"
+    own.write_text('[chips."c"]\nmemory_gb = 64\nmemory_gb_per_s = 2000\npeak_tflops_bf16 = 300\n')
+    slow = run(*STEP, "--gpu", "c", "--hardware", own, "--json").json["step_time_s"]
+    own.write_text(own.read_text().replace("2000", "4000"))
+    assert 0.0 < run(*STEP, "--gpu", "c", "--hardware", own, "--json").json["step_time_s"] < slow
+    assert "'c' is not in the hardware catalogue" in run(*STEP, "--gpu", "c").err

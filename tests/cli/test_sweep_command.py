@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -149,10 +150,12 @@ n = 16
 """
 
 
-def test_best_plans_are_those_of_a_survey(tmp_path):
+def test_best_plans_are_those_of_a_survey(tmp_path, capsys):
     spec, out = tmp_path / "best.toml", tmp_path / "out"
     spec.write_text(BEST_PLANS)
-    assert main(["sweep", str(spec), "--out", str(out)]) == 0
+    assert main(["sweep", str(spec), "--out", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"folder": str(out), "n_points": 48, "n_files": 2, "n_computed": 2}
     found = load_sweep(out)
     sweep = read_spec(spec)
     slow = dataclasses.replace(sweep.scenario, network_latency=1e-5)

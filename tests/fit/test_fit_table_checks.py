@@ -7,8 +7,8 @@ import pytest
 
 import jaxscale as js
 from jaxscale._resources import data_path
-from jaxscale.runs.measured import measured_runs
-from jaxscale.runs.table_checks import share_of_peak, stated_twice, tell
+from jaxscale.runs.measured import describe_runs, measured_of, measured_runs
+from jaxscale.runs.table_checks import share_of_peak, stated_twice, tell, why_left_out
 
 COLUMNS = (
     "n_layers,d_model,n_heads,seq_len,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,step_time_s,"
@@ -24,7 +24,8 @@ def said_of(path, *rows: tuple[float | str, ...]) -> list[str]:
     lines = [RUN.format(time=time, throughput=throughput, memory=memory) for time, throughput, memory in filled]
     path.write_text("\n".join([COLUMNS, *lines]) + "\n", encoding="utf-8")
     runs, said = js.read_runs(path), []
-    tell(runs, *measured_runs(runs), said.append)
+    described = describe_runs(runs)
+    tell(runs, described, *measured_of(runs, described), said.append)
     return said
 
 
@@ -52,7 +53,25 @@ def test_what_cannot_be_is_told_with_its_lines(tmp_path, rows, parts: tuple[str,
 
 def test_rows_that_cannot_be_fitted_are_counted(tmp_path):
     (said,) = said_of(tmp_path / "runs.csv", (4.0, ""), (4.1, ""), ("", ""))
-    assert "1 of 3 rows have no step time to count" in said
+    assert "1 of 3 rows have no step time to count: no step time: 1 (lines 4)" in said
+
+
+def test_reasons_are_counted_with_their_lines(tmp_path):
+    """A failure, a setting that is missing, and a time that is: each by itself."""
+    path, row = tmp_path / "runs.csv", RUN.format(time=4.0, throughput="", memory="")
+    lines = [
+        f"{row},ok",
+        f"{row.replace('4.0', '')},",
+        f"{row},oom",
+        f"{row.replace('32,4096,', '32,,', 1)},",
+        f"{row},oom",
+    ]
+    path.write_text("\n".join([f"{COLUMNS},status", *lines]) + "\n", encoding="utf-8")
+    runs = js.read_runs(path)
+    described = describe_runs(runs)
+    reasons = why_left_out(runs, described, measured_of(runs, described)[1])
+    assert list(reasons.values()) == [[3], [4, 6], [5]]
+    assert list(reasons)[:2] == ["no step time", "status oom"] and "d_model" in list(reasons)[2]
 
 
 @pytest.mark.parametrize(
@@ -71,11 +90,12 @@ def test_words_for_how_a_run_ended(tmp_path, word: str, status: str | None):
     path, row = tmp_path / "runs.csv", RUN.format(time=4.0, throughput="", memory="")
     path.write_text(f"{COLUMNS},status\n{row},ok\n{row.replace('4.0', '4.1')},{word}\n", encoding="utf-8")
     runs, said = js.read_runs(path), []
-    measured, index = measured_runs(runs)
+    described = describe_runs(runs)
+    measured, index = measured_of(runs, described)
     assert runs.rows[1]["status"] == status
     assert len(index) == (2 if status in ("ok", None) else 1)
-    tell(runs, measured, index, said.append)
-    assert any("(here hung)" in line for line in said) == (status == "hung")
+    tell(runs, described, measured, index, said.append)
+    assert any("status hung: 1 (lines 3)" in line for line in said) == (status == "hung")
 
 
 @pytest.mark.parametrize("table", sorted(path.stem for path in data_path("runs").glob("*.csv")))

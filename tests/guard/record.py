@@ -37,7 +37,7 @@ COMMANDS = (
     ("shape", "--gpu", "h100-80gb", "--n-gpus", "16", "--flop", "1e20"),
     ("trends", "--from", "64", "--to", "512", "--tp", "4", "--global-batch", "128"),
     ("limits", "--scenario", "default", "--from", "1e26", "--to", "1e31"),
-    ("burst", "--network", "vgg16", "--gpus", "8", "--batch", "32"),
+    ("burst", "--network", "vgg16", "--n-gpus", "8", "--global-batch", "32"),
 )
 """Command lines whose documents are held, besides `plan` for every published design."""
 

@@ -1,8 +1,10 @@
 """Tables for the terminal."""
 
+import re
+
 import pytest
 
-from jaxscale._table import TableColumn, make_table
+from jaxscale._table import TableColumn, html_of, make_table, text_column, text_of
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.report.terminal_tables import chip_numbers, plan_phrases, plan_ranking, rounded_text
 
@@ -18,6 +20,52 @@ def test_number(value, shown):
 def test_brackets_are_not_markup():
     table = make_table("[t]", (TableColumn("a", unit="[s]", is_text=True),), [("[bold] [s]",)])
     assert all(part in table.text() for part in ("[t]", "a [[s]]", "[bold] [s]"))
+
+
+SPEEDS = make_table(
+    "Speeds",
+    (
+        text_column("chip"),
+        TableColumn("network", "net GB/s", "GB/s"),
+        TableColumn("memory", "GB", "GB"),
+        TableColumn("sharding", "ZeRO", says="ZeRO-{}"),
+        TableColumn("sequence parallel", "SP", is_text=True, says="SP"),
+        TableColumn("note", is_text=True),
+    ),
+    [("first chip", 12.5, 85.1, 1, "yes", ""), ("second", 1234.5, 85.1, "-", "no", "")],
+)
+"""A table with a column that is equal in all rows, and one that is empty."""
+
+
+def test_a_table_takes_the_room_that_there_is():
+    """Long heads, then short ones, then phrases; what all rows share is said once."""
+    wide, short, narrow = (SPEEDS.text(width).splitlines() for width in (80, 42, 30))
+    assert wide[:2] == short[:2] == narrow[:2] == ["Speeds", "all: 85.1 GB"]
+    heads = re.split(r"\s{2,}", wide[2])
+    assert heads == ["chip", "network [GB/s]", "sharding", "sequence parallel"]
+    assert short[2].split() == ["chip", "net", "GB/s", "ZeRO", "SP"]
+    assert short[3].split() == ["first", "chip", "12.5", "1", "yes"]
+    assert narrow[2:] == ["first chip  network 12.5 GB/s", "  ZeRO-1  SP", "second  network 1234.5 GB/s"]
+    assert all(len(line) <= 30 for line in narrow)
+
+
+def test_rows_of_equal_cells_stay():
+    assert make_table("", ("a", "b"), [(1, 2), (1, 2)]).text().split() == ["a", "b", "1", "2", "1", "2"]
+    assert make_table("", ("a", "b"), [(1, 2)]).text().split() == ["a", "b", "1", "2"]
+
+
+def test_a_table_in_html_and_markdown():
+    """All columns, and the title."""
+    assert "<caption>Speeds</caption>" in SPEEDS.html() and SPEEDS.html().count("<td>") == 12
+    lines = SPEEDS.markdown().splitlines()
+    assert lines[0] == "Speeds" and lines[2].count("|") == 7
+    assert lines[3] == "| --- | ---: | ---: | ---: | --- | --- |"
+
+
+def test_texts_and_tables_in_one_text():
+    text = text_of(["before", make_table("t", ("a",), [(1,)]), "after", "last"])
+    assert text.split("\n\n") == ["before", "t\na\n1", "after\nlast"]
+    assert html_of(["1 < 2"]) == "<div>1 &lt; 2</div>"
 
 
 def test_chip_numbers_say_what_stands_in():

@@ -4,21 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from jaxscale.cli.arguments import HardwareFile, Json
-from jaxscale.cli.console import emit_json, print_result, save_report, say
+from jaxscale.cli.arguments import HardwareFile, Json, Quiet, option
+from jaxscale.cli.console import answer, save_report, say
 
 
 @dataclass(frozen=True)
 class DemoCommand:
     """Fit shipped runs, predict runs held out, find the best plan and a better shape; write a report."""
 
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR", help="folder of the report and its figures")] = Path(
-        "demo-report"
-    )
+    out: Annotated[Path, option(metavar="DIR", help="folder of the report and its figures")] = Path("demo-report")
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -36,7 +33,4 @@ class DemoCommand:
         calibration = calibrate(hardware, say)
         design = choose(calibration.result.fit, hardware, say)
         save_report(lambda: make_report(calibration, design), self.out)
-        if self.json:
-            emit_json(demo_document(calibration, design))
-        else:
-            print_result("\n".join(summary_lines(calibration, design)))
+        answer(self.json, lambda: demo_document(calibration, design), lambda: summary_lines(calibration, design))

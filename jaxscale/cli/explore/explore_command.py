@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, ModelName, SequenceLength, checked_batch
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    OptionalModel,
+    Quiet,
+    SequenceLength,
+    checked_batch,
+    option,
+)
+from jaxscale.cli.console import answer, idle, print_text, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.explore.page_inputs import PageInputs
@@ -22,22 +31,21 @@ class ExploreCommand:
     command line and no other.
     """
 
-    model: ModelName | None = None
-    gpu: Annotated[str | None, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")] = None
-    n_gpus: Annotated[int | None, tyro.conf.arg(metavar="N", help="chips")] = None
-    global_batch: Annotated[
-        str | None, tyro.conf.arg(metavar="B", help="sequences in a step, or tokens: `4M tokens`")
-    ] = None
+    model: OptionalModel = None
+    gpu: Annotated[str | None, option(metavar="ID", help="chip; see `jaxscale hardware`")] = None
+    n_gpus: Annotated[int | None, option(metavar="N", help="chips")] = None
+    global_batch: Annotated[str | None, option(metavar="B", help="sequences in a step, or tokens: `4M tokens`")] = None
     seq_len: SequenceLength = None
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="FIELD=VALUE", help="any other field of the page's address, as tp=8 or network=2"),
+        option(metavar="FIELD=VALUE", help="any other field of the page's address, as tp=8 or network=2"),
     ] = ()
-    port: Annotated[int, tyro.conf.arg(metavar="PORT", help="of 127.0.0.1; any free one where left out")] = 0
-    browser: Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="open the page in a browser")] = False
+    port: Annotated[int, option(metavar="PORT", help="of 127.0.0.1; any free one where left out")] = 0
+    browser: Annotated[bool, option(help="open the page in a browser")] = False
     fit: FitName = "default"
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -55,17 +63,18 @@ class ExploreCommand:
 
         listening = bound_socket(self.port)
         state, inputs = self._opened()
-        say("compiling, which takes half a minute the first time")
+        stage("compiling, which takes half a minute the first time")
         figure = tab_figure(page_view(state, inputs), "step")
         if figure is not None:
             png(figure, quick=True)
         query = state.query()
         url = f"http://{ADDRESS}:{listening.getsockname()[1]}/" + (f"?{query}" if query else "")
         if self.json:
-            emit_json({"url": url})
+            answer(True, lambda: {"url": url}, tuple)
         else:
-            print_result(url)
+            print_text(url)
         sys.stdout.flush()
+        idle()
         say("press Ctrl-C to stop")
         if self.browser:
             import webbrowser

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import Json
-from jaxscale.cli.console import emit_json, print_result
+from jaxscale.cli.arguments import Json, Quiet, option
+from jaxscale.cli.console import answer
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,13 @@ class ModelCommand:
 
     model: Annotated[
         tyro.conf.Positional[str | None],
-        tyro.conf.arg(
+        option(
             metavar="NAME|FILE",
             help="catalogue name or Hugging Face id, a TOML file with fields of a Transformer, or a config.json",
         ),
     ] = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -28,27 +29,24 @@ class ModelCommand:
         Raises:
             InputError: an unknown name, or a file with a mistake.
         """
+        from jaxscale._table import make_table, text_column
         from jaxscale.models import described_model
         from jaxscale.models.model_catalogue import model_entries
 
         if self.model is None:
             names = {name: list(entry.get("aliases", ())) for name, entry in model_entries().items()}
-            if self.json:
-                emit_json({"models": names})
-                return
-            print_result("\n".join(f"{name:28} {', '.join(aliases)}".rstrip() for name, aliases in names.items()))
+            columns, rows = (text_column("model"), text_column("other names")), names.items()
+            table = make_table("", columns, [(name, ", ".join(aliases)) for name, aliases in rows])
+            answer(self.json, lambda: {"models": names}, lambda: [table])
             return
         from jaxscale.models.model_figures import model_figures
 
         figures = model_figures(self.model, described_model(self.model))
-        if self.json:
-            emit_json(figures)
-            return
-        print_result(model_text(figures))
+        answer(self.json, lambda: figures, lambda: model_lines(figures))
 
 
-def model_text(figures: dict) -> str:
-    """Figures of a model as lines of text."""
+def model_lines(figures: dict) -> list[str]:
+    """Figures of a model as lines."""
     giga = {name: figures[name] / 1e9 for name in ("n_params", "n_active_params", "flop_per_token")}
     lines = [
         f"{figures['name']}: {giga['n_params']:.2f}e9 parameters, {giga['n_active_params']:.2f}e9 active",
@@ -61,4 +59,4 @@ def model_text(figures: dict) -> str:
         lines += ["", *(f"left out: {name}, {n / 1e9:.2f}e9 parameters" for name, n in figures["parts"].items())]
     if figures["not_modelled"]:
         lines += ["", "not modelled:", *(f"- {text}" for text in figures["not_modelled"])]
-    return "\n".join(lines)
+    return lines

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import Json
-from jaxscale.cli.console import emit_json, print_result, say
+from jaxscale.cli.arguments import Json, Quiet, option
+from jaxscale.cli.console import answer, say
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jaxscale._table import Table
     from jaxscale.readers.read_run import RunRow
 
 
@@ -24,21 +27,22 @@ class ReadCommand:
     """
 
     logs: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="LOG", help="logs or launch files, a row each")
+        tyro.conf.Positional[tuple[Path, ...]], option(metavar="LOG", help="logs or launch files, a row each")
     ]
     config: Annotated[
-        tyro.conf.UseAppendAction[tuple[Path, ...]], tyro.conf.arg(metavar="FILE", help="launch file of the logs")
+        tyro.conf.UseAppendAction[tuple[Path, ...]], option(metavar="FILE", help="launch file of the logs")
     ] = ()
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="COLUMN=VALUE", help="a cell of every row, as gpu=h100-80gb"),
+        option(metavar="COLUMN=VALUE", help="a cell of every row, as gpu=h100-80gb"),
     ] = ()
     column: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="COLUMN=NAME", help="column of a history in CSV, as step_time_s=perf/step"),
+        option(metavar="COLUMN=NAME", help="column of a history in CSV, as step_time_s=perf/step"),
     ] = ()
-    out: Annotated[Path | None, tyro.conf.arg(metavar="RUNS.csv", help="table to write")] = None
+    out: Annotated[Path | None, option(metavar="RUNS.csv", help="table to write")] = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -66,10 +70,12 @@ class ReadCommand:
         if self.out is not None:
             write_table(self.out, header, [[row.cells.get(name) for name in header] for row in rows])
             say(f"wrote {self.out}")
-        if self.json:
-            emit_json({"rows": [{"cells": dict(row.cells), "left_open": list(row.left_open)} for row in rows]})
-        elif self.out is None:
-            print_result("\n\n".join("\n".join(f"{name} = {cell}" for name, cell in row.cells.items()) for row in rows))
+        shown = zip(self.logs, rows, strict=True) if self.out is None else ()
+        answer(
+            self.json,
+            lambda: {"rows": [{"cells": dict(row.cells), "left_open": list(row.left_open)} for row in rows]},
+            lambda: [row_table(path, row.cells) for path, row in shown],
+        )
 
     def _row(self, path: Path, stated: dict[str, str], columns: dict[str, str]) -> "RunRow":
         """Row of one file."""
@@ -77,6 +83,14 @@ class ReadCommand:
         from jaxscale.readers.read_run import run_of
 
         return run_of_history(path, columns, stated) if columns else run_of(path, self.config, stated)
+
+
+def row_table(path: Path, cells: "Mapping[str, object]") -> "Table":
+    """Cells of a row that a file gave, one line each."""
+    from jaxscale._table import TableColumn, make_table, text_column
+
+    columns = (text_column("column"), TableColumn("cell", is_text=True, says="{}", stays=True))
+    return make_table(str(path), columns, cells.items())
 
 
 def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:

@@ -6,36 +6,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import Words, every_value
+from jaxscale.cli.arguments import option
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
     from jaxscale.laws.losses.loss_reader import Losses
 
-LawFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="LAW.toml", help="law that `law fit` wrote")]
+LawFile = Annotated[tyro.conf.Positional[Path], option(metavar="LAW.toml", help="law that `law fit` wrote")]
 
-PriorName = Annotated[str, tyro.conf.arg(metavar="shipped|none", help="what other sources show, or the data alone")]
+PriorName = Annotated[str, option(metavar="shipped|none", help="what other sources show, or the data alone")]
 
 
 @dataclass(frozen=True)
 class Source:
     """Runs that a law is fitted to: a file or a shipped table, whole or in part."""
 
-    runs: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="RUNS.csv", help="table of losses")] = None
-    table: Annotated[
-        str | None, tyro.conf.arg(metavar="NAME", help="shipped table in place of a file, such as gemstones")
-    ] = None
+    runs: Annotated[tyro.conf.Positional[Path | None], option(metavar="RUNS.csv", help="table of losses")] = None
+    table: Annotated[str | None, option(metavar="NAME", help="shipped table in place of a file, such as gemstones")] = (
+        None
+    )
     where: Annotated[
-        Words,
-        tyro.conf.arg(metavar="COLUMN=VALUE", help="keep the rows whose cells are equal to these"),
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(metavar="COLUMN=VALUE", help="keep the rows whose cells are equal to these"),
     ] = ()
     best: Annotated[
         bool,
-        tyro.conf.FlagCreatePairsOff,
-        tyro.conf.arg(help="keep the least loss of each pair of n_params and tokens: the best of a sweep"),
+        option(help="keep the least loss of each pair of n_params and tokens: the best of a sweep"),
     ] = False
     count: Annotated[
-        str, tyro.conf.arg(metavar="KIND", help="parameters as total, non-embedding or active, where a row states both")
+        str, option(metavar="KIND", help="parameters as total, non-embedding or active, where a row states both")
     ] = ""
 
     @property
@@ -60,7 +59,7 @@ class Source:
             table = loss_table(self.table, self.count)
         else:
             assert self.runs is not None
-            table = read_losses(self.runs, count=self.count, where=conditions(every_value(self.where)))
+            table = read_losses(self.runs, count=self.count, where=conditions(self.where))
         return best_of(table, ("n_params", "tokens")) if self.best else table
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import Json, ReportFolder, Words, checked_count, every_value
-from jaxscale.cli.console import emit_json, print_result, save_report, say
+from jaxscale.cli.arguments import Json, Quiet, ReportFolder, Words, checked_count, every_value, option
+from jaxscale.cli.console import answer, save_report, say
 from jaxscale.cli.law.law_arguments import PriorName, Source, prior_name
 from jaxscale.errors import InputError
 
@@ -18,21 +18,22 @@ class LawFit:
 
     source: Annotated[Source, tyro.conf.arg(name="")]
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="LAW.toml", help="file to write; `law predict` and `shape --law` read it")
+        Path | None, option(metavar="LAW.toml", help="file to write; `law predict` and `shape --law` read it")
     ] = None
-    form: Annotated[str, tyro.conf.arg(metavar="joint|additive|tied|kaplan", help="form of the law")] = "joint"
-    terms: Annotated[Words, tyro.conf.arg(metavar="TERM", help="of shape, batch, repetition and experts")] = ()
+    form: Annotated[str, option(metavar="joint|additive|tied|kaplan", help="form of the law")] = "joint"
+    terms: Annotated[Words, option(metavar="TERM", help="of shape, batch, repetition and experts")] = ()
     prior: PriorName = "shipped"
     likelihood: Annotated[
-        str, tyro.conf.arg(metavar="student|huber", help="robust likelihood; huber as in Hoffmann et al. 2022")
+        str, option(metavar="student|huber", help="robust likelihood; huber as in Hoffmann et al. 2022")
     ] = "student"
-    cluster: Annotated[
-        str, tyro.conf.arg(metavar="auto|rows|COLUMN", help="rows that are drawn together: runs or shapes")
-    ] = "auto"
-    draws: Annotated[int, tyro.conf.arg(metavar="N", help="resampled fits")] = 200
+    cluster: Annotated[str, option(metavar="auto|rows|COLUMN", help="rows that are drawn together: runs or shapes")] = (
+        "auto"
+    )
+    draws: Annotated[int, option(metavar="N", help="resampled fits")] = 200
     report: ReportFolder = None
-    seed: Annotated[int, tyro.conf.arg(metavar="N", help="of the draws")] = 0
+    seed: Annotated[int, option(metavar="N", help="of the draws")] = 0
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -70,11 +71,7 @@ class LawFit:
         if self.out is not None:
             save_law(law, self.out)
             say(f"wrote {self.out}")
-        if self.json:
-            emit_json(law_document(law))
-        else:
-            for part in law_summary(law):
-                print_result(part)
+        answer(self.json, lambda: law_document(law), lambda: law_summary(law))
         if self.report is not None:
             from jaxscale.report.law_report import law_report
 
@@ -86,10 +83,11 @@ class LawCompare:
     """Compare forms of the law by how well each predicts the runs' own upper decade."""
 
     source: Annotated[Source, tyro.conf.arg(name="")]
-    forms: Annotated[Words, tyro.conf.arg(metavar="FORM", help="forms to compare, all of them where left out")] = ()
-    terms: Annotated[Words, tyro.conf.arg(metavar="TERM", help="terms of every form")] = ()
+    forms: Annotated[Words, option(metavar="FORM", help="forms to compare, all of them where left out")] = ()
+    terms: Annotated[Words, option(metavar="TERM", help="terms of every form")] = ()
     prior: PriorName = "shipped"
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -104,7 +102,8 @@ class LawCompare:
         table = self.source.losses()
         forms = every_value(self.forms) or tuple(FORMS)
         rows = compare_forms(table, forms, every_value(self.terms), prior=prior_name(self.prior), progress=say)
-        if self.json:
-            emit_json({"n": len(table), "forms": [row._asdict() for row in rows]})
-        else:
-            print_result(comparison_table(rows))
+        answer(
+            self.json,
+            lambda: {"n": len(table), "forms": [row._asdict() for row in rows]},
+            lambda: [comparison_table(rows)],
+        )

@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, Numbers, ReportFolder, checked_count, every_value
-from jaxscale.cli.console import emit_json, print_result, save_report, say
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    Numbers,
+    Quiet,
+    ReportFolder,
+    checked_count,
+    every_value,
+    option,
+)
+from jaxscale.cli.console import answer, save_report, say
 from jaxscale.cli.law.law_arguments import LawFile
 from jaxscale.errors import InputError
 
@@ -24,13 +34,12 @@ class LawPredict:
     """Predict the loss of each run of a table, with 90 % intervals; a column of losses is not read for it."""
 
     law: LawFile
-    points: Annotated[
-        tyro.conf.Positional[Path], tyro.conf.arg(metavar="POINTS.csv", help="table with n_params and tokens")
-    ]
+    points: Annotated[tyro.conf.Positional[Path], option(metavar="POINTS.csv", help="table with n_params and tokens")]
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="OUT.csv", help="table to write: all input columns and the predictions")
+        Path | None, option(metavar="OUT.csv", help="table to write: all input columns and the predictions")
     ] = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -65,11 +74,12 @@ class LawPredict:
                 self.out, {table.headings.get(name, name): cells.tolist() for name, cells in table.cells.items()}, added
             )
             say(f"wrote {self.out}")
-        if self.json:
-            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-            emit_json({"n": len(table), "predictions": rows})
-        elif self.out is None:
-            print_result(prediction_table(table, told))
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        answer(
+            self.json,
+            lambda: {"n": len(table), "predictions": rows},
+            lambda: [prediction_table(table, told)] if self.out is None else [],
+        )
 
 
 USUAL_FLOP = (1e21, 1e22, 1e23, 1e24, 1e25)
@@ -81,20 +91,19 @@ class LawOptimal:
     """Find the parameters and tokens of least loss for a training compute, or the best design for a time on chips."""
 
     law: LawFile
-    flop: Annotated[Numbers, tyro.conf.arg(metavar="T", help="training flop 6 N D, one or several")] = ()
-    days: Annotated[
-        Numbers, tyro.conf.arg(metavar="D", help="days on the chips of --gpu, one or several: time-optimal")
-    ] = ()
-    gpu: Annotated[str | None, tyro.conf.arg(metavar="ID", help="chip; see `jaxscale hardware`")] = None
-    n_gpus: Annotated[int | None, tyro.conf.arg(metavar="N", help="chips")] = None
-    model: Annotated[
-        str, tyro.conf.arg(metavar="NAME|FILE", help="template of the designs, whose proportions are kept")
-    ] = "llama3-8b"
-    draws: Annotated[int, tyro.conf.arg(metavar="N", help="drawn laws under which a design is chosen again")] = 4
+    flop: Annotated[Numbers, option(metavar="T", help="training flop 6 N D, one or several")] = ()
+    days: Annotated[Numbers, option(metavar="D", help="days on the chips of --gpu, one or several: time-optimal")] = ()
+    gpu: Annotated[str | None, option(metavar="ID", help="chip; see `jaxscale hardware`")] = None
+    n_gpus: Annotated[int | None, option(metavar="N", help="chips")] = None
+    model: Annotated[str, option(metavar="NAME|FILE", help="template of the designs, whose proportions are kept")] = (
+        "llama3-8b"
+    )
+    draws: Annotated[int, option(metavar="N", help="drawn laws under which a design is chosen again")] = 4
     fit: FitName = "default"
     report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -118,14 +127,15 @@ class LawOptimal:
         designs = {f"{one:g} days": self._design(law, one) for one in days}
         flop = given or tuple(design.flop for design in designs.values()) or USUAL_FLOP
         optima = [law.optimum(value) for value in flop]
-        if self.json:
-            entries = [{"days": time, **one.to_json()} for time, one in zip(days, designs.values(), strict=True)]
-            emit_json({"count": law.count, "optima": [optimum_entry(one) for one in optima], "designs": entries})
-        else:
-            print_result(optimum_table(optima))
-            for told, design in designs.items():
-                print_result(f"\n{told} on {self.n_gpus} {self.gpu}")
-                print_result(law_choice_table(design.to_json()))
+        entries = [{"days": time, **one.to_json()} for time, one in zip(days, designs.values(), strict=True)]
+        tables = [optimum_table(optima)]
+        for told, entry in zip(designs, entries, strict=True):
+            tables += [f"{told} on {self.n_gpus} {self.gpu}", law_choice_table(entry)]
+        answer(
+            self.json,
+            lambda: {"count": law.count, "optima": [optimum_entry(one) for one in optima], "designs": entries},
+            lambda: tables,
+        )
         if self.report is not None:
             from jaxscale.report.law_report import optimum_report
 

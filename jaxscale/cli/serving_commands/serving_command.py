@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json, ReportFolder
-from jaxscale.cli.console import emit_json, print_result, save_report, say
+from jaxscale.cli.arguments import HardwareFile, Json, Quiet, ReportFolder, SkipBad, option
+from jaxscale.cli.console import answer, save_report, say, stage
 from jaxscale.cli.serving_commands.serving_plan_command import ServingPlan
 from jaxscale.errors import InputError
 
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from jaxscale.runs.table import Runs
     from jaxscale.serving.serving_predict import ServingPrediction
 
-ServingTable = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="TABLE.csv", help="serving table")]
+ServingTable = Annotated[tyro.conf.Positional[Path], option(metavar="TABLE.csv", help="serving table")]
 ServingFitName = Annotated[
-    str, tyro.conf.arg(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")
+    str, option(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")
 ]
-SkipBad = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="drop bad rows instead of refusing")]
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,13 @@ class ServingPredict:
     """
 
     table: ServingTable
-    out: Annotated[Path | None, tyro.conf.arg(metavar="OUT.csv", help="table to write: all columns, predictions")] = (
-        None
-    )
+    out: Annotated[Path | None, option(metavar="OUT.csv", help="table to write: all columns, predictions")] = None
     fit: ServingFitName = "default"
     skip_bad: SkipBad = False
     report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -47,8 +45,9 @@ class ServingPredict:
         """
         import jaxscale as js
         from jaxscale.cli.runs_tables import say_dropped, say_unanswered
-        from jaxscale.cli.serving_commands.serving_tables import error_lines, prediction_cells, write_serving
+        from jaxscale.cli.serving_commands.serving_tables import prediction_cells, write_serving
         from jaxscale.files import check_folder, check_writable
+        from jaxscale.report.serving_report import serving_error_table
 
         if self.out is not None:
             check_writable(self.out, self.table, self.fit, self.hardware)
@@ -57,6 +56,7 @@ class ServingPredict:
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
         say_dropped(runs)
+        stage(f"predicting {len(runs)} rows")
         prediction = js.serving.predict_serving(runs, self.fit, hardware)
         answered = int((prediction.values["tpot_s"] > 0).sum())
         say_unanswered(len(runs), answered)
@@ -64,11 +64,13 @@ class ServingPredict:
             write_serving(self.out, runs, prediction)
             say(f"wrote {self.out}")
         errors = prediction.errors(runs)
-        if self.json:
-            counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
-            emit_json({**counts, "errors": errors, "predictions": prediction_cells(prediction)})
-        else:
-            print_result(error_lines(len(runs), answered, errors))
+        counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
+        told = (f"{answered} of {len(runs)} rows predicted", *([serving_error_table(errors)] if errors else []))
+        answer(
+            self.json,
+            lambda: {**counts, "errors": errors, "predictions": prediction_cells(prediction)},
+            lambda: told,
+        )
         write_report(self.report, runs, prediction, f"Predictions for {self.table.name}")
 
 
@@ -77,12 +79,13 @@ class ServingFitCommand:
     """Fit serving stacks to a table of measured rows; ten rows of a new stack are enough."""
 
     table: ServingTable
-    out: Annotated[Path, tyro.conf.arg(metavar="FIT.toml", help="file to write; `serving predict --fit` reads it")]
+    out: Annotated[Path, option(metavar="FIT.toml", help="file to write; `serving predict --fit` reads it")]
     start: ServingFitName = "default"
     skip_bad: SkipBad = False
     report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -91,8 +94,8 @@ class ServingFitCommand:
             InputError: a malformed table or hardware file, an unknown start, or an output that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.cli.serving_commands.serving_tables import error_lines
         from jaxscale.files import check_folder, check_writable
+        from jaxscale.report.serving_report import serving_error_table
 
         check_writable(self.out, self.table, self.start, self.hardware)
         if self.report is not None:
@@ -107,11 +110,12 @@ class ServingFitCommand:
         say(f"wrote {self.out}")
         prediction = js.serving.predict_serving(runs, fit, hardware)
         after = prediction.errors(runs)
-        if self.json:
-            emit_json({"name": fit.name, "n_rows": len(runs), "errors_before": before, "errors_in_sample": after})
-        else:
-            print_result(f"before the fit\n{error_lines(len(runs), len(runs), before)}")
-            print_result(f"after the fit, in sample\n{error_lines(len(runs), len(runs), after)}")
+        moments = (("before the fit", before), ("after the fit, in sample", after))
+        answer(
+            self.json,
+            lambda: {"name": fit.name, "n_rows": len(runs), "errors_before": before, "errors_in_sample": after},
+            lambda: [serving_error_table(errors, f", {when}") for when, errors in moments],
+        )
         write_report(self.report, runs, prediction, f"Fit of {self.table.name}, in sample")
 
 

@@ -1,43 +1,37 @@
 """`jaxscale serving plan`: engines that answer most per chip under limits."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import tyro
-
-from jaxscale.cli.arguments import HardwareFile, Json, ReportFolder, checked_count
-from jaxscale.cli.console import emit_json, print_result, save_report
+from jaxscale.cli.arguments import HardwareFile, Json, Quiet, ReportFolder, checked_count, option
+from jaxscale.cli.console import answer, save_report, stage
 from jaxscale.errors import InputError
 
-if TYPE_CHECKING:
-    from jaxscale.serving.choose.best_engine import ServingChoice
-
-FitOption = Annotated[
-    str, tyro.conf.arg(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")
-]
+FitOption = Annotated[str, option(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")]
 
 
 @dataclass(frozen=True)
 class ServingPlan:
     """Choose degrees, copies, batch, format and split that answer most tokens per chip under limits of latency."""
 
-    model: Annotated[str, tyro.conf.arg(metavar="NAME", help="model of the catalogue, TOML file or config.json")]
-    gpu: Annotated[str, tyro.conf.arg(metavar="ID", help="chip of the catalogue")]
-    n_gpus: Annotated[int, tyro.conf.arg(metavar="N", help="chips at hand")]
-    input_len: Annotated[int, tyro.conf.arg(metavar="S", help="tokens of a prompt")]
-    output_len: Annotated[int, tyro.conf.arg(metavar="S", help="tokens of an answer")]
-    tpot: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help="largest time per token")] = None
-    ttft: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help="largest time to the first token")] = None
-    framework: Annotated[str, tyro.conf.arg(metavar="NAME", help="serving framework")] = "vllm"
-    precision: Annotated[
-        str, tyro.conf.arg(metavar="FORMAT[,FORMAT]", help="formats of the weights that may be used")
-    ] = "bf16"
-    dollars_per_gpu_hour: Annotated[float | None, tyro.conf.arg(metavar="DOLLAR", help="price of a chip")] = None
-    top: Annotated[int, tyro.conf.arg(metavar="N", help="engines to list")] = 5
+    model: Annotated[str, option(metavar="NAME", help="model of the catalogue, TOML file or config.json")]
+    gpu: Annotated[str, option(metavar="ID", help="chip of the catalogue")]
+    n_gpus: Annotated[int, option(metavar="N", help="chips at hand")]
+    input_len: Annotated[int, option(metavar="S", help="tokens of a prompt")]
+    output_len: Annotated[int, option(metavar="S", help="tokens of an answer")]
+    tpot: Annotated[float | None, option(metavar="SECONDS", help="largest time per token")] = None
+    ttft: Annotated[float | None, option(metavar="SECONDS", help="largest time to the first token")] = None
+    framework: Annotated[str, option(metavar="NAME", help="serving framework")] = "vllm"
+    precision: Annotated[str, option(metavar="FORMAT[,FORMAT]", help="formats of the weights that may be used")] = (
+        "bf16"
+    )
+    dollars_per_gpu_hour: Annotated[float | None, option(metavar="DOLLAR", help="price of a chip")] = None
+    top: Annotated[int, option(metavar="N", help="engines to list")] = 5
     fit: FitOption = "default"
     report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
+    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -47,6 +41,7 @@ class ServingPlan:
         """
         import jaxscale as js
         from jaxscale.files import check_folder
+        from jaxscale.report.serving_report import engine_report, serving_engine_table
 
         for flag, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
             checked_count(flag, value)
@@ -60,6 +55,7 @@ class ServingPlan:
         chip = hardware[self.gpu].id
         model, cluster = js.model(self.model), js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         levels = js.serving.stack_levels(self.framework, chip, model, name=self.model, hardware=hardware)
+        stage("scoring engines")
         choice = js.serving.best_plan(
             model,
             cluster,
@@ -73,27 +69,9 @@ class ServingPlan:
             dollars_per_chip_hour=self.dollars_per_gpu_hour,
             top=self.top,
         )
-        if self.json:
-            emit_json(choice.to_json())
-        else:
-            print_result(choice_text(choice))
+        answer(self.json, choice.to_json, lambda: (serving_engine_table(choice), choice.price_line))
         if self.report is not None:
-            from jaxscale.report.serving_report import engine_report
-
             stack = js.serving.load_serving_fit(self.fit).coefficients(**levels)
             limits = {name: value for name, value in (("tpot", self.tpot), ("ttft", self.ttft)) if value is not None}
             title = f"Serving {self.model} on {self.n_gpus} {chip}"
             save_report(lambda: engine_report(choice, model, cluster, stack, title, limits), self.report)
-
-
-def choice_text(choice: "ServingChoice") -> str:
-    """Engines of a choice as lines of text, and the prices of its limits."""
-    lines = [f"{choice.searched:,} engines scored; the best of each kind, by answer tokens per second and chip"]
-    for scored in choice.top:
-        entry = scored.to_json()
-        lines.append(
-            f"{scored.label}, {entry['concurrency']:g} in flight: "
-            f"{scored.throughput_per_chip:.4g} token/s/chip, "
-            f"TPOT {1e3 * scored.tpot:.3g} ms, TTFT {scored.ttft:.3g} s, {entry['memory_gb']:.3g} GB"
-        )
-    return "\n".join([*lines, choice.price_line])

@@ -1,7 +1,6 @@
-"""Writing of serving predictions, and their errors as text."""
+"""Writing of serving predictions."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,6 @@ def prediction_cells(prediction: ServingPrediction) -> list[dict[str, Any]]:
     """Columns that `serving predict --out` adds to each row; None where a row gets no prediction."""
     columns = {name: values.tolist() for name, values in prediction.columns().items()}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def error_lines(n_rows: int, n_answered: int, errors: Mapping[str, Mapping[str, float | int]]) -> str:
-    """Errors by measured column as text, one line each."""
-    lines = [f"{n_answered} of {n_rows} rows predicted"]
-    for name, error in errors.items():
-        lines.append(
-            f"{name}: {error['n']:.0f} measured, error median {error['median_ape']:.1f} %, mean {error['mape']:.1f} %, "
-            f"90 % within {error['p90_ape']:.0f} %; {100 * error['coverage_90']:.0f} % inside the intervals"
-        )
-    return "\n".join(lines)
 
 
 def _cell(value: float | str) -> str:

@@ -1,0 +1,184 @@
+"""Arguments as a command, and the one line that says what is wrong with them."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tyro
+
+from jaxscale.errors import LIKE, InputError, one_like, similar
+
+ASSIGNING = ("--set", "--where", "--column")
+"""Options that take any number of words `NAME=VALUE`."""
+
+OTHER_NAMES = {
+    **dict.fromkeys(("--gpus", "--n-chips", "--chips", "--num-gpus", "--ngpus", "--world-size"), "--n-gpus"),
+    **dict.fromkeys(("--batch", "--batch-size", "--global-batch-size", "--gbs"), "--global-batch"),
+    **dict.fromkeys(("--chip", "--device", "--accelerator"), "--gpu"),
+    **dict.fromkeys(("--seqlen", "--sequence-length", "--context", "--max-seq-len"), "--seq-len"),
+    **dict.fromkeys(("--output", "--output-file"), "--out"),
+}
+"""Options as other programs and earlier releases call them."""
+
+
+class Listed(NamedTuple):
+    """An argument as the help of a command lists it.
+
+    Attributes:
+        names: of an option, the long one last; none of a positional argument.
+        label: name and placeholder, as `--n-gpus N`.
+        text: what is said of it.
+    """
+
+    names: tuple[str, ...]
+    label: str
+    text: str
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the argument must be given."""
+        return self.text.endswith("(required)")
+
+
+def parse(arguments: Sequence[str], commands: Any, program: str, description: str) -> Any:
+    """The command that the arguments ask for; None where they asked for help, which has been printed.
+
+    Args:
+        arguments: those of the process, without the program's name.
+        commands: union of the commands.
+        program: its name.
+        description: what the help says of it.
+
+    Raises:
+        InputError: arguments that no command takes; one line.
+    """
+    common: dict[str, Any] = {"prog": program, "description": description, "config": (tyro.conf.FlagCreatePairsOff,)}
+    refusal = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(refusal):
+            return tyro.cli(commands, args=list(_one_by_one(arguments)), **common)
+    except SystemExit as stop:
+        if not stop.code:
+            return None
+    text = next(text for path in (_path(arguments), []) if (text := _help_of(path, commands, common)))
+    usage = text.partition("\n\n")[0]
+    path = usage.partition("[")[0].split()[2:]
+    line = (
+        _no_command(arguments, path, usage)
+        or _unknown(arguments, list(listed_in(text)))
+        or _missing(arguments, list(listed_in(text)), path)
+        or one_line(refusal.getvalue())
+    )
+    raise InputError(f"{line} (see {' '.join((program, *path))} --help)") from None
+
+
+def _help_of(path: Sequence[str], commands: Any, common: dict[str, Any]) -> str:
+    """Help text of a command; empty where there is none of these words."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            tyro.cli(commands, args=[*path, "--help"], **common)
+        except SystemExit as stop:
+            return "" if stop.code else shown.getvalue()
+    return ""
+
+
+def _one_by_one(arguments: Sequence[str]) -> Iterator[str]:
+    """Arguments in which each word `NAME=VALUE` after an option that takes several has the option before it."""
+    option = ""
+    for place, word in enumerate(arguments):
+        if word.startswith("-"):
+            option = word if word in ASSIGNING else ""
+        elif option and arguments[place - 1] != option:
+            if "=" not in word:
+                option = ""
+            else:
+                yield option
+        yield word
+
+
+def _path(arguments: Sequence[str]) -> list[str]:
+    """Words before the first option, at most two: a command, and a command of its own."""
+    before = next((place for place, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    return list(arguments[: min(before, 2)])
+
+
+def listed_in(text: str) -> Iterator[Listed]:
+    """Arguments that a help text lists, each in a row of a box; its lines are blanks where letters are ASCII alone."""
+    entries: list[list[str]] = []
+    for line in text.splitlines():
+        row = line.rstrip("│ ")
+        if re.match(r"[│ ] \S", row):
+            entries.append(re.split(r"\s{2,}", row[2:], maxsplit=1))
+        elif entries and re.match(r"[│ ] {3,}\S", row):
+            entries[-1].append(row[2:].strip())
+    for label, *told in entries:
+        names = tuple(re.findall(r"(?<!\S)--?[A-Za-z][\w-]*", label))
+        yield Listed(names, label, " ".join(told))
+
+
+def _options(arguments: Sequence[str]) -> list[str]:
+    """Words of a command line that are options, as help spells them."""
+    words = (word.partition("=")[0] for word in arguments)
+    return [word.replace("_", "-") for word in words if re.match(r"--?[A-Za-z]", word)]
+
+
+def _no_command(arguments: Sequence[str], path: Sequence[str], usage: str) -> str:
+    """What is wrong with the word where a command of a command is expected; empty where none is."""
+    choices = re.search(r"\{([\w,-]+)\}", usage)
+    if choices is None:
+        return ""
+    names, words = choices[1].split(","), arguments[len(path) :]
+    if not path and words[0].startswith("-"):
+        return ""
+    if not words or words[0].startswith("-"):
+        return f"{' '.join(path)} needs a command; expected one of {', '.join(names)}"
+    return f"command {' '.join((*path, words[0]))!r} is unknown; {one_like(words[0], names)}"
+
+
+def _unknown(arguments: Sequence[str], listed: Sequence[Listed]) -> str:
+    """What is wrong with the first unknown option; empty where all are known."""
+    known = [name for one in listed for name in one.names]
+    for option in _options(arguments):
+        if option in known:
+            continue
+        meant = [OTHER_NAMES.get(option, "")]
+        if meant[0] not in known:
+            long = [name for name in known if name.startswith("--")]
+            meant = similar(option, long, lambda other, begun: other.startswith(begun), most=1, likeness=LIKE)
+        return f"{option} is unknown" + (f"; did you mean {meant[0]}?" if meant else "")
+    return ""
+
+
+def _missing(arguments: Sequence[str], listed: Sequence[Listed], path: Sequence[str]) -> str:
+    """Which options are missing; empty where none are."""
+    given = set(_options(arguments))
+    lacking = [one.label for one in listed if one.names and one.is_required and not given & set(one.names)]
+    return f"{' '.join(path)} needs {', '.join(lacking)}" if lacking else ""
+
+
+REWRITTEN = (
+    (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 = \2 is no whole number"),
+    (r"Error parsing (\S+): could not convert string to float: (.*)", r"\1 = \2 is no number"),
+    (r"invalid choice (.*) for argument '(\S+)'\. Expected one of \((.*)\)\.", r"\2 = \1; expected one of \3"),
+    (r"Unrecognized options: (.*)", r"not understood: \1"),
+)
+"""Messages of tyro, as patterns, and how they are said here."""
+
+
+def one_line(box: str) -> str:
+    """The message of tyro's boxed refusal, without the box, the help text and the line breaks."""
+    lines: list[str] = []
+    for line in box.splitlines()[1:]:  # the first line is the title of the box
+        text = line.strip("│╰╯ ")
+        is_rule = not text.strip("─- ")
+        if is_rule and lines or text.startswith(("Available subcommands", "Arguments are applied")):
+            break
+        if not is_rule:
+            lines.append(text)
+    message = " ".join(lines)
+    for pattern, said in REWRITTEN:
+        message = re.sub(pattern, said, message)
+    return message or "the arguments are not valid"

@@ -1,0 +1,95 @@
+"""What a terminal shows while a command works: its stage, and a spinner or a bar."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+PATIENCE = 2.0
+"""Time from which on a command shows that it works [s]."""
+
+
+class Indicator:
+    """A line that turns while a command works.
+
+    Attributes:
+        console: on a terminal.
+    """
+
+    def __init__(self, console: "Console"):
+        """Args: console: on a terminal."""
+        self.console = console
+        self._stage, self._total, self._done = "working", 0, 0
+        self._progress: Progress | None = None
+        self._timer = threading.Timer(PATIENCE, self.show)
+        self._timer.daemon = True
+        self._lock = threading.RLock()
+
+    def begin(self) -> None:
+        """Wait for a while, then show the line."""
+        self._timer.start()
+
+    def show(self) -> None:
+        """Show the line."""
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        with self._lock:
+            described, elapsed = TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+            bar = (described, BarColumn(bar_width=20), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+            columns = bar if self._total else (SpinnerColumn(), described, elapsed)
+            self._progress = Progress(
+                *columns,
+                console=self.console,
+                transient=True,
+                refresh_per_second=4,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            # The line must not grow beyond the terminal: it could not be taken back.
+            stage = self._stage[: max(self.console.width - 30, 10)]
+            self._progress.add_task(stage, total=self._total or None, completed=self._done)
+            self._progress.start()
+
+    def hide(self) -> bool:
+        """Take the line back; whether it was there."""
+        with self._lock:
+            shown, self._progress = self._progress, None
+            if shown is not None:
+                shown.stop()
+            return shown is not None
+
+    def end(self) -> None:
+        """Take the line back for good."""
+        self._timer.cancel()
+        self.hide()
+
+    def stage(self, text: str, total: int = 0, done: int = 0) -> None:
+        """Name what is done from now on.
+
+        Args:
+            text: a few words.
+            total: parts of the work, shown as a bar; a spinner where 0 [1].
+            done: parts that are finished already [1].
+        """
+        with self.aside():
+            self._stage, self._total, self._done = text, total, done
+
+    def advance(self, n: int) -> None:
+        """Count finished parts of the work."""
+        with self._lock:
+            self._done += n
+            if self._progress is not None:
+                self._progress.update(self._progress.task_ids[0], completed=self._done)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the line back while something else is printed."""
+        with self._lock:
+            was_there = self.hide()
+            yield
+            if was_there:
+                self.show()
