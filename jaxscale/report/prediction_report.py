@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxscale.errors import InputError
 from jaxscale.predict import Prediction
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
@@ -40,8 +41,14 @@ def prediction_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure
 
 
 def terms_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
-    """Stacked bars of the terms of the first rows that have a prediction, with 90 % intervals."""
+    """Stacked bars of the terms of the first rows that have a prediction, with 90 % intervals.
+
+    Raises:
+        InputError: none has.
+    """
     rows = np.flatnonzero(np.isfinite(prediction.step_time))[:MOST]
+    if not len(rows):
+        raise InputError("no row has a prediction to draw; expected one at least")
     labels = [_label(runs, int(row), len(runs) > 1) for row in rows]
     terms = {
         label: {name: float(values[row]) for name, values in prediction.terms.items()}
