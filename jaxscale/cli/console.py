@@ -77,9 +77,13 @@ def idle() -> None:
         State.indicator = None
 
 
-def aside() -> "contextlib.AbstractContextManager[None]":
-    """Room for something to be printed, without the line that shows that a command works."""
-    return contextlib.nullcontext() if State.indicator is None else State.indicator.aside()
+def aside(is_answer: bool = False) -> "contextlib.AbstractContextManager[None]":
+    """Room for something to be printed, without the line that shows that a command works.
+
+    Args:
+        is_answer: whether the command has answered with it.
+    """
+    return contextlib.nullcontext() if State.indicator is None else State.indicator.aside(is_answer)
 
 
 def stage(text: str, total: int = 0, done: int = 0) -> None:
@@ -144,7 +148,7 @@ def print_result(*parts: "str | Table") -> None:
     Args:
         parts: a line is left free around each table.
     """
-    with aside():
+    with aside(is_answer=True):
         for before, part in zip((None, *parts), parts, strict=False):
             if before is not None and not (isinstance(before, str) and isinstance(part, str)):
                 sys.stdout.write("\n")
@@ -161,7 +165,7 @@ def _write(stream: Any, part: "str | Table") -> None:
 
 def print_text(text: str) -> None:
     """Print a text on stdout that is to be copied: no line of it is broken."""
-    with aside():
+    with aside(is_answer=True):
         sys.stdout.write(text + "\n")
 
 

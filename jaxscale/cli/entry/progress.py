@@ -25,6 +25,7 @@ class Indicator:
         self.console = console
         self._stage, self._total, self._done = "working", 0, 0
         self._progress: Progress | None = None
+        self._is_late = self._has_ended = False
         self._timer = threading.Timer(PATIENCE, self.show)
         self._timer.daemon = True
         self._lock = threading.RLock()
@@ -38,6 +39,9 @@ class Indicator:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         with self._lock:
+            if self._has_ended:
+                return
+            self._is_late = True
             described, elapsed = TextColumn("{task.description}", markup=False), TimeElapsedColumn()
             bar = (described, BarColumn(bar_width=20), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
             columns = bar if self._total else (SpinnerColumn(), described, elapsed)
@@ -50,7 +54,7 @@ class Indicator:
                 redirect_stderr=False,
             )
             # The line must not grow beyond the terminal: it could not be taken back.
-            stage = self._stage[: max(self.console.width - 30, 10)]
+            stage = self._stage[: max(self.console.width - 40, 10)]
             self._progress.add_task(stage, total=self._total or None, completed=self._done)
             self._progress.start()
 
@@ -65,7 +69,9 @@ class Indicator:
     def end(self) -> None:
         """Take the line back for good."""
         self._timer.cancel()
-        self.hide()
+        with self._lock:
+            self._has_ended = True
+            self.hide()
 
     def stage(self, text: str, total: int = 0, done: int = 0) -> None:
         """Name what is done from now on.
@@ -75,8 +81,11 @@ class Indicator:
             total: parts of the work, shown as a bar; a spinner where 0 [1].
             done: parts that are finished already [1].
         """
-        with self.aside():
+        with self._lock:
+            self.hide()
             self._stage, self._total, self._done = text, total, done
+            if self._is_late:
+                self.show()
 
     def advance(self, n: int) -> None:
         """Count finished parts of the work."""
@@ -86,10 +95,14 @@ class Indicator:
                 self._progress.update(self._progress.task_ids[0], completed=self._done)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Take the line back while something else is printed."""
+    def aside(self, is_answer: bool) -> Iterator[None]:
+        """Take the line back while something else is printed.
+
+        Args:
+            is_answer: whether the command has answered with it: the line comes back with the next stage alone.
+        """
         with self._lock:
             was_there = self.hide()
             yield
-            if was_there:
+            if was_there and not is_answer:
                 self.show()
