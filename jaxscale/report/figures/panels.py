@@ -28,7 +28,7 @@ MOST_CHIPS = 1e7
 
 DASHES = ("-", "--", "-.", ":")
 
-WIDTH, HEIGHT = 4.4, 3.0
+WIDTH, HEIGHT = 4.2, 2.8
 """Of a panel, without its legend [inch]."""
 
 MARGIN = 0.9
