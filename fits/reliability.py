@@ -17,6 +17,7 @@ from jaxscale.calibration.store import load_fit
 from jaxscale.errors import InputError
 from jaxscale.fit.memory_outcomes import Outcomes, memory_limits, outcomes
 from jaxscale.predict import predict
+from jaxscale.report.style import BLUE, FAINT, GREY, new_figure, save_figure, style
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent
@@ -90,21 +91,20 @@ def ended_table() -> str:
 
 def reliability_figure(probability: np.ndarray, ran_out: np.ndarray) -> None:
     """Share of runs that ran out of memory against its stated probability, with 90 % intervals."""
-    from matplotlib import pyplot as plt
-
     _, n, stated, seen = zip(*reliability(probability, ran_out), strict=True)
     share, counts = np.asarray(seen) / 100.0, np.asarray(n)
     # Wilson's interval of a share: it stays between 0 and 1 where all runs or none ran out.
     centre = (share + Z90**2 / (2 * counts)) / (1 + Z90**2 / counts)
     half = Z90 * np.sqrt(share * (1 - share) / counts + Z90**2 / (4 * counts**2)) / (1 + Z90**2 / counts)
-    axes = plt.figure(figsize=(4.8, 4.4), layout="constrained").subplots()
-    axes.plot([0, 100], [0, 100], color="0.6", linewidth=0.8)
     ends = np.abs(np.stack([centre - half, centre + half]) - share) * 100.0
-    axes.errorbar(stated, seen, yerr=ends, fmt="o", capsize=3)
-    for x, y, count in zip(stated, seen, n, strict=True):
-        axes.annotate(f"{count}", (x, y), xytext=(6, -9), textcoords="offset points", fontsize=8, color="0.4")
-    axes.set_xlim(-5.0, 110.0)
-    axes.set_xlabel("stated probability of running out of memory [%]")
-    axes.set_ylabel("runs that ran out [%]")
-    axes.set_title("Runs of models left out of the limits, by class (number of runs)", fontsize=9)
-    axes.figure.savefig(FOLDER / "reliability.png", dpi=130)
+    with style():
+        drawn = new_figure(5.2, 4.6)
+        axes = drawn.subplots()
+        axes.plot([0, 100], [0, 100], color=FAINT, lw=1)
+        axes.errorbar(stated, seen, yerr=ends, fmt="o", color=BLUE, capsize=3)
+        for x, y, count in zip(stated, seen, n, strict=True):
+            axes.annotate(f"{count:,}", (x, y), xytext=(6, -11), textcoords="offset points", size=8, color=GREY)
+        axes.set(xlim=(-5.0, 116.0), ylim=(-8.0, 105.0))
+        axes.set(xlabel="stated probability of running out of memory [%]", ylabel="runs that ran out [%]")
+        axes.set_title("Models left out of the limits, by class (number of runs)")
+    save_figure(drawn, FOLDER / "reliability.png")

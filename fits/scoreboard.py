@@ -17,6 +17,7 @@ from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_t
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.store import load_fit
 from jaxscale.fit.statistics.group_quantiles import half_width
+from jaxscale.report.style import INK, RED, new_figure, save_figure, style
 from jaxscale.runs.arrays import concatenate
 from jaxscale.runs.defaults import meets, table_facts
 from jaxscale.runs.siblings import SOFTWARE, contradicted, deviations
@@ -197,25 +198,29 @@ def controls_table() -> str:
 
 def figure(data: dict[str, np.ndarray]) -> None:
     """Distribution of held-out errors by part, as horizontal boxes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     parts = subsets(data)
     shown = {name: 100.0 * np.expm1(data["five_fold"][rows]) for name, rows in parts.items()}
     shown = {f"{name} ({len(v)})": v[np.isfinite(v)] for name, v in shown.items() if np.isfinite(v).any()}
-    axes = plt.figure(figsize=(9.0, 0.42 * len(shown) + 1.2), layout="constrained").subplots()
-    axes.boxplot(
-        list(shown.values()), orientation="horizontal", whis=(5, 95), showfliers=False, tick_labels=list(shown)
-    )
-    axes.axvspan(-10.0, 10.0, color="0.9", zorder=0)
-    axes.axvline(0.0, color="0.5", linewidth=0.8)
-    axes.set_xlim(-60.0, 60.0)
-    axes.invert_yaxis()
-    axes.set_xlabel("predicted over measured step time, less one [%]\nbox: quartiles, whiskers: 5 and 95 %")
-    axes.set_title("Runs whose group the fit never saw (5-fold)")
-    axes.figure.savefig(FOLDER / "scoreboard.png", dpi=130)
+    with style():
+        drawn = new_figure(9.0, 0.36 * len(shown) + 1.4)
+        axes = drawn.subplots()
+        median = {"color": RED, "lw": 1.8, "zorder": 4}
+        axes.boxplot(
+            list(shown.values()),
+            orientation="horizontal",
+            whis=(5, 95),
+            showfliers=False,
+            tick_labels=list(shown),
+            medianprops=median,
+        )
+        axes.axvspan(-10.0, 10.0, color="#EDEDED", zorder=0)
+        axes.axvline(0.0, color=INK, lw=1)
+        axes.set_xlim(-60.0, 60.0)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("predicted over measured step time, less one [%]\nbox: quartiles, whiskers: 5 and 95 %")
+        axes.set_title("Runs whose group the fit never saw (5-fold)")
+    save_figure(drawn, FOLDER / "scoreboard.png")
 
 
 def accuracy_table(data: dict[str, np.ndarray]) -> str:

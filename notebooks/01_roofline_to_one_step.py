@@ -77,7 +77,7 @@ Image(
         report.figures.curves(
             tokens,
             {name: 100.0 * np.asarray(share) for name, share in reached.items()},
-            xlabel="tokens in a microbatch [token]",
+            xlabel="tokens in a microbatch",
             ylabel="share of the dense 16-bit peak [%]",
             title="Matmuls of Llama-3 8B on an H100",
         )

@@ -73,9 +73,10 @@ times = jax.vmap(lambda depth: jax.vmap(lambda width: seconds(width, depth))(jnp
 per_layer = float(js.n_params(best) / best.n_layers / best.d_model**2)
 same = np.stack([widths, float(js.n_params(best)) / (per_layer * widths**2)], axis=1)
 marks = {"90 days, whole numbers": (best.d_model, best.n_layers)}
-title = "Step time over width and depth; optima of 30 to 180 days"
-figure = report.figures.shape_map(widths, depths, times, curve=same, path=path, marks=marks, title=title)
-figure.legends[0].get_texts()[1].set_text("optima of 30 to 180 days")
+title, optima = "Step time over width and depth; optima of 30 to 180 days", "optima of 30 to 180 days"
+figure = report.figures.shape_map(
+    widths, depths, times, curve=same, path=path, marks=marks, path_label=optima, title=title
+)
 (folder / "choosing_shape_map.png").write_bytes(report.png(figure))
 Image(report.png(figure))
 
@@ -146,8 +147,9 @@ Image(report.png(figure))
 
 # %%
 prices = {name.removeprefix("bound_on_"): price for name, price in choice.prices.items()}
-figure = report.figures.sensitivity_bars(prices, title="What one per cent more buys")
-figure.axes[0].set_xlabel("change of reducible loss for +1 % [%]: blue better, red worse")
+figure = report.figures.sensitivity_bars(
+    prices, title="What one per cent more buys", answer="reducible loss", words=("better", "worse")
+)
 (folder / "choosing_prices.png").write_bytes(report.png(figure))
 Image(report.png(figure))
 

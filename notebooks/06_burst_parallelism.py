@@ -112,7 +112,7 @@ Image(
         burst.plot_against_bandwidth(
             bandwidth,
             dict(zip(labels, np.asarray(speedups), strict=True)),
-            "speed-up over one GPU [1]",
+            "speed-up over one GPU",
             "VGG-16 in bursts on 8 GPUs: what the network is worth",
         )
     )
@@ -164,7 +164,7 @@ links = np.geomspace(1e10, 1e12, 12)
 by_network = {
     name: [float(burst.study_clusters(name, sizes[:1], w).stated.ratio[0]) for w in links] for name in studies
 }
-ylabel, title = "throughput over data parallelism [1]", "Gain of 8 GPUs against the network"
+ylabel, title = "throughput over data parallelism", "Gain of 8 GPUs against the network"
 Image(report.png(burst.plot_against_bandwidth(links, by_network, ylabel, title, log=True)))
 
 # %% [markdown]

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import figure_boxes
 import jax
 import pytest
 from hypothesis import settings
@@ -83,6 +84,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     units = [work_unit(item.nodeid) for item in items]
     order = {unit: place for place, unit in enumerate(dict.fromkeys([*LONGEST, *units]))}
     items.sort(key=lambda item: order[work_unit(item.nodeid)])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def figures_watched() -> None:
+    """Texts of every figure that any test draws lie inside it, and none covers another."""
+    figure_boxes.watch()
 
 
 @pytest.fixture(scope="module", autouse=True)

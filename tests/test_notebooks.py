@@ -11,6 +11,9 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 PAIRS = sorted(FOLDER.glob("[0-9]*.py"))
 LARGEST = 300_000
+WATCH = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import figure_boxes; figure_boxes.watch()"
+"""First cell of a notebook that is run: its figures are looked at as those of all tests are."""
+
 TIME_LIMIT = 300
 """Most that one cell may take, on a machine that is busy with other things [s]."""
 
@@ -62,6 +65,7 @@ def test_it_runs(script, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSCALE_FIGURES", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]))
     notebook = jupytext.read(script)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(WATCH))
     NotebookClient(
         notebook, timeout=TIME_LIMIT, kernel_name="python3", resources={"metadata": {"path": FOLDER}}
     ).execute()

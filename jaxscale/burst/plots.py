@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.planners.burst_plan import BurstPlan
-from jaxscale.report.style import BLUE, MARKERS, PALETTE, new_figure, round_ticks, style
+from jaxscale.report.style import BLUE, MARKERS, PALETTE, entries_of, legend_below, new_figure, round_ticks, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,20 +33,34 @@ def plot_chips(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) ->
     Returns:
         The figure.
     """
+    return plot_layer_chips({label: np.asarray(plan.chips)[~graph.is_join] for label, plan in plans.items()}, title)
+
+
+def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
+    """GPUs of each layer, in order; one line per plan.
+
+    Args:
+        plans: GPUs of the layers by label [1], [layer].
+        title: what the figure shows.
+
+    Returns:
+        The figure.
+    """
     with style():
         figure = new_figure(7.2, 3.4)
         axes = figure.subplots()
-        most = 1.0
-        for index, (label, plan) in enumerate(plans.items()):
-            chips = np.asarray(plan.chips)[~graph.is_join]
-            most = max(most, chips.max())
+        most, count = 1.0, 1
+        for index, (label, counts) in enumerate(plans.items()):
+            chips = np.asarray(counts, float)
+            most, count = max(most, chips.max()), len(chips)
             # Equal counts of different plans would hide each other: each line is drawn a hair higher.
             lifted = chips * 1.03**index
             axes.step(np.arange(1, len(chips) + 1), lifted, where="mid", label=label, color=PALETTE[index])
         axes.set_yscale("log", base=2)
         _powers_of_two(axes.yaxis, 2.0 ** np.arange(np.log2(most) + 1))
-        axes.set(xlabel="layer", ylabel="GPUs of the layer [1]", title=title, xlim=(0.5, len(chips) + 0.5))
-        axes.legend()
+        axes.set(xlabel="layer", ylabel="GPUs of the layer", title=title, xlim=(0.5, count + 0.5))
+        if len(plans) > 1:
+            legend_below(figure, entries_of(axes))
     return figure
 
 
@@ -68,7 +83,7 @@ def plot_time_line(plans: Mapping[str, BurstPlan], n_chips: int, title: str) -> 
         rows[0].set_title(title)
         rows[-1].set_xlabel("time in the iteration [ms]")
         rows[-1].set_xlim(0.0, max(1e3 * float(plan.time) for plan in plans.values()))
-        rows[-1].legend(loc="upper right", frameon=True, facecolor="white", framealpha=1.0)
+        legend_below(figure, entries_of(rows[-1]))
     return figure
 
 
@@ -78,7 +93,7 @@ def _draw_time_line(axes: "Axes", plan: BurstPlan, n_chips: int, label: str) -> 
     axes.bar(0.0, n_chips, ends[-1], align="edge", color=_FREE, label="free for background jobs")
     chips = np.asarray(plan.chips)
     axes.bar(starts, chips, ends - starts, align="edge", color=BLUE, ec="white", lw=0.3, label="foreground job")
-    axes.set(ylim=(0, n_chips), yticks=[0, n_chips // 2, n_chips], ylabel=f"{label}\nGPUs [1]")
+    axes.set(ylim=(0, n_chips), yticks=[0, n_chips // 2, n_chips], ylabel=f"{label}\nGPUs")
     axes.grid(False)
 
 
@@ -105,8 +120,8 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
             axes.plot(n_chips, gain, line, label=label, color=PALETTE[index], marker=MARKERS[index], ms=4)
         axes.set_xscale("log", base=2)
         _powers_of_two(axes.xaxis, np.asarray(n_chips))
-        axes.set(xlabel="GPUs of the cluster [1]", ylabel="throughput over data parallelism [1]", title=title)
-        axes.legend(ncols=2, loc="upper left", bbox_to_anchor=(0, -0.14))
+        axes.set(xlabel="GPUs of the cluster", ylabel="throughput over data parallelism", title=title)
+        legend_below(figure, entries_of(axes))
     return figure
 
 
@@ -135,5 +150,5 @@ def plot_against_bandwidth(
             axes.set_yscale("log")
             round_ticks(axes.yaxis, axes.get_ylim())
         axes.set(xlabel="bandwidth per GPU and direction [GB/s]", ylabel=ylabel, title=title)
-        axes.legend()
+        legend_below(figure, entries_of(axes))
     return figure

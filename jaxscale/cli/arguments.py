@@ -58,7 +58,13 @@ SequenceLength = Annotated[
     int | None, option(metavar="S", help="tokens in a sequence; the model's own length where left out")
 ]
 
-ReportFolder = Annotated[Path | None, option(metavar="DIR", help="folder for a report with figures")]
+PlotFile = Annotated[Path | None, option(metavar="FILE", help="figure to write: PNG, SVG or PDF, by its suffix")]
+
+_REPORT = option(metavar="DIR", help="folder for a report with figures: HTML, Markdown and PNG")
+
+ReportFolder = Annotated[Path | None, _REPORT]
+
+DefaultReportFolder = Annotated[Path, _REPORT]
 
 RunsFile = Annotated[tyro.conf.Positional[Path], option(metavar="RUNS.csv", help="runs table")]
 

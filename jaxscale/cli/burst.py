@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from jaxscale.cli.arguments import Json, Quiet, option
-from jaxscale.cli.console import answer, stage
+from jaxscale.cli.arguments import Json, PlotFile, Quiet, ReportFolder, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, stage
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class BurstCommand:
     layer_times: Annotated[
         Literal["auto", "measured", "analytical"], option(help="A100 profiles, or roofline and launch latency")
     ] = "auto"
+    plot: PlotFile = None
+    report: ReportFolder = None
     json: Json = False
     quiet: Quiet = False
 
@@ -43,6 +45,7 @@ class BurstCommand:
         from jaxscale.report.burst_tables import burst_comparison, burst_layers
         from jaxscale.units import GB
 
+        check_pictures(self.plot, self.report)
         stage("planning the layers")
         document = burst_report(
             self.network,
@@ -55,3 +58,7 @@ class BurstCommand:
             layer_times=self.layer_times,
         )
         answer(self.json, lambda: document, lambda: (burst_layers(document), burst_comparison(document)))
+        if self.plot or self.report:
+            from jaxscale.burst.burst_pages import burst_ranking, burst_summary
+
+            save_pictures(self.plot, self.report, lambda: burst_ranking(document), lambda: burst_summary(document))

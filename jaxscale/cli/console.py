@@ -14,6 +14,7 @@ from jaxscale._table import WIDE
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
     from jaxscale._table import Table
@@ -171,10 +172,48 @@ def print_text(text: str) -> None:
         sys.stdout.write(text + "\n")
 
 
-def save_report(draw: "Callable[[], Report]", folder: Path) -> None:
-    """Draw a report, save it in a folder, and say where it is."""
+def check_pictures(plot: Path | None, report: Path | None, *read: "str | Path | None") -> None:
+    """Check, before any work is done, that the figure and the report that are asked for can be written.
+
+    Args:
+        plot: file of the figure, if one is asked for.
+        report: folder of the report, likewise.
+        read: files that the work reads, which must not be overwritten.
+
+    Raises:
+        InputError: one cannot be written, or the suffix of the figure names no format.
+    """
+    from jaxscale.files import check_folder, check_writable
+
+    if plot is not None:
+        from jaxscale.report.style import checked_picture
+
+        check_writable(checked_picture(plot), *read)
+    if report is not None:
+        check_folder(report)
+
+
+def save_pictures(
+    plot: Path | None, report: Path | None, figure: "Callable[[], Figure]", document: "Callable[[], Report]"
+) -> None:
+    """Draw the figure and the report that are asked for, and say where they are.
+
+    Args:
+        plot: file of the figure, if one is asked for.
+        report: folder of the report, likewise.
+        figure: draws the figure.
+        document: draws the report.
+    """
+    if plot is None and report is None:
+        return
+    from jaxscale.report.style import save_figure
+
     stage("drawing the figures")
-    say(f"wrote {draw().save(folder)} and the figures beside it")
+    if plot is not None:
+        save_figure(figure(), plot)
+        say(f"wrote {plot}")
+    if report is not None:
+        say(f"wrote {document().save(report)} and the figures beside it")
 
 
 LARGEST_WHOLE = 2**53

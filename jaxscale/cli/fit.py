@@ -4,8 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, RunsFile, SkipBad, checked_count, option
-from jaxscale.cli.console import answer, save_report, say, stage
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    PlotFile,
+    Quiet,
+    ReportFolder,
+    RunsFile,
+    SkipBad,
+    checked_count,
+    option,
+)
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 from jaxscale.errors import InputError
 
 
@@ -17,9 +28,8 @@ class FitCommand:
     out: Annotated[Path, option(metavar="FIT.toml", help="file to write; `predict --fit` reads it")]
     start: FitName = "default"
     skip_bad: SkipBad = False
-    report: Annotated[
-        Path | None, option(metavar="DIR", help="folder for a report with figures: errors, profiles, intervals")
-    ] = None
+    plot: PlotFile = None
+    report: ReportFolder = None
     n_starts: Annotated[
         int, option(metavar="N", help="points from which the best fit is searched; more take longer")
     ] = 4
@@ -35,17 +45,16 @@ class FitCommand:
         """
         import jaxscale as js
         from jaxscale.cli.runs_tables import runs_from_file
-        from jaxscale.files import check_folder, check_writable
+        from jaxscale.files import check_writable
         from jaxscale.fit.result import FitResult
         from jaxscale.fit.summary import summary_parts
-        from jaxscale.report import fit_report
+        from jaxscale.report.fit_report import fit_figure, fit_report
 
         checked_count("--n-starts", self.n_starts)
         check_writable(self.out, self.runs, self.start, self.hardware)
         if self.out.suffix != ".toml":
             raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
-        if self.report is not None:
-            check_folder(self.report)
+        check_pictures(self.plot, self.report, self.runs, self.start, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = runs_from_file(self.runs, self.skip_bad, hardware)
         result = js.fit(
@@ -60,7 +69,9 @@ class FitCommand:
             result.to_json,
             lambda: summary_parts(result) if isinstance(result, FitResult) else result.parts(),
         )
-        if self.report is not None:
-            if not isinstance(result, FitResult):
-                raise InputError(f"{self.runs}: a report needs rows of models; the fit of its workloads is written")
-            save_report(lambda: fit_report(result, f"Fit of {self.runs.name}"), self.report)
+        if not isinstance(result, FitResult):
+            if self.plot or self.report:
+                raise InputError(f"{self.runs}: a figure needs rows of models; the fit of its workloads is written")
+            return
+        title = f"Fit of {self.runs.name}"
+        save_pictures(self.plot, self.report, lambda: fit_figure(result), lambda: fit_report(result, title))

@@ -6,8 +6,18 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, SequenceLength, checked_count, option
-from jaxscale.cli.console import answer, say, stage
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    PlotFile,
+    Quiet,
+    ReportFolder,
+    SequenceLength,
+    checked_count,
+    option,
+)
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 from jaxscale.cli.plan import checked_framework, load_model
 from jaxscale.errors import InputError
 
@@ -36,7 +46,8 @@ class IslandsCommand:
     framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
     fit: FitName = "default"
     nominal_links: Annotated[bool, option(help="links give their stated bandwidth, without losses")] = False
-    out: Annotated[Path | None, option(metavar="FOLDER", help="report with figures to write")] = None
+    plot: PlotFile = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -53,16 +64,14 @@ class IslandsCommand:
         if self.loss is not None and not 0.0 < self.loss < 100.0:
             raise InputError(f"--loss = {self.loss:g} is out of range; expected nats per token, above 0 and below 100")
         import jaxscale as js
-        from jaxscale.files import check_folder
         from jaxscale.islands.choice.choose_fleet import best_fleet_plan
-        from jaxscale.islands.choice.islands_report import islands_report, islands_tables
+        from jaxscale.islands.choice.islands_report import days_figure, islands_report, islands_tables
         from jaxscale.islands.fleet_file import read_fleet
         from jaxscale.islands.measured.measured_rounds import stated_slow_loss
         from jaxscale.laws.fitting.law_store import load_law
         from jaxscale.plans.framework_space import framework_space
 
-        if self.out is not None:
-            check_folder(self.out)
+        check_pictures(self.plot, self.report, self.fleet, self.law, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         stated = read_fleet(self.fleet, hardware, 0.0 if self.nominal_links else stated_slow_loss())
         law = None if self.law is None else load_law(self.law)
@@ -79,6 +88,7 @@ class IslandsCommand:
         choice = best_fleet_plan(
             model, stated.fleet, self.global_batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law
         )
-        if self.out is not None:
-            say(f"report: {islands_report(choice, str(self.fleet)).save(self.out)}")
         answer(self.json, choice.to_json, lambda: islands_tables(choice))
+        save_pictures(
+            self.plot, self.report, lambda: days_figure(choice), lambda: islands_report(choice, str(self.fleet))
+        )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, option
-from jaxscale.cli.console import answer, say, stage
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class LimitsCommand:
     fit: FitName = "default"
     lowest: Annotated[float, option(name="from", metavar="T", help="least training compute [flop]")] = 1e24
     highest: Annotated[float, option(name="to", metavar="T", help="largest training compute [flop]")] = 1e32
-    plot: Annotated[Path | None, option(metavar="FILE", help="figure to write, PNG")] = None
+    plot: PlotFile = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -50,7 +51,6 @@ class LimitsCommand:
             InputError: an unknown scenario or chip, a malformed file, an empty range, a figure that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.files import check_writable
         from jaxscale.limits.scenario_library import load_scenarios, on_chip, scenario_named
         from jaxscale.limits.study import curve_sizes
 
@@ -62,8 +62,7 @@ class LimitsCommand:
         chosen = {name: scenario_named(name, library) for name in self.scenario or ("default",)}
         if self.gpu is not None:
             chosen = {name: on_chip(one, hardware[self.gpu]) for name, one in chosen.items()}
-        if self.plot is not None:
-            check_writable(self.plot)
+        check_pictures(self.plot, self.report, self.scenarios, self.fit, self.hardware)
         if self.model == "transformer":
             self._transformers(chosen, sizes, hardware)
         else:
@@ -71,15 +70,13 @@ class LimitsCommand:
 
     def _blocks(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray") -> None:
         from jaxscale.limits.bands import band
-        from jaxscale.limits.limits_report import elasticity_table, threshold_table
+        from jaxscale.limits.limits_pages import study_report
+        from jaxscale.limits.limits_report import curve_figure, elasticity_table, threshold_table
         from jaxscale.limits.scenario_library import scenario_descriptions
         from jaxscale.limits.study import study
 
         stage("searching the best plan of each training compute")
         studied = study(chosen, sizes)
-        if self.plot is not None:
-            bands = {name: band(sizes, one) for name, one in chosen.items()}
-            self._draw(sizes, dict(zip(studied.names, studied.utilisation, strict=True)), bands)
         descriptions = scenario_descriptions(self.scenarios)
         if self.gpu is not None:
             descriptions = {
@@ -93,10 +90,19 @@ class LimitsCommand:
         )
         if not studied.certified.all():
             say(f"{(~studied.certified).sum()} of {studied.certified.size} points are not certified optima")
+        curves = dict(zip(studied.names, studied.utilisation, strict=True))
+        bands = {name: band(sizes, one) for name, one in chosen.items()} if self.plot or self.report else {}
+        save_pictures(
+            self.plot,
+            self.report,
+            lambda: curve_figure(sizes, curves, bands),
+            lambda: study_report(studied, descriptions, bands),
+        )
 
     def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
         import jaxscale as js
-        from jaxscale.limits.limits_report import transformer_table
+        from jaxscale.limits.limits_pages import transformers_report
+        from jaxscale.limits.limits_report import law_line, transformer_figure, transformer_table
         from jaxscale.limits.transformer_curve import transformer_curve
 
         if self.gpu is None:
@@ -111,24 +117,20 @@ class LimitsCommand:
         curves = {
             name: transformer_curve(sizes, gpu, laws, fit=fit, hardware=hardware) for name, laws in chosen.items()
         }
-        if self.plot is not None:
-            self._draw(sizes, {f"{name}, {gpu}": curve.utilisation for name, curve in curves.items()})
         answer(
             self.json,
-            lambda: one_or_all([curve.to_json(name, gpu) for name, curve in curves.items()]),
-            lambda: [transformer_table(curves)],
+            lambda: one_or_all([curve.to_json(name, gpu, chosen[name]) for name, curve in curves.items()]),
+            lambda: (
+                transformer_table(curves),
+                *(f"{name}, the wall: the largest run that {law_line(chosen[name])}" for name in curves),
+            ),
         )
-
-    def _draw(
-        self, sizes: "np.ndarray", curves: "dict[str, np.ndarray]", bands: "dict[str, Any] | None" = None
-    ) -> None:
-        from jaxscale.files import write_whole
-        from jaxscale.limits.limits_report import curve_figure
-        from jaxscale.report.style import png
-
-        assert self.plot is not None
-        write_whole(self.plot, png(curve_figure(sizes, curves, bands, published=self.model == "blocks")))
-        say(f"figure: {self.plot}")
+        save_pictures(
+            self.plot,
+            self.report,
+            lambda: transformer_figure(curves, chosen, gpu),
+            lambda: transformers_report(curves, chosen, gpu),
+        )
 
 
 def one_or_all(documents: "list[dict[str, Any]]") -> Any:

@@ -11,13 +11,15 @@ from jaxscale.cli.arguments import (
     HardwareFile,
     Json,
     ModelName,
+    PlotFile,
     Quiet,
+    ReportFolder,
     SequenceLength,
     checked_batch,
     checked_count,
     option,
 )
-from jaxscale.cli.console import answer, print_text, say, stage
+from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, say, stage
 from jaxscale.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class PlanCommand:
             "nanotron",
         ),
     ] = None
+    plot: PlotFile = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -80,10 +84,9 @@ class PlanCommand:
         from jaxscale.cli.inputs.read_command import pairs
         from jaxscale.plans.best_plan import answered
         from jaxscale.plans.plan_questions import plan_question
-        from jaxscale.report.style import seconds
-        from jaxscale.report.terminal_tables import plan_ranking
         from jaxscale.runs.cells import stated_values
 
+        check_pictures(self.plot, self.report, self.model, self.fit, self.hardware)
         written = written_framework(self.write)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu]
@@ -105,9 +108,21 @@ class PlanCommand:
             top=self.top if self.write is None else max(self.top, WRITTEN_AMONG),
             oom_probability=self.oom_probability,
         )
-        if self.write is not None:
-            self._write(choice, float(model.seq_len))
-            return
+        self._write(choice, float(model.seq_len)) if self.write is not None else self._tell(choice)
+        if self.plot or self.report:
+            self._draw(choice, f"{self.model} on {self.n_gpus} {chip.id}: fastest plans")
+
+    def _draw(self, choice: "PlanChoice", title: str) -> None:
+        """Draw the figure and the report that are asked for."""
+        from jaxscale.report.plan_report import plan_breakdown, plan_report
+
+        save_pictures(self.plot, self.report, lambda: plan_breakdown(choice, title), lambda: plan_report(choice, title))
+
+    def _tell(self, choice: "PlanChoice") -> None:
+        """Print the ranked plans."""
+        from jaxscale.report.style import seconds
+        from jaxscale.report.terminal_tables import plan_ranking
+
         lo, hi = (seconds(end) for end in choice.step_time_interval)
         interval = f"90 % interval of the first plan's step: {lo} to {hi}"
         told = ("", *choice.binds, *choice.reasons)

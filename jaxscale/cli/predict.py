@@ -6,12 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, OptionalModel, Quiet, SequenceLength, SkipBad, option
-from jaxscale.cli.console import answer, say, stage
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    OptionalModel,
+    PlotFile,
+    Quiet,
+    ReportFolder,
+    SequenceLength,
+    SkipBad,
+    option,
+)
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
     from jaxscale.hardware.catalogue import Hardware
+    from jaxscale.predict import Prediction
     from jaxscale.runs import Runs
 
 
@@ -40,6 +52,8 @@ class PredictCommand:
         Path | None, option(metavar="OUT.csv", help="table to write: all input columns and the predictions")
     ] = None
     skip_bad: SkipBad = False
+    plot: PlotFile = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -62,6 +76,7 @@ class PredictCommand:
 
         if self.out is not None:
             check_writable(self.out, self.runs, self.fit, self.hardware)
+        check_pictures(self.plot, self.report, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = self._one_run(hardware) if self.runs is None else self._table(hardware)
         stage(f"predicting {len(runs)} rows")
@@ -82,6 +97,22 @@ class PredictCommand:
             self.json,
             lambda: {"predictions": predictions_as_json(prediction), **counts, **errors},
             lambda: [*([shown] if self.out is None else []), *([error_summary(errors)] if errors["n"] else [])],
+        )
+        if self.plot or self.report:
+            self._draw(runs, prediction)
+
+    def _draw(self, runs: "Runs", prediction: "Prediction") -> None:
+        """Draw the figure and the report that are asked for."""
+        from jaxscale.report.prediction_report import prediction_figure, prediction_report
+
+        title = (
+            f"{self.model} on {self.n_gpus} {self.gpu}" if self.runs is None else f"Predictions for {self.runs.name}"
+        )
+        save_pictures(
+            self.plot,
+            self.report,
+            lambda: prediction_figure(runs, prediction, title),
+            lambda: prediction_report(runs, prediction, title),
         )
 
     def _table(self, hardware: "Hardware") -> "Runs":

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, option
-from jaxscale.cli.console import answer, say, stage
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class ShapeCommand:
         option(metavar="LAW.toml", help="law of the loss that `law fit` wrote; tells how far the design hangs on it"),
     ] = None
     draws: Annotated[int, option(metavar="N", help="drawn laws under which the design is chosen again")] = 4
+    plot: PlotFile = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -52,10 +54,11 @@ class ShapeCommand:
         from jaxscale.report.law_tables import law_choice_table
         from jaxscale.report.terminal_tables import price_list, shape_choice
 
+        check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
         budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
         template = model(self.model)
         law = None if self.law is None else load_law(self.law)
-        common = {"fit": self.fit, "template": template, "hardware": self.hardware}
+        common = {"fit": self.fit, "template": template, "hardware": self.hardware, "has_terms": bool(self.report)}
         stage("searching the best design")
         document = shape_report(self.gpu, self.n_gpus, budget, **common, law=law, n_draws=self.draws, progress=say)
         ((kind, value),) = budget.given().items()
@@ -67,3 +70,8 @@ class ShapeCommand:
             document["certificate"],
         )
         answer(self.json, lambda: document, lambda: parts)
+        if self.plot or self.report:
+            from jaxscale.report.design_report import design_report, price_figure
+
+            drawn = (document, f"The best design for {parts[0]}")
+            save_pictures(self.plot, self.report, lambda: price_figure(*drawn), lambda: design_report(*drawn))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json, Quiet, option
-from jaxscale.cli.console import advance, answer, say, stage
+from jaxscale.cli.arguments import HardwareFile, Json, PlotFile, Quiet, ReportFolder, option
+from jaxscale.cli.console import advance, answer, check_pictures, save_pictures, say, stage
 from jaxscale.errors import InputError
 
 
@@ -23,6 +23,8 @@ class SweepCommand:
     ] = None
     n_processes: Annotated[int, option(metavar="N", help="processes that share the sweep")] = 1
     process: Annotated[int, option(metavar="K", help="which of them this is, from 0")] = 0
+    plot: PlotFile = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -45,6 +47,9 @@ class SweepCommand:
             )
         if (self.coordinator is None) != (self.n_processes == 1):
             raise InputError("--coordinator and --n-processes above 1 go together; expected both or neither")
+        if self.n_processes > 1 and (self.plot or self.report):
+            raise InputError("--plot and --report need all files; expected them of one process, with --resume")
+        check_pictures(self.plot, self.report, self.spec, self.hardware)
         spec = read_spec(self.spec, js.load_hardware(self.hardware))
         if self.coordinator is not None:
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
@@ -58,5 +63,10 @@ class SweepCommand:
         say(f"{spec.n_points:,} points in {spec.n_chunks:,} files: {self.out}")
         counts = {"n_points": spec.n_points, "n_files": spec.n_chunks, "n_computed": len(missing)}
         answer(self.json, lambda: {"folder": str(self.out), **counts}, tuple)
+        if self.plot or self.report:
+            from jaxscale.limits.sweep_figure import sweep_figure, sweep_report
+
+            drawn = (spec, self.out)
+            save_pictures(self.plot, self.report, lambda: sweep_figure(*drawn), lambda: sweep_report(*drawn))
         if self.coordinator is not None:
             jax.distributed.shutdown()

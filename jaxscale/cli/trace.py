@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, checked_count, option
-from jaxscale.cli.console import answer, aside, stage
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, checked_count, option
+from jaxscale.cli.console import answer, aside, check_pictures, save_pictures, stage
 from jaxscale.cli.startup import without_foreign_lines
 from jaxscale.errors import InputError
 
@@ -43,6 +43,8 @@ class TraceCommand:
         option(help="compile the step for these chips too, which need not be there (extra aot, or aot-tpu)"),
     ] = False
     fit: FitName = "default"
+    plot: PlotFile = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -58,6 +60,7 @@ class TraceCommand:
 
         if self.out is not None:
             check_writable(self.out)
+        check_pictures(self.plot, self.report, self.fit, self.hardware)
         stage("tracing the step")
         step = step_of(self.function, self.set)
         work = trace(*step)
@@ -73,6 +76,11 @@ class TraceCommand:
             lambda: {**workload_document(work), **times, **compiled_document(compiled)},
             lambda: [*work.parts(), *told],
         )
+        if self.plot or self.report:
+            from jaxscale.report.trace_report import trace_figure, trace_report
+
+            drawn = (work, self.function, times.get("terms_s"), f"{self.n_gpus} {self.gpu}")
+            save_pictures(self.plot, self.report, lambda: trace_figure(*drawn), lambda: trace_report(*drawn))
 
     def compiled(self, step: tuple[Any, ...]) -> Any:
         """The step as a compiler makes it for the chips; None where that is not asked.

@@ -1,11 +1,10 @@
 """`jaxscale trends`: what more chips return, in speed, power and money."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, Quiet, checked_count, option
-from jaxscale.cli.console import answer, say, stage
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, checked_count, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 from jaxscale.cli.plan import checked_framework
 
 if TYPE_CHECKING:
@@ -46,7 +45,8 @@ class TrendsCommand:
         str, option(metavar="NAME", help="software that runs it, with its defaults, as in a runs table")
     ] = "pytorch-fsdp"
     fit: FitName = "default"
-    plot: Annotated[Path | None, option(metavar="FILE", help="figure to write, PNG")] = None
+    plot: PlotFile = None
+    report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -59,8 +59,6 @@ class TrendsCommand:
                 written.
         """
         import jaxscale as js
-        from jaxscale.files import check_writable, write_whole
-        from jaxscale.report.style import png
         from jaxscale.trends import deployment_library as library
         from jaxscale.trends import trends_report as report
         from jaxscale.trends.layout import UNLIMITED
@@ -69,8 +67,7 @@ class TrendsCommand:
         batch = report.batch_of(self.sequences_per_chip, self.global_batch)
         layout = self._layout()
         report.check_layout(layout, batch, n)
-        if self.plot is not None:
-            check_writable(self.plot)
+        check_pictures(self.plot, self.report, self.fit, self.hardware)
         changes: dict[str, Any] = {}
         if self.seq_len is not None:
             changes["seq_len"] = checked_count("--seq-len", self.seq_len)
@@ -88,13 +85,17 @@ class TrendsCommand:
         trend = report.trend(setup, layout, batch, n, self.least_return)
         if short := report.memory_line(setup, trend):
             say(short)
-        if self.plot is not None:
-            write_whole(self.plot, png(report.trends_figure(trend)))
-            say(f"figure: {self.plot}")
         answer(
             self.json,
             lambda: report.document(trend),
             lambda: (report.trend_table(trend), report.last_chip_line(trend)),
+        )
+        title = f"What more chips return: {self.model} on {self.gpu}"
+        save_pictures(
+            self.plot,
+            self.report,
+            lambda: report.trends_figure(trend),
+            lambda: report.trends_summary(setup, trend, title),
         )
 
     def _layout(self) -> "ParallelLayout":

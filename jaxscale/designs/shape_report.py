@@ -4,11 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxscale._compile.jit import filter_jit
+from jaxscale.calibration.store import fit_of
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.law_designs import law_design
 from jaxscale.hardware.catalogue import cluster, load_hardware
 from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.step import step_time
 from jaxscale.workload import Transformer
 
 
@@ -24,6 +27,7 @@ def shape_report(
     law: FittedLaw | None = None,
     n_draws: int = 4,
     progress: Callable[[str], None] | None = None,
+    has_terms: bool = False,
 ) -> dict[str, Any]:
     """Best shape and plan as a plain document.
 
@@ -39,6 +43,7 @@ def shape_report(
             drawn laws and other shape laws.
         n_draws: drawn laws [1].
         progress: is told of each search under another law.
+        has_terms: whether the document has the terms of the design's step, `terms_s` [s].
 
     Returns:
         The document of `jaxscale shape --json`.
@@ -50,12 +55,18 @@ def shape_report(
     levels = {"gpu": chips[gpu].id, "precision": "bf16"}
     machine = cluster(gpu, n_gpus, hardware=chips)
     if law is None:
-        document = best_design(machine, budget, template=template, fit=fit, levels=levels).to_json()
+        design = best_design(machine, budget, template=template, fit=fit, levels=levels)
+        document = design.to_json()
     else:
         under = law_design(
             law, budget, machine, template=template, fit=fit, levels=levels, n_draws=n_draws, progress=progress
         )
-        document = {**under.design.to_json(), "law": under.to_json()}
+        design = under.design
+        document = {**design.to_json(), "law": under.to_json()}
+    if has_terms:
+        best, coefficients = design.rounded, fit_of(fit).coefficients(levels)
+        terms = filter_jit(step_time)(best.model, best.plan, machine, coefficients).terms()
+        document["terms_s"] = {name: float(term) for name, term in terms.items()}
     if price_per_chip_hour is not None:
         document["money"] = price_per_chip_hour * document["chip_hours"]
     return {"gpu": levels["gpu"], "n_gpus": n_gpus, "budget": budget.given(), **document}

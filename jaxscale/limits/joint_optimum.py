@@ -7,8 +7,8 @@ $$ q = \frac{1 + o\,x}{1 + o}\, e^{(\kappa / c)(\ln^2(a / r) - \ln^2(a_0 / r))},
 
 The first factor is the price of batches (McCandlish et al. 2018, arXiv 1812.06162, equation 2.11), o the extra tokens
 of the law's own batch; the second that of the aspect ratio a of width to depth (Kaplan et al. 2020, arXiv 2001.08361,
-figure 5), its rise of the loss turned into compute by $L \propto T^{-c}$. What is maximised is the useful
-utilisation $U^*/q$: flop of the fixed laws' run over what the chips could have done.
+figure 5), its rise of the loss turned into compute by $L \propto T^{-c}$. What is minimised is the chip time,
+in proportion to $q T / U^*$ with $U^*$ the utilisation of the best plan.
 """
 
 from dataclasses import dataclass
@@ -42,8 +42,10 @@ class JointOptimum:
 
     Attributes:
         training_flop: T of the run by the fixed laws with the same parameters and loss [flop], [size].
-        utilisation: useful; zero where no design ends in time [1], [size].
+        utilisation: of the peak, by the flop that the run of the joint choice computes; zero where no design ends in
+            time [1], [size].
         fixed: utilisation by the fixed laws [1], [size].
+        chip_time: of the joint choice over that of the fixed laws; nan where these do not end in time [1], [size].
         batch_factor: x [1], [size].
         depth_factor: y [1], [size].
         extra_tokens: q [1], [size].
@@ -52,6 +54,7 @@ class JointOptimum:
     training_flop: np.ndarray
     utilisation: np.ndarray
     fixed: np.ndarray
+    chip_time: np.ndarray
     batch_factor: np.ndarray
     depth_factor: np.ndarray
     extra_tokens: np.ndarray
@@ -102,7 +105,7 @@ def joint_optimum(
     log_aspect = _log_aspect(log_flop, scenario)
 
     def values(log_batch: np.ndarray, log_depth: np.ndarray) -> np.ndarray:
-        """Ln of the useful utilisation, minus infinity where no plan ends in time [size, trial]."""
+        """Ln of U / q, the inverse of chip time; minus infinity where no plan ends in time [size, trial]."""
         extra = price.log_extra(log_batch, log_depth, log_aspect[:, None])
         changed = _changed(scenario, extra, log_batch, log_depth)
         plans = survey_logs((log_flop[:, None] + extra).reshape(-1, 1), changed)
@@ -125,8 +128,9 @@ def joint_optimum(
         best = np.maximum(best, tried_values.max(axis=1))
         middle, reach = [batch, depth], [width / 3.0 for width in reach]
     extra = price.log_extra(batch, depth, log_aspect)
-    factors = (np.exp(part) for part in (best, fixed, batch, depth, extra))
-    return JointOptimum(np.exp(log_flop), *factors)
+    chip_time = np.exp(np.where(np.isfinite(fixed), fixed, np.nan) - best)
+    factors = (np.exp(part) for part in (batch, depth, extra))
+    return JointOptimum(np.exp(log_flop), np.exp(best + extra), np.exp(fixed), chip_time, *factors)
 
 
 def _axes(middle: list[np.ndarray], reach: list[float]) -> zip:

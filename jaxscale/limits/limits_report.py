@@ -9,12 +9,14 @@ from jaxscale._resources import data_path
 from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
-from jaxscale.report.style import FAINT, INK, PALETTE, new_figure, style
+from jaxscale.report.style import FAINT, INK, PALETTE, entries_of, legend_below, new_figure, style
 from jaxscale.report.terminal_tables import rounded_text
+from jaxscale.units import DAY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
     from jaxscale.limits.transformer_curve import TransformerCurve
 
 PUBLISHED = "figures/frontier_utilisation_h100_digitised.csv"
@@ -87,12 +89,23 @@ def transformer_table(curves: "Mapping[str, TransformerCurve]") -> Table:
     return make_table("Training compute at which a transformer's utilisation falls [flop]", columns, rows)
 
 
+def law_line(laws: "FrontierScenario") -> str:
+    """Laws of a scenario that decide where a transformer's curve ends, as a clause."""
+    batch = laws.reference_batch * laws.batch_multiplier / 1e6
+    flop = f"{laws.reference_flop:.2g}".replace("e+", "e")
+    return (
+        f"ends in {laws.training_time / DAY:g} days with batches of {batch:.3g}M tokens at {flop} flop, "
+        f"growing as flop^{laws.batch_exponent:.2g}"
+    )
+
+
 def curve_figure(
     training_flop: np.ndarray,
     curves: Mapping[str, np.ndarray],
     bands: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     published: bool = True,
     title: str = "How far training scales",
+    peak: str = "peak in the format used",
 ) -> "Figure":
     """Utilisation against training compute.
 
@@ -102,6 +115,7 @@ def curve_figure(
         bands: lower and upper utilisation of the curves that have a band, by name [1], [size].
         published: whether the published curve is drawn too.
         title: of the figure.
+        peak: rate that utilisation is a share of.
 
     Returns:
         The figure.
@@ -121,9 +135,27 @@ def curve_figure(
                 axes.fill_between(training_flop, 100 * low, 100 * high, color=colour, alpha=0.15, lw=0)
         axes.set_xscale("log")
         axes.set_xlim(training_flop[0], training_flop[-1])
-        axes.set_ylim(0.0, max(80.0, 105.0 * max(utilisation.max() for utilisation in curves.values())))
+        axes.set_ylim(0.0, 80.0 if max(utilisation.max() for utilisation in curves.values()) < 0.8 else 100.0)
         axes.set_xlabel("training compute [flop]")
-        axes.set_ylabel("utilisation of the peak [%]")
+        axes.set_ylabel(f"utilisation of the {peak} [%]")
         axes.set_title(title, color=INK)
-        axes.legend(loc="upper right" if len(curves) < 6 else "lower left", ncols=1 + (len(curves) > 6))
+        legend_below(figure, entries_of(axes))
     return figure
+
+
+def transformer_figure(
+    curves: "Mapping[str, TransformerCurve]", laws: "Mapping[str, FrontierScenario]", gpu: str
+) -> "Figure":
+    """Utilisation of transformers on a chip against training compute; the legend says what makes each end.
+
+    Args:
+        curves: by name of their scenario.
+        laws: the scenarios.
+        gpu: catalogue id of the chip.
+
+    Returns:
+        The figure.
+    """
+    sizes = next(iter(curves.values())).training_flop
+    drawn = {f"{name}, {gpu}: {law_line(laws[name])}": curve.utilisation for name, curve in curves.items()}
+    return curve_figure(sizes, drawn, published=False, peak="dense 16-bit peak")

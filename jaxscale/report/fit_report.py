@@ -1,6 +1,6 @@
 """The report of a fit: errors of runs that it has not seen, what the runs say about each coefficient, what to doubt."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from jaxscale.report.figures import (
     residuals_by_column,
 )
 from jaxscale.runs.arrays import RunBatch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PLAN_COLUMNS = ("dp", "tp", "pp", "cp", "ep", "micro_batch_size", "n_microbatches")
 SHAPE_COLUMNS = ("d_model", "n_layers", "seq_len")
@@ -43,6 +46,20 @@ def fit_report(result: FitResult, title: str) -> Report:
     return report
 
 
+def fit_figure(result: FitResult) -> "Figure":
+    """Predicted against measured step times: of runs left out where there are some, else of the fitted ones.
+
+    Args:
+        result: the fit.
+
+    Returns:
+        The figure.
+    """
+    measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
+    sources = result.levels.column("source").tolist()
+    return predicted_against_measured(measured, measured * np.exp(result.tested), sources)
+
+
 def add_errors(report: Report, result: FitResult) -> None:
     """Predicted against measured times, and errors by column and level."""
     if np.isfinite(result.held_out).any():
@@ -50,10 +67,8 @@ def add_errors(report: Report, result: FitResult) -> None:
     else:
         heading, note = "Predictions of the fitted runs", "In sample."
     report.heading(heading)
-    measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
-    sources = result.levels.column("source").tolist()
-    figure = predicted_against_measured(measured, measured * np.exp(result.tested), sources)
-    report.figure("predicted_against_measured", figure, f"Predicted against measured step time. {note}")
+    caption = f"Predicted against measured step time. {note}"
+    report.figure("predicted_against_measured", fit_figure(result), caption)
     columns = varied_columns(result.batch, result.levels)
     if columns:
         figure = residuals_by_column(result.tested, columns)

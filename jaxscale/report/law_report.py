@@ -68,9 +68,9 @@ def residual_figure(law: FittedLaw) -> Any:
     table = law.table
     assert table is not None
     columns = {
-        "parameters [1]": table.n_params,
-        "tokens [token]": table.tokens,
-        "tokens per parameter [1]": table.tokens / table.n_params,
+        "parameters": table.n_params,
+        "tokens": table.tokens,
+        "tokens per parameter": table.tokens / table.n_params,
         "compute 6ND [flop]": np.exp(table.log_flop),
     }
     for name in RESIDUAL_COLUMNS:

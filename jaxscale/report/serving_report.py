@@ -1,6 +1,7 @@
 """Reports of serving: predictions against measurements, and engines chosen under limits of latency."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
 from jaxscale.report.figures.breakdown import step_breakdown
+from jaxscale.report.figures.ranking import ranked_bars
 from jaxscale.report.figures.serving_figures import latency_against_load, serving_frontier
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.runs.table import Runs
@@ -18,8 +20,11 @@ from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.choose.best_engine import ScoredEngine, ServingChoice
 from jaxscale.serving.choose.load_curve import load_curve
 from jaxscale.serving.serving_predict import ANSWERS, ServingPrediction
-from jaxscale.serving.serving_time import ServingTime
+from jaxscale.serving.serving_time import ServingTime, tokens_yielded
 from jaxscale.workload import Transformer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NAMES = {
     "ttft_s": "time to the first token [s]",
@@ -51,6 +56,9 @@ ENGINE_COLUMNS = (
     TableColumn("dollars per million tokens", "$/Mtok"),
 )
 """Columns of the tables."""
+
+MOST_ROWS = 12
+"""Rows of a figure of answers at most [1]."""
 
 LOADS = 60
 """Loads of a curve [1]."""
@@ -94,15 +102,46 @@ def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: s
     return make_table(f"Errors where serving was measured{when}", SERVING_ERROR_COLUMNS, rows)
 
 
+def serving_figure(runs: Runs, prediction: ServingPrediction, title: str) -> "Figure":
+    """Predicted against measured: the first measured answer; of a table without any, the answers of its first rows.
+
+    Args:
+        runs: the table.
+        prediction: for its rows.
+        title: headline.
+
+    Returns:
+        The figure.
+    """
+    errors = prediction.errors(runs)
+    for name in (name for name in ANSWERS if name in errors):
+        return _answer_figure(runs, prediction, name, title)
+    rows = np.flatnonzero(prediction.values["tpot_s"] > 0.0)[:MOST_ROWS]
+    labels = [f"{place + 1}: {runs.rows[place]['model'] or 'model'}" for place in rows.tolist()]
+    values = {name: prediction.values[name][rows].tolist() for name in ("ttft_s", "tpot_s")}
+    quantities = {
+        "time to the first token [s]": dict(zip(labels, values["ttft_s"], strict=True)),
+        "time per token [ms]": {label: 1e3 * value for label, value in zip(labels, values["tpot_s"], strict=True)},
+    }
+    return ranked_bars(quantities, title)
+
+
+def _answer_figure(runs: Runs, prediction: ServingPrediction, name: str, title: str) -> "Figure":
+    """Predicted against measured values of one answer; colours are chips."""
+    measured, told = runs.numbers(name), prediction.values[name]
+    rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(told))
+    groups = [str(word or "not named") for word in np.asarray(_words(runs, "gpu"), dtype=object)[rows]]
+    return predicted_against_measured(measured[rows], told[rows], groups, title, quantity=NAMES[name])
+
+
 def add_answer(report: Report, runs: Runs, prediction: ServingPrediction, name: str) -> None:
     """Figures of one predicted column."""
     measured, told = runs.numbers(name), prediction.values[name]
     rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(told))
     measured, told = measured[rows], told[rows]
-    groups = [str(word or "not named") for word in np.asarray(_words(runs, "gpu"), dtype=object)[rows]]
     label = NAMES[name]
     report.heading(label[0].upper() + label[1 : label.index("[") - 1])
-    figure = predicted_against_measured(measured, told, groups, quantity=label)
+    figure = _answer_figure(runs, prediction, name, "Predicted against measured")
     report.figure(f"{name}_measured", figure, "Predicted against measured; colours are chips.")
     figure = intervals(measured, prediction.lo[name][rows], prediction.hi[name][rows])
     report.figure(f"{name}_intervals", figure, "90 % intervals over the measurement.")
@@ -170,20 +209,39 @@ def engine_report(
     report.heading("Where the time goes")
     few = np.unique(np.asarray([1.0, max(1.0, load / 8.0), load]).round())
     rows = [int(np.argmin(np.abs(loads - one))) for one in few]
-    report.figure(
-        "decode", step_breakdown(pass_terms(times, rows, loads, pace), "A decode step"), "By requests in flight."
+    yielded = number(tokens_yielded(best.requests))
+    caption = (
+        "By requests in flight. Prompts: the work on those that arrive, which join the step of the running batch. "
+        "Weights: the longer of reading weights and multiplying by them."
     )
-    report.figure(
-        "prefill",
-        step_breakdown({"one prompt": _terms(times, rows[-1], "prefill", pace)}, "Work on a prompt"),
-        "Weights: the longer of reading weights and multiplying by them.",
-    )
+    figure = step_breakdown(token_terms(times, rows, loads, pace, yielded), "Time per token (TPOT)", "time per token")
+    report.figure("decode", figure, caption)
+    prompt = {"one prompt": _terms(times, rows[-1], "prefill", pace)}
+    caption = "Without waiting, which the time to the first token counts too."
+    report.figure("prefill", step_breakdown(prompt, "Work on a prompt", "time of one prompt"), caption)
     return report
 
 
-def pass_terms(times: ServingTime, rows: Sequence[int], loads: np.ndarray, pace: float) -> dict[str, dict[str, float]]:
-    """Terms of decode steps at some loads by label, at the pace of the stack [s]."""
-    return {f"{loads[row]:.0f} in flight": _terms(times, row, "decode", pace) for row in rows}
+def token_terms(
+    times: ServingTime, rows: Sequence[int], loads: np.ndarray, pace: float, yielded: float = 1.0
+) -> dict[str, dict[str, float]]:
+    """Terms of the time per token at some loads by label [s].
+
+    A step lasts for its decode pass and the work on prompts that join it.
+
+    Args:
+        times: at each load.
+        rows: loads to show.
+        loads: requests in flight [1], [load].
+        pace: of the stack [1].
+        yielded: tokens of a sequence that a step yields [token].
+    """
+    terms = {}
+    for row in rows:
+        decode = {name: term / yielded for name, term in _terms(times, row, "decode", pace).items()}
+        joined = float(np.asarray(times.tpot)[row]) - sum(decode.values())
+        terms[f"{loads[row]:.0f} in flight"] = {**decode, "prompts": max(joined, 0.0)}
+    return terms
 
 
 def _terms(times: ServingTime, row: int, kind: str, pace: float) -> dict[str, float]:

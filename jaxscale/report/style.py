@@ -5,13 +5,20 @@ Palette: Okabe and Ito 2008, "Color Universal Design", recommended set.
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxscale.errors import InputError
+from jaxscale.files import write_whole
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 INK = "#222222"
 FAINT = "#B8B8B8"
@@ -28,6 +35,21 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DOTS_PER_INCH = 130
 N_COLOURS = 192
 
+FORMATS = (".png", ".svg", ".pdf")
+"""Suffixes of pictures."""
+
+UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""Metadata without the time of day, so that equal figures are equal files."""
+
+HANDLE = 5.0
+"""Width of the handle of a legend's entry and of the gaps around it [font size]."""
+
+ROW = 1.6 / 72.0
+"""Height of a row of a legend [inch], per point of its font size."""
+
+BELOW = 0.5
+"""Room below axes for numbers and label of the abscissa [inch]."""
+
 RC: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": INK,
@@ -39,7 +61,6 @@ RC: dict[Any, Any] = {
     "axes.titlelocation": "left",
     "axes.titlesize": 12,
     "axes.titleweight": "bold",
-    "figure.constrained_layout.use": True,
     "figure.dpi": DOTS_PER_INCH,
     "font.family": "DejaVu Sans",
     "font.size": 10.5,
@@ -48,6 +69,8 @@ RC: dict[Any, Any] = {
     "legend.fontsize": 9.5,
     "legend.frameon": False,
     "savefig.dpi": DOTS_PER_INCH,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "jaxscale",
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -67,28 +90,93 @@ def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
     """An empty figure of the given size [inch], outside pyplot so that nothing accumulates or pops up."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height))
+    from jaxscale.report.text_layout import WrappedLayout
+
+    return Figure(figsize=(width, height), layout=WrappedLayout())
 
 
-def small_multiples(count: int, width: float, height: float, below: float = 0.0) -> "tuple[Figure, np.ndarray]":
+def entries_of(*several: "Axes") -> dict[str, Any]:
+    """Artists of axes by their labels, each label once."""
+    entries: dict[str, Any] = {}
+    for axes in several:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    return entries
+
+
+def legend_below(figure: "Figure", entries: Mapping[str, Any], axes: "Axes | None" = None, **looks: Any) -> "Legend":
+    """A legend below all axes, or below some, in as many columns as fit: it covers nothing that is plotted.
+
+    Below all axes the figure grows by the height of the legend.
+
+    Args:
+        figure: whose legend it is.
+        entries: artist of each label.
+        axes: below which it stands, with its left edge at theirs; all of the figure where None.
+        looks: further arguments of a legend.
+    """
+    from matplotlib.transforms import ScaledTranslation
+
+    from jaxscale.report.text_layout import broken
+
+    inches = figure.get_figwidth() if axes is None else axes.get_position().width * figure.get_figwidth()
+    looks = {"fontsize": RC["legend.fontsize"], **looks}
+    looks.setdefault("ncols", fitting_columns(list(entries), inches, looks["fontsize"]))
+    if axes is None:
+        rows = -(-len(entries) // looks["ncols"]) + ("title" in looks)
+        figure.set_figheight(figure.get_figheight() + ROW * looks["fontsize"] * rows)
+        legend = figure.legend(entries.values(), entries.keys(), loc="outside lower center", **looks)
+    else:
+        beneath = axes.transAxes + ScaledTranslation(0.0, -BELOW, figure.dpi_scale_trans)
+        looks |= {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": beneath, "borderpad": 0.0}
+        legend = axes.legend(entries.values(), entries.keys(), **looks)
+    for text in legend.get_texts() if looks["ncols"] == 1 else ():
+        broken(text, figure.dpi * (inches - HANDLE * looks["fontsize"] / 72.0))
+    return legend
+
+
+def fitting_columns(labels: Sequence[str], inches: float, size: float) -> int:
+    """Columns of a legend that fit into a width, at most so many that its rows are filled [1]."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    font = FontProperties(family=RC["font.family"], size=size)
+    longest = max((TextPath((0.0, 0.0), label, prop=font).get_extents().width for label in labels), default=0.0)
+    most = max(int(72.0 * inches / (longest + HANDLE * size)), 1)
+    rows = -(-len(labels) // most)
+    return -(-len(labels) // max(rows, 1)) or 1
+
+
+def small_multiples(count: int, width: float, height: float) -> "tuple[Figure, np.ndarray]":
     """A figure of panels in rows of up to three, on one ordinate.
 
     Args:
         count: panels [1].
         width: of each [inch].
         height: of each [inch].
-        below: room under all of them [inch].
 
     Returns:
         The figure, and its axes, of which those beyond the count are hidden [row, column].
     """
     n_across = min(3, count)
     n_down = -(-count // n_across)
-    figure = new_figure(width * n_across, height * n_down + below)
+    figure = new_figure(width * n_across, height * n_down)
     grid = np.asarray(figure.subplots(n_down, n_across, sharey=True, squeeze=False))
     for axes in grid.flat[count:]:
         axes.set_visible(False)
     return figure, grid
+
+
+def drawn(figure: "Figure") -> "FigureCanvasAgg":
+    """The figure on a canvas of pixels, laid out and drawn once: every image is made of this."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    # `savefig` draws twice where a layout engine arranges the figure.
+    figure.set_dpi(DOTS_PER_INCH)
+    canvas = FigureCanvasAgg(figure)
+    with style():
+        canvas.draw()
+    return canvas
 
 
 def png(figure: "Figure", quick: bool = False) -> bytes:
@@ -98,21 +186,51 @@ def png(figure: "Figure", quick: bool = False) -> bytes:
         figure: outside pyplot.
         quick: make the image in full colour, in a fifth of the time, for a screen that waits.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    # `savefig` draws twice where a layout engine arranges the figure.
-    figure.set_dpi(DOTS_PER_INCH)
-    canvas, packed = FigureCanvasAgg(figure), io.BytesIO()
-    with style():
-        canvas.draw()
-    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    packed = io.BytesIO()
+    image = Image.fromarray(np.asarray(drawn(figure).buffer_rgba())).convert("RGB")
     if quick:
         image.save(packed, format="png", compress_level=1)
     else:
         palette = image.quantize(colors=N_COLOURS, dither=Image.Dither.NONE)
         palette.save(packed, format="png", optimize=True)
     return packed.getvalue()
+
+
+def save_figure(figure: "Figure", path: str | Path) -> None:
+    """Write a figure whole, in the format of the suffix.
+
+    Args:
+        figure: outside pyplot.
+        path: of `FORMATS`; a text in SVG and PDF stays text.
+
+    Raises:
+        InputError: another suffix, or a file that cannot be written.
+    """
+    suffix = checked_picture(path).suffix.lower()
+    if suffix == ".png":
+        write_whole(path, png(figure))
+        return
+    packed = io.BytesIO()
+    drawn(figure)
+    with style():
+        figure.savefig(packed, format=suffix.removeprefix("."), metadata=UNDATED[suffix])
+    write_whole(path, packed.getvalue())
+
+
+def checked_picture(path: str | Path) -> Path:
+    """Path of a picture, whose suffix names a format.
+
+    Raises:
+        InputError: another suffix.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(
+            f"{path}: {path.suffix or 'no suffix'} is no format of pictures; expected {', '.join(FORMATS)}"
+        )
+    return path
 
 
 def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) -> None:
@@ -138,8 +256,8 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) 
 
 
 def number_text(value: float) -> str:
-    """A number as a label: written out below a million, else a multiple of a power of ten."""
-    if abs(value) < 1e6:
+    """A number as a label: written out from a thousandth to a million, else a multiple of a power of ten."""
+    if 1e-3 <= abs(value) < 1e6 or value == 0.0:
         return f"{value:,.6g}".replace(",", "\N{THIN SPACE}")
     exponent = int(np.floor(np.log10(abs(value)) + 1e-9))
     factor = round(value / 10.0**exponent, 2)
@@ -150,6 +268,16 @@ def literal(name: str) -> str:
     """A name out of data as a label that shows it as it is: no mathematics, and none that a legend leaves out."""
     shown = name.replace("$", r"\$")
     return f"\N{THIN SPACE}{shown}" if shown.startswith("_") else shown
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """Unit of an axis of times, as (seconds in it, its symbol): of s, ms and us the largest that the longest reaches.
+
+    Args:
+        longest: time on the axis [s].
+    """
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+    return next((unit for unit in units if longest >= unit[0]), units[0])
 
 
 def seconds(value: float) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from jaxscale.trends.crossover import LAYOUTS as LAYOUTS
     from jaxscale.trends.crossover import BestDegree as BestDegree
     from jaxscale.trends.crossover import best_degrees as best_degrees
+    from jaxscale.trends.crossover import best_whole_degrees as best_whole_degrees
     from jaxscale.trends.crossover import layout_speeds as layout_speeds
     from jaxscale.trends.crossover import overtaking as overtaking
     from jaxscale.trends.deployment_library import deployment as deployment

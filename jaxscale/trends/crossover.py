@@ -1,10 +1,11 @@
 r"""Where one layout overtakes another, and the best tensor-parallel degree or sharding group as a function of n.
 
-The best degree $t^*(n)$ maximises throughput over $u = \ln t$ between its bounds; where it lies inside, the implicit
-function theorem gives its elasticity in the number of chips, $du^*/d\ln n = -f_{un} / f_{uu}$.
+A choice is among whole degrees (`best_whole_degrees`). How the best degree moves is told by its continuous relaxation:
+$t^*(n)$ maximises throughput over $u = \ln t$ between its bounds; where it lies inside, the implicit function theorem
+gives its elasticity in the number of chips, $du^*/d\ln n = -f_{un} / f_{uu}$.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -180,6 +181,50 @@ def layout_speeds(
     every = stacked(list(layouts.values()))
     samples, each, rule, log_chips = host_arrays((deployments, every, batch, np.log(np.asarray(n_chips, float))))
     return np.asarray(_speeds(samples, each, rule, log_chips, temperature))
+
+
+class WholeDegree(NamedTuple):
+    """The fastest of some whole degrees on n chips, every leaf [sample, point].
+
+    Attributes:
+        degree: t [1].
+        gain: throughput over that of the least degree that is valid, less one [1].
+    """
+
+    degree: np.ndarray
+    gain: np.ndarray
+
+
+def best_whole_degrees(
+    deployments: Deployment,
+    batch: Batch,
+    n_chips: np.ndarray,
+    degrees: Sequence[float] | np.ndarray,
+    field: str = "tp",
+) -> WholeDegree:
+    """The fastest of some degrees on each number of chips, in every sampled deployment.
+
+    Args:
+        deployments: every leaf [sample].
+        batch: how the global batch follows n.
+        n_chips: n [point].
+        degrees: ascending; those with more chips than n, and all but the last that leave a replica less than a
+            sequence, are left out [1].
+        field: field of `ParallelLayout` to choose, `tp`, `cp` or `shard_group`.
+
+    Returns:
+        The degree, and what it gains.
+    """
+    n, choices = np.asarray(n_chips, float), np.asarray(degrees, float)
+    log_speeds = layout_speeds(deployments, batch, n, {f"{one:g}": ParallelLayout(**{field: one}) for one in choices})
+    is_valid = choices[:, None] <= n
+    if field != "shard_group":
+        is_valid &= choices[:, None] * np.asarray(batch.at(n)) >= n * (1.0 - 1e-9)
+    is_valid[-1] |= ~is_valid.any(axis=0)
+    log_speeds = np.where(is_valid, log_speeds, -np.inf)
+    least = np.argmax(is_valid, axis=0)
+    at_least = np.take_along_axis(log_speeds, np.broadcast_to(least, (len(log_speeds), 1, n.size)), axis=1)[:, 0]
+    return WholeDegree(choices[log_speeds.argmax(axis=1)], np.exp(log_speeds.max(axis=1) - at_least) - 1.0)
 
 
 def overtaking(n_chips: np.ndarray, log_speeds: np.ndarray, first: int, second: int) -> np.ndarray:

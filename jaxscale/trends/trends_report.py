@@ -8,10 +8,11 @@ from jaxtyping import ArrayLike
 
 from jaxscale._table import Table, TableColumn, make_table
 from jaxscale.errors import InputError
-from jaxscale.plan.rules import CONTINUOUS_RULES, broken_rules
+from jaxscale.plan.rules import CONTINUOUS_RULES, broken_rules, model_columns, obeys
+from jaxscale.report.document import Report
 from jaxscale.report.figures.panels import Panel, panels
 from jaxscale.trends.batch_rule import Batch
-from jaxscale.trends.crossover import best_degrees
+from jaxscale.trends.crossover import best_whole_degrees
 from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
 from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
@@ -36,8 +37,8 @@ class Trend:
         outcome: speed, power, cost [point].
         memory: peak of the fullest chip, whatever it has [byte], [point].
         returns: marginal returns [point].
-        degree: best tensor-parallel degree: median, lower and upper end of its 90 % interval [3, point].
-        gain: throughput that it adds [1], [point].
+        degree: fastest whole tensor-parallel degree, lower and upper end of its 90 % interval [3, point].
+        gain: throughput that it adds to that of the least one [1], [point].
         least_return: share that a worthwhile chip returns [1].
         last_chip: chips from which an extra one returns less [1].
     """
@@ -115,20 +116,29 @@ def trend(
     """
     if not 0.0 < least_return < 1.0:
         raise InputError(f"least return = {least_return:g} is out of range; expected a share between 0 and 1")
-    domain = max(2.0, float(deployment.cluster.network.domain_size[0]))
-    best = best_degrees(sample_deployments(deployment, N_SAMPLES), batch, n_chips, bounds=(1.0, domain))
+    samples = sample_deployments(deployment, N_SAMPLES)
+    best = best_whole_degrees(samples, batch, n_chips, tensor_degrees(deployment))
+    ends = np.quantile(best.degree, [0.05, 0.95], axis=0, method="nearest")
     points = (deployment, layout, n_chips, np.asarray(batch.at(n_chips)))
     return Trend(
         outcome=scaling_outcomes(*points),
         memory=peak_memory(*points),
         returns=marginal_returns(deployment, layout, batch, n_chips),
-        degree=np.quantile(best.degree, [0.5, 0.05, 0.95], axis=0),
+        degree=np.stack([best.degree[0], *ends]),  # the first sample is the deployment itself
         gain=best.gain[0],
         least_return=least_return,
         last_chip=last_worthwhile_chip(
             deployment, layout, batch, least_return, reference=float(n_chips[0]), largest=2e6
         ),
     )
+
+
+def tensor_degrees(deployment: Deployment) -> np.ndarray:
+    """Powers of two up to the scale-up domain, two at least, that the model can be split by [1]."""
+    domain = float(deployment.cluster.network.domain_size[0])
+    degrees = 2.0 ** np.arange(int(np.log2(max(domain, 2.0))) + 1)
+    facts = {**model_columns(deployment.model), "domain_size": domain}
+    return degrees[np.broadcast_to(obeys({**facts, "tp": degrees}, about="tp"), degrees.shape)]
 
 
 def document(trend: Trend) -> dict[str, Any]:
@@ -154,7 +164,7 @@ def document(trend: Trend) -> dict[str, Any]:
         "marginal_tokens_per_dollar": returns.per_dollar,
         "marginal_tokens_per_joule_of_cap": returns.per_watt_of_cap,
         "return_of_last_chip": returns.per_chip / first,
-        "best_tp": {"median": trend.degree[0], "lo": trend.degree[1], "hi": trend.degree[2], "gain": trend.gain},
+        "best_tp": {"value": trend.degree[0], "lo": trend.degree[1], "hi": trend.degree[2], "gain": trend.gain},
         "least_return": trend.least_return,
         "last_worthwhile_chip": trend.last_chip,
     }
@@ -190,7 +200,7 @@ def trend_table(trend: Trend) -> Table:
         [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
         [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
         _percent(share, 0),
-        [f"{middle:.1f} ({low:.1f} to {high:.1f})" for middle, low, high in trend.degree.T],
+        [f"{best:.0f} ({low:.0f} to {high:.0f})" for best, low, high in trend.degree.T],
         _percent(trend.gain, 0),
     )
     return make_table("Hardware scaling", TREND_COLUMNS, zip(*cells, strict=True))
@@ -225,20 +235,33 @@ def trends_figure(trend: Trend) -> "Figure":
     share = {"average": np.asarray(r.average) / first, "one more chip": np.asarray(r.per_chip) / first}
     watts = {"tokens per joule": np.asarray(o.tokens_per_joule) / float(o.tokens_per_joule[0])}
     watts["tokens per dollar"] = np.asarray(o.tokens_per_dollar) / float(o.tokens_per_dollar[0])
-    shares = {"MFU": np.asarray(o.mfu), "exposed share of the step": np.asarray(o.exposed_share)}
-    best = {"fastest tp": trend.degree[0]}
-    chips = "chips [1]"
+    shares = {"MFU": 100.0 * np.asarray(o.mfu), "exposed share of the step": 100.0 * np.asarray(o.exposed_share)}
+    best, interval = {"fastest tp": trend.degree[0]}, {"fastest tp": (trend.degree[1], trend.degree[2])}
     parts = (
-        Panel("What a chip returns", chips, f"of a chip at {n[0]:.0f} chips [1]", n, share),
-        Panel("Utilisation and exposed communication", chips, "share [1]", n, shares),
-        Panel("Per joule and dollar", chips, f"of that at {n[0]:.0f} chips [1]", n, watts),
-        Panel(
-            "Best tensor-parallel degree, 90 % band",
-            chips,
-            "tp [1]",
-            n,
-            best,
-            bands={"fastest tp": (trend.degree[1], trend.degree[2])},
-        ),
+        Panel("What a chip returns", "chips", f"share of a chip's at {n[0]:.0f} chips", n, share),
+        Panel("Utilisation and exposed communication", "chips", "share [%]", n, shares),
+        Panel("Per joule and dollar", "chips", f"share of that at {n[0]:.0f} chips", n, watts),
+        Panel("Fastest tensor-parallel degree, 90 % interval", "chips", "tp", n, best, bands=interval, whole=True),
     )
     return panels(parts)
+
+
+def trends_summary(deployment: Deployment, trend: Trend, title: str) -> Report:
+    """Report of a trend: table, figure, the last worthwhile chip.
+
+    Args:
+        deployment: of the trend.
+        trend: over a range of chips.
+        title: headline of the document.
+
+    Returns:
+        The report; `save` writes it.
+    """
+    report = Report(title)
+    report.add(trend_table(trend))
+    for line in (last_chip_line(trend), memory_line(deployment, trend)):
+        if line:
+            report.text(f"{line[0].upper()}{line[1:]}.")
+    caption = "Throughput, utilisation, energy and money per chip, and the fastest tensor-parallel degree."
+    report.figure("trends", trends_figure(trend), caption)
+    return report

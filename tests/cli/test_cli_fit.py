@@ -47,13 +47,16 @@ def test_rows_of_a_traced_workload_are_fitted_and_predicted(run, tmp_path):
     before, after = (run("predict", rows, "--fit", fit, "--json").json["mape"] for fit in ("default", out))
     assert after < 0.5 * before
     refused = run("fit", rows, "--out", out, "--report", tmp_path / "report")
-    assert refused.code == 2 and "a report needs rows of models" in refused.err
+    assert refused.code == 2 and "a figure needs rows of models" in refused.err
 
 
 def test_the_report_is_written_beside_the_fit(run, measured, tmp_path):
     folder = tmp_path / "report"
-    outcome = run("fit", measured, "--out", tmp_path / "fit.toml", "--report", folder, "--json")
+    outcome = run(
+        "fit", measured, "--out", tmp_path / "fit.toml", "--report", folder, "--plot", tmp_path / "fit.png", "--json"
+    )
     assert outcome.code == 0, outcome.err
+    assert (tmp_path / "fit.png").read_bytes() == (folder / "predicted_against_measured.png").read_bytes()
     assert (folder / "report.html").is_file() and (folder / "profiles.png").is_file()
     lines = [entry["line"] for entry in outcome.json["influential_runs"]]
     assert all(2 <= line <= len(SIZES) + 1 for line in lines), "line 1 is the header"

@@ -56,10 +56,10 @@ def test_the_best_number_of_inner_steps_is_finite(document):
 
 
 def test_tables_and_report(run, tmp_path):
-    outcome = run(*COMMAND, "--out", tmp_path / "report")
+    outcome = run(*COMMAND, "--report", tmp_path / "report", "--plot", tmp_path / "days.svg")
     assert outcome.code == 0
     assert "Modes, the fewest days first" in outcome.out and "joining pays from" in outcome.out
-    assert (tmp_path / "report" / "report.html").stat().st_size > 1e4
+    assert (tmp_path / "report" / "report.html").stat().st_size > 1e4 and "<svg" in (tmp_path / "days.svg").read_text()
     assert {path.name for path in (tmp_path / "report").glob("*.png")} == {"bandwidth.png", "days.png", "time.png"}
 
 

@@ -70,12 +70,23 @@ def test_the_losses_of_the_points_are_not_read(run, halves, law, tmp_path):
 def test_reports_hold_figures(run, law, halves, tmp_path):
     if not law.exists():
         assert run("law", "fit", halves[0], "--out", law, "--draws", 60).code == 0
-    fitted = run("law", "fit", halves[0], "--draws", 20, "--report", tmp_path / "fit")
-    assert fitted.code == 0 and "report.html" in fitted.err
+    fitted = run("law", "fit", halves[0], "--draws", 20, "--report", tmp_path / "fit", "--plot", tmp_path / "fit.svg")
+    assert fitted.code == 0 and "report.html" in fitted.err and "<svg" in (tmp_path / "fit.svg").read_text()
     assert {"loss_against_compute.png", "isoflop.png", "rollouts.png"} <= {
         one.name for one in (tmp_path / "fit").iterdir()
     }
-    told = run("law", "optimum", law, "--flop", 1e22, "--report", tmp_path / "optimum", "--json")
+    told = run(
+        "law",
+        "optimum",
+        law,
+        "--flop",
+        1e22,
+        "--report",
+        tmp_path / "optimum",
+        "--json",
+        "--plot",
+        tmp_path / "best.pdf",
+    )
     assert told.code == 0 and told.json["designs"] == []
     assert (tmp_path / "optimum" / "optima.png").is_file()
 

@@ -33,11 +33,23 @@ def test_predict_adds_its_columns(run, table, tmp_path):
 
 
 def test_reports_hold_figures(run, table, tmp_path):
-    done = run("serving", "predict", table, "--fit", "prior", "--report", tmp_path / "predicted", "--json")
+    done = run(
+        "serving",
+        "predict",
+        table,
+        "--fit",
+        "prior",
+        "--report",
+        tmp_path / "predicted",
+        "--json",
+        "--plot",
+        tmp_path / "a.svg",
+    )
     assert done.code == 0 and done.json["n_predicted"] == 30
     assert (tmp_path / "predicted" / "e2e_latency_s_measured.png").is_file()
     words = "serving plan --model llama3-8b --gpu h100-80gb --n-gpus 2 --input-len 500 --output-len 200".split()
-    assert run(*words, "--report", tmp_path / "plan").code == 0
+    assert run(*words, "--report", tmp_path / "plan", "--plot", tmp_path / "b.svg").code == 0
+    assert all("<svg" in (tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
     assert {"frontier.png", "load.png", "decode.png"} <= {one.name for one in (tmp_path / "plan").iterdir()}
 
 

@@ -27,9 +27,12 @@ def test_json(run):
 def test_table_and_template_of_ones_own(run, tmp_path):
     path = tmp_path / "model.toml"
     path.write_text("n_layers = 8\nd_model = 1024\nn_heads = 8\nseq_len = 1024\nvocab_size = 32000\n")
-    outcome = run(*SMALL, "--params", "1e9", "--model", path)
+    pictures = ("--plot", tmp_path / "prices.svg", "--report", tmp_path / "report")
+    outcome = run(*SMALL, "--params", "1e9", "--model", path, *pictures)
     assert outcome.code == 0, outcome.err
-    assert outcome.err == ""
+    assert [line.split()[0] for line in outcome.err.splitlines()] == ["wrote", "wrote"]
+    assert "<svg" in (tmp_path / "prices.svg").read_text()
+    assert {one.name for one in (tmp_path / "report").glob("*.png")} == {"step.png", "prices.png"}
     assert "16 h100-80gb, budget: params 1e+09" in outcome.out
     assert "Shadow prices" in outcome.out
     assert "KKT residual" in outcome.out

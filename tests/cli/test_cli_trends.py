@@ -17,7 +17,7 @@ def test_the_document_adds_up(document):
     speed = [total / n for total, n in zip(document["tokens_per_s"], document["n_chips"], strict=True)]
     assert speed == pytest.approx(document["tokens_per_s_per_chip"])
     assert 64 < document["last_worthwhile_chip"] < 4096
-    low, middle, high = (document["best_tp"][key] for key in ("lo", "median", "hi"))
+    low, middle, high = (document["best_tp"][key] for key in ("lo", "value", "hi"))
     assert all(a <= b <= c for a, b, c in zip(low, middle, high, strict=True))
 
 

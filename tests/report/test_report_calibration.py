@@ -18,12 +18,16 @@ def result() -> js.FitResult:
     return js.fit(js.read_runs(data_path("runs") / "maxtext_tpu.csv"), n_starts=1, n_folds=2)
 
 
-def test_every_coefficient_has_its_interval(result: js.FitResult):
+@pytest.mark.parametrize("count", [0, 3])
+def test_every_identified_coefficient_has_its_interval(result: js.FitResult, count: int, monkeypatch):
+    monkeypatch.setattr(type(result), "identified", np.arange(len(names())) < count)
     figure = figures.coefficient_intervals(result)
     (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == list(names())
+    identified = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(identified) == (np.sum(result.identified) or 6)
     drawn = sum(len(lines.get_segments()) for lines in axes.collections if hasattr(lines, "get_segments"))
-    assert drawn == len(names())
+    assert drawn == len(identified) < len(names())
+    assert axes.get_title(loc="left").startswith(f"{np.sum(result.identified)} of {len(names())} coefficients")
     assert png(figure).startswith(b"\x89PNG")
 
 
@@ -40,9 +44,9 @@ def test_profiles_are_drawn_with_the_interval_they_end_at(result: js.FitResult):
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert len(shown) == 2
     for axes in shown:
-        name, unit = axes.get_xlabel().split(" ")
+        name, _, unit = axes.get_xlabel().partition(" ")
         entry = result.parameters[name]
-        assert unit == f"[{entry['unit']}]"
+        assert unit == ("" if entry["unit"] == "1" else f"[{entry['unit']}]")
         band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
         np.testing.assert_allclose([band.x0, band.x1], [entry["lo"], entry["hi"]])
 

@@ -64,7 +64,8 @@ def test_the_frontier_is_the_law(law):
     np.testing.assert_allclose(loss, [law.optimum(one).loss[0] for one in flop], rtol=1e-9)
     dots = axes.collections[0].get_offsets()
     np.testing.assert_allclose(dots[:, 1], law.table.loss)
-    assert all("[" in label for label in (axes.get_xlabel(), axes.get_ylabel(), figure.axes[1].get_ylabel()))
+    labels = (axes.get_xlabel(), axes.get_ylabel(), figure.axes[1].get_ylabel())
+    assert labels == ("training compute 6ND [flop]", "loss [nat per token]", "parameters"), "a count has no unit"
 
 
 def test_dots_leave_out_what_a_shape_costs(shaped):

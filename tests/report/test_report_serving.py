@@ -7,7 +7,7 @@ import jaxscale as js
 from jaxscale import serving
 from jaxscale.report.document import Picture
 from jaxscale.report.figures.serving_figures import serving_frontier
-from jaxscale.report.serving_report import engine_report, pass_terms, serving_errors
+from jaxscale.report.serving_report import engine_report, serving_errors, token_terms
 from jaxscale.serving.choose.load_curve import load_curve
 
 MODEL, CLUSTER = js.model("llama3-8b"), js.cluster("h100-80gb", 2)
@@ -48,17 +48,20 @@ def test_terms_of_a_step_add_up_to_the_time_per_token(choice, stack):
     best = choice.best
     loads = np.asarray([1.0, float(best.requests.concurrency)])
     times = load_curve(MODEL, best.engine, CLUSTER, best.requests, stack, loads)
-    terms = pass_terms(times, [0], loads, float(stack.pace))
-    ((label, first),) = terms.items()
-    assert label == "1 in flight" and set(first) == {"weights", "attention", "collectives", "floors"}
-    assert sum(first.values()) == pytest.approx(float(stack.pace) * float(times.decode.total[0]), rel=1e-6)
+    terms = token_terms(times, [0, 1], loads, float(stack.pace))
+    label, first = next(iter(terms.items()))
+    assert label == "1 in flight" and set(first) == {"weights", "attention", "collectives", "floors", "prompts"}
+    assert [sum(parts.values()) for parts in terms.values()] == pytest.approx(times.tpot.tolist(), rel=1e-6)
+    assert list(terms.values())[1]["prompts"] > 0.1 * best.tpot, "a decode pass alone is shorter than a step"
     assert first["weights"] > first["attention"], "one sequence reads weights for the most part"
+    guessed = token_terms(times, [0], loads, float(stack.pace), yielded=2.0)
+    assert guessed["1 in flight"]["weights"] == pytest.approx(0.5 * first["weights"])
 
 
 def test_the_frontier_is_drawn_with_each_engine_and_the_limit(choice):
     axes = serving_frontier(choice, 0.03).axes[0]
     np.testing.assert_allclose(axes.lines[0].get_xdata(), 1e3 * choice.frontier[:, 0])
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert labels == ["frontier of all engines", *(scored.label for scored in choice.top), "limit"]
     assert "limit" not in [line.get_label() for line in serving_frontier(choice).axes[0].lines]
 

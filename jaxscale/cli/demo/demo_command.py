@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from jaxscale.cli.arguments import HardwareFile, Json, Quiet, option
-from jaxscale.cli.console import answer, save_report, say
+from jaxscale.cli.arguments import DefaultReportFolder, HardwareFile, Json, PlotFile, Quiet
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say
 
 
 @dataclass(frozen=True)
 class DemoCommand:
     """Fit shipped runs, predict runs held out, find the best plan and a better shape; write a report."""
 
-    out: Annotated[Path, option(metavar="DIR", help="folder of the report and its figures")] = Path("demo-report")
+    plot: PlotFile = None
+    report: DefaultReportFolder = Path("demo-report")
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -24,13 +24,14 @@ class DemoCommand:
             InputError: a hardware file with a mistake, or a folder that cannot be written to.
         """
         import jaxscale as js
-        from jaxscale.cli.demo.demo_report import demo_document, make_report, summary_lines
+        from jaxscale.cli.demo.demo_report import demo_document, held_out_figure, make_report, summary_lines
         from jaxscale.cli.demo.demo_work import calibrate, choose
-        from jaxscale.files import check_folder
 
-        check_folder(self.out)
+        check_pictures(self.plot, self.report, self.hardware)
         hardware = js.load_hardware(self.hardware)
         calibration = calibrate(hardware, say)
         design = choose(calibration.result.fit, hardware, say)
-        save_report(lambda: make_report(calibration, design), self.out)
+        save_pictures(
+            self.plot, self.report, lambda: held_out_figure(calibration), lambda: make_report(calibration, design)
+        )
         answer(self.json, lambda: demo_document(calibration, design), lambda: summary_lines(calibration, design))

@@ -1,6 +1,6 @@
 """The report of the demonstration: text, tables and figures."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from jaxscale.report.figures import (
 from jaxscale.report.fit_report import add_coefficients
 from jaxscale.report.style import seconds
 from jaxscale.units import GB
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RESIDUAL_COLUMNS = ("d_model", "n_layers", "n_gpus", "tp", "pp", "dp")
 
@@ -112,12 +115,8 @@ def add_calibration(report: Report, calibration: DemoCalibration) -> None:
         "was set aside before the fit: its runs are 'held out' below. The others are predicted by cross-validation, "
         "each by a fit that has not seen its group."
     )
-    times = np.exp(np.asarray(fit.problem.log_time)[: fit.n])
-    everything = np.concatenate([times, held_out.measured])
-    predicted = np.concatenate([times * np.exp(np.asarray(fit.held_out).reshape(fit.n, -1)[:, 0]), held_out.step_time])
-    labels = ["cross-validation"] * fit.n + ["held out"] * len(held_out.measured)
     caption = "Predicted against measured step time; right: the same errors as ratios. No run was seen by its own fit."
-    report.figure("predicted_against_measured", predicted_against_measured(everything, predicted, labels), caption)
+    report.figure("predicted_against_measured", held_out_figure(calibration), caption)
     caption = "Predictive intervals of the runs held out, over their measured times."
     report.figure("intervals", intervals(held_out.measured, held_out.lo, held_out.hi), caption)
     columns = {name: calibration.runs.column(name) for name in RESIDUAL_COLUMNS}
@@ -126,6 +125,23 @@ def add_calibration(report: Report, calibration: DemoCalibration) -> None:
     residuals = np.log(held_out.step_time / held_out.measured)
     report.figure("residuals_by_column", residuals_by_column(residuals, columns), caption)
     add_coefficients(report, fit)
+
+
+def held_out_figure(calibration: DemoCalibration) -> "Figure":
+    """Predicted against measured step times, each run by a fit that has not seen it.
+
+    Args:
+        calibration: the fit and its predictions.
+
+    Returns:
+        The figure.
+    """
+    fit, held_out = calibration.result, calibration.held_out
+    times = np.exp(np.asarray(fit.problem.log_time)[: fit.n])
+    everything = np.concatenate([times, held_out.measured])
+    predicted = np.concatenate([times * np.exp(np.asarray(fit.held_out).reshape(fit.n, -1)[:, 0]), held_out.step_time])
+    labels = ["cross-validation"] * fit.n + ["held out"] * len(held_out.measured)
+    return predicted_against_measured(everything, predicted, labels)
 
 
 def add_plans(report: Report, design: DemoDesign) -> None:

@@ -19,6 +19,8 @@ OTHER_NAMES = {
     **dict.fromkeys(("--chip", "--device", "--accelerator"), "--gpu"),
     **dict.fromkeys(("--seqlen", "--sequence-length", "--context", "--max-seq-len"), "--seq-len"),
     **dict.fromkeys(("--output", "--output-file"), "--out"),
+    **dict.fromkeys(("--figure", "--png", "--svg", "--pdf"), "--plot"),
+    "--out": "--report",
 }
 """Options as other programs and earlier releases call them."""
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import Json, Quiet, ReportFolder, Words, checked_count, every_value, option
-from jaxscale.cli.console import answer, save_report, say
+from jaxscale.cli.arguments import Json, PlotFile, Quiet, ReportFolder, Words, checked_count, every_value, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say
 from jaxscale.cli.law.law_arguments import PriorName, Source, prior_name
 from jaxscale.errors import InputError
 
@@ -30,6 +30,7 @@ class LawFit:
         "auto"
     )
     draws: Annotated[int, option(metavar="N", help="resampled fits")] = 200
+    plot: PlotFile = None
     report: ReportFolder = None
     seed: Annotated[int, option(metavar="N", help="of the draws")] = 0
     json: Json = False
@@ -41,10 +42,12 @@ class LawFit:
         Raises:
             InputError: a malformed table, an unknown word, or an output that cannot be written.
         """
-        from jaxscale.files import check_folder, check_writable
+        from jaxscale.files import check_writable
         from jaxscale.laws.fitting.backtest import checked_law
         from jaxscale.laws.fitting.law_store import law_document, save_law
         from jaxscale.laws.fitting.loss_fit import fit_law
+        from jaxscale.report.figures.loss_laws import loss_against_compute
+        from jaxscale.report.law_report import law_report
         from jaxscale.report.law_tables import law_summary
 
         checked_count("--draws", self.draws)
@@ -52,8 +55,7 @@ class LawFit:
             if self.out.suffix != ".toml":
                 raise InputError(f"--out = {str(self.out)!r} is not the name of a law; expected one that ends in .toml")
             check_writable(self.out, self.source.runs)
-        if self.report is not None:
-            check_folder(self.report)
+        check_pictures(self.plot, self.report, self.source.runs)
         law = fit_law(
             self.source.losses(),
             self.form,
@@ -72,10 +74,8 @@ class LawFit:
             save_law(law, self.out)
             say(f"wrote {self.out}")
         answer(self.json, lambda: law_document(law), lambda: law_summary(law))
-        if self.report is not None:
-            from jaxscale.report.law_report import law_report
-
-            save_report(lambda: law_report(law, f"Law of loss of {self.source.name}"), self.report)
+        title = f"Law of loss of {self.source.name}"
+        save_pictures(self.plot, self.report, lambda: loss_against_compute(law), lambda: law_report(law, title))
 
 
 @dataclass(frozen=True)

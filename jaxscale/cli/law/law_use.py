@@ -11,13 +11,14 @@ from jaxscale.cli.arguments import (
     HardwareFile,
     Json,
     Numbers,
+    PlotFile,
     Quiet,
     ReportFolder,
     checked_count,
     every_value,
     option,
 )
-from jaxscale.cli.console import answer, save_report, say
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say
 from jaxscale.cli.law.law_arguments import LawFile
 from jaxscale.errors import InputError
 
@@ -100,6 +101,7 @@ class LawOptimal:
     )
     draws: Annotated[int, option(metavar="N", help="drawn laws under which a design is chosen again")] = 4
     fit: FitName = "default"
+    plot: PlotFile = None
     report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
@@ -111,8 +113,9 @@ class LawOptimal:
         Raises:
             InputError: a malformed law, a compute or time out of range, days without chips, or no design that fits.
         """
-        from jaxscale.files import check_folder
         from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.report.figures.loss_optima import optima_against_compute
+        from jaxscale.report.law_report import optimum_report
         from jaxscale.report.law_tables import law_choice_table, optimum_table
 
         given, days = every_value(self.flop), every_value(self.days)
@@ -121,8 +124,7 @@ class LawOptimal:
             raise InputError(f"--flop = {bad[0]:g} is out of range; expected above 1, below 1e40")
         if bool(days) != (self.gpu is not None and self.n_gpus is not None):
             raise InputError("--days, --gpu and --n-gpus go together; expected all of them or none")
-        if self.report is not None:
-            check_folder(self.report)
+        check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
         law = load_law(self.law)
         designs = {f"{one:g} days": self._design(law, one) for one in days}
         flop = given or tuple(design.flop for design in designs.values()) or USUAL_FLOP
@@ -136,11 +138,13 @@ class LawOptimal:
             lambda: {"count": law.count, "optima": [optimum_entry(one) for one in optima], "designs": entries},
             lambda: tables,
         )
-        if self.report is not None:
-            from jaxscale.report.law_report import optimum_report
-
-            title = f"Optimal runs under {self.law.name}"
-            save_report(lambda: optimum_report(law, optima, designs, title), self.report)
+        title = f"Optimal runs under {self.law.name}"
+        save_pictures(
+            self.plot,
+            self.report,
+            lambda: optima_against_compute(law, designs),
+            lambda: optimum_report(law, optima, designs, title),
+        )
 
     def _design(self, law: "FittedLaw", days: float) -> "LawDesign":
         """The best design of a time on the chips."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import HardwareFile, Json, Quiet, ReportFolder, SkipBad, option
-from jaxscale.cli.console import answer, save_report, say, stage
+from jaxscale.cli.arguments import HardwareFile, Json, PlotFile, Quiet, ReportFolder, SkipBad, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 from jaxscale.cli.serving_commands.serving_plan_command import ServingPlan
 from jaxscale.errors import InputError
 
@@ -32,6 +32,7 @@ class ServingPredict:
     out: Annotated[Path | None, option(metavar="OUT.csv", help="table to write: all columns, predictions")] = None
     fit: ServingFitName = "default"
     skip_bad: SkipBad = False
+    plot: PlotFile = None
     report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
@@ -46,13 +47,12 @@ class ServingPredict:
         import jaxscale as js
         from jaxscale.cli.runs_tables import say_dropped, say_unanswered
         from jaxscale.cli.serving_commands.serving_tables import prediction_cells, write_serving
-        from jaxscale.files import check_folder, check_writable
+        from jaxscale.files import check_writable
         from jaxscale.report.serving_report import serving_error_table
 
         if self.out is not None:
             check_writable(self.out, self.table, self.fit, self.hardware)
-        if self.report is not None:
-            check_folder(self.report)
+        check_pictures(self.plot, self.report, self.table, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
         say_dropped(runs)
@@ -71,7 +71,7 @@ class ServingPredict:
             lambda: {**counts, "errors": errors, "predictions": prediction_cells(prediction)},
             lambda: told,
         )
-        write_report(self.report, runs, prediction, f"Predictions for {self.table.name}")
+        draw(self.plot, self.report, runs, prediction, f"Predictions for {self.table.name}")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class ServingFitCommand:
     out: Annotated[Path, option(metavar="FIT.toml", help="file to write; `serving predict --fit` reads it")]
     start: ServingFitName = "default"
     skip_bad: SkipBad = False
+    plot: PlotFile = None
     report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
@@ -94,12 +95,11 @@ class ServingFitCommand:
             InputError: a malformed table or hardware file, an unknown start, or an output that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.files import check_folder, check_writable
+        from jaxscale.files import check_writable
         from jaxscale.report.serving_report import serving_error_table
 
         check_writable(self.out, self.table, self.start, self.hardware)
-        if self.report is not None:
-            check_folder(self.report)
+        check_pictures(self.plot, self.report, self.table, self.start, self.hardware)
         if self.out.suffix != ".toml":
             raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
         hardware = js.load_hardware(self.hardware)
@@ -116,16 +116,19 @@ class ServingFitCommand:
             lambda: {"name": fit.name, "n_rows": len(runs), "errors_before": before, "errors_in_sample": after},
             lambda: [serving_error_table(errors, f", {when}") for when, errors in moments],
         )
-        write_report(self.report, runs, prediction, f"Fit of {self.table.name}, in sample")
+        draw(self.plot, self.report, runs, prediction, f"Fit of {self.table.name}, in sample")
 
 
-def write_report(folder: Path | None, runs: "Runs", prediction: "ServingPrediction", title: str) -> None:
-    """Report of predictions against measurements, where a folder for one was asked for."""
-    if folder is None:
-        return
-    from jaxscale.report.serving_report import serving_errors
+def draw(plot: Path | None, report: Path | None, runs: "Runs", prediction: "ServingPrediction", title: str) -> None:
+    """Draw the figure and the report of predictions that are asked for."""
+    from jaxscale.report.serving_report import serving_errors, serving_figure
 
-    save_report(lambda: serving_errors(runs, prediction, title), folder)
+    save_pictures(
+        plot,
+        report,
+        lambda: serving_figure(runs, prediction, title),
+        lambda: serving_errors(runs, prediction, title),
+    )
 
 
 AnyServing = (

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from jaxscale.cli.arguments import HardwareFile, Json, Quiet, ReportFolder, checked_count, option
-from jaxscale.cli.console import answer, save_report, stage
+from jaxscale.cli.arguments import HardwareFile, Json, PlotFile, Quiet, ReportFolder, checked_count, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, stage
 from jaxscale.errors import InputError
 
 FitOption = Annotated[str, option(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")]
@@ -28,6 +28,7 @@ class ServingPlan:
     dollars_per_gpu_hour: Annotated[float | None, option(metavar="DOLLAR", help="price of a chip")] = None
     top: Annotated[int, option(metavar="N", help="engines to list")] = 5
     fit: FitOption = "default"
+    plot: PlotFile = None
     report: ReportFolder = None
     hardware: HardwareFile = None
     json: Json = False
@@ -40,7 +41,7 @@ class ServingPlan:
             InputError: an unknown model, chip, format or fit, a value out of range, or no engine that keeps the limits.
         """
         import jaxscale as js
-        from jaxscale.files import check_folder
+        from jaxscale.report.figures.serving_figures import serving_frontier
         from jaxscale.report.serving_report import engine_report, serving_engine_table
 
         for flag, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
@@ -49,8 +50,7 @@ class ServingPlan:
             raise InputError(
                 f"--dollars-per-gpu-hour = {self.dollars_per_gpu_hour:g} is out of range; expected above 0"
             )
-        if self.report is not None:
-            check_folder(self.report)
+        check_pictures(self.plot, self.report, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu].id
         model, cluster = js.model(self.model), js.cluster(self.gpu, self.n_gpus, hardware=hardware)
@@ -70,8 +70,12 @@ class ServingPlan:
             top=self.top,
         )
         answer(self.json, choice.to_json, lambda: (serving_engine_table(choice), choice.price_line))
-        if self.report is not None:
-            stack = js.serving.load_serving_fit(self.fit).coefficients(**levels)
-            limits = {name: value for name, value in (("tpot", self.tpot), ("ttft", self.ttft)) if value is not None}
-            title = f"Serving {self.model} on {self.n_gpus} {chip}"
-            save_report(lambda: engine_report(choice, model, cluster, stack, title, limits), self.report)
+        stack = js.serving.load_serving_fit(self.fit).coefficients(**levels)
+        limits = {name: value for name, value in (("tpot", self.tpot), ("ttft", self.ttft)) if value is not None}
+        title = f"Serving {self.model} on {self.n_gpus} {chip}"
+        save_pictures(
+            self.plot,
+            self.report,
+            lambda: serving_frontier(choice, self.tpot),
+            lambda: engine_report(choice, model, cluster, stack, title, limits),
+        )

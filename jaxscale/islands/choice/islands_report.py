@@ -10,7 +10,7 @@ from jaxscale.errors import InputError
 from jaxscale.islands.choice.islands_choice import IslandsChoice, ScoredMode
 from jaxscale.report.document import Report
 from jaxscale.report.figures.curves import curves
-from jaxscale.report.style import PALETTE, new_figure, round_ticks, seconds, style
+from jaxscale.report.style import PALETTE, entries_of, legend_below, new_figure, round_ticks, seconds, style, time_unit
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.units import GBIT
 
@@ -128,7 +128,7 @@ def bandwidth_figure(choice: IslandsChoice) -> "Figure":
         sweep.bandwidth / GBIT,
         lines,
         xlabel="bandwidth of the slowest link [Gbit/s]",
-        ylabel="days of the best island alone over days [1]",
+        ylabel="days of the best island alone over days",
         title="What joining gains, each mode at its best number of inner steps",
     )
 
@@ -147,7 +147,7 @@ def days_figure(choice: IslandsChoice) -> "Figure":
         labels = [f"{scored.mode}: {', '.join(scored.islands)}" for scored in choice.modes]
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
-        axes.set(xlabel="days to the loss, with 90 % interval [day]", xscale="log")
+        axes.set(xlabel="time to the loss, with 90 % interval [day]", xscale="log")
         round_ticks(axes.xaxis, axes.get_xlim())
         axes.set_title("Days by mode")
     return figure
@@ -158,6 +158,7 @@ def time_figure(choice: IslandsChoice) -> "Figure":
     best = choice.best
     finish = sum(best.terms.get(name, 0.0) for name in ("compute", "imbalance"))
     exchange = sum(best.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
+    unit, symbol = time_unit(finish + exchange)
     with style():
         figure = new_figure(7.8, 1.6 + 0.45 * len(best.islands))
         axes: Any = figure.subplots()
@@ -166,13 +167,13 @@ def time_figure(choice: IslandsChoice) -> "Figure":
             parts = (("work", work), ("waiting", max(finish - work, 0.0)), ("exchange not hidden", exchange))
             left = 0.0
             for (label, length), colour in zip(parts, PALETTE, strict=False):
-                axes.barh(row, length, left=left, color=colour, label=label if row == 0 else None)
+                axes.barh(row, length / unit, left=left / unit, color=colour, label=label if row == 0 else None)
                 left += length
         axes.set_yticks(range(len(best.islands)), best.islands)
         axes.invert_yaxis()
-        axes.set(xlabel="time of one round [s]")
+        axes.set(xlabel=f"time of one round [{symbol}]")
         axes.set_title(f"Where the time goes: {best.mode}")
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        legend_below(figure, entries_of(axes))
     return figure
 
 

@@ -21,3 +21,5 @@ from jaxscale.report.figures.panels import Panel as Panel
 from jaxscale.report.figures.panels import panels as panels
 from jaxscale.report.figures.scaling_series import ScalingSeries as ScalingSeries
 from jaxscale.report.figures.scaling_series import scaling_series as scaling_series
+from jaxscale.report.figures.serving_figures import latency_against_load as latency_against_load
+from jaxscale.report.figures.serving_figures import serving_frontier as serving_frontier

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, literal, new_figure, round_ticks, small_multiples, style
+from jaxscale.report.style import (
+    FAINT,
+    INK,
+    MARKERS,
+    PALETTE,
+    entries_of,
+    legend_below,
+    literal,
+    new_figure,
+    round_ticks,
+    small_multiples,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +85,7 @@ def predicted_against_measured(
     times, predictions = times[shown], predictions[shown]
     masks = ranked_groups(np.asarray(groups, dtype=str)[shown].tolist())
     with style():
-        figure = new_figure(9.6, 4.5 + 0.33 * -(-len(masks) // 3))
+        figure = new_figure(9.6, 4.5)
         left, right = figure.subplots(1, 2)
         for (name, mask), colour, marker in zip(masks.items(), PALETTE, MARKERS, strict=False):
             x, y = times[mask], predictions[mask]
@@ -91,9 +103,7 @@ def predicted_against_measured(
         _ratio(right, left.get_xlim(), times, predictions / times, quantity)
         figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
         if masks:
-            figure.legend(
-                loc="outside lower center", ncols=3, markerscale=1.6, title="(runs): mean error", columnspacing=1.2
-            )
+            legend_below(figure, entries_of(left), markerscale=1.6, title="(runs): mean error")
     return figure
 
 
@@ -118,7 +128,7 @@ def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: 
     for beyond, edge, marker in ((ratio < bottom, bottom, "v"), (ratio > top, top, "^")):
         if beyond.any():  # an empty set of points would upset the layout
             axes.plot(times[beyond], np.full(beyond.sum(), edge), marker, ms=6, color=INK, mew=0, clip_on=False)
-    axes.set(xlabel=f"measured {quantity}", ylabel="predicted / measured [1]")
+    axes.set(xlabel=f"measured {quantity}", ylabel="predicted / measured")
     round_ticks(axes.xaxis, limits)
     _plain_ratio_ticks(axes)
     note = f"band: \N{PLUS-MINUS SIGN}{100 * BAND:.0f} %"
@@ -153,10 +163,10 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
             label = f"{word} the measurement: {inside.sum()}"
             axes.vlines(rows[inside], lower[inside], upper[inside], color=colour, lw=width, alpha=0.7, label=label)
         axes.axhline(1.0, color=INK, lw=1)
-        axes.set(xlabel="runs, in order of predicted / measured", ylabel="predicted / measured [1]", yscale="log")
+        axes.set(xlabel="runs, in order of predicted / measured", ylabel="predicted / measured", yscale="log")
         _plain_ratio_ticks(axes)
         axes.set_title(f"{100 * share:.0f} % of the {100 * level:.0f} % intervals cover the measurement")
-        figure.legend(loc="outside lower center", ncols=2)
+        legend_below(figure, entries_of(axes))
     return figure
 
 

@@ -1,9 +1,23 @@
 """Where the time of a step goes."""
 
 from collections.abc import Mapping
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from jaxscale.report.style import BLUE, COLOUR_NAMES, GREEN, GREY, INK, ORANGE, RED, new_figure, seconds, style
+from jaxscale.report.style import (
+    BLUE,
+    COLOUR_NAMES,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    RED,
+    legend_below,
+    literal,
+    new_figure,
+    style,
+    time_unit,
+)
 from jaxscale.step import TERMS
 
 if TYPE_CHECKING:
@@ -13,45 +27,62 @@ if TYPE_CHECKING:
 COLOURS: Mapping[str, tuple[str, str]] = {term.name: (COLOUR_NAMES[term.colour], term.hatch) for term in TERMS}
 """One colour per family (compute, memory, communication, pipeline, overhead), hatched to tell its members apart."""
 
-PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, "")}
+PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, ""), "prompts": (GREEN, "")}
 """Colours of the terms of a forward pass of serving."""
+
+LETTERS = 32
+"""Length at which the label of a bar is broken into lines [1]."""
 
 SMALLEST = 0.01
 """Terms below this share of every step are drawn together [1]."""
 
 
-def step_breakdown(steps: Mapping[str, Mapping[str, float]], title: str = "Where the time of a step goes") -> "Figure":
-    """Stacked horizontal bars, one for each step, by term.
+def step_breakdown(
+    steps: Mapping[str, Mapping[str, float]],
+    title: str = "Where the time of a step goes",
+    xlabel: str = "time of one step",
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+) -> "Figure":
+    """Stacked horizontal bars, one for each step, by term; axis and labels are in one unit.
 
     Args:
         steps: for each bar, its label and its terms by name [s].
         title: headline.
+        xlabel: name of the time.
+        intervals: ends of an interval of the time of some bars by label [s].
 
     Returns:
         The figure.
     """
     totals = {label: sum(terms.values()) for label, terms in steps.items()}
+    reaches = {label: max([total, *(intervals or {}).get(label, ())]) for label, total in totals.items()}
+    longest = max(reaches.values())
+    unit, word = time_unit(longest)
     names = list(next(iter(steps.values())))
     large = [n for n in names if any(t[n] >= SMALLEST * totals[label] for label, t in steps.items())]
     small = [n for n in names if n not in large]
     with style():
-        figure = new_figure(8.8, 1.75 + 0.62 * len(steps))
+        figure = new_figure(8.8, 1.1 + 0.62 * len(steps))
         axes: Any = figure.subplots()
         for row, (label, terms) in enumerate(steps.items()):
             shown = {name: terms[name] for name in large}
-            shown["other"] = sum(terms[name] for name in small)
-            _bar(axes, row, shown, max(totals.values()))
-            axes.text(
-                totals[label] + 0.01 * max(totals.values()), row, seconds(totals[label]), va="center", weight="bold"
-            )
-        axes.set_yticks(range(len(steps)), list(steps))
+            if small:
+                shown["other"] = sum(terms[name] for name in small)
+            _bar(axes, row, {name: value / unit for name, value in shown.items()}, longest / unit)
+            end, total = (reaches[label] + 0.01 * longest) / unit, f"{totals[label] / unit:.3g} {word}"
+            axes.text(end, row, total, va="center", weight="bold")
+            if intervals and label in intervals:
+                low, high = (end / unit for end in intervals[label])
+                axes.errorbar(0.5 * (low + high), row + 0.4, xerr=0.5 * (high - low), color=INK, capsize=3, lw=1.2)
+        axes.set_yticks(range(len(steps)), [fill(literal(label), LETTERS, break_on_hyphens=False) for label in steps])
         axes.set_ylim(len(steps) - 0.45, -0.55)
-        axes.set_xlim(0, 1.1 * max(totals.values()))
-        axes.set(xlabel="time of one step [s]", title=title)
+        axes.set_xlim(0, 1.14 * longest / unit)
+        axes.set(xlabel=f"{xlabel} [{word}]", title=title)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
-        handles = {handle.get_label(): handle for handle in axes.containers}
-        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5, handlelength=1.3)
+        stacks = {handle.get_label(): handle for handle in axes.containers}
+        stacks = {name: handle for name, handle in stacks.items() if not str(name).startswith("_")}
+        legend_below(figure, stacks, handlelength=1.3)
     return figure
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxscale.hardware.cluster import Chip
-from jaxscale.report.style import MARKERS, PALETTE, new_figure, round_ticks, style
+from jaxscale.report.style import MARKERS, PALETTE, entries_of, legend_below, new_figure, round_ticks, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def roofline(chips: Mapping[str, Chip], precision: str = "bf16", title: str = "R
             xscale="log", yscale="log", xlabel="arithmetic intensity [flop/byte]", ylabel="attainable rate [Tflop/s]"
         )
         axes.set_title(f"{title} ({precision}, dense)")
-        axes.legend(loc="lower right")
+        legend_below(figure, entries_of(axes))
     return figure
 
 
@@ -50,7 +50,7 @@ def curves(
     title: str,
     logarithmic: tuple[bool, bool] = (True, False),
 ) -> "Figure":
-    """Lines of one quantity against another, each labelled at its side.
+    """Lines of one quantity against another.
 
     Args:
         x: common abscissae [point].
@@ -64,7 +64,7 @@ def curves(
         The figure.
     """
     with style():
-        figure = new_figure(8.2, 4.4)
+        figure = new_figure(7.6, 4.4)
         axes: Any = figure.subplots()
         for (name, values), colour, dash in zip(lines.items(), PALETTE, ("-", "--", "-.", ":") * 3, strict=False):
             axes.plot(x, values, dash, color=colour, lw=2.2, label=name)
@@ -75,5 +75,6 @@ def curves(
                 round_ticks(axis, axis.get_view_interval())
         if not logarithmic[1]:
             axes.set_ylim(bottom=0.0)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        if len(lines) > 1:
+            legend_below(figure, entries_of(axes))
     return figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.report.style import BLUE, INK, RED, new_figure, round_ticks, seconds, style
+from jaxscale.report.style import BLUE, INK, RED, entries_of, legend_below, new_figure, round_ticks, seconds, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,18 +22,20 @@ def shape_map(
     path: ArrayLike | None = None,
     marks: Mapping[str, tuple[float, float]] | None = None,
     curve_label: str = "same number of parameters",
+    path_label: str = "search path",
     title: str = "Step time over width and depth",
 ) -> "Figure":
-    """Contours of step time over width and depth, with the way that a search took.
+    """Contours of step time over width and depth, with a path of points such as the way that a search took.
 
     Args:
         widths: d [1], [width].
         depths: L [1], [depth].
         step_times: [s], [depth, width]; nan where there is no plan.
         curve: (width, depth) along a constraint, such as a number of parameters [point, 2].
-        path: (width, depth) of each point of the search [point, 2].
+        path: (width, depth) of each point of the path [point, 2].
         marks: named points (width, depth), such as the published shape and the optimum.
         curve_label: what the curve is.
+        path_label: what the path is.
         title: headline.
 
     Returns:
@@ -48,8 +50,8 @@ def shape_map(
         bar = figure.colorbar(filled, ax=axes, pad=0.02)
         bar.set_label("step time [s]")
         chosen = levels[::2]
-        bar.set_ticks(list(chosen), labels=[seconds(level).removesuffix(" s") for level in chosen])
-        axes.set(xscale="log", yscale="log", xlabel="width d_model [1]", ylabel="depth n_layers [1]", title=title)
+        bar.set_ticks(list(chosen), labels=[f"{level:.3g}" for level in chosen])
+        axes.set(xscale="log", yscale="log", xlabel="width d_model", ylabel="depth n_layers", title=title)
         for axis, values in ((axes.xaxis, widths), (axes.yaxis, depths)):
             round_ticks(axis, (float(np.min(values)), float(np.max(values))))
         if curve is not None:
@@ -58,13 +60,11 @@ def shape_map(
             axes.set(xlim=(np.min(widths), np.max(widths)), ylim=(np.min(depths), np.max(depths)))
         if path is not None:
             steps = np.asarray(path, dtype=float)
-            axes.plot(
-                steps[:, 0], steps[:, 1], ".-", color=INK, lw=1.6, ms=7, mfc="white", mew=0.8, label="search path"
-            )
+            axes.plot(steps[:, 0], steps[:, 1], ".-", color=INK, lw=1.6, ms=7, mfc="white", mew=0.8, label=path_label)
         _marks(axes, marks or {})
         axes.grid(visible=False)
-        if axes.get_legend_handles_labels()[0]:
-            figure.legend(loc="outside lower center", ncols=4)
+        if entries := entries_of(axes):
+            legend_below(figure, entries)
     return figure
 
 
@@ -104,10 +104,10 @@ def shape_profile(
             height = 100.0 * (np.interp(width, np.asarray(widths, dtype=float), last) / np.nanmin(last) - 1.0)
             looks: dict[str, Any] = {"color": "white", "ms": 10} if marker == "o" else {"color": RED, "ms": 16}
             axes.plot(width, height, marker, mec=INK, ls="", label=name, zorder=4, **looks)
-        axes.set(xscale="log", xlabel="width d_model [1]", ylabel="above the minimum [%]", title=title)
+        axes.set(xscale="log", xlabel="width d_model", ylabel="above the minimum [%]", title=title)
         axes.set_ylim(-2.0, 60.0)
         round_ticks(axes.xaxis, (float(np.min(widths)), float(np.max(widths))))
-        figure.legend(loc="outside lower center", ncols=2)
+        legend_below(figure, entries_of(axes))
     return figure
 
 
@@ -122,14 +122,18 @@ def sensitivity_bars(
     step_time: float | None = None,
     most: int = 14,
     title: str = "What the step time is sensitive to",
+    answer: str = "step time",
+    words: tuple[str, str] = ("faster", "slower"),
 ) -> "Figure":
-    """Bars of elasticities, strongest first: per cent of step time for one per cent of each quantity.
+    """Bars of elasticities, strongest first: per cent of an answer for one per cent of each quantity.
 
     Args:
-        elasticities: d ln(step time) / d ln(quantity) by name [1].
+        elasticities: d ln(answer) / d ln(quantity) by name [1].
         step_time: time to which they belong, for the headline [s].
         most: bars to draw [1].
         title: headline.
+        answer: name of what changes.
+        words: what less of it means, and more.
 
     Returns:
         The figure.
@@ -150,7 +154,7 @@ def sensitivity_bars(
         axes.set_yticks(range(len(ranked)), names)
         axes.set_ylim(len(ranked) - 0.4, -0.6)
         axes.set_xlim(-reach if (values < 0).any() else 0.0, reach if (values > 0).any() else 0.0)
-        axes.set(xlabel="change of step time for +1 % [%]: blue faster, red slower", title=headline)
+        axes.set(xlabel=f"change of {answer} for +1 % [%]: blue {words[0]}, red {words[1]}", title=headline)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
     return figure

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.intervals import Z90
-from jaxscale.report.style import BLUE, GREY, ORANGE, new_figure, small_multiples, style
+from jaxscale.report.style import BLUE, GREY, ORANGE, entries_of, legend_below, new_figure, small_multiples, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,10 +15,15 @@ if TYPE_CHECKING:
     from jaxscale.fit.result import FitResult
 
 
-def coefficient_intervals(result: "FitResult") -> "Figure":
-    """90 % interval of every coefficient, in standard deviations of its prior, on the prior's own interval.
+FEW = 6
+"""Coefficients in a figure of those that the runs say most about [1]."""
 
-    A bar as wide as the band says that the runs do not identify the coefficient.
+
+def coefficient_intervals(result: "FitResult") -> "Figure":
+    """90 % intervals of the coefficients that the runs identify, on those of the priors, in the priors' deviations.
+
+    The others' intervals are those of their priors; the headline counts them. Where the runs identify none, the `FEW`
+    that come closest are drawn.
 
     Args:
         result: the fit.
@@ -26,29 +31,26 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
     Returns:
         The figure.
     """
-    ends, centre = result.intervals, np.asarray(result.solution.parameters)[: len(names())]
-    places = np.arange(len(names()))[::-1]
+    count = int(result.identified.sum())
+    rows = np.flatnonzero(result.identified) if count else _best_identified(result, FEW)
+    colour, label = (BLUE, "fit, 90 %") if count else (GREY, "rests on its prior, 90 %")
+    ends, centre = result.intervals[rows], np.asarray(result.solution.parameters)[rows]
+    places = np.arange(len(rows))[::-1]
     with style():
-        figure = new_figure(7.2, 0.22 * len(places) + 1.4)
+        figure = new_figure(7.2, 0.3 * len(rows) + 1.3)
         axes = figure.subplots()
         axes.axvspan(-Z90, Z90, color="#E8EDF2", label="prior, 90 %")
-        identified = np.asarray([entry["identified"] for entry in result.parameters.values()])
-        for mask, colour, label in (
-            (identified, BLUE, "identified by the runs"),
-            (~identified, GREY, "rests on its prior"),
-        ):
-            axes.hlines(places[mask], *ends[mask].T, color=colour, lw=2.2)
-            axes.plot(centre[mask], places[mask], "o", color=colour, ms=4, label=label)
-        axes.set_yticks(places, names(), fontsize=8.5)
-        axes.set(
-            xlabel="distance from what the fit starts from [standard deviations of its priors]", ylim=(-1, len(places))
-        )
-        axes.set_title("Coefficients and their 90 % intervals")
-        figure.legend(loc="outside lower center", ncols=3)
+        axes.hlines(places, *ends.T, color=colour, lw=2.2)
+        axes.plot(centre, places, "o", color=colour, ms=5, label=label)
+        axes.set_yticks(places, [names()[row] for row in rows])
+        axes.set(xlabel="distance from the start [standard deviations of the prior]", ylim=(-0.8, len(rows) - 0.2))
+        axes.grid(axis="y", visible=False)
+        axes.set_title(f"{count} of {len(names())} coefficients are identified by the runs")
+        legend_below(figure, entries_of(axes))
     return figure
 
 
-def profile_curves(result: "FitResult", most: int = 6) -> "Figure":
+def profile_curves(result: "FitResult", most: int = FEW) -> "Figure":
     """Rise of the deviance along the best identified coefficients, beside the parabola that standard errors assume.
 
     Where the two part, the interval is lopsided or the coefficient is less certain than its standard error says.
@@ -62,13 +64,13 @@ def profile_curves(result: "FitResult", most: int = 6) -> "Figure":
     """
     chosen = _best_identified(result, most)
     with style():
-        figure, grid = small_multiples(len(chosen), 3.3, 2.6, below=0.5)
+        figure, grid = small_multiples(len(chosen), 3.3, 2.6)
         for axes, index in zip(grid.flat, chosen, strict=False):
             _draw_profile(axes, result, names()[index])
         for axes in grid[:, 0]:
-            axes.set_ylabel("rise of the deviance [1]")
+            axes.set_ylabel("rise of the deviance")
         grid[0, 0].set_ylim(0.0, 2.5 * Z90**2)
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        legend_below(figure, entries_of(grid[0, 0]))
     return figure
 
 
@@ -78,7 +80,7 @@ def _draw_profile(axes: "Axes", result: "FitResult", name: str) -> None:
     axes.axhline(Z90**2, color=GREY, lw=1.0)
     axes.plot(profile.values, profile.parabola, "--", color=ORANGE, label="parabola of the standard error")
     axes.plot(profile.values, profile.rises, color=BLUE, lw=2.0, label="profile likelihood")
-    axes.set_xlabel(f"{name} [{entry['unit']}]")
+    axes.set_xlabel(name if entry["unit"] == "1" else f"{name} [{entry['unit']}]")
     axes.locator_params(nbins=4)
 
 
@@ -108,5 +110,5 @@ def correlation_matrix(result: "FitResult", most: int = 16) -> "Figure":
         axes.set_yticks(range(len(chosen)), labels, fontsize=8.5)
         axes.grid(False)
         axes.set_title("Correlation of the best identified coefficients")
-        figure.colorbar(image, ax=axes, shrink=0.8, label="posterior correlation [1]")
+        figure.colorbar(image, ax=axes, shrink=0.8, label="posterior correlation")
     return figure

@@ -9,7 +9,19 @@ from jaxscale.laws.fitting.approaches import budgets_of
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.laws.losses.loss_reader import Losses
-from jaxscale.report.style import BLUE, FAINT, INK, ORANGE, RED, new_figure, round_ticks, small_multiples, style
+from jaxscale.report.style import (
+    BLUE,
+    FAINT,
+    INK,
+    ORANGE,
+    RED,
+    entries_of,
+    legend_below,
+    new_figure,
+    round_ticks,
+    small_multiples,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,8 +81,8 @@ def loss_against_compute(law: FittedLaw) -> "Figure":
         axes.set(xscale="log", xlabel="training compute 6ND [flop]", ylabel="loss [nat per token]")
         axes.set_title(f"{len(table)} runs and the {law.form} law")
         bar = figure.colorbar(dots, ax=axes, pad=0.02)
-        bar.set_label("parameters [1]")
-        axes.legend(loc="upper right")
+        bar.set_label("parameters")
+        legend_below(figure, entries_of(axes))
     return figure
 
 
@@ -94,7 +106,7 @@ def rollout_errors(law: FittedLaw) -> "Figure":
     """
     rollouts = law.backtest.rollouts
     with style():
-        figure, grid = small_multiples(len(rollouts), 3.6, 3.2, below=0.4)
+        figure, grid = small_multiples(len(rollouts), 3.6, 3.2)
         for axes, one in zip(grid.flat, rollouts, strict=False):
             order = np.argsort(one.decades, kind="stable")
             half, error = 100.0 * one.half_width[order], 100.0 * np.expm1(one.error[order])
@@ -106,11 +118,10 @@ def rollout_errors(law: FittedLaw) -> "Figure":
                     places, error[mask], half[mask], fmt="o", ms=4, color=colour, ecolor=colour, elinewidth=0.9,
                     alpha=0.6, label=label, mew=0,
                 )  # fmt: skip
-            axes.set(xlabel="decades beyond the fitted range [1]")
+            axes.set(xlabel="decades beyond the fitted range")
             axes.set_title(f"{one.n_predicted} runs from {one.n_fitted} below {one.cut:.1e} flop", fontsize=9.5)
         grid[0, 0].set_ylabel("error of the loss [%]")
-        handles = grid[0, 0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=2)
+        legend_below(figure, entries_of(*grid.flat))
     return figure
 
 
@@ -158,10 +169,10 @@ def isoflop_curves(law: FittedLaw) -> "Figure":
             axes.plot(best.n_params[0], least, "D", color=ORANGE, mec=INK, ms=7, zorder=5)
         axes.plot([], [], "D", color=ORANGE, mec=INK, ls="", label="optimum by the law")
         axes.plot([], [], "o", color=FAINT, ls="", label=f"runs within {100 * NEAR_BUDGET:.0f} %")
-        axes.set(xscale="log", xlabel="parameters [1]", ylabel="loss [nat per token]")
+        axes.set(xscale="log", xlabel="parameters", ylabel="loss [nat per token]")
         axes.set_title("Runs of equal compute")
         round_ticks(axes.xaxis, axes.get_xlim())
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        legend_below(figure, entries_of(axes))
     return figure
 
 

@@ -10,15 +10,28 @@ from jaxscale.errors import InputError
 from jaxscale.laws.fitting.approaches import Growth, growth
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.report.figures.loss_laws import frontier_flop, mark_fitted
-from jaxscale.report.style import BLUE, GREEN, INK, MARKERS, ORANGE, PURPLE, RED, new_figure, round_ticks, style
+from jaxscale.report.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MARKERS,
+    ORANGE,
+    PURPLE,
+    RED,
+    entries_of,
+    legend_below,
+    new_figure,
+    round_ticks,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS = (
-    ("n_params", "parameters [1]", "Optimal size"),
-    ("n_tokens", "tokens [token]", "Optimal tokens"),
-    ("ratio", "tokens per parameter [1]", "Tokens per parameter"),
+    ("n_params", "parameters", "Optimal size"),
+    ("n_tokens", "tokens", "Optimal tokens"),
+    ("ratio", "tokens per parameter", "Tokens per parameter"),
 )
 """Quantity, axis and headline of each panel of the optima."""
 
@@ -74,8 +87,7 @@ def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | No
                 )
             axes.set(xscale="log", yscale="log", xlabel="training compute 6ND [flop]", ylabel=label, title=title)
             round_ticks(axes.yaxis, axes.get_ylim())
-        handles = dict(zip(*reversed(grid[0].get_legend_handles_labels()), strict=True))
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+        legend_below(figure, entries_of(grid[0]))
     return figure
 
 
@@ -112,12 +124,12 @@ def design_spread(designs: Mapping[str, LawDesign]) -> "Figure":
         for axes, (told, design) in zip(grid, designs.items(), strict=True):
             _draw_spread(axes, design)
             axes.set_title(f"Design of {told}")
-            axes.set(xscale="log", xlabel="over the design [1]")
+            axes.set(xscale="log", xlabel="over the design")
         grid[0].set_yticks(range(len(SHOWN)), [name.replace("_", " ") for name in SHOWN])
         grid[0].set_ylim(len(SHOWN) - 0.5, -0.5)
         low, high = grid[0].get_xlim()
         round_ticks(grid[0].xaxis, (min(low, 0.8), max(high, 1.25)))
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        legend_below(figure, entries_of(*grid))
     return figure
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.report.figures.panels import power_of_two_ticks
-from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, new_figure, round_ticks, style
+from jaxscale.report.style import FAINT, INK, MARKERS, PALETTE, entries_of, legend_below, new_figure, round_ticks, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> 
             axes.set_axis_off()
         grid[0].plot([], [], "o", color=INK, ms=4, label="measured")
         grid[0].plot([], [], color=INK, lw=1.4, label="predicted, 90 % interval")
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        legend_below(figure, entries_of(grid[0], grid[len(groups)]))
     return figure
 
 
@@ -69,7 +69,7 @@ def _draw_group(axes: Any, group: str, series: Sequence[ScalingSeries]) -> None:
         axes.fill_between(n, predicted * np.exp(-half), predicted * np.exp(half), color=colour, alpha=0.15, lw=0)
         axes.plot(n, predicted, color=colour, lw=1.4)
         axes.plot(n, one.measured[order], "o", color=colour, ms=4)
-    axes.set(xscale="log", yscale="log", xlabel="chips [1]", ylabel="tokens per second and chip", title=group)
+    axes.set(xscale="log", yscale="log", xlabel="chips", ylabel="tokens/s per chip", title=group)
     everything = np.concatenate([one.n_chips for one in series])
     power_of_two_ticks(axes.xaxis, everything.min(), everything.max(), most=5)
     round_ticks(axes.yaxis, axes.get_ylim())
@@ -78,11 +78,12 @@ def _draw_group(axes: Any, group: str, series: Sequence[ScalingSeries]) -> None:
 def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSeries], tolerance: float) -> None:
     slopes = np.asarray([one.slopes for one in series])
     ends = np.asarray([slopes.min() - 0.02, slopes.max() + 0.02])
-    axes.fill_between(ends, ends - tolerance, ends + tolerance, color=FAINT, alpha=0.4, lw=0, label=f"±{tolerance:g}")
+    axes.fill_between(
+        ends, ends - tolerance, ends + tolerance, color=FAINT, alpha=0.4, lw=0, label=f"slopes within {tolerance:g}"
+    )
     for group, colour, marker in zip(groups, PALETTE, MARKERS, strict=False):
         inside = np.asarray([one.group == group for one in series])
-        axes.plot(*slopes[inside].T, marker, color=colour, ms=5, ls="", label=group)
+        axes.plot(*slopes[inside].T, marker, color=colour, ms=5, ls="", label=f"slope: {group}")
     within = float(np.mean(np.abs(slopes[:, 1] - slopes[:, 0]) <= tolerance))
-    axes.set(xlabel="measured slope [1]", ylabel="predicted slope [1]")
+    axes.set(xlabel="measured slope", ylabel="predicted slope")
     axes.set_title(f"Slopes: {100 * within:.0f} % within {tolerance:g}")
-    axes.legend(loc="upper left", fontsize=6.5)

@@ -6,12 +6,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.report.style import BLUE, GREEN, INK, MARKERS, ORANGE, PALETTE, RED, new_figure, round_ticks, style
-from jaxscale.serving.choose.best_engine import ServingChoice
-from jaxscale.serving.serving_time import ServingTime
+from jaxscale.report.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MARKERS,
+    ORANGE,
+    PALETTE,
+    RED,
+    entries_of,
+    legend_below,
+    new_figure,
+    round_ticks,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from jaxscale.serving.choose.best_engine import ServingChoice
+    from jaxscale.serving.serving_time import ServingTime
 
 MANY_SECONDS = 60.0
 """Time to the first token beyond which a curve is cut [s]."""
@@ -19,7 +33,7 @@ MANY_SECONDS = 60.0
 
 def latency_against_load(
     concurrency: Float[np.ndarray, " load"],
-    times: ServingTime,
+    times: "ServingTime",
     throughput_per_chip: Float[np.ndarray, " load"],
     limits: Mapping[str, float] | None = None,
     chosen: float | None = None,
@@ -56,7 +70,7 @@ def latency_against_load(
                 axes.axvline(chosen, color=INK, lw=1.2, ls=":", label="chosen")
             if bound in bounds:
                 axes.axhline(unit * bounds[bound], color=RED, lw=1.4, ls="--", label="limit")
-            axes.set(xscale="log", xlabel="requests in flight [1]", ylabel=label, title=title)
+            axes.set(xscale="log", xlabel="requests in flight", ylabel=label, title=title)
             axes.set_xlim(concurrency[0], concurrency[-1])
             if bound == "ttft":
                 axes.set_yscale("log")  # waiting takes it from fractions of a second to minutes
@@ -64,15 +78,12 @@ def latency_against_load(
             else:
                 axes.set_ylim(bottom=0.0)
             round_ticks(axes.xaxis, (concurrency[0], concurrency[-1]), most=5)
-        handles = {
-            name: handle for axes in grid for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        if handles:
-            figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+        if entries := entries_of(*grid):
+            legend_below(figure, entries)
     return figure
 
 
-def serving_frontier(choice: ServingChoice, tpot_limit: float | None = None) -> "Figure":
+def serving_frontier(choice: "ServingChoice", tpot_limit: float | None = None) -> "Figure":
     """Throughput per chip against time per token of engines that none beats in both, with the best of each kind.
 
     Args:
@@ -98,5 +109,5 @@ def serving_frontier(choice: ServingChoice, tpot_limit: float | None = None) -> 
         axes.set_title("Throughput against latency")
         axes.set_ylim(bottom=0.0)
         round_ticks(axes.xaxis, axes.get_xlim())
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        legend_below(figure, entries_of(axes))
     return figure

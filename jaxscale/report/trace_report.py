@@ -1,0 +1,75 @@
+"""Figures and report of a traced workload: flop, bytes and launches by group, and the terms of its step on chips."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from jaxscale.report.document import Report
+from jaxscale.report.figures.breakdown import step_breakdown
+from jaxscale.report.figures.ranking import ranked_bars
+from jaxscale.tracing.traced_workload import Workload
+from jaxscale.tracing.workload_text import group_rows, workload_parts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 12
+"""Groups of a figure at most, the largest by bytes [1]."""
+
+
+def workload_figure(work: Workload, title: str) -> "Figure":
+    """Bars of flop and bytes by group of kernels, all phases together.
+
+    Args:
+        work: the workload.
+        title: headline.
+
+    Returns:
+        The figure.
+    """
+    sums: dict[str, list[float]] = {}
+    for group, _, flop, moved, _ in group_rows(work.tables, work.columns()):
+        before = sums.get(group or "step", [0.0, 0.0])
+        sums[group or "step"] = [before[0] + flop, before[1] + moved]
+    kept = sorted(sums, key=lambda group: -sums[group][1])[:MOST]
+    quantities = {
+        "work [Gflop]": {group: sums[group][0] / 1e9 for group in kept},
+        "traffic [GB]": {group: sums[group][1] / 1e9 for group in kept},
+    }
+    return ranked_bars(quantities, title)
+
+
+def trace_figure(work: Workload, title: str, terms: Mapping[str, float] | None = None, on: str = "") -> "Figure":
+    """Terms of the step on chips where these are known, else flop and bytes by group.
+
+    Args:
+        work: the workload.
+        title: headline.
+        terms: of the step [s].
+        on: the chips, in words.
+
+    Returns:
+        The figure.
+    """
+    return step_breakdown({on: terms}, title) if terms else workload_figure(work, title)
+
+
+def trace_report(work: Workload, title: str, terms: Mapping[str, float] | None = None, on: str = "") -> Report:
+    """Report of a workload: its table, flop and bytes by group, terms of the step where the chips are known.
+
+    Args:
+        work: the workload.
+        title: headline of the document.
+        terms: of the step [s].
+        on: the chips, in words.
+
+    Returns:
+        The report; `save` writes it.
+    """
+    report = Report(title)
+    for part in workload_parts(work.tables, work.columns(), work.classes()):
+        report.text(part) if isinstance(part, str) else report.add(part)
+    report.figure("work", workload_figure(work, "Work and traffic of a step"), "By group of kernels, largest first.")
+    if terms:
+        report.heading("Where the time goes")
+        report.figure("step", step_breakdown({on: terms}), f"Terms of the step on {on}.")
+    return report
