@@ -32,7 +32,7 @@ def test_medians_are_in_their_range(name: str):
 def test_medians_make_a_tree_of_floats():
     leaves = jax.tree.leaves(prior_medians())
     assert len(leaves) == len(names())
-    assert all(type(leaf) is float for leaf in leaves)
+    assert all(isinstance(leaf, float) for leaf in leaves)
 
 
 def test_a_missing_coefficient_is_refused():

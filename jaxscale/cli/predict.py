@@ -79,7 +79,7 @@ class PredictCommand:
         check_pictures(self.plot, self.report, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = self._one_run(hardware) if self.runs is None else self._table(hardware)
-        stage(f"predicting {len(runs)} rows")
+        stage(f"predicting {len(runs):,} rows" if len(runs) > 1 else "predicting")
         described = describe_runs(runs, hardware)
         prediction = predict_open(runs, described, js.load_fit(self.fit), hardware)
         errors = prediction.errors()

@@ -7,8 +7,9 @@ from typing import Any
 import altair as alt  # pyright: ignore[reportMissingImports]
 
 from jaxscale.explore.page_tables import SMALLEST_TERM, chip_counts, ranked_terms, shapes
-from jaxscale.explore.page_words import count, days, percent, unusual_phrases
+from jaxscale.explore.page_words import count, days, percent
 from jaxscale.explore.page_work import PageView
+from jaxscale.plan.plan import in_short
 from jaxscale.report.style import BLUE, COLOUR_NAMES, GREY, INK, ORANGE, RED, seconds
 from jaxscale.step import TERMS
 from jaxscale.units import DAY, GB
@@ -170,7 +171,7 @@ def _plan_charts(view: PageView) -> list[Any]:
                 "time": scored.step_time,
                 "peak": scored.memory / GB,
                 "rank": rank,
-                "plan": "  ".join(unusual_phrases(scored.plan.words())),
+                "plan": in_short(scored.plan.words()),
                 "step": seconds(scored.step_time),
                 "MFU": percent(scored.mfu),
                 "memory": f"{scored.memory / GB:.1f} GB",

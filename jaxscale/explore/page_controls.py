@@ -9,7 +9,7 @@ from jaxscale.errors import InputError
 from jaxscale.explore.page_inputs import PageInputs
 from jaxscale.explore.page_state import TABS, PageState, changes, state_of
 from jaxscale.explore.page_tables import tab_csv, tab_html
-from jaxscale.explore.page_words import headline, plan_text, unusual_phrases
+from jaxscale.explore.page_words import headline, phrases_of, plan_text
 from jaxscale.explore.page_work import PageView, page_view
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plan.plan import RECOMPUTE
@@ -162,7 +162,7 @@ def headline_html(seen: Shown) -> str:
         f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd></div>"
         for label, text in headline(seen.view).items()
     )
-    plan = plan_text(unusual_phrases(seen.view.plan.words()))
+    plan = plan_text(phrases_of(seen.view.plan.words()))
     return f'{refusal}<dl class="figures">{cells}</dl><p class="plan">Plan: {html.escape(plan)}</p>'
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscale.explore.page_work import PageView
-from jaxscale.plan.plan import DEGREES
+from jaxscale.plan.plan import DEGREES, in_short
 from jaxscale.report.style import seconds
-from jaxscale.report.terminal_tables import PLAN_COLUMNS, plan_phrases
+from jaxscale.report.terminal_tables import PLAN_COLUMNS
 from jaxscale.units import DAY, GB
 
 NO_BREAK = {" ": "\u00a0", "-": "-\u2060"}
@@ -55,14 +55,13 @@ def days(duration: float) -> str:
     return f"{duration / DAY:.3g} days"
 
 
-def unusual_phrases(words: Mapping[str, Any]) -> list[str]:
-    """Choices of a plan as phrases, without those that are as usual: `dp 32`, `mb 1 x 16`, `ZeRO-2`, `SP`.
+def phrases_of(words: Mapping[str, Any]) -> list[str]:
+    """Choices of a plan as phrases: `dp 32`, `mb 1 x 16`, `ZeRO-2`, `SP`.
 
     Args:
         words: fields of the plan, as `Plan.words` gives them.
     """
-    usual = ["tp 1", "pp 1", "recompute none", *([words["schedule"]] if words["pp"] == 1 else [])]
-    return [phrase for phrase in plan_phrases(words) if phrase not in usual]
+    return in_short(words).split("  ")
 
 
 def plan_text(phrases: Sequence[str]) -> str:
@@ -79,7 +78,7 @@ def ranked_plan_texts(ranked: Sequence[Mapping[str, Any]]) -> tuple[list[str], s
     Returns:
         The lines, one for each plan, and the shared phrases.
     """
-    told = [unusual_phrases(words) for words in ranked]
+    told = [phrases_of(words) for words in ranked]
     unusual = [name for name in ranked[0] if name not in PHRASED and len({words[name] for words in ranked}) > 1]
     for phrases, words in zip(told, ranked, strict=True):
         phrases += [f"{name.replace('_', ' ')} {words[name]}" for name in unusual]

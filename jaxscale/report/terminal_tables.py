@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxscale._table import Table, TableColumn, make_table, text_column
 from jaxscale.hardware.catalogue import ChipEntry
+from jaxscale.plan.plan import in_short
 from jaxscale.report.style import seconds
 from jaxscale.units import GB
 
@@ -63,14 +64,13 @@ PREDICTION_COLUMNS = (
     text_column("model"),
     text_column("gpu"),
     TableColumn("chips", says="{} chips"),
-    TableColumn("tp"),
-    TableColumn("pp"),
-    TableColumn("dp"),
-    TableColumn("microbatch", "mb"),
+    text_column("plan"),
     TableColumn("step", stays=True),
     TableColumn("90 % interval", "90 %", says="90 %: {}", stays=True),
     TableColumn("measured"),
     TableColumn("error", unit="%"),
+    TableColumn("MFU", "MFU %", "%"),
+    TableColumn("tokens/s"),
     TableColumn("memory", "GB", "GB"),
     TableColumn("fits", is_text=True),
     text_column("note", says="note: {}"),
@@ -88,36 +88,36 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_
         has_lines: whether the rows have lines in a file.
     """
     rows = [
-        (
-            str(row.line) if has_lines else "-",
-            *_identity(row, prediction.assumed[index]),
-            *_outcome(prediction, index),
-            prediction.notes[index],
-        )
+        (str(row.line) if has_lines else "-", *_identity(row), *_outcome(prediction, index), prediction.notes[index])
         for index, row in enumerate(runs.rows[:most])
     ]
     first = f", first {len(rows)} of {len(runs)} rows" if len(rows) < len(runs) else ""
     return make_table(f"Predicted step times{first}", PREDICTION_COLUMNS, rows)
 
 
-def _identity(row: "Row", assumed: str) -> tuple[str, ...]:
-    """Cells of what is predicted: stated degrees, or those of the plan that completed the row."""
-    filled = dict(pair.split(" = ", 1) for pair in assumed.split(", ") if " = " in pair)
-    stated = {name: rounded_text(row[name], 6) for name in ("tp", "pp", "dp", "micro_batch_size")}
-    degrees = (filled.get(name, "-") if cell == "-" else cell for name, cell in stated.items())
-    name = row["model"] or row["workload"] or "-"
-    return name, row["gpu"] or "-", rounded_text(row["n_gpus"], 6), *degrees
+def _identity(row: "Row") -> tuple[str, str, str]:
+    """Model, chip and number of chips of a row."""
+    return row["model"] or row["workload"] or "-", row["gpu"] or "-", rounded_text(row["n_gpus"], 6)
 
 
 def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
+    """Plan, times, error, utilisation, throughput and memory of a row."""
     time, measured = prediction.step_time[index], prediction.measured[index]
     measured_text = seconds(measured) if np.isfinite(measured) else "-"
     if not np.isfinite(time):
-        return "-", "-", measured_text, "-", "-", "-"
-    interval = f"{seconds(prediction.lo[index])} to {seconds(prediction.hi[index])}"
-    error = f"{100 * (time / measured - 1):+.1f}" if np.isfinite(measured) else "-"
-    fits = "yes" if prediction.fits[index] else "no"
-    return seconds(time), interval, measured_text, error, rounded_text(prediction.memory[index] / GB), fits
+        return "-", "-", "-", measured_text, "-", "-", "-", "-", "-"
+    plan, mfu = prediction.plan(index), prediction.mfu[index]
+    return (
+        in_short(plan) if plan else "-",
+        seconds(time),
+        f"{seconds(prediction.lo[index])} to {seconds(prediction.hi[index])}",
+        measured_text,
+        f"{100 * (time / measured - 1):+.1f}" if np.isfinite(measured) else "-",
+        f"{100 * mfu:.1f}" if np.isfinite(mfu) else "-",
+        rounded_text(prediction.tokens_per_s[index]),
+        rounded_text(prediction.memory[index] / GB),
+        "yes" if prediction.fits[index] else "no",
+    )
 
 
 def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
@@ -179,13 +179,6 @@ def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
     cells |= {"dp": f"{plan['dp']:g}", "tp": f"{plan['tp']:g}", "pp": stages, "microbatch": microbatch}
     cells |= {"sequence_parallel": flag, "recompute": str(plan["recompute"]), "schedule": str(plan["schedule"])}
     return {name: cells[name] for name in PLAN_COLUMNS}
-
-
-def plan_phrases(plan: Mapping[str, Any]) -> list[str]:
-    """Choices of a plan as phrases: `dp 4`, `pp 4 x 2`, `mb 1 x 128`, `ZeRO-1`, `SP`."""
-    cells = plan_cells(plan)
-    phrases = [column.phrase(cells[name]) for name, column in PLAN_COLUMNS.items()]
-    return [phrase for phrase in phrases if phrase]
 
 
 def plan_ranking(choice: Mapping[str, Any]) -> Table:

@@ -9,7 +9,7 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model
-from jaxscale.runs.arrays import Measured, RunBatch, assemble, classes
+from jaxscale.runs.arrays import FSDP_FROM, Measured, RunBatch, assemble, classes
 from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.description import Description, describe_rows
@@ -33,7 +33,7 @@ class Described:
         measured_parts: how many timings are behind all rows of a row's setup, where steps are composed of them [1],
             [answered row].
         states_recompute: whether a row names what it recomputes [answered row].
-        is_inferred_fsdp: whether a run is taken as FSDP because its state would not fit otherwise [answered row].
+        is_inferred_fsdp: whether a run is taken as FSDP because of the size of its state [answered row].
         notes: for every row of the table, why it cannot be answered or what was assumed; empty if nothing [row].
     """
 
@@ -68,7 +68,8 @@ def _notes(described: Description, is_inferred_fsdp: np.ndarray, hardware: Hardw
     """Notes on every row, of its chip and its sharding too [row]."""
     chip_and_format = together(described.machine, described.words["precision"])
     lacks = chip_and_format.map(lambda pair: hardware[pair[0][0]].lacks(pair[1]))
-    sharded = "zero_stage is empty: taken as 3, as the weights would not fit otherwise"
+    whole = "weights, gradients and optimizer would take more than"
+    sharded = f"zero_stage is empty: taken as 3, as {whole} {100 * FSDP_FROM:.0f} % of the memory"
     inferred = Categorical(is_inferred_fsdp.astype(int), ("", sharded))
     n_rows = len(described.notes)
     return joined([described.notes, *(column.spread(described.index, n_rows, "") for column in (lacks, inferred))])

@@ -20,7 +20,7 @@ from jaxscale.explore.page_programs import SIZES
 from jaxscale.explore.page_server import bound_socket, is_local
 from jaxscale.explore.page_state import SLIDERS, TABS, PageState, changes, state_of
 from jaxscale.explore.page_tables import tab_csv, tab_html, tab_records
-from jaxscale.explore.page_words import count, headline, percent, ranked_plan_texts, unusual_phrases
+from jaxscale.explore.page_words import count, headline, percent, phrases_of, ranked_plan_texts
 from jaxscale.explore.page_work import page_view
 from jaxscale.report.style import seconds
 from jaxscale.workload import n_active_params
@@ -250,7 +250,7 @@ def test_the_headline_is_in_words(inputs: PageInputs):
     assert words["step"] == seconds(view.step_time)
     assert (words["layers x width"], words["parameters"]) == ("32 x 4096", "6.74 B")
     vpp = view.plan.words()["vpp"]
-    assert f"pp 2 x {vpp}" in unusual_phrases(view.plan.words()) and vpp > 1
+    assert f"pp 2 x {vpp}" in phrases_of(view.plan.words()) and vpp > 1
     assert [percent(share) for share in (0.51954, 3.2e-5, 0.0)] == ["52.0 %", "< 0.1 %", "0 %"]
     assert [count(number) for number in (8.03e9, 1.25e8, 1.0e12)] == ["8.03 B", "125 M", "1 T"]
 

@@ -56,7 +56,7 @@ class ServingPredict:
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
         say_dropped(runs)
-        stage(f"predicting {len(runs)} rows")
+        stage(f"predicting {len(runs):,} rows" if len(runs) > 1 else "predicting")
         prediction = js.serving.predict_serving(runs, self.fit, hardware)
         answered = int((prediction.values["tpot_s"] > 0).sum())
         say_unanswered(len(runs), answered)
