@@ -8,7 +8,7 @@ import sys
 import time
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 
 STARTS = 32
 """Starting points of the search [1]."""

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import jaxscale as js
-from jaxscale._arrays import stacked
+from jaxscale.base.arrays import stacked
 from jaxscale.islands.choice.choose_fleet import best_fleet_plan
 from jaxscale.islands.choice.mode_scores import with_scaled_links
 from jaxscale.islands.fleet import uniform_links

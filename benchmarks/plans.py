@@ -10,8 +10,8 @@ from typing import Any
 from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
-from jaxscale.plan.plan import SCHEDULES
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
+from jaxscale.plans.plan import SCHEDULES
 from jaxscale.plans.score import score_plans
 
 N_CHIPS, BATCH = 1024, 1536

@@ -13,7 +13,7 @@ import numpy as np
 
 import jaxscale as js
 from jaxscale import serving
-from jaxscale._compile.jit import array_jit
+from jaxscale.base.jit import array_jit
 
 CHUNK, ROUNDS = 16384, 64
 

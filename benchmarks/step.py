@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import Plan
-from jaxscale.step import step_time
-from jaxscale.workload import Transformer
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
 
 TARGETS = {"values": 5e6, "gradients": 5e5}
 """Rows per second on 2 cores [1/s]."""

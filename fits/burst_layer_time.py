@@ -15,7 +15,7 @@ import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jax.ops import segment_sum
 
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.burst.networks.layer_graph import KernelTable, kernel_table
 from jaxscale.burst.networks.layer_time import REGIMES, LayerTimeCoefficients, a100, axis_of, layer_times
 from jaxscale.burst.networks.profiles import TABLES, read_layer_times

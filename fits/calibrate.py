@@ -21,16 +21,16 @@ import numpy as np
 from left_out import log_residuals, without
 from stages import Stages, centre_scatter, solve_stages, stacks_left_out
 
-from jaxscale._resources import run_tables
+from jaxscale.base.resources import run_tables
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import software_stack, table_of
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.fit_record import Attempt, fit_record
-from jaxscale.fit.fitting import fit_measured
-from jaxscale.fit.held_out import groups_to_leave_out, scatter_by, typical
-from jaxscale.fit.memory_outcomes import with_memory_limits
-from jaxscale.fit.result import FitResult
+from jaxscale.fitting.fit_record import Attempt, fit_record
+from jaxscale.fitting.fitting import fit_measured
+from jaxscale.fitting.held_out import groups_to_leave_out, scatter_by, typical
+from jaxscale.fitting.memory_outcomes import with_memory_limits
+from jaxscale.fitting.result import FitResult
 from jaxscale.runs.arrays import Measured, classes, concatenate
 from jaxscale.runs.defaults import table_facts
 from jaxscale.runs.measured import fold_of, measured_runs

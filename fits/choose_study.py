@@ -17,19 +17,19 @@ import jax
 import numpy as np
 from markdown_text import markdown_table
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
 from jaxscale.designs.integer_designs import Candidate, round_candidates, row_of
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
+from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.enumerate import enumerate_plans, within_domains
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.relaxed_search import search_plans
 from jaxscale.plans.score import score_plans
-from jaxscale.workload import Transformer, n_params
 
 FOLDER = Path(__file__).parent
 CHIPS = ("a100-80gb", "h100-80gb", "b200", "mi300x", "tpu-v5p", "gb200")

@@ -18,15 +18,15 @@ from jaxtyping import Array, ArrayLike
 from markdown_text import markdown_table
 from scipy.optimize import least_squares
 
-from jaxscale._arrays import as_arrays, with_fields
-from jaxscale._resources import data_path
+from jaxscale.base.arrays import as_arrays, with_fields
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.coefficients import Coefficients, prior_medians, priors
 from jaxscale.costs.collectives import Collective, gather_time, reduce_time
 from jaxscale.costs.machine import Link, effective_link, machine_of
 from jaxscale.costs.matmul import matmul_rates, matmul_time
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.formats import mean_over_formats
-from jaxscale.plan.plan import Plan
+from jaxscale.plans.plan import Plan
 
 FOLDER = Path(__file__).parent
 MATMUL = ("matmul_efficiency", "matmul_half_area", "matmul_exposed_bytes")

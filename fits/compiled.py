@@ -13,8 +13,8 @@ import numpy as np
 from workload_rows import decoder_setting, table
 
 import jaxscale as js
-from jaxscale.compiled.compiled_step import CompiledStep
 from jaxscale.examples import decoder_steps
+from jaxscale.tracing.compiled.compiled_step import CompiledStep
 
 HERE = Path(__file__).resolve().parent
 

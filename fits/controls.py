@@ -16,10 +16,10 @@ from calibrate import FOLDER, load_tables
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.fit_problem import fit_problem
-from jaxscale.fit.held_out import cross_validate
-from jaxscale.fit.multistart import random_starts, solve
-from jaxscale.fit.objective import FitProblem
+from jaxscale.fitting.fit_problem import fit_problem
+from jaxscale.fitting.held_out import cross_validate
+from jaxscale.fitting.multistart import random_starts, solve
+from jaxscale.fitting.objective import FitProblem
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import groups_of
 

@@ -18,8 +18,8 @@ from stages import kinds_of_unknown, quantile_of_stacks, say, solve_centre, with
 
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import is_apart
-from jaxscale.fit.fitting import fit_measured
-from jaxscale.fit.multistart import one_blas_thread
+from jaxscale.fitting.fitting import fit_measured
+from jaxscale.fitting.multistart import one_blas_thread
 from jaxscale.runs.arrays import Measured, concatenate
 
 FOLDER = Path(__file__).parent

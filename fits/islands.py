@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from scipy.stats import spearmanr
 
-from jaxscale._resources import data_path
-from jaxscale.files import write_whole
+from jaxscale.base.files import write_whole
+from jaxscale.base.resources import data_path
 from jaxscale.islands.measured.measured_rounds import (
     bandwidth_left_out,
     fit_link_losses,

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from jaxscale._resources import data_path
+from jaxscale.base.files import write_whole
+from jaxscale.base.resources import data_path
+from jaxscale.base.toml_text import toml_text
 from jaxscale.calibration.intervals import Z90
-from jaxscale.calibration.toml_text import toml_text
-from jaxscale.files import write_whole
 from jaxscale.laws.fitting.backtest import Rollout, rollout, upper_decade
 from jaxscale.laws.fitting.loss_fit import FIXED_TRAITS, fit_law
 from jaxscale.laws.fitting.loss_forms import FORMS, TRAITS

@@ -11,7 +11,7 @@ import numpy as np
 from law_priors import judged_tables, split_of
 from markdown_text import markdown_table
 
-from jaxscale.files import write_whole
+from jaxscale.base.files import write_whole
 from jaxscale.laws.fitting.backtest import Rollout, rollout
 from jaxscale.laws.fitting.left_out import left_out_errors, root_mean_square
 from jaxscale.laws.fitting.loss_fit import fit_law, problem_of

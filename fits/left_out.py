@@ -7,12 +7,12 @@ from jaxtyping import Array, Float
 
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.fit_problem import base_of
-from jaxscale.fit.fit_record import Attempt, fit_record
-from jaxscale.fit.multistart import refine
-from jaxscale.fit.objective import FitProblem, predicted_logs, reweighted
-from jaxscale.fit.parameters import Effect
-from jaxscale.fit.polish import Solution
+from jaxscale.fitting.fit_problem import base_of
+from jaxscale.fitting.fit_record import Attempt, fit_record
+from jaxscale.fitting.multistart import refine
+from jaxscale.fitting.objective import FitProblem, predicted_logs, reweighted
+from jaxscale.fitting.parameters import Effect
+from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured
 
 

@@ -15,7 +15,7 @@ from scipy.stats import multivariate_normal
 from workload_rows import DATA, MeasuredStep
 
 from jaxscale.calibration.kernel_coefficients import kernel_priors
-from jaxscale.fit.statistics.student import student_scale
+from jaxscale.fitting.statistics.student import student_scale
 
 LEAST = 0.01
 """Smallest spread that a handful of workloads can tell [1]."""

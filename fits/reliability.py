@@ -9,15 +9,15 @@ import jax
 import numpy as np
 from markdown_text import markdown_table
 
-from jaxscale._resources import run_tables
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import run_tables
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
-from jaxscale.errors import InputError
-from jaxscale.fit.memory_outcomes import Outcomes, memory_limits, outcomes
-from jaxscale.predict import predict
+from jaxscale.fitting.memory_outcomes import Outcomes, memory_limits, outcomes
 from jaxscale.report.style import BLUE, FAINT, GREY, new_figure, save_figure, style
+from jaxscale.runs.predict import predict
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent

@@ -16,7 +16,7 @@ from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_t
 
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.statistics.group_quantiles import half_width
+from jaxscale.fitting.statistics.group_quantiles import half_width
 from jaxscale.report.style import INK, RED, new_figure, save_figure, style
 from jaxscale.runs.arrays import concatenate
 from jaxscale.runs.defaults import meets, table_facts
@@ -311,7 +311,7 @@ the 90 % interval of such runs.
 
 ![stated against observed](reliability.png)
 
-Runs that ended bound their peaks (`jaxscale/fit/informed_coefficients.py`), where their table says what they
+Runs that ended bound their peaks (`jaxscale/fitting/informed_coefficients.py`), where their table says what they
 recomputed. Of those that state no peak, this many are predicted to run out of memory, more likely than not:
 
 {ended_table()}

@@ -15,18 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.anchors import timed_chips
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
-from jaxscale.fit.fit_problem import fit_problem, held_at
-from jaxscale.fit.fit_record import Attempt, fit_record
-from jaxscale.fit.multistart import one_blas_thread, refine, solve
-from jaxscale.fit.objective import FitProblem, reweighted
-from jaxscale.fit.parameters import CENTRE, OFFSETS, Effect
-from jaxscale.fit.polish import Solution
+from jaxscale.fitting.fit_problem import fit_problem, held_at
+from jaxscale.fitting.fit_record import Attempt, fit_record
+from jaxscale.fitting.multistart import one_blas_thread, refine, solve
+from jaxscale.fitting.objective import FitProblem, reweighted
+from jaxscale.fitting.parameters import CENTRE, OFFSETS, Effect
+from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured, concatenate, padded
 from jaxscale.runs.measured import measured_runs
 from jaxscale.runs.reader import read_runs

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxscale as js
-from jaxscale.costs.traced.kernel_time import TRAFFIC, KernelRows, kernel_rows
 from jaxscale.examples import decoder_steps, other_steps, vision_steps
 from jaxscale.hardware.cluster import Chip
+from jaxscale.tracing.plans.kernel_time import TRAFFIC, KernelRows, kernel_rows
 from jaxscale.tracing.traced_workload import Workload
 
 DATA = Path(__file__).resolve().parents[1] / "data"

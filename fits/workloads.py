@@ -31,8 +31,8 @@ from workload_rows import (
 
 import jaxscale as js
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients, kernel_priors
-from jaxscale.costs.traced.kernel_time import KernelRows, traced_kernel_times
-from jaxscale.costs.traced.plan_time import traced_terms
+from jaxscale.tracing.plans.kernel_time import KernelRows, traced_kernel_times
+from jaxscale.tracing.plans.plan_time import traced_terms
 
 FITTED = {
     "jax": (

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from jaxscale._lazy import public_face
+from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
     from jaxscale import burst as burst
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from jaxscale import serving as serving
     from jaxscale import tracing as tracing
     from jaxscale import trends as trends
-    from jaxscale._resources import data_path as data_path
+    from jaxscale.base.errors import InputError as InputError
+    from jaxscale.base.resources import data_path as data_path
     from jaxscale.calibration.coefficients import Coefficients as Coefficients
     from jaxscale.calibration.coefficients import prior_medians as prior_medians
     from jaxscale.calibration.record import Fit as Fit
     from jaxscale.calibration.store import load_fit as load_fit
-    from jaxscale.compiled.compile_step import compile_for as compile_for
-    from jaxscale.compiled.compiled_step import CompiledStep as CompiledStep
-    from jaxscale.costs.traced.class_plan import ClassPlan as ClassPlan
-    from jaxscale.costs.traced.class_plan import class_plan as class_plan
-    from jaxscale.costs.traced.sharded_plan import trace_sharded as trace_sharded
+    from jaxscale.costs.memory import Memory as Memory
+    from jaxscale.costs.memory import memory as memory
+    from jaxscale.costs.step import StepTime as StepTime
+    from jaxscale.costs.step import model_flops_utilisation as model_flops_utilisation
+    from jaxscale.costs.step import step_time as step_time
     from jaxscale.designs.best_design import best_design as best_design
     from jaxscale.designs.budgets import Budget as Budget
-    from jaxscale.errors import InputError as InputError
-    from jaxscale.fit.fitting import fit as fit
-    from jaxscale.fit.paces.pace_result import PaceResult as PaceResult
-    from jaxscale.fit.result import FitResult as FitResult
+    from jaxscale.fitting.fitting import fit as fit
+    from jaxscale.fitting.paces.pace_result import PaceResult as PaceResult
+    from jaxscale.fitting.result import FitResult as FitResult
     from jaxscale.hardware.catalogue import Hardware as Hardware
     from jaxscale.hardware.catalogue import chip as chip
     from jaxscale.hardware.catalogue import cluster as cluster
@@ -39,32 +39,32 @@ if TYPE_CHECKING:
     from jaxscale.hardware.cluster import Chip as Chip
     from jaxscale.hardware.cluster import Cluster as Cluster
     from jaxscale.hardware.cluster import Network as Network
-    from jaxscale.memory import Memory as Memory
-    from jaxscale.memory import memory as memory
     from jaxscale.models import model as model
-    from jaxscale.plan.plan import Plan as Plan
-    from jaxscale.plan.rules import violations as violations
+    from jaxscale.models.transformer import Transformer as Transformer
+    from jaxscale.models.transformer import attention_params as attention_params
+    from jaxscale.models.transformer import mlp_params as mlp_params
+    from jaxscale.models.transformer import model_flops as model_flops
+    from jaxscale.models.transformer import n_active_params as n_active_params
+    from jaxscale.models.transformer import n_params as n_params
     from jaxscale.plans.best_plan import best_plan as best_plan
     from jaxscale.plans.choice import PlanChoice as PlanChoice
     from jaxscale.plans.enumerate import PlanSpace as PlanSpace
+    from jaxscale.plans.plan import Plan as Plan
+    from jaxscale.plans.rules import violations as violations
     from jaxscale.plans.sensitivity import elasticity as elasticity
     from jaxscale.plans.sensitivity import named_elasticities as named_elasticities
-    from jaxscale.predict import Prediction as Prediction
-    from jaxscale.predict import predict as predict
     from jaxscale.runs import Runs as Runs
+    from jaxscale.runs.predict import Prediction as Prediction
+    from jaxscale.runs.predict import predict as predict
     from jaxscale.runs.reader import read_runs as read_runs
-    from jaxscale.step import StepTime as StepTime
-    from jaxscale.step import model_flops_utilisation as model_flops_utilisation
-    from jaxscale.step import step_time as step_time
+    from jaxscale.tracing.compiled.compile_step import compile_for as compile_for
+    from jaxscale.tracing.compiled.compiled_step import CompiledStep as CompiledStep
+    from jaxscale.tracing.plans.class_plan import ClassPlan as ClassPlan
+    from jaxscale.tracing.plans.class_plan import class_plan as class_plan
+    from jaxscale.tracing.plans.sharded_plan import trace_sharded as trace_sharded
     from jaxscale.tracing.traced_workload import Workload as Workload
     from jaxscale.tracing.traced_workload import load_workload as load_workload
     from jaxscale.tracing.tracer import trace as trace
-    from jaxscale.workload import Transformer as Transformer
-    from jaxscale.workload import attention_params as attention_params
-    from jaxscale.workload import mlp_params as mlp_params
-    from jaxscale.workload import model_flops as model_flops
-    from jaxscale.workload import n_active_params as n_active_params
-    from jaxscale.workload import n_params as n_params
 
 public_face(__name__)
 

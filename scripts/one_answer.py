@@ -117,7 +117,7 @@ def by_plan(question: Question) -> Answer:
 
 def words(plan: dict[str, Any]) -> str:
     """A plan in a few words."""
-    from jaxscale.plan.plan import in_short
+    from jaxscale.plans.plan import in_short
 
     return in_short(plan)
 
@@ -180,7 +180,7 @@ def fastest(every: FoundPlans) -> float:
 
 def open_question(row: js.Runs) -> Any:
     """What a row asks."""
-    from jaxscale.completion import open_rows
+    from jaxscale.runs.completion import open_rows
 
     asked = open_rows(row, np.ones(1, dtype=bool))
     assert asked is not None

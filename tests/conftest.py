@@ -19,7 +19,7 @@ settings.load_profile("repeatable")
 # Most of the time goes to compiling programs that run a few times. The environment is for subprocesses.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 if jax.__version_info__[:2] == (0, 10):
-    # As in `jaxscale._compile.jit`, for programs that tests compile; a release that lacks the option would not start.
+    # As in `jaxscale.base.jit`, for programs that tests compile; a release that lacks the option would not start.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
 # Programs are kept by JAX's own cache, in pytest's folder, so that a test sees each compilation.

@@ -1,6 +1,6 @@
 """Planted faults: how many of some random ones the tests catch.
 
-`python tests/mutants.py jaxscale/costs jaxscale/memory.py --count 16 --seed 1 --tests tests/physics tests/costs`
+`python tests/mutants.py jaxscale/costs jaxscale/costs/memory.py --count 16 --seed 1 --tests tests/physics tests/costs`
 plants 16 faults, one at a time, in a temporary copy of the working tree, and runs the tests on each until the first
 fails: an operator exchanged, a factor or a summand dropped, a number a tenth too large, a comparison turned, a minimum
 taken for a maximum. It prints a table of the faults, with the test that caught each; faults that no test caught come

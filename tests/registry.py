@@ -14,14 +14,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
+from jaxscale.costs.step import StepTime, step_time
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import model
-from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, SWITCHES, Plan
-from jaxscale.plan.rules import shares_key_values, violations
-from jaxscale.step import StepTime, step_time
-from jaxscale.workload import Transformer
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import RECOMPUTE, SCHEDULES, SWITCHES, Plan
+from jaxscale.plans.rules import shares_key_values, violations
 
 Choose = Callable[[Sequence[Any]], Any]
 Normal = Callable[[], float]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import NUMBERS, chip, cluster, load_hardware
 from jaxscale.models import model, model_fields
 

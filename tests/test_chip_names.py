@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.chip_names import ChipNames
 

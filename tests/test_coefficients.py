@@ -9,7 +9,7 @@ import pytest
 from registry import changed, random_configurations, stack
 
 from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
-from jaxscale.step import step_time
+from jaxscale.costs.step import step_time
 
 
 def test_every_coefficient_has_a_prior_and_every_prior_a_meaning():

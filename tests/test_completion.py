@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import run_tables
+from jaxscale.base.resources import run_tables
 from jaxscale.calibration.memory_limit import best_and_near
-from jaxscale.completion import filled, open_rows
 from jaxscale.plans.plan_questions import every_plan
 from jaxscale.runs.categorical import Categorical
+from jaxscale.runs.completion import filled, open_rows
 
 FULL = {
     "model": "llama3-8b",

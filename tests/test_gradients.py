@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from registry import Configuration, changed, draw_with, leaf_numbers, random_configurations, row, stack
 
-from jaxscale.memory import memory
-from jaxscale.plan.plan import DECISIONS, FLAGS, SWITCHES
-from jaxscale.plan.stages import head_in_layers
-from jaxscale.step import step_time
+from jaxscale.costs.memory import memory
+from jaxscale.costs.step import step_time
+from jaxscale.plans.plan import DECISIONS, FLAGS, SWITCHES
+from jaxscale.plans.stages import head_in_layers
 
 N = 1000
 STEPS = (2e-7, 3e-9)

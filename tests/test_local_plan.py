@@ -6,12 +6,12 @@ import pytest
 from registry import as_arrays, changed, random_configurations, stack
 
 from jaxscale.costs.machine import machine_of
+from jaxscale.costs.memory import memory, memory_with_lead
+from jaxscale.costs.step import step_and_memory, step_time
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.memory import memory, memory_with_lead
 from jaxscale.models import model
-from jaxscale.plan.local import LocalPlan, local_plan
-from jaxscale.plan.plan import Plan
-from jaxscale.step import step_and_memory, step_time
+from jaxscale.plans.local import LocalPlan, local_plan
+from jaxscale.plans.plan import Plan
 
 MIXTRAL = model("mixtral-8x7b")
 

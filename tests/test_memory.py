@@ -5,20 +5,20 @@ import numpy as np
 import pytest
 from registry import Configuration, as_arrays, changed, ideal_coefficients, random_configurations, stack
 
-from jaxscale._arrays import as_arrays as arrays
+from jaxscale.base.arrays import as_arrays as arrays
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.hardware.catalogue import cluster
-from jaxscale.memory import (
+from jaxscale.costs.memory import (
     Memory,
     layer_activation_bytes,
     memory,
     microbatches_at_the_end,
     microbatches_in_flight,
 )
+from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
-from jaxscale.plan.local import local_plan
-from jaxscale.plan.plan import Plan
-from jaxscale.workload import Transformer, n_params
+from jaxscale.models.transformer import Transformer, n_params
+from jaxscale.plans.local import local_plan
+from jaxscale.plans.plan import Plan
 
 compiled = jax.jit(lambda case: memory(*case))
 IDEAL = {"gradient_memory_factor": 1.0, "logit_memory_bytes": 0.0}

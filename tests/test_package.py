@@ -9,60 +9,42 @@ from pathlib import Path
 
 import pytest
 
-from jaxscale._lazy import public_homes
+from jaxscale.base.lazy import public_homes
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxscale"
 
-LAYERS = (
-    (
-        "errors",
-        "units",
-        "_arrays",
-        "_fields",
-        "_lazy",
-        "_smooth",
-        "_resources",
-        "_compile",
-        "_markup",
-        "_show",
-        "_table",
-        "_renamed",
-        "files",
-    ),
-    ("hardware",),
-    ("workload", "tracing", "examples"),
-    ("models", "plan"),
-    ("calibration",),
-    ("costs",),
-    ("named_arguments",),
-    ("memory", "step"),
-    ("power", "compiled"),
-    ("runs",),
-    ("evaluate",),
-    ("fit", "predict_traced", "readers"),
-    ("laws", "optimise"),
-    ("plans", "writers"),
-    ("completion",),
-    ("predict",),
-    ("designs",),
-    ("serving",),
-    ("report",),
-    ("burst", "explore", "islands", "limits", "trends"),
-    ("cli",),
+CORE = (
+    "base",
+    "hardware",
+    "models",
+    "calibration",
+    "plans",
+    "costs",
+    "runs",
+    "fitting",
+    "optimise",
+    "laws",
+    "designs",
+    "report",
+    "cli",
 )
-"""Modules and folders of the package in the order of the data flow: each imports from its own row and those above."""
+"""Folders of what every study needs."""
 
-RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
+WINGS = ("tracing", "examples", "serving", "burst", "islands", "limits", "trends", "explore", "launch")
+"""Folders of one capability each, with its command and its report: core does without them."""
+
+REGISTRY = ("jaxscale/__init__.py", "jaxscale/cli/main.py", "jaxscale/_renamed.py")
+"""Modules that know wings, by their names."""
 
 
-def layer_of(file: Path) -> str:
-    """First part of a module's name inside the package."""
-    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def room_of(path: str) -> str:
+    """Folder of a module inside the package."""
+    return path.split("/")[1].removesuffix(".py")
 
 
-def imported_layers(source: str) -> set[str]:
-    """Layers of the package that a module imports, wherever in it the import stands."""
+def imported_rooms(source: str) -> set[str]:
+    """Folders of the package that a module imports, wherever in it the import stands."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -72,29 +54,36 @@ def imported_layers(source: str) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("jaxscale.")}
 
 
-def downstream(source: str, layer: str) -> set[str]:
-    """Layers that a module of a given layer must not import but does."""
-    return {name for name in imported_layers(source) if RANK.get(name, -1) > RANK[layer]}
+def climbs(source: str, room: str) -> set[str]:
+    """Folders that a module of a given folder must not import but does."""
+    rooms = imported_rooms(source)
+    if room == "base":
+        return rooms - {"base"}
+    return rooms & set(WINGS) if room in CORE else set()
 
 
 MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file.name not in ("__init__.py", "__main__.py"))
 
 
-def test_every_module_has_a_layer():
-    assert {layer_of(file) for file in MODULES} <= set(RANK)
+def test_every_module_has_a_folder_and_every_folder_a_kind():
+    assert {room_of(path) for path in SOURCES} - {"__init__", "__main__", "_renamed"} == {*CORE, *WINGS}
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
-def test_imports_point_upstream(file: Path):
-    source = file.read_text(encoding="utf-8")
-    assert not downstream(source, layer_of(file))
-    assert not re.search(r"^\s*from \.", source, re.MULTILINE), "imports name the package in full"
+@pytest.mark.parametrize("room", CORE)
+def test_core_does_without_the_wings(room: str):
+    found = {path: climbs(source, room) for path, source in SOURCES.items() if room_of(path) == room}
+    assert not {path: rooms for path, rooms in found.items() if rooms and path not in REGISTRY}
 
 
-def test_the_layer_check_can_fail():
-    assert downstream("def late():\n    from jaxscale.fit.multistart import solve", "costs") == {"fit"}
-    assert downstream("from jaxscale import cli", "predict") == {"cli"}
-    assert not downstream("from jaxscale.plan.plan import Plan", "costs")
+def test_imports_name_the_package_in_full():
+    assert not [path for path, source in SOURCES.items() if re.search(r"^\s*from \.", source, re.MULTILINE)]
+
+
+def test_the_check_of_core_can_fail():
+    assert climbs("def late():\n    from jaxscale.serving.engine import Engine", "costs") == {"serving"}
+    assert climbs("from jaxscale import limits", "runs") == {"limits"}
+    assert climbs("from jaxscale.hardware.cluster import Chip", "base") == {"hardware"}
+    assert not climbs("from jaxscale.serving.engine import Engine", "islands")
 
 
 SOURCES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")}
@@ -274,7 +263,7 @@ def test_sub_packages_have_their_public_names(name: str):
 
 
 LOADED_FIRST = """
-import jaxscale.predict, jaxscale.memory, jaxscale.fit.multistart
+import jaxscale.runs.predict, jaxscale.costs.memory, jaxscale.fitting.multistart
 import jaxscale as js
 print([callable(function) for function in (js.predict, js.memory, js.fit)])
 """
@@ -311,5 +300,5 @@ def test_notebooks_import_no_inner_module(file: Path):
 
 def test_the_check_of_inner_imports_can_fail():
     assert inner_imports("from jaxscale.plans.score import bare") == {"jaxscale.plans.score.bare"}
-    assert inner_imports("import jaxscale.memory") == {"jaxscale.memory"}
+    assert inner_imports("import jaxscale.costs.memory") == {"jaxscale.costs.memory"}
     assert not inner_imports("import jaxscale as js\nfrom jaxscale import limits, report\nimport jax")

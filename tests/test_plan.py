@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from registry import changed, random_configurations, stack
 
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.hardware.formats import FORMATS, PRECISIONS, wide_shares
 from jaxscale.models import model
-from jaxscale.plan.local import key_value_heads, local_plan, sharding
-from jaxscale.plan.plan import RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
-from jaxscale.plan.rules import suits_domain, violations
-from jaxscale.workload import attention_params
+from jaxscale.models.transformer import attention_params
+from jaxscale.plans.local import key_value_heads, local_plan, sharding
+from jaxscale.plans.plan import RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
+from jaxscale.plans.rules import suits_domain, violations
 
 LLAMA = model("llama3-8b")
 GOOD = Plan(dp=4, tp=8, pp=4, cp=2, n_microbatches=8)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale._compile import programs as _programs
-from jaxscale._compile.jit import array_jit, filter_jit
-from jaxscale._compile.programs import ProgramStore, call_of, drop_folders
+from jaxscale.base import programs as _programs
+from jaxscale.base.jit import array_jit, filter_jit
+from jaxscale.base.programs import ProgramStore, call_of, drop_folders
 
 TRACED: list[str] = []
 """One entry for each time that the function below is traced."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from registry import changed, random_configurations, stack
 
-from jaxscale.plan.rules import (
+from jaxscale.plans.rules import (
     RULES,
     broken_rules,
     decided,

@@ -27,12 +27,12 @@ from registry import (
 
 import jaxscale as js
 from jaxscale.calibration.coefficients import checked, prior_medians, priors
+from jaxscale.costs.step import StepTime, model_flops_utilisation, step_time, tokens_per_step
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
-from jaxscale.step import StepTime, model_flops_utilisation, step_time, tokens_per_step
-from jaxscale.workload import Transformer, model_flops
+from jaxscale.models.transformer import Transformer, model_flops
+from jaxscale.plans.plan import Plan
 
 CASES = named_cases()
 QUICK = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._arrays import as_arrays, as_float, filled_rows
-from jaxscale._smooth import (
+from jaxscale.base.arrays import as_arrays, as_float, filled_rows
+from jaxscale.base.smooth import (
     exposed,
     larger,
     log2_above_one,

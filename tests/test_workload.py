@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.models import model
-from jaxscale.workload import (
+from jaxscale.models.transformer import (
     Transformer,
     attended_keys,
     attention_layers,

@@ -8,7 +8,7 @@ no runs of convolutional networks in bursts exist to fit. `network_step` gives t
 
 from typing import TYPE_CHECKING
 
-from jaxscale._lazy import public_face
+from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
     from jaxscale.burst.batch_limit import BatchSurvey as BatchSurvey

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
+from jaxscale.base.arrays import as_float
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.burst_plan import plan_burst, plan_data_parallel

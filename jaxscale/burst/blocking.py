@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.stats import norm
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
-from jaxscale._arrays import as_float
+from jaxscale.base.arrays import as_float
 from jaxscale.burst.partitioning import SplitJob, best_degree, partitioning_table, split_step_time
 
 POLICIES = ("maximum", "fixed", "fastest", "just_enough")

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxscale.burst.burst_tables import burst_comparison, burst_layers
 from jaxscale.burst.plots import plot_layer_chips
-from jaxscale.report.burst_tables import burst_comparison, burst_layers
 from jaxscale.report.document import Report
 from jaxscale.report.figures.ranking import ranked_bars
 

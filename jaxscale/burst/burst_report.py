@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.burst.multiplexing import (
     Interference,
     Throughput,
@@ -24,7 +25,6 @@ from jaxscale.burst.planners.burst_plan import BurstPlan, plan_burst, plan_data_
 from jaxscale.burst.planners.released_planner import plan_released
 from jaxscale.burst.planners.soft_planner import prices
 from jaxscale.burst.planners.step_costs import BurstJob, options_for, step_costs
-from jaxscale.errors import InputError
 
 LAYER_TIMES = ("auto", "measured", "analytical")
 MAX_CHIPS = 65536

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.jit import filter_jit
 from jaxscale.burst.multiplexing import (
     Throughput,
     loss_at_ratio,

@@ -7,9 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
-from jaxscale._resources import data_path, read_toml
-from jaxscale._smooth import larger
+from jaxscale.base.arrays import as_float
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.smooth import larger
 from jaxscale.burst.planners.burst_plan import BurstPlan
 from jaxscale.burst.planners.step_costs import StepCosts
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
-from jaxscale._resources import data_path, read_toml
-from jaxscale._smooth import larger
+from jaxscale.base.arrays import as_float
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.smooth import larger
 
 
 @functools.cache

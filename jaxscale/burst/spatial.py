@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
-from jaxscale._resources import data_path, read_toml
-from jaxscale._smooth import larger, smooth_max
+from jaxscale.base.arrays import as_float
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.smooth import larger, smooth_max
 from jaxscale.burst.networks.layer_graph import KernelTable, load_network, network_steps
 from jaxscale.burst.networks.layer_time import Device, LayerTimeCoefficients, kernel_times
 from jaxscale.burst.networks.layers import FLOAT_BYTES, KERNEL_KINDS, elements
 from jaxscale.burst.planners.gradient_sync import all_reduce_time
-from jaxscale.errors import InputError
 
 
 @functools.cache

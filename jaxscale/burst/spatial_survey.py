@@ -3,9 +3,9 @@
 import equinox as eqx
 import jax.numpy as jnp
 
+from jaxscale.base.errors import InputError
 from jaxscale.burst.networks.layer_time import Device, LayerTimeCoefficients
 from jaxscale.burst.spatial import SpatialMachine, SpatialNetwork, SpatialStep, spatial_step
-from jaxscale.errors import InputError
 
 
 def splits_of(pieces: int, rank: int) -> tuple[int, ...]:

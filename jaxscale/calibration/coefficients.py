@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 
-from jaxscale._arrays import Number, as_float
-from jaxscale._resources import data_path, read_toml
-from jaxscale._show import leaves_shown, printed
+from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.show import leaves_shown, printed
 
 MEMORY_COEFFICIENTS = (
     "activation_factor",

@@ -9,9 +9,9 @@ from typing import Any
 
 import equinox as eqx
 
-from jaxscale._arrays import Number, as_float
-from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError, nearest
+from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.resources import data_path, read_toml
 
 
 def _leaf() -> Any:

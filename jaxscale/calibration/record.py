@@ -13,7 +13,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxscale._show import Printout, printed
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.files import write_whole
+from jaxscale.base.show import Printout, printed
+from jaxscale.base.toml_text import toml_text
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, values_of
 from jaxscale.calibration.coordinates import constrain_values, unconstrain
 from jaxscale.calibration.effects import Effects, LevelEffect
@@ -21,10 +24,7 @@ from jaxscale.calibration.intervals import Interval, Scatter, Scatters
 from jaxscale.calibration.levels import LEVEL_KINDS, Levels, on_chips
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.seen import Place, Seen
-from jaxscale.calibration.toml_text import toml_text
 from jaxscale.calibration.workload_paces import PaceColumns, WorkloadPace, paces_of
-from jaxscale.errors import InputError, one_like
-from jaxscale.files import write_whole
 
 AnyLevels = Levels | Mapping[str, str | None]
 """Levels of many runs, or the level of one run by kind."""

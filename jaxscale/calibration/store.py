@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from jaxscale._resources import fit_path, read_toml
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import fit_path, read_toml
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, prior_medians, priors
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
@@ -14,7 +15,6 @@ from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import END, Fit
 from jaxscale.calibration.seen import Place
 from jaxscale.calibration.workload_paces import WorkloadPace
-from jaxscale.errors import InputError
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 
 Value = TypeVar("Value")
 
@@ -109,3 +109,18 @@ def checked_batch(text: str, seq_len: Any) -> int:
             f" {LARGEST_COUNT:,}, or tokens, as `4M tokens`"
         )
     return int(sequences)
+
+
+def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """Names and values of options `NAME=VALUE`.
+
+    Raises:
+        InputError: a text without a name or a value; names the option.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, mark, value = text.partition("=")
+        if not (name and mark and value):
+            raise InputError(f"{option} = {text!r} is no assignment; expected NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscale._table import WIDE
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.table import WIDE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from jaxscale._table import Table
+    from jaxscale.base.table import Table
     from jaxscale.cli.entry.progress import Indicator
     from jaxscale.report.document import Report
 
@@ -27,8 +27,8 @@ FALLBACK = 80
 PAGES = {
     "jaxscale.hardware": "add_a_chip.md",
     "jaxscale.models": "start.md",
-    "jaxscale.readers": "start.md",
-    "jaxscale.writers": "start.md",
+    "jaxscale.launch.readers": "start.md",
+    "jaxscale.launch.writers": "start.md",
     "jaxscale.burst": "burst.md",
     "jaxscale.explore": "explore.md",
     "jaxscale.islands": "islands.md",
@@ -39,7 +39,7 @@ PAGES = {
     "jaxscale.trends": "trends.md",
     "jaxscale.plans": "choose.md",
     "jaxscale.runs": "command_line.md",
-    "jaxscale.fit": "calibrate.md",
+    "jaxscale.fitting": "calibrate.md",
 }
 """Pages in docs/ by package. Where an error passed through several, the first counts: tables of losses are read by
 `jaxscale.runs` for `jaxscale.laws`. Packages that are not listed have no page that would help."""
@@ -183,7 +183,7 @@ def check_pictures(plot: Path | None, report: Path | None, *read: "str | Path | 
     Raises:
         InputError: one cannot be written, or the suffix of the figure names no format.
     """
-    from jaxscale.files import check_folder, check_writable
+    from jaxscale.base.files import check_folder, check_writable
 
     if plot is not None:
         from jaxscale.report.style import checked_picture
@@ -248,5 +248,7 @@ def page_of(error: InputError) -> str | None:
         The path in the repository, such as `docs/add_a_chip.md`.
     """
     modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    packages = {".".join(module.split(".")[:2]) for module in modules}
-    return next((f"docs/{page}" for package, page in PAGES.items() if package in packages), None)
+    for package, page in PAGES.items():
+        if any(module.startswith(f"{package}.") for module in modules):
+            return f"docs/{page}"
+    return None

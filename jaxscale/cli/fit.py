@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
     HardwareFile,
@@ -17,7 +18,6 @@ from jaxscale.cli.arguments import (
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
-from jaxscale.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class FitCommand:
             InputError: a malformed table or hardware file, an unknown start, or an output that cannot be written.
         """
         import jaxscale as js
+        from jaxscale.base.files import check_writable
         from jaxscale.cli.runs_tables import runs_from_file
-        from jaxscale.files import check_writable
-        from jaxscale.fit.result import FitResult
-        from jaxscale.fit.summary import summary_parts
+        from jaxscale.fitting.result import FitResult
+        from jaxscale.fitting.summary import summary_parts
         from jaxscale.report.fit_report import fit_figure, fit_report
 
         checked_count("--n-starts", self.n_starts)

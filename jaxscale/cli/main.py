@@ -9,27 +9,27 @@ from typing import Annotated, Any, get_args
 
 import tyro
 
-from jaxscale.cli.burst import BurstCommand
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.burst.burst_command import BurstCommand
 from jaxscale.cli.console import page_of, print_text, working, write_message
 from jaxscale.cli.demo.demo_command import DemoCommand
 from jaxscale.cli.entry.parsing import parse
-from jaxscale.cli.explore.explore_command import ExploreCommand
 from jaxscale.cli.fit import FitCommand
 from jaxscale.cli.hardware import HardwareCommand
 from jaxscale.cli.inputs.model_command import ModelCommand
-from jaxscale.cli.inputs.read_command import ReadCommand
-from jaxscale.cli.islands import IslandsCommand
-from jaxscale.cli.law.law_command import LawCommand
-from jaxscale.cli.limits import LimitsCommand
 from jaxscale.cli.plan import PlanCommand
 from jaxscale.cli.predict import PredictCommand
-from jaxscale.cli.serving_commands.serving_command import ServingCommand
 from jaxscale.cli.shape import ShapeCommand
 from jaxscale.cli.startup import configure_jax
-from jaxscale.cli.sweep import SweepCommand
-from jaxscale.cli.trace import TraceCommand
-from jaxscale.cli.trends import TrendsCommand
-from jaxscale.errors import InputError, one_like
+from jaxscale.explore.explore_command import ExploreCommand
+from jaxscale.islands.islands_command import IslandsCommand
+from jaxscale.launch.read_command import ReadCommand
+from jaxscale.laws.commands.law_command import LawCommand
+from jaxscale.limits.limits_command import LimitsCommand
+from jaxscale.limits.sweep_command import SweepCommand
+from jaxscale.serving.commands.serving_command import ServingCommand
+from jaxscale.tracing.trace_command import TraceCommand
+from jaxscale.trends.trends_command import TrendsCommand
 
 PROGRAM = "jaxscale"
 DESCRIPTION = (

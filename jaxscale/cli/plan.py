@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxscale.base.errors import InputError, nearest
 from jaxscale.cli.arguments import (
     FitName,
     HardwareFile,
@@ -20,12 +21,11 @@ from jaxscale.cli.arguments import (
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, say, stage
-from jaxscale.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
+    from jaxscale.models.transformer import Transformer
     from jaxscale.plans.choice import PlanChoice
-    from jaxscale.workload import Transformer
 
 
 WRITTEN_AMONG = 50
@@ -81,7 +81,7 @@ class PlanCommand:
         if self.seq_len is not None:
             checked_count("--seq-len", self.seq_len)
         import jaxscale as js
-        from jaxscale.cli.inputs.read_command import pairs
+        from jaxscale.cli.arguments import pairs
         from jaxscale.plans.best_plan import answered
         from jaxscale.plans.plan_questions import plan_question
         from jaxscale.runs.cells import stated_values
@@ -130,9 +130,9 @@ class PlanCommand:
 
     def _write(self, choice: "PlanChoice", seq_len: float) -> None:
         """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
+        from jaxscale.launch.writers.launch_text import launch_text
         from jaxscale.models import described_model
         from jaxscale.report.style import seconds
-        from jaxscale.writers.launch_text import launch_text
 
         is_file = Path(self.model).is_file()
         name = "" if is_file else self.model.rsplit("/", 1)[-1].lower()
@@ -162,7 +162,7 @@ def written_framework(write: str | None) -> str | None:
     Raises:
         InputError: a framework without a writer; says which have one.
     """
-    from jaxscale.writers.launch_text import WRITERS
+    from jaxscale.launch.writers.launch_text import WRITERS
 
     if write is None or write.lower() in WRITERS:
         return write and write.lower()

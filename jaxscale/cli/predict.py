@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
     HardwareFile,
@@ -19,12 +20,11 @@ from jaxscale.cli.arguments import (
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
-from jaxscale.errors import InputError
 
 if TYPE_CHECKING:
     from jaxscale.hardware.catalogue import Hardware
-    from jaxscale.predict import Prediction
     from jaxscale.runs import Runs
+    from jaxscale.runs.predict import Prediction
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class PredictCommand:
         import numpy as np
 
         import jaxscale as js
+        from jaxscale.base.files import check_writable
         from jaxscale.cli.runs_tables import predictions_as_json, say_unanswered, write_predictions
-        from jaxscale.files import check_writable
-        from jaxscale.predict import predict_open
         from jaxscale.report.terminal_tables import error_summary, prediction_rows
         from jaxscale.runs.measured import describe_runs, measured_of
+        from jaxscale.runs.predict import predict_open
         from jaxscale.runs.table_checks import tell_doubts
 
         if self.out is not None:
@@ -128,8 +128,8 @@ class PredictCommand:
 
     def _one_run(self, hardware: "Hardware") -> "Runs":
         """The run that the options describe."""
+        from jaxscale.cli.arguments import pairs
         from jaxscale.cli.inputs.one_run import one_run
-        from jaxscale.cli.inputs.read_command import pairs
 
         missing = [name for name in ("model", "gpu", "n_gpus") if getattr(self, name) is None]
         if missing:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import whole_file
 from jaxscale.cli.console import say
-from jaxscale.errors import InputError
-from jaxscale.files import whole_file
 from jaxscale.hardware.catalogue import Hardware
-from jaxscale.predict import Prediction
 from jaxscale.runs import Runs, read_runs
 from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.header import misspelt
+from jaxscale.runs.predict import Prediction
 from jaxscale.runs.table import write_extended
 
 

@@ -50,8 +50,8 @@ class ShapeCommand:
         from jaxscale.designs.budgets import Budget
         from jaxscale.designs.shape_report import shape_report
         from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.laws.law_tables import law_choice_table
         from jaxscale.models import model
-        from jaxscale.report.law_tables import law_choice_table
         from jaxscale.report.terminal_tables import price_list, shape_choice
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)

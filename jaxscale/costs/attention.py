@@ -15,9 +15,9 @@ from jaxtyping import Array
 
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
-from jaxscale.plan.local import LocalPlan
-from jaxscale.plan.plan import Plan
-from jaxscale.workload import attended_keys, attention_flops_per_token, attention_layers, ssm_layers
+from jaxscale.models.transformer import attended_keys, attention_flops_per_token, attention_layers, ssm_layers
+from jaxscale.plans.local import LocalPlan
+from jaxscale.plans.plan import Plan
 
 FLASH_BACKWARD = 2.5
 """Backward flops of fused attention over its forward ones: five matmuls against two (Dao 2023, arXiv 2307.08691)."""

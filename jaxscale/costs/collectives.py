@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import N_LEVELS
-from jaxscale._smooth import Temperature, degree_within, larger, positive_part, several, smooth_max, smooth_min
+from jaxscale.base.arrays import N_LEVELS
+from jaxscale.base.smooth import Temperature, degree_within, larger, positive_part, several, smooth_max, smooth_min
 from jaxscale.costs.machine import Link
 
 Collective = Callable[..., Array]

@@ -5,13 +5,13 @@ Reference: Liu et al. 2023, arXiv 2310.01889 (ring attention), section 3.
 
 from jaxtyping import Array
 
-from jaxscale._smooth import Temperature
+from jaxscale.base.smooth import Temperature
 from jaxscale.costs.attention import attention_backward_factor
 from jaxscale.costs.collectives import gather_time
 from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import attention_layers
+from jaxscale.models.transformer import attention_layers
+from jaxscale.plans.local import LocalPlan
 
 
 def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:

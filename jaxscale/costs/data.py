@@ -14,11 +14,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import Temperature, exposed, log2_above_one, several
+from jaxscale.base.smooth import Temperature, exposed, log2_above_one, several
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import Transfer, gather_time, reduce_time, times_of
 from jaxscale.costs.machine import Machine
-from jaxscale.plan.local import LocalPlan
+from jaxscale.plans.local import LocalPlan
 
 
 class DataParallel(NamedTuple):

@@ -9,8 +9,7 @@ from jaxtyping import Array
 
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
-from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import (
+from jaxscale.models.transformer import (
     attention_layers,
     copies_width,
     logits_per_token,
@@ -19,6 +18,7 @@ from jaxscale.workload import (
     routed_width,
     ssm_layers,
 )
+from jaxscale.plans.local import LocalPlan
 
 UNFUSED_NORM_PASSES = 44.0
 """Further passes over the residual stream, in one forward pass of a layer, of two norms that run operation by operation

@@ -7,13 +7,13 @@ Reference: Lepikhin et al. 2020, arXiv 2006.16668 (GShard), section 3.
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import Temperature
+from jaxscale.base.smooth import Temperature
 from jaxscale.costs.collectives import dispatch_time, gather_time
 from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan.local import LocalPlan
-from jaxscale.plan.plan import Plan
-from jaxscale.workload import expert_input, moe_layers
+from jaxscale.models.transformer import expert_input, moe_layers
+from jaxscale.plans.local import LocalPlan
+from jaxscale.plans.plan import Plan
 
 
 def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:

@@ -7,13 +7,13 @@ Where the chip is slower, launches queue up before it, and buffers with them.
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import Temperature, exposed, several, smooth_max, smooth_min
+from jaxscale.base.smooth import Temperature, exposed, several, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.expert import beside_another
 from jaxscale.costs.machine import Machine
-from jaxscale.plan.local import LocalPlan
-from jaxscale.plan.plan import Plan
-from jaxscale.workload import is_dense, moe_layers, total_layers
+from jaxscale.models.transformer import is_dense, moe_layers, total_layers
+from jaxscale.plans.local import LocalPlan
+from jaxscale.plans.plan import Plan
 
 COMPILED_HOST, GRAPHS_HOST = 0.05, 0.35
 """Host time of a layer over that of launching each kernel: where a compiler launches whole graphs of fused kernels, and

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale._arrays import N_LEVELS, Number
+from jaxscale.base.arrays import N_LEVELS, Number
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 

@@ -17,14 +17,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, PerPrecision
-from jaxscale._smooth import Temperature, larger, smooth_max
+from jaxscale.base.arrays import Number, PerPrecision
+from jaxscale.base.smooth import Temperature, larger, smooth_max
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
 from jaxscale.hardware.cluster import Chip
 from jaxscale.hardware.formats import FORMATS
-from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import (
+from jaxscale.models.transformer import (
     attention_layers,
     dense_layers,
     expert_input,
@@ -39,6 +38,7 @@ from jaxscale.workload import (
     ssm_layers,
     ssm_params,
 )
+from jaxscale.plans.local import LocalPlan
 
 
 class MatmulRates(NamedTuple):

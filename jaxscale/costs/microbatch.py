@@ -3,12 +3,12 @@
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from jaxscale._smooth import Temperature
+from jaxscale.base.smooth import Temperature
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs import attention, context, elementwise, expert, host, matmul, tensor, weight_streams
 from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import left_over, not_hidden
-from jaxscale.plan.local import LocalPlan
+from jaxscale.plans.local import LocalPlan
 
 Seconds = Float[Array, "*batch"]
 

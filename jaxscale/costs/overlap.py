@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import Temperature, exposed
+from jaxscale.base.smooth import Temperature, exposed
 
 
 class Passes(NamedTuple):

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import Temperature, smooth_max
+from jaxscale.base.smooth import Temperature, smooth_max
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import send_time
 from jaxscale.costs.machine import Machine
-from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import total_layers
+from jaxscale.models.transformer import total_layers
+from jaxscale.plans.local import LocalPlan
 
 ZERO_BUBBLE_LEAVES = 1.0 / 3.0
 """Bubble of the zero-bubble schedule with the memory of 1F1B (ZB-H1) over that of 1F1B, for equal times of forward,

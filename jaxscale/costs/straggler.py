@@ -6,7 +6,7 @@ log2 n describes it as well and has one coefficient (Dean & Barroso 2013, The Ta
 
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import Temperature, log2_above_one
+from jaxscale.base.smooth import Temperature, log2_above_one
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
 

@@ -8,12 +8,12 @@ Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 
 from jaxtyping import ArrayLike
 
-from jaxscale._smooth import Temperature, smooth_max, smooth_min
+from jaxscale.base.smooth import Temperature, smooth_max, smooth_min
 from jaxscale.costs.collectives import Transfer, gather_time, times_of
 from jaxscale.costs.machine import Machine
 from jaxscale.costs.overlap import Passes
-from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import attention_layers, dense_layers, expert_input, moe_layers, ssm_layers
+from jaxscale.models.transformer import attention_layers, dense_layers, expert_input, moe_layers, ssm_layers
+from jaxscale.plans.local import LocalPlan
 
 
 def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:

@@ -15,11 +15,11 @@ Rajbhandari et al. 2020, arXiv 1910.02054, section 3.
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import Temperature, several
+from jaxscale.base.smooth import Temperature, several
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
-from jaxscale.plan.local import LocalPlan
-from jaxscale.workload import head_params, logits_per_token
+from jaxscale.models.transformer import head_params, logits_per_token
+from jaxscale.plans.local import LocalPlan
 
 COPIED_WEIGHTS = 12.0 / 22.0
 """Share of FSDP's copies that are of weights, those of gradients being the rest: 16-bit weights written to a buffer,

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.designs.budgets import Budget, budget_goals, shape_goals
@@ -21,19 +22,18 @@ from jaxscale.designs.shadow_prices import shadow_prices
 from jaxscale.designs.shape_lattice import round_shape
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.designs.time_to_loss import Laws, laws_of
-from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.laws.loss import compute_exponent
 from jaxscale.models import model
+from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.candidates import CONVERGED, best_candidate, certify, promising
 from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import rough_search, start_points
-from jaxscale.plan.plan import Plan
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import families_for
-from jaxscale.workload import Transformer
 
 CANDIDATES = 5
 """Rough optima that the interior point continues from, of different families first [1]."""

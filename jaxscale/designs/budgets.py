@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
+from jaxscale.base.units import DAY
 from jaxscale.designs.quantities import QUANTITIES
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
 from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss
-from jaxscale.errors import InputError
 from jaxscale.optimise.goals import Goals, goals
-from jaxscale.units import DAY
 
 PARAMS_TOLERANCE = 0.03
 """How far an integer design may be from the number of parameters of a budget, relative [1]."""

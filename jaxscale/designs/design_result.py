@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import number
-from jaxscale._show import Printout, printed
+from jaxscale.base.arrays import number
+from jaxscale.base.show import Printout, printed
 from jaxscale.designs.design_space import Design
 from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.optimise.goals import Goals
-from jaxscale.plan.plan import in_short
+from jaxscale.plans.plan import in_short
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import with_fields
+from jaxscale.base.arrays import with_fields
 from jaxscale.designs.relaxed_shape import stretched
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import Family, plan_with, splits
-from jaxscale.workload import Transformer
 
 COORDINATES = ("d_model", "n_layers", "d_ff", "tokens", "tp", "cp", "pp", "batch", "micro_batch_size", "vpp", "ep")
 """Sizes and degrees that the coordinates stand for, in order."""

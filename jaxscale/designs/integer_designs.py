@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxscale._arrays import divisors, number, with_fields
+from jaxscale.base.arrays import divisors, number, with_fields
 from jaxscale.designs.whole_sizes import TILE, at_whole_sizes
-from jaxscale.plan.plan import Plan
-from jaxscale.plan.rules import obeys
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import INTERLEAVING
-from jaxscale.workload import Transformer
+from jaxscale.plans.rules import obeys
 
 
 class Candidate(NamedTuple):

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.store import AnyFit
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.time_to_loss import Laws, laws_of
-from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, ShapeLaw, law_errors, law_table, shape_law
-from jaxscale.workload import Transformer, embedding_params
+from jaxscale.models.transformer import Transformer, embedding_params
 
 CHOICES = ("n_layers", "d_model", "aspect", "params", "tokens", "tokens_per_param", "global_batch_tokens", "loss")
 """Figures of a design that a sensitivity compares."""

@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float, number
+from jaxscale.base.arrays import as_float, number
+from jaxscale.base.units import DAY, GB, HOUR
 from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.costs.power import mean_chip_power
+from jaxscale.costs.step import step_and_memory, tokens_per_step
 from jaxscale.designs.design_space import Design, design_at
 from jaxscale.designs.time_to_loss import Laws, run_figures
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer, n_params
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE, Family
-from jaxscale.power import mean_chip_power
-from jaxscale.step import step_and_memory, tokens_per_step
-from jaxscale.units import DAY, GB, HOUR
-from jaxscale.workload import Transformer, n_params
 
 QUANTITIES: tuple[str, ...] = (
     "time",

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import with_fields
-from jaxscale.workload import Transformer, n_params
+from jaxscale.base.arrays import with_fields
+from jaxscale.models.transformer import Transformer, n_params
 
 WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
 """Grow with the width."""

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import number
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
 from jaxscale.designs.integer_designs import (
     Candidate,
@@ -20,12 +21,11 @@ from jaxscale.designs.integer_designs import (
     row_of,
 )
 from jaxscale.designs.quantities import QUANTITIES, DesignProblem, costs, quantities
-from jaxscale.errors import InputError
+from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
 from jaxscale.optimise.goals import Goals
-from jaxscale.plan.plan import Plan
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
-from jaxscale.workload import Transformer
 
 BLOCK = 512
 """Designs per call of the exact model [design]."""

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import number, with_fields
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import number, with_fields
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.units import GB
 from jaxscale.designs.budgets import PARAMS_TOLERANCE
 from jaxscale.designs.design_space import Design
 from jaxscale.designs.integer_designs import row_of
@@ -17,12 +19,10 @@ from jaxscale.designs.relaxed_shape import WIDTH_FIELDS, depth_of
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
 from jaxscale.designs.whole_sizes import TILE, at_whole_sizes
-from jaxscale.errors import InputError
+from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
 from jaxscale.optimise.goals import Goals
 from jaxscale.plans.relaxation import TEMPERATURE
-from jaxscale.units import GB
-from jaxscale.workload import Transformer
 
 WIDEST = 4.0
 """The lattice reaches this many times the relaxed optimum's width [1]."""

@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
+from jaxscale.base.arrays import as_float
+from jaxscale.base.units import GB
 from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.costs.step import step_and_memory, tokens_per_step
 from jaxscale.designs.design_space import Design
 from jaxscale.designs.relaxed_shape import depth_of, stretched
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import ShapeLaw
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer, embedding_params, n_params
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
-from jaxscale.step import step_and_memory, tokens_per_step
-from jaxscale.units import GB
-from jaxscale.workload import Transformer, embedding_params, n_params
 
 SHAPE_QUANTITIES = ("time_to_loss", "memory", "step_time", "params")
 """Natural logarithms; `time_to_loss` of a shape is relative to those of other shapes [1], the others in SI units."""

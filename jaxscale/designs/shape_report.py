@@ -4,15 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.store import fit_of
+from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.law_designs import law_design
 from jaxscale.hardware.catalogue import cluster, load_hardware
 from jaxscale.laws.fitting.fitted_law import FittedLaw
-from jaxscale.step import step_time
-from jaxscale.workload import Transformer
+from jaxscale.models.transformer import Transformer
 
 
 def shape_report(

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import as_float
+from jaxscale.base.errors import InputError
+from jaxscale.costs.power import ChipPower
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.laws.fitting.loss_forms import law_of
 from jaxscale.laws.fitting.loss_terms import SIGNED, number_names
@@ -33,8 +34,7 @@ from jaxscale.laws.loss import (
     loss_law,
     shape_law,
 )
-from jaxscale.power import ChipPower
-from jaxscale.workload import Transformer, embedding_params, is_dense, n_active_params, n_params, total_layers
+from jaxscale.models.transformer import Transformer, embedding_params, is_dense, n_active_params, n_params, total_layers
 
 
 class Laws(eqx.Module):

@@ -6,9 +6,9 @@ import math
 import jax
 import numpy as np
 
-from jaxscale._arrays import divisors, number, with_fields
-from jaxscale.plan.rules import shares_key_values
-from jaxscale.workload import LAYER_SHARES, Transformer
+from jaxscale.base.arrays import divisors, number, with_fields
+from jaxscale.models.transformer import LAYER_SHARES, Transformer
+from jaxscale.plans.rules import shares_key_values
 
 TILE = 128
 """Widths are multiples of this: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""

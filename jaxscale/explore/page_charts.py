@@ -6,13 +6,13 @@ from typing import Any
 
 import altair as alt  # pyright: ignore[reportMissingImports]
 
+from jaxscale.base.units import DAY, GB
+from jaxscale.costs.step import TERMS
 from jaxscale.explore.page_tables import SMALLEST_TERM, chip_counts, ranked_terms, shapes
 from jaxscale.explore.page_words import count, days, percent
 from jaxscale.explore.page_work import PageView
-from jaxscale.plan.plan import in_short
+from jaxscale.plans.plan import in_short
 from jaxscale.report.style import BLUE, COLOUR_NAMES, GREY, INK, ORANGE, RED, seconds
-from jaxscale.step import TERMS
-from jaxscale.units import DAY, GB
 
 HEIGHT = 300
 """Of a chart of points [pixel]."""

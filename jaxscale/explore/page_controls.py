@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.explore.page_inputs import PageInputs
 from jaxscale.explore.page_state import TABS, PageState, changes, state_of
 from jaxscale.explore.page_tables import tab_csv, tab_html
 from jaxscale.explore.page_words import headline, phrases_of, plan_text
 from jaxscale.explore.page_work import PageView, page_view
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.plan.plan import RECOMPUTE
+from jaxscale.plans.plan import RECOMPUTE
 
 FACTORS = tuple(round(2.0 ** (quarter / 4), 2) for quarter in range(-8, 9))
 """Steps of the sliders of factors [1]."""

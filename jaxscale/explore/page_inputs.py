@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
-from jaxscale.errors import InputError
 from jaxscale.explore.page_state import PageState
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.model_catalogue import catalogue_model, model_entries, unknown_model
 from jaxscale.models.model_file import ModelDescription, described_model
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan_questions import PlanQuestion, plan_question
 from jaxscale.runs.cells import stated_values
 from jaxscale.runs.defaults import known_frameworks
-from jaxscale.workload import Transformer
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import with_fields
-from jaxscale._compile.jit import small_jit
+from jaxscale.base.arrays import with_fields
+from jaxscale.base.jit import small_jit
 from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.costs.memory import Memory
+from jaxscale.costs.step import StepTime, model_flops_utilisation, step_and_memory, step_time, tokens_per_step
 from jaxscale.designs.relaxed_shape import WIDTH_FIELDS
 from jaxscale.designs.time_to_loss import Laws, run_figures
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.memory import Memory
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer, n_params
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.sensitivity import IMPROVEMENTS, with_resource
-from jaxscale.step import StepTime, model_flops_utilisation, step_and_memory, step_time, tokens_per_step
-from jaxscale.workload import Transformer, n_params
 
 RESOURCES = tuple(name for name in IMPROVEMENTS if name != "memory capacity")
 SIZES = ("chips", "batch", "width", "depth", "sequence length", "vocabulary")

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxscale._arrays import divisors, number, with_fields
+from jaxscale.base.arrays import divisors, number, with_fields
 from jaxscale.designs.shape_lattice import whole_shapes
-from jaxscale.plan.plan import Plan
-from jaxscale.workload import Transformer
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
 
 N_POINTS = 24
 """Points of each curve; shorter ones repeat their last point, so that one program serves all states [point]."""

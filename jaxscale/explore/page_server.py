@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.explore.page_inputs import PageInputs, serve_inputs
 from jaxscale.explore.page_state import PageState, changes
 

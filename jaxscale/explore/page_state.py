@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from jaxscale.errors import InputError, one_like
-from jaxscale.plan.plan import RECOMPUTE
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.plans.plan import RECOMPUTE
 
 TABS = ("step", "plans", "sensitivity", "chips", "shape")
 """Views of a state."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import number
-from jaxscale._markup import html_table
+from jaxscale.base.arrays import number
+from jaxscale.base.markup import html_table
+from jaxscale.base.units import DAY, GB
 from jaxscale.explore.page_words import count, days, percent, ranked_plan_texts
 from jaxscale.explore.page_work import PageView
 from jaxscale.report.style import seconds
-from jaxscale.units import DAY, GB
 
 SMALLEST_TERM = 5e-4
 """Terms below this share of their sum, and slopes below it, are left out on the page, not in files [1]."""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxscale.base.units import DAY, GB
 from jaxscale.explore.page_work import PageView
-from jaxscale.plan.plan import DEGREES, in_short
+from jaxscale.plans.plan import DEGREES, in_short
 from jaxscale.report.style import seconds
 from jaxscale.report.terminal_tables import PLAN_COLUMNS
-from jaxscale.units import DAY, GB
 
 NO_BREAK = {" ": "\u00a0", "-": "-\u2060"}
 """Blanks and hyphens at which no line breaks."""

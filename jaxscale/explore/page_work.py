@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxscale._arrays import host_arrays, number
+from jaxscale.base.arrays import host_arrays, number
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
 from jaxscale.designs.time_to_loss import Laws, default_laws
@@ -19,11 +19,11 @@ from jaxscale.explore.page_programs import RowFigures, RunOutcome, row_figures, 
 from jaxscale.explore.page_rows import CurveRows, page_rows
 from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageState
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer, n_active_params
 from jaxscale.plans.best_plan import answered
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.sensitivity import with_resource
-from jaxscale.workload import Transformer, n_active_params
 
 CHOICE_FIELDS = ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision", *FIXABLE)
 """Fields of a state on which the ranking of plans depends."""

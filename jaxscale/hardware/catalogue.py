@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError, nearest
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.units import GB
 from jaxscale.hardware.chip_names import ChipNames
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.hardware.formats import FORMATS, PRECISIONS
-from jaxscale.units import GB
 
 REQUIRED = ("memory_gb", "memory_gb_per_s")
 PCIE_GB_PER_S = 16.0

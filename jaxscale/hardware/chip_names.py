@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxscale.errors import InputError, nearest, one_like
+from jaxscale.base.errors import InputError, nearest, one_like
 
 VENDORS = frozenset(
     "nvidia amd google intel aws amazon huawei habana instinct tesla geforce quadro cloud gpu gpus tpu hpu npu "

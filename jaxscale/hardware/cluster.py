@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._arrays import N_LEVELS, Number, PerLevel, PerPrecision, as_float
-from jaxscale._show import Printout, is_single, leaves_shown, printed
+from jaxscale.base.arrays import N_LEVELS, Number, PerLevel, PerPrecision, as_float
+from jaxscale.base.show import Printout, is_single, leaves_shown, printed
+from jaxscale.base.units import quantity
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.units import quantity
 
 
 @printed(lambda chip: _shown_chip(chip))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._arrays import PerPrecision
+from jaxscale.base.arrays import PerPrecision
 
 
 class NumberFormat(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from jaxscale._lazy import public_face
+from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
     from jaxscale.islands.batch_shares import best_shares as best_shares

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._smooth import larger
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.smooth import larger
 from jaxscale.islands.pace import Pace
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int
 
-from jaxscale._smooth import larger
+from jaxscale.base.smooth import larger
 from jaxscale.islands.fleet import Links
 
 Order = Int[ArrayLike, " island"]

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import Number, as_float, stacked
-from jaxscale._smooth import smaller
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import Number, as_float, stacked
+from jaxscale.base.errors import InputError
+from jaxscale.base.smooth import smaller
 from jaxscale.hardware.cluster import Cluster
 
 NO_LIMIT = 1e15
 """Bandwidth of a link that limits nothing [byte/s]."""
 
 if TYPE_CHECKING:
-    # As in `jaxscale._arrays`: static checkers know no arithmetic between floats and arrays of any backend.
+    # As in `jaxscale.base.arrays`: static checkers know no arithmetic between floats and arrays of any backend.
     PerIsland = Any
     PerPair = Any
 else:

@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscale._resources import read_toml
-from jaxscale.errors import InputError, nearest
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.resources import read_toml
+from jaxscale.base.units import GB, GBIT
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.fleet import NO_LIMIT, Fleet, Links, fleet_of
-from jaxscale.units import GB, GBIT
 
 OF_FLEET = ("islands", "links", "chips")
 OF_ISLAND = ("gpu", "n_gpus", "domain_size", "network_gb_per_s", "uplink_gbit_per_s")

@@ -7,20 +7,20 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale._arrays import number, with_fields
+from jaxscale.base.arrays import number, with_fields
+from jaxscale.base.errors import InputError
+from jaxscale.base.units import GB
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit
-from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.fleet import Fleet
 from jaxscale.islands.pace import Pace, island_paces
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, within_domains
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import every_plan
-from jaxscale.units import GB
-from jaxscale.workload import Transformer
 
 FINENESS = 8
 """Batches are rounded to powers of two of at least an eighth of them, which many degrees divide [1]."""

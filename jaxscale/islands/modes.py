@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import Number, as_float, with_fields
-from jaxscale._compile.jit import small_jit
-from jaxscale._smooth import larger, smaller
+from jaxscale.base.arrays import Number, as_float, with_fields
+from jaxscale.base.jit import small_jit
+from jaxscale.base.smooth import larger, smaller
 from jaxscale.islands.batch_shares import best_shares
 from jaxscale.islands.exchange import send_times
 from jaxscale.islands.fleet import Links

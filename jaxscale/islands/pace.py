@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, as_float, number, with_fields
+from jaxscale.base.arrays import Number, as_float, number, with_fields
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.fleet import PerIsland, as_indexable
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.score import time_plans
-from jaxscale.workload import Transformer
 
 BACKWARD_SHARE = 2.0 / 3.0
 """Part of a step without recomputation that is backward: two of three multiply-adds [1]."""

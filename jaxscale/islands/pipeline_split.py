@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from jaxscale._smooth import Temperature, is_exact, larger, soft_maximum
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.smooth import Temperature, is_exact, larger, soft_maximum
 
 
 def pipeline_time(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.islands.ring_order import MOST_PERMUTED, best_permutation, improved_order
 
 

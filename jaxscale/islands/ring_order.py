@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 
 MOST_EXACT = 14
 """Islands up to which the dynamic programme runs: $2^{14} \\cdot 14^2$ steps take a second [1]."""

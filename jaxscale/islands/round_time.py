@@ -16,7 +16,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._smooth import Temperature, exposed, is_exact, larger, smaller, soft_maximum
+from jaxscale.base.smooth import Temperature, exposed, is_exact, larger, smaller, soft_maximum
 from jaxscale.islands.exchange import LinkTime, Order, ring_time
 from jaxscale.islands.fleet import Links, PerIsland
 from jaxscale.islands.loose import Loose

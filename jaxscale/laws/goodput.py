@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
+from jaxscale.base.arrays import as_float
 from jaxscale.laws.loss import law_table
 
 CHECKPOINT_BYTES = 14.0

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 
 Column = Sequence[float] | np.ndarray
 """Numbers of several runs."""

@@ -10,9 +10,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
-from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import as_float
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, read_toml
 
 Number = Float[ArrayLike, "*batch"]
 

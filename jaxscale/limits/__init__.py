@@ -8,7 +8,7 @@ anew. `transformer_curve` draws the same curve with the calibrated step time of 
 
 from typing import TYPE_CHECKING
 
-from jaxscale._lazy import public_face
+from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
     from jaxscale.limits.bands import band as band

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxscale._resources import data_path
-from jaxscale._table import Table, TableColumn, make_table, text_column
+from jaxscale.base.resources import data_path
+from jaxscale.base.table import Table, TableColumn, make_table, text_column
+from jaxscale.base.units import DAY
 from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
 from jaxscale.report.style import FAINT, INK, PALETTE, entries_of, legend_below, new_figure, style
 from jaxscale.report.terminal_tables import rounded_text
-from jaxscale.units import DAY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError, nearest
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.units import GB
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.formats import FORMATS, PRECISIONS
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-from jaxscale.units import GB
 
 FIELDS = tuple(field.name for field in dataclasses.fields(FrontierScenario))
 TEXTS = ("description", "gpu", "years")

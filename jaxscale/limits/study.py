@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.limits.bands import threshold_bands
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
 from jaxscale.limits.scenario_library import HIGHEST, LOWEST

@@ -16,9 +16,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jaxscale._compile.jit import compiler_options
-from jaxscale.errors import InputError
-from jaxscale.files import check_folder, write_whole
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import check_folder, write_whole
+from jaxscale.base.jit import compiler_options
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.overlap_norm import SmoothOverlap
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds

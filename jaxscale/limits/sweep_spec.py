@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._resources import read_toml
-from jaxscale.errors import InputError, nearest
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.resources import read_toml
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.scenario_library import (

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._arrays import host_arrays
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import host_arrays
+from jaxscale.base.jit import filter_jit
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
 from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.limits.search.frontier_problem import utilisation_problem

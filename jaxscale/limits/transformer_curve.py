@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.store import AnyFit, fit_of
@@ -30,9 +30,9 @@ from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import workload
 from jaxscale.limits.scenario_library import scenario as named_scenario
 from jaxscale.limits.thresholds import SHARES
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains
 from jaxscale.plans.score import score_plans
-from jaxscale.workload import Transformer
 
 HEAD = 128.0
 """Width of an attention head [1]."""

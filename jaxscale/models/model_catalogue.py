@@ -4,10 +4,10 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import similar
+from jaxscale.base.errors import similar
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.models.model_names import model_keys
-from jaxscale.workload import ARGUMENTS
+from jaxscale.models.transformer import ARGUMENTS
 
 WHAT_ELSE = "a TOML file with n_layers, d_model, n_heads and so on, or a config.json of Hugging Face"
 """What names a model that the catalogue lacks."""

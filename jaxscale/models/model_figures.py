@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxscale.models.model_file import ModelDescription
-from jaxscale.workload import (
+from jaxscale.models.transformer import (
     Transformer,
     attention_layers,
     embedding_params,

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxscale._resources import read_toml
-from jaxscale.errors import InputError, nearest
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.resources import read_toml
 from jaxscale.models.hf.hf_model import converted
 from jaxscale.models.model_catalogue import catalogue_model, unknown_model
-from jaxscale.workload import ARGUMENTS, Transformer
+from jaxscale.models.transformer import ARGUMENTS, Transformer
 
 LARGEST_FILE = 32 * 2**20
 """Size beyond which a file is no configuration [byte]."""

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import stacked
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import stacked
+from jaxscale.base.jit import filter_jit
 from jaxscale.optimise.problems import Problem
 
 BLOCK = 64

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 
 UNBOUNDED = 100.0
 """Log of a bound that no quantity reaches [1]."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from jaxscale._lazy import public_face
+from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
     from jaxscale.plans.published_designs import compare_design as compare_design

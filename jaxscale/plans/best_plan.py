@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.intervals import interval_ends
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK, MemoryLimit, memory_limit, probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
-from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.catalogue import cluster as cluster_of
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import model as model_of
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
-from jaxscale.plans.class_plans import ClassPlanChoice, best_class_plan
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.reasons import alternatives, binding, nothing_fits, nothing_valid
 from jaxscale.plans.score import detail_plans
+from jaxscale.tracing.plans.class_plans import ClassPlanChoice, best_class_plan
 from jaxscale.tracing.traced_workload import Workload
-from jaxscale.workload import Transformer
 
 if TYPE_CHECKING:
     # Static checkers do not see which choice belongs to which model; the run-time check below does.

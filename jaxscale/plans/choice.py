@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxscale._show import MOST_LINES, Printout, printed
-from jaxscale.plan.plan import Plan, in_short
-from jaxscale.units import GB, quantity
+from jaxscale.base.show import MOST_LINES, Printout, printed
+from jaxscale.base.units import GB, quantity
+from jaxscale.plans.plan import Plan, in_short
 
 
 @printed(lambda scored: Printout(f"ScoredPlan: {in_short(scored.plan.words())}", ("", ""), _figures(scored)))

@@ -1,6 +1,6 @@
 """Every valid integer plan of a model on a cluster, as columns of numbers.
 
-The columns grow one decision at a time, and each rule of `jaxscale.plan.rules` cuts once every field of the rule is
+The columns grow one decision at a time, and each rule of `jaxscale.plans.rules` cuts once every field of the rule is
 decided, so that the table never holds more than a few times the plans that survive. Plans that the cost model cannot
 tell apart appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and
 selective recomputation needs attention that stores scores.
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import divisors, number, with_fields
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import divisors, number, with_fields
+from jaxscale.base.errors import InputError
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import DECIDED, RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
-from jaxscale.plan.rules import BATCH_RULE, RULES, Rule, divides, model_columns, obeys
-from jaxscale.workload import Transformer
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import DECIDED, RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
+from jaxscale.plans.rules import BATCH_RULE, RULES, Rule, divides, model_columns, obeys
 
 Columns = dict[str, np.ndarray]
 

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxscale.optimise.candidates import CONVERGED
-from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanTable
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.score import Scores
 
 MISFIT = 1e12

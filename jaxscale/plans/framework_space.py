@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.plan import Plan
 from jaxscale.runs.defaults import default_for, framework_defaults, translate
 from jaxscale.runs.software import software_of
 

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float, number
+from jaxscale.base.arrays import as_float, number
 from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.costs.step import step_and_memory
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.goals import UNBOUNDED, Goals
-from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE, Family, families_for, plan_with, splits
-from jaxscale.step import step_and_memory
-from jaxscale.workload import Transformer
 
 PLAN_COORDINATES = ("tp", "cp", "pp", "micro_batch_size", "vpp", "ep")
 """Degrees that the coordinates stand for, in order."""

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK, MemoryLimit, memory_limit
 from jaxscale.calibration.record import Fit
-from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, count_degrees, enumerate_plans, within_domains
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.framework_space import stated_space
@@ -18,7 +19,6 @@ from jaxscale.plans.score import Judged, score_tables
 from jaxscale.runs.defaults import translate
 from jaxscale.runs.run_levels import model_levels
 from jaxscale.runs.software import software_of
-from jaxscale.workload import Transformer
 
 MOST_DEGREES = 50_000
 """Combinations of degrees up to which every plan is scored, some 50 for each; beyond, the search is by gradient [1]."""

@@ -5,19 +5,19 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from jaxscale._arrays import number
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.store import AnyFit, fit_of
-from jaxscale.errors import InputError
+from jaxscale.costs.memory import memory
+from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.memory import memory
 from jaxscale.models import model
-from jaxscale.plan.plan import DECIDED, Plan
 from jaxscale.plans.best_plan import answered
 from jaxscale.plans.choice import PlanChoice
 from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.plan import DECIDED, Plan
 from jaxscale.plans.plan_questions import plan_question
-from jaxscale.step import step_time
 
 
 @functools.cache

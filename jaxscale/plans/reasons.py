@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import number
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
+from jaxscale.base.units import GB
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import DECISIONS, RECOMPUTE, SCHEDULES, codes_of
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.choice import Alternative
 from jaxscale.plans.enumerate import PlanTable
 from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.units import GB
-from jaxscale.workload import Transformer
+from jaxscale.plans.plan import DECISIONS, RECOMPUTE, SCHEDULES, codes_of
 
 STATIC_TERMS = ("weights", "gradients", "optimizer")
 """Memory that more chips always divide further."""

@@ -9,10 +9,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import number, with_fields
-from jaxscale._smooth import smooth_min
-from jaxscale.plan.plan import Plan
-from jaxscale.workload import Transformer, total_layers
+from jaxscale.base.arrays import number, with_fields
+from jaxscale.base.smooth import smooth_min
+from jaxscale.models.transformer import Transformer, total_layers
+from jaxscale.plans.plan import Plan
 
 TEMPERATURE = 0.02
 """Smoothing of step time, memory and room during a search; whole numbers are judged by the exact model [1]."""

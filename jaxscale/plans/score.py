@@ -7,15 +7,15 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale._arrays import stacked, with_columns
+from jaxscale.base.arrays import stacked, with_columns
 from jaxscale.calibration.coefficients import Coefficients, values_of
-from jaxscale.evaluate import BLOCK_ROWS, MEMORY_TERMS, Columns, collected, started
+from jaxscale.costs.evaluate import BLOCK_ROWS, MEMORY_TERMS, Columns, collected, started
+from jaxscale.costs.step import TERM_NAMES
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanTable
+from jaxscale.plans.plan import Plan
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.step import TERM_NAMES
-from jaxscale.workload import Transformer
 
 
 class Scores(NamedTuple):
@@ -61,7 +61,7 @@ class Judged(NamedTuple):
 
 
 def judge(every: Sequence[Judged], names: tuple[str, ...]) -> list[Columns]:
-    """Columns of `jaxscale.evaluate` for the plans of several tables, as if all were one.
+    """Columns of `jaxscale.costs.evaluate` for the plans of several tables, as if all were one.
 
     Args:
         every: models, clusters and their plans.

@@ -13,19 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._arrays import host_arrays, number
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import host_arrays, number
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.store import AnyFit, fit_of
-from jaxscale.errors import InputError
+from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.best_plan import answered, question_of_levels
 from jaxscale.plans.choice import PlanChoice
 from jaxscale.plans.enumerate import PlanSpace
-from jaxscale.step import step_time
-from jaxscale.workload import Transformer
+from jaxscale.plans.plan import Plan
 
 
 def elasticity(fn: Callable[..., Any], args: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from jaxscale._lazy import public_face
+from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
-    from jaxscale.files import whole_file as whole_file
-    from jaxscale.files import write_whole as write_whole
+    from jaxscale.base.files import whole_file as whole_file
+    from jaxscale.base.files import write_whole as write_whole
     from jaxscale.report import figures as figures
     from jaxscale.report.document import Report as Report
     from jaxscale.report.fit_report import fit_report as fit_report

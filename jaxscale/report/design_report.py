@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from jaxscale.laws.law_tables import law_choice_table
 from jaxscale.report.document import Report
 from jaxscale.report.figures.breakdown import step_breakdown
 from jaxscale.report.figures.design import sensitivity_bars
-from jaxscale.report.law_tables import law_choice_table
 from jaxscale.report.terminal_tables import price_list, shape_choice
 
 if TYPE_CHECKING:

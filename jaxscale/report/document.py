@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscale._table import Table, TableColumn, make_table
-from jaxscale.files import check_folder, write_whole
+from jaxscale.base.files import check_folder, write_whole
+from jaxscale.base.table import Table, TableColumn, make_table
 from jaxscale.report.style import png
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.calibration.levels import Levels
-from jaxscale.fit.result import FitResult
-from jaxscale.fit.summary import error_table, headlines, parameter_table, remarks
+from jaxscale.fitting.result import FitResult
+from jaxscale.fitting.summary import error_table, headlines, parameter_table, remarks
 from jaxscale.report.document import Report
 from jaxscale.report.figures import (
     coefficient_intervals,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from jaxscale._table import make_table
+from jaxscale.base.table import make_table
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.report.document import Report
 from jaxscale.report.figures.breakdown import step_breakdown

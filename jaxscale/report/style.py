@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxscale.errors import InputError
-from jaxscale.files import write_whole
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

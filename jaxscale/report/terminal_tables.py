@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxscale._table import Table, TableColumn, make_table, text_column
+from jaxscale.base.table import Table, TableColumn, make_table, text_column
+from jaxscale.base.units import GB
 from jaxscale.hardware.catalogue import ChipEntry
-from jaxscale.plan.plan import in_short
+from jaxscale.plans.plan import in_short
 from jaxscale.report.style import seconds
-from jaxscale.units import GB
 
 if TYPE_CHECKING:
-    from jaxscale.predict import Prediction
     from jaxscale.runs import Row, Runs
+    from jaxscale.runs.predict import Prediction
 
 
 def rounded_text(value: float | None, digits: int = 3) -> str:

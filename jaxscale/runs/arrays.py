@@ -10,19 +10,19 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxscale._arrays import stacked, with_fields
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import stacked, with_fields
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.units import GBIT
 from jaxscale.calibration.levels import Levels
+from jaxscale.costs.memory import optimizer_state_bytes, weight_bytes
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.memory import optimizer_state_bytes, weight_bytes
-from jaxscale.plan.local import local_plan
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.local import local_plan
+from jaxscale.plans.plan import Plan
 from jaxscale.runs.categorical import Categorical, compacted, together
 from jaxscale.runs.description import Description
 from jaxscale.runs.shapes import Shapes
-from jaxscale.units import GBIT
-from jaxscale.workload import Transformer
 
 
 class RunBatch(eqx.Module):

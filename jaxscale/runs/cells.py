@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscale.errors import InputError, one_like
+from jaxscale.base.errors import InputError, one_like
 from jaxscale.hardware.chip_names import ChipNames
 from jaxscale.runs.defaults import translate, words
 from jaxscale.runs.schema import BY_NAME, Column, Value

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.seen import table_of
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.runs.categorical import Categorical, together

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxscale.calibration.levels import Levels
-from jaxscale.plan.optimizers import mixed_precision_bytes
-from jaxscale.plan.plan import FLAGS, SOFTWARE_CHOICES
+from jaxscale.plans.optimizers import mixed_precision_bytes
+from jaxscale.plans.plan import FLAGS, SOFTWARE_CHOICES
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation, translate
@@ -16,7 +16,7 @@ from jaxscale.runs.run_levels import run_levels
 from jaxscale.runs.schema import SHAPE
 from jaxscale.runs.shapes import ModelLookup, Shapes, shapes_of
 from jaxscale.runs.table import Runs
-from jaxscale.runs.traced.named_workloads import names_workload
+from jaxscale.tracing.rows.named_workloads import names_workload
 
 REQUIRED_BESIDE_SHAPE = ("seq_len", "gpu", "n_gpus", "global_batch_size_seqs")
 """Columns of which every cell must be filled, whatever the row's model."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from jaxscale.errors import InputError, similar
+from jaxscale.base.errors import InputError, similar
 from jaxscale.runs.cells import show
 from jaxscale.runs.schema import BY_NAME, REQUIRED, SHAPE
 

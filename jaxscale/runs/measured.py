@@ -5,17 +5,17 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from jaxscale.base.errors import InputError
+from jaxscale.base.units import GB
 from jaxscale.calibration.levels import Levels
-from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model
+from jaxscale.models.transformer import model_flops
 from jaxscale.runs.arrays import FSDP_FROM, Measured, RunBatch, assemble, classes
 from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.description import Description, describe_rows
 from jaxscale.runs.table import Runs
-from jaxscale.units import GB
-from jaxscale.workload import model_flops
 
 FLOPS_OF = {"full": 1.0, "full, recomputed": 4.0 / 3.0}
 """Flops that a source counts over 6 x matmul parameters and full attention: a recomputed forward pass is a third more

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscale.errors import InputError, one_like
+from jaxscale.base.errors import InputError, one_like
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model, model_fields
 from jaxscale.runs.categorical import Categorical, TextColumn
@@ -20,9 +20,9 @@ from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE
 from jaxscale.runs.shapes import ModelLookup, catalogue_entries
 from jaxscale.runs.table import Runs
 from jaxscale.runs.tables_in_memory import HANDED_IN, AnyTable, Records, table_in_memory
-from jaxscale.runs.traced.named_workloads import names_workload, workload_problems
 from jaxscale.runs.words.batch_cells import batches_in_sequences
 from jaxscale.runs.words.model_files import with_model_files
+from jaxscale.tracing.rows.named_workloads import names_workload, workload_problems
 
 BATCH = "global_batch_size_seqs"
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
 from jaxscale.calibration.levels import COMPANY, NO_LEVEL, Levels
+from jaxscale.models.transformer import Transformer
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.defaults import EmptyCells, translate
 from jaxscale.runs.shapes import Shapes
 from jaxscale.runs.table import Runs
-from jaxscale.workload import Transformer
 
 OF_MODELS = ("mixture", "architecture", "sequences")
 """Kinds of level that follow from the model and its sequence length."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxscale.models import catalogue_model
-from jaxscale.plan.plan import Plan
+from jaxscale.plans.plan import Plan
 from jaxscale.runs.arrays import plans_of
 from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.description import describe_rows

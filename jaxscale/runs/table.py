@@ -11,9 +11,9 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxscale._show import MOST_LINES, Printout, printed
-from jaxscale.errors import InputError, one_like
-from jaxscale.files import whole_file
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.files import whole_file
+from jaxscale.base.show import MOST_LINES, Printout, printed
 from jaxscale.runs.categorical import Categorical, chained
 from jaxscale.runs.schema import Value
 

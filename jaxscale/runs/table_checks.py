@@ -8,15 +8,15 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.jit import filter_jit
+from jaxscale.costs.step import tokens_per_step
+from jaxscale.models.transformer import model_flops
 from jaxscale.runs.arrays import Measured, RunBatch
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.cells import first_of
 from jaxscale.runs.measured import Described
 from jaxscale.runs.siblings import contradicted
 from jaxscale.runs.table import Runs
-from jaxscale.step import tokens_per_step
-from jaxscale.workload import model_flops
 
 LINES_TOLD = 10
 """Lines of runs that are named one by one [1]."""

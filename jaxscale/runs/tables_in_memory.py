@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 
 AnyTable = Any
 """What holds a table: a path, `Runs`, a DataFrame of pandas or polars, a table of pyarrow, a mapping of columns, or a

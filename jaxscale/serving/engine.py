@@ -10,9 +10,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale._arrays import Number, PerPrecision, as_float
-from jaxscale._show import Printout, leaf_text, printed
-from jaxscale.errors import InputError, one_like
+from jaxscale.base.arrays import Number, PerPrecision, as_float
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.show import Printout, leaf_text, printed
 from jaxscale.hardware.formats import PRECISIONS
 
 WEIGHT_FORMATS = {

@@ -14,15 +14,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, as_arrays
-from jaxscale._smooth import Temperature, larger, several, smaller, smooth_max
+from jaxscale.base.arrays import Number, as_arrays
+from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import wide_shares
 from jaxscale.models.model_figures import is_latent
-from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
-from jaxscale.serving.engine import Engine
-from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys
-from jaxscale.workload import (
+from jaxscale.models.transformer import (
     Transformer,
     attention_layers,
     dense_layer_params,
@@ -35,6 +32,9 @@ from jaxscale.workload import (
     ssm_layers,
     total_layers,
 )
+from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
+from jaxscale.serving.engine import Engine
+from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys
 
 WIDE_BYTES = 2.0
 """Stored bytes of activations, and of the weights of router and logits head, which stay in 16 bits [byte]."""

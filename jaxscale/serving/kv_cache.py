@@ -7,11 +7,11 @@ arXiv 2405.04434, section 2.1.4). Window layers hold at most a window, state-spa
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number
-from jaxscale._smooth import Temperature, smooth_min
+from jaxscale.base.arrays import Number
+from jaxscale.base.smooth import Temperature, smooth_min
 from jaxscale.models.model_figures import cached_width, is_latent
+from jaxscale.models.transformer import Transformer, attention_layers, ssm_layers
 from jaxscale.serving.engine import Engine
-from jaxscale.workload import Transformer, attention_layers, ssm_layers
 
 STATE_BYTES = 4.0
 """Stored bytes of an element of the state of a state-space layer (Mamba-2, arXiv 2405.21060: 32 bits) [byte]."""

@@ -4,12 +4,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, as_arrays
-from jaxscale._smooth import Temperature, larger
+from jaxscale.base.arrays import Number, as_arrays
+from jaxscale.base.smooth import Temperature, larger
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.serving.engine import Engine
-from jaxscale.serving.kv_cache import cache_per_sequence
-from jaxscale.workload import (
+from jaxscale.models.transformer import (
     Transformer,
     dense_layer_params,
     embedding_params,
@@ -17,6 +15,8 @@ from jaxscale.workload import (
     moe_layers,
     router_params,
 )
+from jaxscale.serving.engine import Engine
+from jaxscale.serving.kv_cache import cache_per_sequence
 
 USABLE = 0.92
 """Share of the memory that an engine takes: vLLM's gpu_memory_utilization is 0.9 by default, TensorRT-LLM gives the

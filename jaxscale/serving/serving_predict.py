@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._arrays import host_arrays
-from jaxscale._compile.jit import array_jit
+from jaxscale.base.arrays import host_arrays
+from jaxscale.base.jit import array_jit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_figures import is_latent
 from jaxscale.runs.arrays import bucket_of, padded

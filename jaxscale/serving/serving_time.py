@@ -11,15 +11,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale._arrays import Number, as_arrays
-from jaxscale._smooth import Temperature, larger, smooth_max, smooth_min
+from jaxscale.base.arrays import Number, as_arrays
+from jaxscale.base.smooth import Temperature, larger, smooth_max, smooth_min
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.forward_pass import PassTime, decode_pass, engine_shares, prefill_pass
 from jaxscale.serving.kv_cache import cache_per_sequence
 from jaxscale.serving.serving_memory import max_batch
-from jaxscale.workload import Transformer
 
 TAIL = 0.5
 """Part of a request's latency by which a queue of requests takes longer to empty than in steady state: at the end the

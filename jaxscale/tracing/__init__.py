@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from jaxscale._lazy import public_face
+from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
     from jaxscale.tracing.custom_calls import custom_call as custom_call

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend import core
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.tracing.axis_rules import output_axes
 from jaxscale.tracing.dimension_classes import Axis, make_equal
 from jaxscale.tracing.primitives import BARRIER, CALLS, KINDS, REMATERIALISED

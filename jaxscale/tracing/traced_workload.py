@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._table import Table, text_of
-from jaxscale.errors import InputError, nearest
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.table import Table, text_of
 from jaxscale.tracing.workload_file import read_tables, write_tables
 from jaxscale.tracing.workload_tables import QUANTITIES, KernelColumns, WorkloadTables
 from jaxscale.tracing.workload_text import workload_parts

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.errors import InputError
-from jaxscale.files import write_whole
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import write_whole
 from jaxscale.tracing.workload_tables import QUANTITIES, Terms, WorkloadTables
 
 FORMAT = "jaxscale workload 1"

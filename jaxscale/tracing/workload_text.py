@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxscale._table import Table, TableColumn, make_table, text_column
+from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.tracing.program import PHASES
 from jaxscale.tracing.workload_tables import KernelColumns, WorkloadTables
 

@@ -1,12 +1,12 @@
 """Trends of hardware scaling by the calibrated step time, with power and prices of their own.
 
 Returns of more chips, watts and dollars, and layouts that overtake each other. Step times are those that
-`jaxscale.predict` gives for rows of the same framework, chip, degrees and batch.
+`jaxscale.runs.predict` gives for rows of the same framework, chip, degrees and batch.
 """
 
 from typing import TYPE_CHECKING
 
-from jaxscale._lazy import public_face
+from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
     from jaxscale.trends.batch_rule import Batch as Batch

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_arrays, host_arrays, stacked
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import as_arrays, host_arrays, stacked
+from jaxscale.base.jit import filter_jit
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import outcome_at

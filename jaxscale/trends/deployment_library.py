@@ -4,17 +4,17 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscale._resources import data_path, fit_path, read_toml
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, fit_path, read_toml
+from jaxscale.base.units import KILOWATT_HOUR, YEAR
 from jaxscale.calibration.store import AnyFit, fit_of
-from jaxscale.errors import InputError
+from jaxscale.costs.power import ChipPower
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.models import model
-from jaxscale.power import ChipPower
+from jaxscale.models.transformer import Transformer
 from jaxscale.runs.software import software_of
 from jaxscale.trends.layout import UNLIMITED, Deployment
 from jaxscale.trends.tariffs import Price
-from jaxscale.units import KILOWATT_HOUR, YEAR
-from jaxscale.workload import Transformer
 
 FITTED = "hardware_trends.toml"
 """Result of `fits/hardware_trends.py`: two powers fitted to published ones."""

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import smooth_min
+from jaxscale.base.smooth import smooth_min
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import gather_time
 from jaxscale.costs.machine import effective_link
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.local import local_plan
-from jaxscale.plan.plan import Plan
-from jaxscale.workload import Transformer, total_layers
+from jaxscale.models.transformer import Transformer, total_layers
+from jaxscale.plans.local import local_plan
+from jaxscale.plans.plan import Plan
 
 
 class LayerGather(NamedTuple):

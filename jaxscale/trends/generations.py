@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._arrays import stacked
+from jaxscale.base.arrays import stacked
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.deployment_library import deployment
 from jaxscale.trends.layout import Deployment, ParallelLayout

@@ -6,16 +6,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale._arrays import Number, as_float, with_fields
+from jaxscale.base.arrays import Number, as_float, with_fields
 from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.costs.memory import memory
+from jaxscale.costs.power import ChipPower, throttle
+from jaxscale.costs.step import StepTime, step_time
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.memory import memory
-from jaxscale.plan.plan import Plan
-from jaxscale.power import ChipPower, throttle
-from jaxscale.step import StepTime, step_time
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
 from jaxscale.trends.fully_sharded import sharding_group
 from jaxscale.trends.tariffs import Price
-from jaxscale.workload import Transformer
 
 UNLIMITED = 1e9
 """Above every chip's power and every number of chips: no power cap [W], one copy that all replicas share [1]."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._resources import run_tables
+from jaxscale.base.resources import run_tables
 from jaxscale.calibration.store import AnyFit
-from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Row, Runs, read_runs
 from jaxscale.runs.defaults import table_facts
+from jaxscale.runs.predict import Prediction, predict
 
 FREE = {
     "source_row",

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_arrays, filled_rows, host_arrays
-from jaxscale._compile.jit import filter_jit
-from jaxscale.power import mean_chip_power
-from jaxscale.step import StepTime, names_of_kind, tokens_per_step
+from jaxscale.base.arrays import as_arrays, filled_rows, host_arrays
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.units import HOUR
+from jaxscale.costs.power import mean_chip_power
+from jaxscale.costs.step import StepTime, names_of_kind, tokens_per_step
+from jaxscale.models.transformer import model_flops
 from jaxscale.trends.layout import Deployment, ParallelLayout, memory_at, plan_at, step_at
-from jaxscale.units import HOUR
-from jaxscale.workload import model_flops
 
 PADDING = 64
 """Points are padded to multiples of this [1]."""

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import filled_rows, host_arrays
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import filled_rows, host_arrays
+from jaxscale.base.jit import filter_jit
 from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import PADDING, outcome_at

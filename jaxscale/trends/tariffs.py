@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, as_float
+from jaxscale.base.arrays import Number, as_float
 
 
 class Price(eqx.Module):

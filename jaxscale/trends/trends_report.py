@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale._table import Table, TableColumn, make_table
-from jaxscale.errors import InputError
-from jaxscale.plan.rules import CONTINUOUS_RULES, broken_rules, model_columns, obeys
+from jaxscale.base.errors import InputError
+from jaxscale.base.table import Table, TableColumn, make_table
+from jaxscale.base.units import GB
+from jaxscale.plans.rules import CONTINUOUS_RULES, broken_rules, model_columns, obeys
 from jaxscale.report.document import Report
 from jaxscale.report.figures.panels import Panel, panels
 from jaxscale.trends.batch_rule import Batch
@@ -17,7 +18,6 @@ from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
 from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
 from jaxscale.trends.uncertainty import sample_deployments
-from jaxscale.units import GB
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._resources import data_path, fit_path
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, fit_path
 from jaxscale.burst import Device, analytical_layer_time, load_network, measured_layer_time
 from jaxscale.burst.networks.layer_graph import kernel_table
 from jaxscale.burst.networks.layer_time import REGIMES, a100, layer_times, load_coefficients
 from jaxscale.burst.networks.profiles import read_layer_times
-from jaxscale.errors import InputError
 
 
 @pytest.fixture(scope="module")

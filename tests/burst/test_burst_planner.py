@@ -11,6 +11,7 @@ from burst_graphs import BruteForce, random_block, random_chain, random_job, ran
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxscale.base.errors import InputError
 from jaxscale.burst import (
     BurstJob,
     load_network,
@@ -19,7 +20,6 @@ from jaxscale.burst import (
     plan_data_parallel,
     plan_released,
 )
-from jaxscale.errors import InputError
 
 VGG, TIMES = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from jaxscale.base.errors import InputError
 from jaxscale.burst import burst_report
-from jaxscale.errors import InputError
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ from jaxscale.calibration.store import load_fit
 from jaxscale.cli import console
 from jaxscale.cli.demo import demo_work
 from jaxscale.cli.demo.demo_report import add_plans, add_shape, demo_document, plan_label, summary_lines
+from jaxscale.costs.step import StepTime
 from jaxscale.hardware.catalogue import load_hardware
-from jaxscale.plan.rules import violations
+from jaxscale.plans.rules import violations
 from jaxscale.report import Report
 from jaxscale.runs.measured import measured_runs
-from jaxscale.step import StepTime
 
 
 @pytest.fixture(scope="module")

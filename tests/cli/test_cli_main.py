@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import jaxscale as js
-from jaxscale._compile.programs import cache_folder
+from jaxscale.base.programs import cache_folder
 from jaxscale.cli.console import PAGES
 from jaxscale.cli.main import one_line
 

@@ -6,8 +6,8 @@ import pytest
 
 from jaxscale.calibration.store import load_fit
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
-from jaxscale.plan.rules import violations
+from jaxscale.plans.plan import Plan
+from jaxscale.plans.rules import violations
 
 SMALL = ("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", 32, "--fit", "prior")
 

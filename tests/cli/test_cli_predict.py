@@ -5,8 +5,8 @@ import csv
 import pytest
 from cli_tables import read_rows, write_rows
 
-from jaxscale._resources import data_path
-from jaxscale.step import StepTime
+from jaxscale.base.resources import data_path
+from jaxscale.costs.step import StepTime
 
 MEASURED = (
     "step_time_s",

@@ -27,7 +27,7 @@ from screens import (
 )
 
 import jaxscale as js
-from jaxscale._table import Table
+from jaxscale.base.table import Table
 from jaxscale.cli import console
 from jaxscale.cli.entry import progress
 from jaxscale.laws.losses.loss_tables import loss_table

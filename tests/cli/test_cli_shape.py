@@ -3,9 +3,9 @@
 import pytest
 
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
-from jaxscale.plan.rules import violations
-from jaxscale.workload import Transformer, n_params
+from jaxscale.models.transformer import Transformer, n_params
+from jaxscale.plans.plan import Plan
+from jaxscale.plans.rules import violations
 
 SMALL = ("shape", "--gpu", "h100-80gb", "--n-gpus", 16, "--fit", "prior")
 PROMISED = {"n_layers", "d_model", "d_ff", "n_heads", "global_batch_tokens", "plan", "step_time_s", "training_days"}

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import jaxscale as js
-from jaxscale.compiled import absent_devices, absent_tpus
-from jaxscale.compiled.absent_devices import compile_targets, target_text
-from jaxscale.compiled.absent_tpus import slice_shape
-from jaxscale.compiled.compile_step import compile_on
-from jaxscale.compiled.program_tables import compiled_collectives, compiled_kernels
-from jaxscale.compiled.program_text import array_bytes, executed, program_text
 from jaxscale.examples import decoder_steps
+from jaxscale.tracing.compiled import absent_devices, absent_tpus
+from jaxscale.tracing.compiled.absent_devices import compile_targets, target_text
+from jaxscale.tracing.compiled.absent_tpus import slice_shape
+from jaxscale.tracing.compiled.compile_step import compile_on
+from jaxscale.tracing.compiled.program_tables import compiled_collectives, compiled_kernels
+from jaxscale.tracing.compiled.program_text import array_bytes, executed, program_text
 
 SHAPE = {"n_layers": 2, "d_model": 64, "n_heads": 4, "n_kv_heads": 4, "d_ff": 256, "vocab_size": 512, "seq_len": 32}
 N_WEIGHTS = 2 * (4 * 64**2 + 2 * 64 * 256 + 2 * 64) + 2 * 512 * 64 + 64
@@ -27,8 +27,8 @@ DEVICES = """
 import json, sys
 import jax, jax.numpy as jnp
 import jaxscale as js
-from jaxscale.compiled.absent_tpus import slice_shape
-from jaxscale.compiled.compile_step import compile_on
+from jaxscale.tracing.compiled.absent_tpus import slice_shape
+from jaxscale.tracing.compiled.compile_step import compile_on
 from jaxscale.examples import decoder_steps
 
 setting = json.loads(sys.argv[1]) | {"dtype": jnp.float32, "attention": "xla", "micro_batch": 16}

@@ -3,15 +3,15 @@
 import equinox as eqx
 from registry import ideal_coefficients
 
-from jaxscale._arrays import as_arrays
+from jaxscale.base.arrays import as_arrays
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Link, Machine, effective_link, machine_of
 from jaxscale.costs.matmul import MatmulRates, matmul_rates
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
-from jaxscale.plan.local import LocalPlan, local_plan
-from jaxscale.plan.plan import Plan
-from jaxscale.workload import Transformer
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.local import LocalPlan, local_plan
+from jaxscale.plans.plan import Plan
 
 H100 = as_arrays(cluster("h100-80gb", 64))
 LLAMA = as_arrays(model("llama3-8b"))

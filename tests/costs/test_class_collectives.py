@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.costs.traced.class_collectives import ClassExchanges, class_exchanges
-from jaxscale.costs.traced.class_plan import batch_class, class_plan_checked, tensor_classes
 from jaxscale.examples import decoder_steps, recommendation_steps, vision_steps
+from jaxscale.tracing.plans.class_collectives import ClassExchanges, class_exchanges
+from jaxscale.tracing.plans.class_plan import batch_class, class_plan_checked, tensor_classes
 from jaxscale.tracing.traced_workload import Workload
 
 COEFFICIENTS = js.prior_medians()
@@ -122,8 +122,8 @@ COMPILED = """
 import json
 import jax, jax.numpy as jnp
 import jaxscale as js
-from jaxscale.compiled.compile_step import compile_on
-from jaxscale.costs.traced.class_collectives import class_exchanges
+from jaxscale.tracing.compiled.compile_step import compile_on
+from jaxscale.tracing.plans.class_collectives import class_exchanges
 
 def loss(w, x):
     for layer in range(2):

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from cost_cases import H100, IDEAL, LLAMA, MIXTRAL, ideal, on, plan
 
-from jaxscale._arrays import as_arrays
+from jaxscale.base.arrays import as_arrays
 from jaxscale.costs.data import data_parallel
 from jaxscale.costs.machine import effective_link
+from jaxscale.costs.step import step_time
 from jaxscale.costs.weight_streams import accumulation_time, head_accumulation_time, optimizer_time
 from jaxscale.models import model
-from jaxscale.plan.local import local_plan
-from jaxscale.plan.plan import Plan
-from jaxscale.step import step_time
-from jaxscale.workload import n_params
+from jaxscale.models.transformer import n_params
+from jaxscale.plans.local import local_plan
+from jaxscale.plans.plan import Plan
 
 
 def test_local_weights_add_up_to_the_model():

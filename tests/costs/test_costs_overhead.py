@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from cost_cases import H100, LLAMA, ideal, on, plan
 
-from jaxscale._arrays import as_arrays
+from jaxscale.base.arrays import as_arrays
 from jaxscale.costs.host import ONE_CHIP_STEP, host_time, launch_lead, per_step_host_time
 from jaxscale.costs.machine import machine_of
 from jaxscale.costs.microbatch import microbatch_times
+from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.plan.local import local_plan
-from jaxscale.step import step_time
+from jaxscale.plans.local import local_plan
 
 
 def test_the_host_is_waited_for_only_where_it_is_slower():

@@ -7,13 +7,13 @@ from cost_cases import IDEAL, LLAMA, on, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._arrays import as_arrays
+from jaxscale.base.arrays import as_arrays
 from jaxscale.costs.machine import effective_link
 from jaxscale.costs.pipeline import bubble_time, imbalance_time, stage_times, transfer_time
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.plan.local import local_plan
-from jaxscale.plan.stages import DIVISIBLE, busiest_layers, first_stage_layers, head_in_layers, last_stage_layers
-from jaxscale.workload import Transformer
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.local import local_plan
+from jaxscale.plans.stages import DIVISIBLE, busiest_layers, first_stage_layers, head_in_layers, last_stage_layers
 
 
 @given(st.integers(1, 200), st.integers(1, 64))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cost_cases import H100, IDEAL, LINK, LLAMA, MIXTRAL, ideal, on, plan, rates
 
-from jaxscale._arrays import as_arrays
+from jaxscale.base.arrays import as_arrays
 from jaxscale.costs import expert, tensor
 from jaxscale.costs.attention import attention_forward, scan_forward
 from jaxscale.costs.collectives import gather_time
@@ -18,13 +18,13 @@ from jaxscale.costs.host import launch_gaps_forward
 from jaxscale.costs.machine import effective_link, machine_of
 from jaxscale.costs.matmul import dense_forward, expert_forward, head_forward, matmul_time, seconds_per_flop
 from jaxscale.costs.overlap import Passes, not_hidden
+from jaxscale.costs.step import step_time
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import model
-from jaxscale.plan.local import local_plan
-from jaxscale.step import step_time
-from jaxscale.workload import Transformer, model_flops, n_params
+from jaxscale.models.transformer import Transformer, model_flops, n_params
+from jaxscale.plans.local import local_plan
 
 
 def test_large_matmuls_run_at_the_peak_and_small_ones_below():

@@ -12,8 +12,8 @@ import pytest
 
 import jaxscale as js
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients, kernel_priors
-from jaxscale.costs.traced.kernel_time import KernelTimes, kernel_rows, traced_kernel_times
 from jaxscale.examples import decoder_steps, other_steps, vision_steps
+from jaxscale.tracing.plans.kernel_time import KernelTimes, kernel_rows, traced_kernel_times
 from jaxscale.tracing.traced_workload import Workload
 
 H100 = js.cluster("h100-80gb", 1).chip

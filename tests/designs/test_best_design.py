@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.costs.memory import memory
+from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_space import N_COORDINATES, design_at
@@ -19,20 +22,17 @@ from jaxscale.designs.quantities import QUANTITIES, DesignProblem
 from jaxscale.designs.shadow_prices import with_more
 from jaxscale.designs.shape_report import shape_report
 from jaxscale.designs.time_to_loss import default_laws
-from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.loss import BatchLaw, shape_law
-from jaxscale.memory import memory
 from jaxscale.models import model
+from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.candidates import best_candidate, certify, promising
 from jaxscale.optimise.goals import goals
 from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import rough_search, start_points
-from jaxscale.plan.rules import violations
 from jaxscale.plans.relaxation import FAMILIES
-from jaxscale.step import step_time
-from jaxscale.workload import Transformer, n_params
+from jaxscale.plans.rules import violations
 
 COEFFICIENTS, H100S = prior_medians(), cluster("h100-80gb", 512)
 EXCESS = QUANTITIES.index("excess_loss")

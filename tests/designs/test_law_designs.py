@@ -4,16 +4,16 @@ import equinox as eqx
 import pytest
 
 import jaxscale as js
+from jaxscale.base.errors import InputError
 from jaxscale.designs import law_designs
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.law_designs import evenly, replace_shape, shape_ends
 from jaxscale.designs.time_to_loss import default_laws, laws_of, run_figures, shape_factor
-from jaxscale.errors import InputError
 from jaxscale.laws.fitting.loss_fit import fit_law
 from jaxscale.laws.losses.loss_reader import losses_of, with_count
 from jaxscale.laws.losses.loss_tables import loss_table
-from jaxscale.workload import embedding_params, n_params
+from jaxscale.models.transformer import embedding_params, n_params
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.costs.memory import memory
+from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import PARAMS_TOLERANCE, Budget, budget_goals
 from jaxscale.designs.integer_designs import Candidate, possible
@@ -17,15 +20,12 @@ from jaxscale.designs.shape_lattice import shape_lattice, shape_quantities
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
 from jaxscale.designs.time_to_loss import default_laws
 from jaxscale.designs.whole_sizes import at_whole_sizes
-from jaxscale.errors import InputError
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.loss import ShapeLaw
-from jaxscale.memory import memory
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
-from jaxscale.plan.rules import violations
-from jaxscale.step import step_time
-from jaxscale.workload import n_params
+from jaxscale.models.transformer import n_params
+from jaxscale.plans.plan import Plan
+from jaxscale.plans.rules import violations
 
 COEFFICIENTS = prior_medians()
 LLAMA, H100S = model("llama3-8b"), cluster("h100-80gb", 32)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.costs.power import mean_chip_power
+from jaxscale.costs.step import step_time
 from jaxscale.designs.time_to_loss import (
     compute_optimal_flop,
     compute_optimal_loss,
@@ -18,9 +20,7 @@ from jaxscale.designs.time_to_loss import (
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.goodput import FailureLaw, failure_law
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
-from jaxscale.power import mean_chip_power
-from jaxscale.step import step_time
+from jaxscale.plans.plan import Plan
 
 LAWS, LLAMA = default_laws(), model("llama3-8b")
 

@@ -93,12 +93,14 @@ def test_long_pages_list_their_sections(folder: str):
 
 
 def test_the_checks_can_fail():
-    text = "`jaxscale/costs/nothing.py`, `js.nothing`, `js.Plan.nothing`, `jaxscale.step.nothing`, [a](no.md), [b](#no)"
+    text = "`jaxscale/costs/nothing.py`, `js.nothing`, `js.Plan.nothing`, `jaxscale.costs.step.nothing`, [a](no.md), [b](#no)"
     assert missing_paths(text) == {"jaxscale/costs/nothing.py"}
     assert missing_names(text) == {"nothing", "Plan.nothing"}
-    assert missing_modules(text) == {"jaxscale.step.nothing"}
+    assert missing_modules(text) == {"jaxscale.costs.step.nothing"}
     assert broken_links(ROOT / "README.md", text) == {"no.md", "#no"}
-    real = "`jaxscale/step.py`, `data/runs/<name>.csv`, `js.Plan.dp`, `jaxscale.step.step_time`, [a](LICENSE)"
+    real = (
+        "`jaxscale/costs/step.py`, `data/runs/<name>.csv`, `js.Plan.dp`, `jaxscale.costs.step.step_time`, [a](LICENSE)"
+    )
     assert not missing_paths(real) | missing_names(real) | missing_modules(real) | broken_links(ROOT / "x.md", real)
 
 
@@ -153,10 +155,10 @@ def missing_modules_of_rows(text: str) -> set[str]:
 def test_the_page_of_the_structure_is_complete():
     text = (ROOT / "docs" / "structure.md").read_text(encoding="utf-8")
     assert not missing_modules_of_rows(text)
-    assert missing_modules_of_rows("| `jaxscale/fit/` | a (`nothing.py`), b (`result.py`) |\n") == {"nothing.py"}
+    assert missing_modules_of_rows("| `jaxscale/fitting/` | a (`nothing.py`), b (`result.py`) |\n") == {"nothing.py"}
     listed = {path.rstrip("/") for path in mentioned_paths(text)}
     parts = [path for path in PACKAGE.iterdir() if not path.name.startswith(("_", "."))]
-    services = {"jaxscale/errors.py", "jaxscale/files.py", "jaxscale/units.py"}
+    services = {"jaxscale/base/errors.py", "jaxscale/base/files.py", "jaxscale/base/units.py"}
     assert {path.relative_to(ROOT).as_posix() for path in parts} - services <= listed
 
 

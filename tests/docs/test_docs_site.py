@@ -5,7 +5,7 @@ import subprocess
 
 from pages import ROOT
 
-from jaxscale._lazy import public_homes
+from jaxscale.base.lazy import public_homes
 
 SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 

@@ -22,8 +22,8 @@ from jaxscale.explore.page_state import SLIDERS, TABS, PageState, changes, state
 from jaxscale.explore.page_tables import tab_csv, tab_html, tab_records
 from jaxscale.explore.page_words import count, headline, percent, phrases_of, ranked_plan_texts
 from jaxscale.explore.page_work import page_view
+from jaxscale.models.transformer import n_active_params
 from jaxscale.report.style import seconds
-from jaxscale.workload import n_active_params
 
 STATE = PageState(model="llama2-7b", n_gpus=16, global_batch=64, pp=2, seq_len=2048)
 

@@ -4,8 +4,8 @@ import jax
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import data_path
-from jaxscale.fit.fitting import fit_measured
+from jaxscale.base.resources import data_path
+from jaxscale.fitting.fitting import fit_measured
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import measured_runs
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import jaxscale as js
 from jaxscale.calibration.coordinates import unconstrain
-from jaxscale.fit.objective import (
+from jaxscale.fitting.objective import (
     predicted_logs,
 )
 from jaxscale.runs.arrays import Measured

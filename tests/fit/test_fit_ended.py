@@ -9,14 +9,14 @@ import pytest
 from jaxtyping import Array
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.coefficients import names
-from jaxscale.fit.diagnostics import diagnose, log_likelihood
-from jaxscale.fit.fit_problem import base_of, fit_problem
-from jaxscale.fit.informed_coefficients import bounds_memory, log_use
-from jaxscale.fit.multistart import refine, standing_at
-from jaxscale.fit.objective import FitProblem, errors_at, log_residuals, pseudo_residuals, residuals
-from jaxscale.fit.polish import Solution
+from jaxscale.fitting.diagnostics import diagnose, log_likelihood
+from jaxscale.fitting.fit_problem import base_of, fit_problem
+from jaxscale.fitting.informed_coefficients import bounds_memory, log_use
+from jaxscale.fitting.multistart import refine, standing_at
+from jaxscale.fitting.objective import FitProblem, errors_at, log_residuals, pseudo_residuals, residuals
+from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import measured_runs
 

@@ -11,11 +11,11 @@ from synthetic import FRAMEWORK, named_runs, start_at_truth, synthetic_runs
 
 import jaxscale as js
 from jaxscale.calibration.coefficients import names
-from jaxscale.fit.fit_problem import about_start, base_of, fit_problem
-from jaxscale.fit.fit_record import Attempt, shared_levels
-from jaxscale.fit.fitting import fit_measured, near_the_best
-from jaxscale.fit.multistart import refine
-from jaxscale.fit.objective import (
+from jaxscale.fitting.fit_problem import about_start, base_of, fit_problem
+from jaxscale.fitting.fit_record import Attempt, shared_levels
+from jaxscale.fitting.fitting import fit_measured, near_the_best
+from jaxscale.fitting.multistart import refine
+from jaxscale.fitting.objective import (
     predicted_logs,
 )
 from jaxscale.runs.arrays import Measured

@@ -12,15 +12,15 @@ from jaxtyping import Array
 from synthetic import named_runs, start_at_truth, synthetic_runs, true_coefficients
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.seen import UNNAMED
-from jaxscale.fit.fit_problem import base_of, fit_problem
-from jaxscale.fit.fit_record import own_scatter
-from jaxscale.fit.fitting import candidates, fit_measured
-from jaxscale.fit.held_out import MIN_GROUPS, groups_to_leave_out
-from jaxscale.fit.objective import (
+from jaxscale.fitting.fit_problem import base_of, fit_problem
+from jaxscale.fitting.fit_record import own_scatter
+from jaxscale.fitting.fitting import candidates, fit_measured
+from jaxscale.fitting.held_out import MIN_GROUPS, groups_to_leave_out
+from jaxscale.fitting.objective import (
     FitProblem,
     errors_at,
     log_residuals,

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import UNNAMED
-from jaxscale.fit.held_out import measured_scatter
-from jaxscale.fit.statistics.group_quantiles import half_width
+from jaxscale.fitting.held_out import measured_scatter
+from jaxscale.fitting.statistics.group_quantiles import half_width
 from jaxscale.runs.measured import measured_runs
 
 

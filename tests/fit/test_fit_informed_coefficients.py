@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import run_tables
+from jaxscale.base.resources import run_tables
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
-from jaxscale.fit.fit_problem import base_of
-from jaxscale.fit.informed_coefficients import bounds_memory, informed_coefficients
-from jaxscale.fit.objective import predicted_logs
+from jaxscale.fitting.fit_problem import base_of
+from jaxscale.fitting.informed_coefficients import bounds_memory, informed_coefficients
+from jaxscale.fitting.objective import predicted_logs
 from jaxscale.runs.arrays import Measured, concatenate
 from jaxscale.runs.measured import measured_runs
 

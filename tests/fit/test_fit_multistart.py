@@ -11,12 +11,12 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.coefficients import names, priors
 from jaxscale.calibration.coordinates import unconstrain
 from jaxscale.calibration.levels import Levels
-from jaxscale.fit.fit_problem import fit_problem, parameters_of
-from jaxscale.fit.multistart import (
+from jaxscale.fitting.fit_problem import fit_problem, parameters_of
+from jaxscale.fitting.multistart import (
     from_exposed,
     one_blas_thread,
     random_starts,
@@ -26,7 +26,7 @@ from jaxscale.fit.multistart import (
     solve,
     standing_at,
 )
-from jaxscale.fit.objective import (
+from jaxscale.fitting.objective import (
     SHARP,
     TEMPERATURE,
     FitProblem,
@@ -39,8 +39,8 @@ from jaxscale.fit.objective import (
     smoothed,
     time_scatter,
 )
-from jaxscale.fit.polish import POLISHED, Held, minimised
-from jaxscale.fit.profile import deviance
+from jaxscale.fitting.polish import POLISHED, Held, minimised
+from jaxscale.fitting.profile import deviance
 from jaxscale.runs.measured import measured_runs
 
 
@@ -128,7 +128,7 @@ def test_whatever_solves_shares_one_compiled_model(bloom_fit: js.FitResult, monk
     def traced(*arguments: object) -> None:
         raise RuntimeError("traced once more")
 
-    monkeypatch.setattr(importlib.import_module("jaxscale.fit.objective"), "log_totals", traced)
+    monkeypatch.setattr(importlib.import_module("jaxscale.fitting.objective"), "log_totals", traced)
     at = bloom_fit.solution.parameters
     table, _ = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))
     with jax.enable_x64(True):

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.kernel_coefficients import kernel_priors
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.workload_paces import WorkloadPace, paces_of
-from jaxscale.fit import fitting
+from jaxscale.fitting import fitting
 from jaxscale.runs.arrays import Measured
 
 CHIPS = {

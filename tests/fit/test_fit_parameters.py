@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscale._arrays import as_arrays
+from jaxscale.base.arrays import as_arrays
 from jaxscale.calibration.anchors import chip_anchors
 from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
 from jaxscale.calibration.coordinates import constrain, unconstrain
@@ -15,8 +15,8 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.costs.machine import machine_of
 from jaxscale.costs.matmul import matmul_rates, matmul_time
-from jaxscale.fit.fit_record import kept_effects
-from jaxscale.fit.parameters import (
+from jaxscale.fitting.fit_record import kept_effects
+from jaxscale.fitting.parameters import (
     CENTRE,
     MIN_RUNS_OF_LEVEL,
     OFFSETS,
@@ -29,7 +29,7 @@ from jaxscale.fit.parameters import (
 )
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
+from jaxscale.plans.plan import Plan
 
 N = 4 * MIN_RUNS_OF_LEVEL
 """Runs, a quarter of each kind: each level has as many as it needs to tell more than one number [1]."""

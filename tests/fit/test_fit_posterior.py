@@ -8,7 +8,7 @@ import pytest
 import jaxscale as js
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.intervals import Z90
-from jaxscale.fit.posterior import Posterior, sample_posterior
+from jaxscale.fitting.posterior import Posterior, sample_posterior
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ import pytest
 import jaxscale as js
 from jaxscale.calibration.coefficients import names, priors
 from jaxscale.calibration.intervals import Z90
-from jaxscale.fit.diagnostics import Diagnostics, diagnose, log_likelihood
-from jaxscale.fit.multistart import refine
-from jaxscale.fit.objective import SHARP, log_residuals, loss, reweighted, smoothed
-from jaxscale.fit.profile import crossing, deviance
-from jaxscale.fit.statistics.student import DEGREES_OF_FREEDOM
+from jaxscale.fitting.diagnostics import Diagnostics, diagnose, log_likelihood
+from jaxscale.fitting.multistart import refine
+from jaxscale.fitting.objective import SHARP, log_residuals, loss, reweighted, smoothed
+from jaxscale.fitting.profile import crossing, deviance
+from jaxscale.fitting.statistics.student import DEGREES_OF_FREEDOM
 
 
 def test_profile_ends_where_the_deviance_has_risen_by_its_quantile(bloom_fit: js.FitResult):

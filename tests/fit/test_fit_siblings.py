@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxscale as js
-from jaxscale._arrays import with_fields
-from jaxscale._resources import data_path
-from jaxscale.fit.fitting import fit
+from jaxscale.base.arrays import with_fields
+from jaxscale.base.resources import data_path
+from jaxscale.fitting.fitting import fit
 from jaxscale.runs import siblings
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import measured_runs

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import fit_path
+from jaxscale.base.resources import fit_path
 from jaxscale.calibration.coefficients import names, values_of
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
-from jaxscale.fit.held_out import typical
+from jaxscale.fitting.held_out import typical
 
 
 def fit_with(name: str, **record: object) -> js.Fit:

@@ -22,10 +22,10 @@ import jax
 import numpy as np
 
 import jaxscale as js
-from jaxscale._resources import run_tables
+from jaxscale.base.resources import run_tables
 from jaxscale.cli import main
-from jaxscale.predict import predict_described
 from jaxscale.runs.measured import describe_runs
+from jaxscale.runs.predict import predict_described
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER.parents[1] / "data"

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxscale._arrays import stacked
+from jaxscale.base.arrays import stacked
 from jaxscale.islands.batch_shares import equal_finish
 from jaxscale.islands.choice.fleet_prices import break_even_sweep, price_table
 from jaxscale.islands.choice.mode_scores import (

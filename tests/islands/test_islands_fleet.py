@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.islands.fleet import NO_LIMIT, fleet_of, host_rate, uniform_links
 from jaxscale.islands.fleet_file import read_fleet
 

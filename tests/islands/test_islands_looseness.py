@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.units import YEAR
 from jaxscale.islands.exchange import LinkTime
 from jaxscale.islands.learners import learners_goodput
 from jaxscale.islands.looseness.fleet_days import days_to_loss, loss_goal, sampled_goals, tokens_needed
@@ -16,7 +17,6 @@ from jaxscale.islands.looseness.loose_fit import fit_loose_law
 from jaxscale.islands.looseness.loose_law import loose_law, loose_law_samples
 from jaxscale.islands.round_time import round_of
 from jaxscale.laws import power_law
-from jaxscale.units import YEAR
 
 
 def read(name):

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import minimize
 
 import jaxscale as js
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.islands.batch_shares import best_shares, equal_finish
 from jaxscale.islands.exchange import LinkTime, ring_time, send_times
 from jaxscale.islands.fleet import uniform_links

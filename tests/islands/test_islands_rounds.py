@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import jaxscale as js
+from jaxscale.base.units import GBIT, HOUR
 from jaxscale.islands.batch_shares import best_shares
 from jaxscale.islands.exchange import LinkTime, hub_time, ring_time
 from jaxscale.islands.fleet import fleet_of, uniform_links
 from jaxscale.islands.loose import local_updates, streaming, synchronous
 from jaxscale.islands.pace import island_paces, pace_of_rates
 from jaxscale.islands.round_time import fleet_round, required_bandwidth, round_of, slowest_of, tokens_per_second
-from jaxscale.units import GBIT, HOUR
 
 PLANS = (
     js.Plan(dp=32, tp=2, zero_stage=2, micro_batch_size=4, n_microbatches=6, sequence_parallel=True),

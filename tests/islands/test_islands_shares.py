@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.islands.batch_shares import best_shares, equal_finish, whole_shares
 from jaxscale.islands.pace import pace_of_rates
 from jaxscale.islands.pipeline_split import (

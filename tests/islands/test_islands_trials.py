@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 
 import jaxscale as js
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.islands.measured.pipeline_trials import (
     degrees_left_out,
     fit_trials,

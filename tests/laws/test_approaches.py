@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.fitting.approaches import budgets_of, envelope, growth, isoflop_minima
 from jaxscale.laws.fitting.loss_fit import fit_law
 from jaxscale.laws.loss import LossLaw

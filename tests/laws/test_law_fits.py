@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from jaxscale._resources import data_path
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path
 from jaxscale.laws.law_fits import fit_critical_batch, power_law
 from jaxscale.laws.loss import batch_law, law_table
 

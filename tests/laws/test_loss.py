@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.loss import LossLaw, batch_law, compute_exponent, law_table, loss_law, shape_law
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.fitting import loss_solver
 from jaxscale.laws.fitting.backtest import backtest_of, checked_law, rollout, upper_decade
 from jaxscale.laws.fitting.loss_draws import cluster_ids

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.fitting.loss_fit import problem_of
 from jaxscale.laws.fitting.loss_forms import form_of, law_of, log_loss, traits
 from jaxscale.laws.fitting.loss_objective import objective

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.fitting.left_out import left_out_errors, root_mean_square
 from jaxscale.laws.fitting.loss_fit import fit_law
 from jaxscale.laws.fitting.loss_terms import Covariates, log_loss_with, number_names, small_batch_tokens

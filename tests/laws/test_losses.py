@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.losses.loss_checks import check_losses
 from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, LOSS_COLUMNS, count_of
 from jaxscale.laws.losses.loss_reader import best_of, losses_of, read_losses

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.fitting.loss_fit import fit_law
 from jaxscale.laws.fitting.loss_objective import huber_loss
 from jaxscale.laws.fitting.loss_terms import number_names

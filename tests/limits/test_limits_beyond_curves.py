@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale._compile.jit import filter_jit
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.limits.bands import band, threshold_bands, uncertainties
 from jaxscale.limits.frontier.frontier_scenario import stack_scenarios
 from jaxscale.limits.frontier.overlap_norm import ExactOverlap

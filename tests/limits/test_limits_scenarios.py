@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.frontier.scaling_laws import log_step_limit, workload
 from jaxscale.limits.scenario_library import load_scenarios, scenario

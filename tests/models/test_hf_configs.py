@@ -8,10 +8,10 @@ from hf_dense import DENSE
 from hf_hybrids import HYBRIDS
 from hf_mixtures import MIXTURES
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.models import described_model, model, model_file_fields
 from jaxscale.models.hf.hf_model import converted
-from jaxscale.workload import Transformer, attended_keys, attention_params, n_active_params, n_params
+from jaxscale.models.transformer import Transformer, attended_keys, attention_params, n_active_params, n_params
 
 RELEASED = DENSE | MIXTURES | HYBRIDS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.models import catalogue_model, model, model_fields
 from jaxscale.models.model_catalogue import model_entries
 

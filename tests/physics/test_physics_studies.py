@@ -9,9 +9,10 @@ import pytest
 from physics_cases import case, lossy, steps
 
 import jaxscale as js
-from jaxscale._arrays import as_arrays, with_fields
+from jaxscale.base.arrays import as_arrays, with_fields
 from jaxscale.burst.multiplexing import Interference, hand_backs, multiplex
 from jaxscale.burst.planners.burst_plan import BurstPlan
+from jaxscale.costs.power import ChipPower, energy_terms, mean_chip_power
 from jaxscale.limits.frontier.batch_time import batch_time
 from jaxscale.limits.frontier.degrees import Degrees
 from jaxscale.limits.frontier.overlap_norm import ExactOverlap
@@ -20,7 +21,6 @@ from jaxscale.plans.enumerate import FIELDS, PlanSpace, PlanTable
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.reasons import alternatives, nothing_fits
 from jaxscale.plans.score import Scores
-from jaxscale.power import ChipPower, energy_terms, mean_chip_power
 from jaxscale.runs.measured import measured_runs
 from jaxscale.runs.siblings import contradicted
 

@@ -6,27 +6,27 @@ import math
 import numpy as np
 import pytest
 
-from jaxscale import evaluate
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit
 from jaxscale.calibration.store import load_fit
-from jaxscale.errors import InputError
+from jaxscale.costs import evaluate
+from jaxscale.costs.memory import memory
+from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.memory import memory
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
-from jaxscale.plan.rules import violations
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.enumerate import PlanSpace, PlanTable, enumerate_plans, within_domains
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.framework_space import framework_space
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import every_plan
 from jaxscale.plans.reasons import alternatives
+from jaxscale.plans.rules import violations
 from jaxscale.plans.score import Scores, score_plans
-from jaxscale.predict import predict
+from jaxscale.runs.predict import predict
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.schema import COLUMNS
-from jaxscale.step import step_time
 
 COEFFICIENTS = load_fit("prior").coefficients({"gpu": "h100-80gb"}, 32)
 LLAMA, H100S = model("llama3-8b"), cluster("h100-80gb", 32)

@@ -7,9 +7,9 @@ import equinox as eqx
 import pytest
 
 import jaxscale as js
-from jaxscale.costs.traced.class_plan_space import factor_triples
 from jaxscale.examples import decoder_steps, other_steps, recommendation_steps
-from jaxscale.plans.class_plans import ClassPlanChoice
+from jaxscale.tracing.plans.class_plan_space import factor_triples
+from jaxscale.tracing.plans.class_plans import ClassPlanChoice
 from jaxscale.tracing.traced_workload import Workload
 
 COEFFICIENTS = js.load_fit("prior").coefficients({})

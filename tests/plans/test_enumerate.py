@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxscale._arrays import divisors
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import divisors
+from jaxscale.base.errors import InputError
 from jaxscale.models import model
-from jaxscale.plan.plan import SCHEDULES, Plan
-from jaxscale.plan.rules import violations
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, enumerate_plans
-from jaxscale.workload import Transformer
+from jaxscale.plans.plan import SCHEDULES, Plan
+from jaxscale.plans.rules import violations
 
 CASES = {
     "dense": (Transformer(12, 1024, 8, 512), 48, 96),

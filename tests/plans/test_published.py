@@ -2,12 +2,12 @@
 
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
-from jaxscale.plan.rules import violations
+from jaxscale.models.transformer import model_flops, n_params
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.published_designs import compare_design, published_designs
-from jaxscale.workload import model_flops, n_params
+from jaxscale.plans.rules import violations
 
 NAMES = list(published_designs())
 

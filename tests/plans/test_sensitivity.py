@@ -6,16 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale._arrays import host_arrays
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.arrays import host_arrays
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.coefficients import prior_medians, priors
-from jaxscale.errors import InputError
+from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
 from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.sensitivity import elasticity, improvements, named_elasticities
-from jaxscale.step import step_time
 
 COEFFICIENTS = prior_medians()
 H100S = cluster("h100-80gb", 256)

@@ -8,12 +8,12 @@ import pytest
 from log_texts import LAUNCH, LOGS, MEGATRON, MEGATRON_TIMES, TORCHTITAN
 
 import jaxscale as js
-from jaxscale.errors import InputError
-from jaxscale.readers.history_table import run_of_history
-from jaxscale.readers.launch_precision import precision_cell
-from jaxscale.readers.read_run import RunRow, run_of, table_columns
-from jaxscale.readers.settings_text import command_line_settings
-from jaxscale.readers.step_series import StepSeries
+from jaxscale.base.errors import InputError
+from jaxscale.launch.readers.history_table import run_of_history
+from jaxscale.launch.readers.launch_precision import precision_cell
+from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
+from jaxscale.launch.readers.settings_text import command_line_settings
+from jaxscale.launch.readers.step_series import StepSeries
 from jaxscale.runs.table import write_table
 
 

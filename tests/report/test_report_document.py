@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from jaxscale.errors import InputError
-from jaxscale.files import check_folder, check_writable
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import check_folder, check_writable
 from jaxscale.report import Report, whole_file, write_whole
 from jaxscale.report.figures import sensitivity_bars
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import jaxscale as js
+from jaxscale.costs.step import StepTime
 from jaxscale.report import figures
 from jaxscale.report.figures.accuracy import ranked_groups
 from jaxscale.report.figures.breakdown import COLOURS
 from jaxscale.report.style import PALETTE, png, seconds
-from jaxscale.step import StepTime
 
 RANDOM = np.random.default_rng(0)
 MEASURED = np.exp(RANDOM.normal(1.0, 1.0, 40))

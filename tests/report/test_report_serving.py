@@ -7,8 +7,8 @@ import jaxscale as js
 from jaxscale import serving
 from jaxscale.report.document import Picture
 from jaxscale.report.figures.serving_figures import serving_frontier
-from jaxscale.report.serving_report import engine_report, serving_errors, token_terms
 from jaxscale.serving.choose.load_curve import load_curve
+from jaxscale.serving.serving_report import engine_report, serving_errors, token_terms
 
 MODEL, CLUSTER = js.model("llama3-8b"), js.cluster("h100-80gb", 2)
 LIMITS = {"tpot": 0.03, "ttft": 2.0}

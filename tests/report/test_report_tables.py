@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jaxscale._table import TableColumn, html_of, make_table, text_column, text_of
+from jaxscale.base.table import TableColumn, html_of, make_table, text_column, text_of
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.report.terminal_tables import chip_numbers, plan_phrases, plan_ranking, rounded_text
 

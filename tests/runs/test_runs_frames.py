@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import jaxscale as js
+from jaxscale.base.errors import InputError
 from jaxscale.cli import main
-from jaxscale.errors import InputError
 
 ROW = {
     "model": "llama3-8b",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_tables import GOOD, read, write_rows
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.runs.header import COMPLETED, misspelt
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS
 

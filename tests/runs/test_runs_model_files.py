@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.models import catalogue_model
 
 HEADER = "model,model_file,gpu,n_gpus,seq_len,tp,pp,micro_batch_size,global_batch_size_seqs"

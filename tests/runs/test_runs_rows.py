@@ -5,9 +5,9 @@ import math
 import pytest
 from run_tables import GPUS, MODELS, described, reason
 
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
 from jaxscale.runs import Row
-from jaxscale.workload import Transformer
 
 
 def test_complete_row(table):

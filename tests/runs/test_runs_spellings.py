@@ -3,7 +3,7 @@
 import pytest
 from run_tables import read
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.runs.defaults import known_frameworks, translate
 from jaxscale.runs.words.spellings import respelt, sequences_in, without_separators
 

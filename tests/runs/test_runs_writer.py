@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_tables import GOOD, read
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.runs import write_table
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=12)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
+from jaxscale.costs.step import TERM_NAMES
 from jaxscale.examples import decoder_steps
-from jaxscale.step import TERM_NAMES
 
 SHAPE = {"n_layers": 2, "d_model": 512, "n_heads": 4, "n_kv_heads": 4, "d_ff": 2048, "vocab_size": 8192}
 BATCH, SPLIT = "tokens[1]", ("state.0.down[1]", "state.0.key[2].0")

@@ -11,8 +11,8 @@ import jaxscale as js
 from jaxscale import serving
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.model_figures import cached_width
+from jaxscale.models.transformer import n_params
 from jaxscale.serving.forward_pass import EXPERT_TILE, engine_shares, experts_touched
-from jaxscale.workload import n_params
 
 MODELS = {"dense": DENSE, "latent": LATENT, "windows": WINDOWS, "hybrid": js.model("nemotron-h-56b")}
 ONLINE = serving.Requests(concurrency=32, input_len=1000, output_len=500)

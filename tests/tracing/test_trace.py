@@ -272,7 +272,7 @@ def test_the_command_times_a_step(capsys: pytest.CaptureFixture[str]):
         (["jaxscale.examples.other_steps:absent"], "has no function 'absent'"),
         ([GRAPH, "--set", "nodes"], "expected NAME=VALUE"),
         ([GRAPH, "--set", "vertices=3"], "unexpected keyword argument 'vertices'"),
-        (["jaxscale.units:to_si"], "jaxscale.units"),
+        (["jaxscale.base.units:to_si"], "jaxscale.base.units"),
         ([GRAPH, "--set", "nodes=1000", "--gpu", "gpu-of-nobody"], "gpu-of-nobody"),
     ],
 )

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxscale.predict import predict
 from jaxscale.runs import read_runs
+from jaxscale.runs.predict import predict
 from jaxscale.trends.deployment_library import deployment
 from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import scaling_outcomes

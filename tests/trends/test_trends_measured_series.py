@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.store import load_fit
-from jaxscale.predict import predict
 from jaxscale.report.figures import ScalingSeries, scaling_series
 from jaxscale.runs import read_runs
+from jaxscale.runs.predict import predict
 from jaxscale.trends.measured_series import (
     SCALING_TABLES,
     held_out_series,

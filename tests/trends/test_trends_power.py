@@ -4,10 +4,10 @@ import equinox as eqx
 import numpy as np
 import pytest
 
+from jaxscale.base.errors import InputError
+from jaxscale.costs.power import CLOCK_EXPONENT, ChipPower, energy_terms, mean_chip_power, throttle
+from jaxscale.costs.step import TERM_NAMES, TERMS, StepTime, names_of_kind
 from jaxscale.costs.terms import KINDS, cost_term, declared_terms
-from jaxscale.errors import InputError
-from jaxscale.power import CLOCK_EXPONENT, ChipPower, energy_terms, mean_chip_power, throttle
-from jaxscale.step import TERM_NAMES, TERMS, StepTime, names_of_kind
 from jaxscale.trends.deployment_library import YEAR, deployment, price_of, table
 from jaxscale.trends.layout import ParallelLayout, step_at
 from jaxscale.trends.outcome import outcome_at

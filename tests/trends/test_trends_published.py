@@ -6,7 +6,7 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from jaxscale._arrays import with_fields
+from jaxscale.base.arrays import with_fields
 from jaxscale.calibration.store import load_fit
 from jaxscale.trends.deployment_library import deployment, fitted_power, fitted_table, table, unfitted_power
 from jaxscale.trends.layout import ParallelLayout

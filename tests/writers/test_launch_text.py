@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.launch.readers.read_run import run_of
+from jaxscale.launch.writers.launch_text import WRITERS, launch_text
 from jaxscale.models import catalogue_model
-from jaxscale.readers.read_run import run_of
 from jaxscale.runs.defaults import translate
-from jaxscale.writers.launch_text import WRITERS, launch_text
 
 N_PLANS = 200
 ENDINGS = {"megatron-lm": "sh", "torchtitan": "toml", "deepspeed": "json"}

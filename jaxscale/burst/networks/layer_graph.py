@@ -13,10 +13,10 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.burst.networks.layers import KERNEL_KINDS, Kernel, elements
 from jaxscale.burst.networks.parse import Step, read_steps
-from jaxscale.errors import InputError
 
 MAX_BRANCHES = 4
 """Widest block that the planner can place: the Inception blocks."""

@@ -9,13 +9,13 @@ import numpy as np
 from jax.ops import segment_sum
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_float
-from jaxscale._resources import data_path, fit_path, read_toml
-from jaxscale._smooth import larger
+from jaxscale.base.arrays import as_float
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, fit_path, read_toml
+from jaxscale.base.smooth import larger
 from jaxscale.burst.networks.layer_graph import KernelTable, load_network
 from jaxscale.burst.networks.layers import KERNEL_FAMILIES, KERNEL_KINDS, family_of
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
-from jaxscale.errors import InputError
 
 REGIMES = (
     "vgg-graph",

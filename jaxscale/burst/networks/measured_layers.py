@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._smooth import larger
+from jaxscale.base.errors import InputError
+from jaxscale.base.smooth import larger
 from jaxscale.burst.networks.layer_graph import network_entry, network_steps
 from jaxscale.burst.networks.layers import Layer
 from jaxscale.burst.networks.profiles import read_layer_times
-from jaxscale.errors import InputError
 
 
 class AbstractLayerTime(eqx.Module):

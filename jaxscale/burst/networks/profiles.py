@@ -10,7 +10,7 @@ import functools
 import json
 from typing import NamedTuple
 
-from jaxscale._resources import data_path
+from jaxscale.base.resources import data_path
 from jaxscale.burst.networks import blocks, layers
 from jaxscale.burst.networks.layers import Layer
 

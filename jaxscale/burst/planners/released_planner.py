@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxscale.base.errors import InputError
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.burst_plan import BurstPlan, evaluate
 from jaxscale.burst.planners.dynamic_programme import Choice
 from jaxscale.burst.planners.step_costs import BurstJob, StepCosts, step_costs
-from jaxscale.errors import InputError
 
 _CHANGE_PENALTY = 1000.0
 """Factor that the released planner puts on a change of GPUs at an activation [1]."""

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._smooth import soft_maximum, soft_minimum
+from jaxscale.base.smooth import soft_maximum, soft_minimum
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.dynamic_programme import forward

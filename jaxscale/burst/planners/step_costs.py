@@ -5,12 +5,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxscale._arrays import as_float
+from jaxscale.base.arrays import as_float
+from jaxscale.base.errors import InputError
 from jaxscale.burst.networks.layer_graph import LayerGraph
 from jaxscale.burst.networks.measured_layers import AbstractLayerTime
 from jaxscale.burst.planners.gradient_sync import SYNCHRONISATIONS, all_reduce_time, released_sync_time
 from jaxscale.burst.planners.transfer import redistribution_time
-from jaxscale.errors import InputError
 
 
 class BurstJob(eqx.Module):

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._smooth import larger, smaller
+from jaxscale.base.smooth import larger, smaller
 from jaxscale.burst.networks.layers import FLOAT_BYTES
 
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxscale._arrays import number as concrete
+from jaxscale.base.arrays import number as concrete
+from jaxscale.base.units import GB
 from jaxscale.cli.demo.demo_work import (
     AS_TRAINED,
     BATCH,
@@ -18,7 +19,7 @@ from jaxscale.cli.demo.demo_work import (
     shape_figures,
     shapes_along,
 )
-from jaxscale.plan.plan import Plan
+from jaxscale.plans.plan import Plan
 from jaxscale.report.document import Report
 from jaxscale.report.figures import (
     intervals,
@@ -31,7 +32,6 @@ from jaxscale.report.figures import (
 )
 from jaxscale.report.fit_report import add_coefficients
 from jaxscale.report.style import seconds
-from jaxscale.units import GB
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

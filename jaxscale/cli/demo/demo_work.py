@@ -10,34 +10,34 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import number as concrete
-from jaxscale._compile.jit import filter_jit
-from jaxscale._resources import data_path
+from jaxscale.base.arrays import number as concrete
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.resources import data_path
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.record import Fit
+from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.relaxed_shape import depth_of, stretched
 from jaxscale.designs.shape_lattice import shape_quantities
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
-from jaxscale.fit.fitting import fit
-from jaxscale.fit.result import FitResult
+from jaxscale.fitting.fitting import fit
+from jaxscale.fitting.result import FitResult
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import model
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
 from jaxscale.plans.sensitivity import elasticity
-from jaxscale.predict import Prediction, predict
 from jaxscale.runs import Runs, read_runs
 from jaxscale.runs.measured import fold_of, groups_of, measured_runs
-from jaxscale.step import step_time
-from jaxscale.workload import Transformer, n_params
+from jaxscale.runs.predict import Prediction, predict
 
 SOURCE = "bigscience_bloom_a100"
 """Shipped table: runs of models of 13 to 200 billion parameters on up to 384 A100, from before BLOOM was trained."""

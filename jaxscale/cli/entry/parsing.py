@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from jaxscale.errors import LIKE, InputError, one_like, similar
+from jaxscale.base.errors import LIKE, InputError, one_like, similar
 
 ASSIGNING = ("--set", "--where", "--column")
 """Options that take any number of words `NAME=VALUE`."""

@@ -29,7 +29,7 @@ class ModelCommand:
         Raises:
             InputError: an unknown name, or a file with a mistake.
         """
-        from jaxscale._table import make_table, text_column
+        from jaxscale.base.table import make_table, text_column
         from jaxscale.models import described_model
         from jaxscale.models.model_catalogue import model_entries
 

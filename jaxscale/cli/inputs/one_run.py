@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models import catalogue_model, described_model
 from jaxscale.runs import Runs, read_runs

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._arrays import host_arrays, number
-from jaxscale._compile.jit import small_jit
+from jaxscale.base.arrays import host_arrays, number
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import small_jit
+from jaxscale.base.units import DAY
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.designs.time_to_loss import Laws
-from jaxscale.errors import InputError
 from jaxscale.islands.choice.fleet_prices import break_even_sweep, price_table
 from jaxscale.islands.choice.fleet_scores import FleetStudy, SetScore, set_scores, whole_islands
 from jaxscale.islands.choice.islands_choice import BandwidthSweep, IslandsChoice
@@ -22,9 +23,8 @@ from jaxscale.islands.looseness.fleet_days import loss_goal, sampled_goals
 from jaxscale.islands.looseness.loose_law import LooseLaw, loose_law_samples
 from jaxscale.islands.modes import LOOSE_MODES, MODES, IslandJob
 from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace
-from jaxscale.units import DAY
-from jaxscale.workload import Transformer
 
 INNER_STEP_GRID = (
     *(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0),

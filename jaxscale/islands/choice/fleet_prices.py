@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._arrays import host_arrays, with_fields
-from jaxscale._compile.jit import small_jit
+from jaxscale.base.arrays import host_arrays, with_fields
+from jaxscale.base.jit import small_jit
 from jaxscale.islands.choice.islands_choice import BandwidthSweep
 from jaxscale.islands.choice.mode_scores import FLEETS_AT_A_TIME, mode_index, surveyed, with_scaled_links
 from jaxscale.islands.fleet import PerIsland, PerPair, host_rate

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
+from jaxscale.base.units import DAY
 from jaxscale.islands.choice.mode_scores import (
     MOST_SUBSETS,
     PipelineChoice,
@@ -25,7 +26,6 @@ from jaxscale.islands.fleet import Fleet
 from jaxscale.islands.island_plans import IslandPlans
 from jaxscale.islands.looseness.fleet_days import LossGoal
 from jaxscale.islands.modes import LOOSE_MODES, IslandJob
-from jaxscale.units import DAY
 
 MOST_LEFT_OUT = 3
 """Islands that are left out of a large fleet at most, one after another [1]."""

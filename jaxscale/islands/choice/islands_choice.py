@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.plan.plan import Plan
-from jaxscale.units import GBIT
+from jaxscale.base.units import GBIT
+from jaxscale.plans.plan import Plan
 
 Band = tuple[float, float]
 """Ends of a central 90 % interval."""

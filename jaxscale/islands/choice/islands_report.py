@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxscale._table import Table, TableColumn, make_table, text_column
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.table import Table, TableColumn, make_table, text_column
+from jaxscale.base.units import GBIT
 from jaxscale.islands.choice.islands_choice import IslandsChoice, ScoredMode
 from jaxscale.report.document import Report
 from jaxscale.report.figures.curves import curves
 from jaxscale.report.style import PALETTE, entries_of, legend_below, new_figure, round_ticks, seconds, style, time_unit
 from jaxscale.report.terminal_tables import rounded_text
-from jaxscale.units import GBIT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

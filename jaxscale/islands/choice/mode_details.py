@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
 from jaxscale.islands.batch_shares import whole_shares
 from jaxscale.islands.choice.fleet_scores import FleetStudy, SetScore
 from jaxscale.islands.choice.islands_choice import Band, ScoredMode

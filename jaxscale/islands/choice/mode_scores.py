@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale._arrays import filled_rows, host_arrays, stacked, with_fields
-from jaxscale._compile.jit import small_jit
+from jaxscale.base.arrays import filled_rows, host_arrays, stacked, with_fields
+from jaxscale.base.jit import small_jit
 from jaxscale.islands.batch_shares import least_finish, whole_shares
 from jaxscale.islands.fleet import host_rate, part_of_links
 from jaxscale.islands.looseness.fleet_days import LossGoal, tokens_needed

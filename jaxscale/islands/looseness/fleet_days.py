@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, as_float, host_arrays, number, stacked, with_fields
-from jaxscale._compile.jit import small_jit
+from jaxscale.base.arrays import Number, as_float, host_arrays, number, stacked, with_fields
+from jaxscale.base.jit import small_jit
+from jaxscale.base.units import DAY
 from jaxscale.designs.time_to_loss import Laws, laws_of, shape_factor
 from jaxscale.islands.looseness.loose_law import LooseLaw, loose_law, loose_law_samples
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.laws.goodput import FailureLaw
 from jaxscale.laws.loss import BatchLaw, LossLaw
-from jaxscale.units import DAY
-from jaxscale.workload import Transformer, embedding_params, n_active_params, n_params
+from jaxscale.models.transformer import Transformer, embedding_params, n_active_params, n_params
 
 TOKENS_PER_PARAM = 20.0
 """Tokens per parameter of a compute-efficient run (Hoffmann et al. 2022, table A3), of the default target [1]."""

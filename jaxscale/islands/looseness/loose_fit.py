@@ -8,8 +8,8 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from jaxscale._compile.jit import filter_jit
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.islands.looseness.loose_law import LooseLaw
 
 FITTED = ("coefficient", "params_exponent", "replicas_exponent", "steps_exponent")

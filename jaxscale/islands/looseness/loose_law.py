@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale._arrays import Number, as_float, with_fields
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.arrays import Number, as_float, with_fields
+from jaxscale.base.resources import data_path, read_toml
 
 TINY_REPLICAS = 1e-9
 """Added to M - 1, so that slopes are finite at one replica [1]."""

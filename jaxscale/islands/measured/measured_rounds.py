@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxscale._arrays import Number, as_float
-from jaxscale._compile.jit import filter_jit
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.islands.fleet import REFERENCE_BANDWIDTH
 from jaxscale.islands.measured.robust_fit import bounded, least_squares_fit
 

@@ -25,12 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._arrays import Number, as_float
-from jaxscale._compile.jit import filter_jit
-from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.units import GBIT
 from jaxscale.islands.measured.robust_fit import bounded, least_squares_fit
-from jaxscale.units import GBIT
 
 CHIPS = ("T4", "V100-16gb")
 """Chips of the trials, in the order of the arrays."""

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._smooth import larger
+from jaxscale.base.smooth import larger
 
 PerDevice = Float[ArrayLike, " device"]
 """One number for each device."""

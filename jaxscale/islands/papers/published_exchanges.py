@@ -11,7 +11,7 @@ r"""Exchanges of published systems, each as numbers of the common formula of a r
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._smooth import larger
+from jaxscale.base.smooth import larger
 from jaxscale.islands.exchange import LinkTime, hub_time
 from jaxscale.islands.fleet import Links
 from jaxscale.islands.loose import WORD_BITS, Loose

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.laws.law_fits import power_law
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN

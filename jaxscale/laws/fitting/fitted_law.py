@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.intervals import Z90
-from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.fitting.loss_covariates import covariates_of
 from jaxscale.laws.fitting.loss_forms import BASE, TRAITS, law_of

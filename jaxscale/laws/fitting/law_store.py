@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale._resources import read_toml
-from jaxscale.calibration.toml_text import toml_text
-from jaxscale.errors import InputError
-from jaxscale.files import write_whole
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import write_whole
+from jaxscale.base.resources import read_toml
+from jaxscale.base.toml_text import toml_text
 from jaxscale.laws.fitting.fitted_law import Fitted, FittedLaw, Range
 from jaxscale.laws.fitting.loss_forms import BASE, form_of, traits
 from jaxscale.laws.fitting.loss_priors import LawPrior

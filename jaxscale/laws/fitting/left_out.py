@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.laws.fitting.loss_draws import cluster_ids
 from jaxscale.laws.fitting.loss_fit import problem_of

@@ -7,7 +7,7 @@ posterior where the law is linear (randomised maximum a posteriori; Bardsley et 
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.losses.loss_reader import Losses
 
 FEWEST_SHAPES = 12

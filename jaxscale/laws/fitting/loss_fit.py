@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.fitting.fitted_law import Fitted, FittedLaw
 from jaxscale.laws.fitting.loss_covariates import bucket_rows, covariates_of
 from jaxscale.laws.fitting.loss_draws import cluster_ids, drawn_weights

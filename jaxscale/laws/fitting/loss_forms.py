@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.loss import LossLaw, joint_sum
 
 BASE = ("irreducible", "params_coefficient", "tokens_coefficient", "params_exponent", "tokens_exponent", "joint")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.fit.statistics.student import student_loss
+from jaxscale.fitting.statistics.student import student_loss
 from jaxscale.laws.fitting.loss_forms import centred, traits
 from jaxscale.laws.fitting.loss_terms import Covariates, PerRow, log_loss_with
 

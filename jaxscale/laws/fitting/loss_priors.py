@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.laws.fitting.loss_forms import TRAITS
 from jaxscale.laws.fitting.loss_terms import number_names
 

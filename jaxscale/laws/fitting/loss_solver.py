@@ -12,7 +12,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from jaxscale._compile.jit import filter_jit, small_jit
+from jaxscale.base.jit import filter_jit, small_jit
 from jaxscale.laws.fitting.loss_forms import BASE, Form
 from jaxscale.laws.fitting.loss_objective import LossProblem, loss_residuals, objective
 from jaxscale.laws.fitting.loss_terms import START_OF, number_names

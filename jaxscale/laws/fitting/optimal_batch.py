@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.optimize import least_squares
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.losses.loss_reader import Losses
 
 REFERENCE_TOKENS = 1e10

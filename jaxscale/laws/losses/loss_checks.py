@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.laws.losses.loss_reader import Losses
 
 FEWEST_ROWS = 4

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxscale.errors import InputError, one_like
+from jaxscale.base.errors import InputError, one_like
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, count_of
 from jaxscale.laws.losses.loss_headings import ALSO, LossHeading, derived, in_nats, meanings, plain_cells, unit_notes

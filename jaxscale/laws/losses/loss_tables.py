@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale._resources import data_path, read_toml
-from jaxscale.errors import InputError, one_like
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.laws.losses.loss_reader import Losses, best_of, read_losses, with_family
 
 

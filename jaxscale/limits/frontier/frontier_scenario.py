@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from jaxscale._arrays import Number, as_float, host_arrays, stacked
+from jaxscale.base.arrays import Number, as_float, host_arrays, stacked
 
 
 class FrontierScenario(eqx.Module):

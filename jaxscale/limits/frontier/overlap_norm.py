@@ -6,8 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxscale._arrays import Number, as_float
-from jaxscale._smooth import p_norm, p_norm_smaller, smaller
+from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.smooth import p_norm, p_norm_smaller, smaller
 
 SHARPNESS = 16
 """Exponent q of the smooth minimum; at equality it is 4 % of the logarithm low [1]."""

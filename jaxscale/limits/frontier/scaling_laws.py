@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._smooth import larger, smaller
+from jaxscale.base.smooth import larger, smaller
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 
 DEPTH_STEPS = 6

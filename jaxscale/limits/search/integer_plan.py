@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._compile.jit import filter_jit
+from jaxscale.base.jit import filter_jit
 from jaxscale.limits.frontier.batch_time import batch_time
 from jaxscale.limits.frontier.degrees import EP
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios

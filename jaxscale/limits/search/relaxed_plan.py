@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxscale._arrays import filled_rows, host_arrays
-from jaxscale._compile.jit import filter_jit
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import filled_rows, host_arrays
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.limits.frontier.degrees import Degrees
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
 from jaxscale.limits.search.feasible_set import EXCESS, N_COORDINATES, degrees_at

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.models.hf.hf_layers import LayerKinds
 from jaxscale.models.hf.hf_settings import Settings
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.models.hf.hf_settings import Settings
 
 WORDS = {

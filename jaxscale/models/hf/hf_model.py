@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.models.hf.hf_attention import attention_fields
 from jaxscale.models.hf.hf_layers import LayerKinds, layer_kinds
 from jaxscale.models.hf.hf_mlp import is_mixture, mlp_fields

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.models.hf.hf_settings import Settings
-from jaxscale.workload import Transformer, model_flops, n_params, ssm_layers
+from jaxscale.models.transformer import Transformer, model_flops, n_params, ssm_layers
 
 KNOWN = frozenset(
     (

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 
 INNER = ("text_config", "llm_config", "language_config", "language_model_config")
 """Keys under which models of several modalities keep their language model."""

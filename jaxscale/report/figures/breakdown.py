@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from jaxscale.costs.step import TERMS
 from jaxscale.report.style import (
     BLUE,
     COLOUR_NAMES,
@@ -18,7 +19,6 @@ from jaxscale.report.style import (
     style,
     time_unit,
 )
-from jaxscale.step import TERMS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from jaxscale.fit.result import FitResult
+    from jaxscale.fitting.result import FitResult
 
 
 FEW = 6

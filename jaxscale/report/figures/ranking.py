@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from jaxscale.base.units import GB
 from jaxscale.report.style import (
     BLUE,
     FAINT,
@@ -17,7 +18,6 @@ from jaxscale.report.style import (
     new_figure,
     style,
 )
-from jaxscale.units import GB
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

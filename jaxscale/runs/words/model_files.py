@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.models.model_file import model_file_fields
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.schema import MODEL_FIELDS

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from jaxscale.errors import InputError
-from jaxscale.fit.multistart import one_blas_thread
-from jaxscale.fit.statistics.mixed_effects import solve_mixed
+from jaxscale.base.errors import InputError
+from jaxscale.fitting.multistart import one_blas_thread
+from jaxscale.fitting.statistics.mixed_effects import solve_mixed
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.table import Runs
 from jaxscale.serving.calibrate.serving_few_rows import refined, stacks_left_out

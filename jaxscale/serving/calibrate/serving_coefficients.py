@@ -5,8 +5,8 @@ import functools
 import equinox as eqx
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import Number
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.arrays import Number
+from jaxscale.base.resources import data_path, read_toml
 
 
 class ServingCoefficients(eqx.Module):

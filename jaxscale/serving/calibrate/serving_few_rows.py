@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxscale.fit.statistics.mixed_effects import MixedSolution, solve_mixed
+from jaxscale.fitting.statistics.mixed_effects import MixedSolution, solve_mixed
 from jaxscale.serving.calibrate.serving_held_out import (
     FOLDS,
     errors_left_out,

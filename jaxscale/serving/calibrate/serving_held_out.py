@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscale.fit.statistics.mixed_effects import MixedSolution, solve_mixed
+from jaxscale.fitting.statistics.mixed_effects import MixedSolution, solve_mixed
 from jaxscale.runs.measured import fold_of
 from jaxscale.serving.calibrate.serving_problem import MeasuredServing, ServingProblem
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._arrays import host_arrays
-from jaxscale._compile.jit import array_jit
-from jaxscale._resources import data_path, read_toml
-from jaxscale.fit.statistics.mixed_effects import Block, Evaluate, MixedProblem, MixedSolution
+from jaxscale.base.arrays import host_arrays
+from jaxscale.base.jit import array_jit
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.fitting.statistics.mixed_effects import Block, Evaluate, MixedProblem, MixedSolution
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.arrays import padded
 from jaxscale.runs.table import Runs

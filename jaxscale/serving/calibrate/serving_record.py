@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxscale._resources import fit_path, read_toml
-from jaxscale.calibration.toml_text import toml_text
-from jaxscale.errors import InputError
-from jaxscale.files import write_whole
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import write_whole
+from jaxscale.base.resources import fit_path, read_toml
+from jaxscale.base.toml_text import toml_text
 from jaxscale.serving.calibrate.serving_coefficients import (
     SERVING_NAMES,
     ServingCoefficients,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.fit.statistics.group_quantiles import interval_of
+from jaxscale.fitting.statistics.group_quantiles import interval_of
 
 NOVELTIES = ("seen", "model", "stack", "chip", "framework")
 """What is new of a row: its load or plan alone; its model; the pair of chip and framework; its chip; its framework."""

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from jaxscale._arrays import number
+from jaxscale.base.arrays import number
 from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.models.transformer import Transformer, ssm_layers
 from jaxscale.serving.tables.serving_rows import attention_words, generation_of
-from jaxscale.workload import Transformer, ssm_layers
 
 
 def stack_levels(

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale._arrays import host_arrays, number, with_fields
-from jaxscale._compile.jit import array_jit
-from jaxscale.errors import InputError
+from jaxscale.base.arrays import host_arrays, number, with_fields
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import array_jit
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
 from jaxscale.runs.arrays import padded
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.calibrate.serving_record import ServingFit, load_serving_fit
@@ -21,7 +22,6 @@ from jaxscale.serving.choose.engine_space import EngineTable, ServingSpace, engi
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_memory import USABLE, serving_memory
 from jaxscale.serving.serving_time import serving_time
-from jaxscale.workload import Transformer
 
 FINE = 64
 """Batches around the best of the first search that are tried in the second [1]."""

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscale.errors import InputError
+from jaxscale.base.errors import InputError
 from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.serving.engine import WEIGHT_FORMATS, Engine, Requests
-from jaxscale.workload import Transformer, total_layers
 
 BATCH_STEP = 1.15
 """Ratio of one batch of the first search to the next [1]."""

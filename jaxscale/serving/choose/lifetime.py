@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, ArrayLike, Bool
 
-from jaxscale._arrays import Number, as_float
+from jaxscale.base.arrays import Number, as_float
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, LossLaw, ShapeLaw
+from jaxscale.models.transformer import Transformer, embedding_params, n_active_params, n_params, total_layers
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.choose.training_plans import TrainingPlans
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_time import serving_time
-from jaxscale.workload import Transformer, embedding_params, n_active_params, n_params, total_layers
 
 SERVING_FLOP = 2.0
 """Flop per parameter and token of a forward pass: one multiply-add [flop]."""

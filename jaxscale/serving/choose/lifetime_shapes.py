@@ -14,20 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from jaxscale._arrays import as_arrays, host_arrays, number, with_fields
-from jaxscale._compile.jit import array_jit
+from jaxscale.base.arrays import as_arrays, host_arrays, number, with_fields
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import array_jit
 from jaxscale.designs.relaxed_shape import stretched
-from jaxscale.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import LossLaw, ShapeLaw
-from jaxscale.plan.plan import Plan
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
 from jaxscale.runs.arrays import padded
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.choose.lifetime import lifetime_cost
 from jaxscale.serving.choose.training_plans import TrainingPlans
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_memory import USABLE, serving_memory
-from jaxscale.workload import Transformer
 
 AXES = ("n_layers", "d_model", "n_kv_heads", "n_experts", "tp", "batch")
 """Axes of the lattice."""

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale._arrays import host_arrays, with_fields
-from jaxscale._compile.jit import array_jit
+from jaxscale.base.arrays import host_arrays, with_fields
+from jaxscale.base.jit import array_jit
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
 from jaxscale.runs.arrays import padded
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_time import ServingTime, serving_time
-from jaxscale.workload import Transformer
 
 BUCKET = 64
 """Loads that are evaluated at a time [1]."""

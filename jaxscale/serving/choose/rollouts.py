@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale._arrays import as_arrays
+from jaxscale.base.arrays import as_arrays
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.engine import Engine
 from jaxscale.serving.forward_pass import decode_pass, engine_shares, prefill_pass
 from jaxscale.serving.serving_memory import weights_per_chip
-from jaxscale.workload import Transformer
 
 
 class RolloutTime(NamedTuple):

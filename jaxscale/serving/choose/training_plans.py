@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from jaxscale._arrays import Number, as_float, number
+from jaxscale.base.arrays import Number, as_float, number
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import fit_of
-from jaxscale.errors import InputError
+from jaxscale.costs.step import step_and_memory, tokens_per_step
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.plan.plan import Plan
-from jaxscale.plan.rules import model_columns, obeys, plan_columns
-from jaxscale.step import step_and_memory, tokens_per_step
-from jaxscale.workload import Transformer
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
+from jaxscale.plans.rules import model_columns, obeys, plan_columns
 
 
 class TrainingPlans(eqx.Module):

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale._resources import data_path, read_toml
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
+from jaxscale.models.transformer import ARGUMENTS, DEFAULT_VOCABULARY, Transformer
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
-from jaxscale.workload import ARGUMENTS, DEFAULT_VOCABULARY, Transformer
 
 LEVEL_KINDS = (
     "framework", "chip", "generation", "line", "stack", "release", "format", "model", "pair", "kind", "serving",

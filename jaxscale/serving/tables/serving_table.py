@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxscale.errors import InputError, one_like
+from jaxscale.base.errors import InputError, one_like
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model, model_fields
 from jaxscale.runs.categorical import Categorical

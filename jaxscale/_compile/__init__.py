@@ -1,1 +1,0 @@
-"""Compilation of long elementwise programs, and compiled programs kept between processes."""

@@ -1,0 +1,127 @@
+"""Files written whole or not at all."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxscale.base.errors import InputError
+
+
+def check_writable(path: str | Path, *read: str | Path | None) -> Path:
+    """Check, before any work is done, that a file can be written.
+
+    Args:
+        path: the file.
+        read: files that the work reads, which must not be overwritten.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: the folder is missing or closed to writing, or the path is a folder or the file that is read.
+    """
+    path = Path(path)
+    if path.resolve() in [Path(one).resolve() for one in read if one is not None]:
+        raise InputError(f"{path}: is a file that is read and would be overwritten; expected another name")
+    _temporary_for(_target(path)).unlink()
+    return path
+
+
+def _target(path: Path) -> Path:
+    """Target of a write: a link stays one, and the file that it points to is replaced."""
+    return path.resolve() if _exists(path) and path.is_symlink() else path
+
+
+def _temporary_for(path: Path) -> Path:
+    """An empty file beside one that is to be written: rights alone do not tell whether there can be one."""
+    if _exists(path) and path.is_dir():
+        raise InputError(f"{path}: is a folder; expected the name of a file")
+    if _exists(path) and not path.is_file():
+        raise InputError(f"{path}: is a device or a pipe, which has no place for a whole file; expected another name")
+    if not (_exists(path.parent) and path.parent.is_dir()):
+        raise InputError(f"{path}: folder {str(path.parent)!r} does not exist; expected an existing folder")
+    return _temporary_in(path.parent, path, path.stem, path.suffix)
+
+
+def _temporary_in(folder: Path, path: Path, stem: str, suffix: str = "") -> Path:
+    """An empty file in a folder, for a path that is to be written there."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{stem}.", suffix=suffix, dir=folder)
+    except PermissionError:
+        raise InputError(f"{path}: folder {str(folder)!r} is closed to writing; expected one open to it") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{path}: cannot be written ({reason}); expected another name or folder") from None
+    os.close(handle)
+    return Path(name)
+
+
+def check_folder(path: str | Path) -> Path:
+    """Check, before any work is done, that a folder is there or can be made.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: the path is a file, or the nearest folder above it is closed to writing.
+    """
+    path = Path(path)
+    existing = next(p for p in (path, *path.absolute().parents) if _exists(p))
+    if not existing.is_dir():
+        raise InputError(f"{path}: {str(existing)!r} is a file; expected a folder, or a name for a new one")
+    _temporary_in(existing, path, path.name if existing != path else "").unlink()
+    return path
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file or folder; none has a name that is too long to ask."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """Name of a temporary file that takes the place of `path` once it is complete.
+
+    Args:
+        path: file to write; an existing one is replaced.
+
+    Yields:
+        A file in the same folder and of the same suffix, to be written to.
+
+    Raises:
+        InputError: the folder is missing or closed to writing.
+    """
+    path = _target(Path(path))
+    temporary = _temporary_for(path)
+    try:
+        yield temporary
+        # mkstemp makes files private; the file gets the rights that open() would give it.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write a file in one piece: readers see the old file or the whole new one.
+
+    Args:
+        path: file to write.
+        content: text (stored as UTF-8) or bytes.
+
+    Raises:
+        InputError: the folder is missing or closed to writing.
+    """
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,0 +1,101 @@
+"""Compilation of long elementwise programs.
+
+XLA's newer CPU fusion emitters take four times as long to compile a cost model with its gradient and the code they make
+runs no faster (measured on jax 0.10.2). They are switched off where the installed XLA knows the option.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import equinox as eqx
+import jax
+
+from jaxscale.base.programs import ProgramStore, call_of, packed_call, program_store
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
+_SMALL_WORK = {**_OPTIONS, "xla_backend_optimization_level": 0}
+
+
+@functools.cache
+def compiler_options(small_work: bool = False) -> dict[str, Any]:
+    """Options that this XLA accepts; asked for on first use, since it starts the backend.
+
+    Args:
+        small_work: whether compilation takes longer than all that the program does.
+    """
+    wanted = _SMALL_WORK if small_work else _OPTIONS
+    try:
+        jax.jit(lambda x: x + 1.0).lower(0.0).compile(compiler_options=wanted)  # pyright: ignore[reportArgumentType]
+    except (RuntimeError, ValueError):
+        return {}
+    return wanted
+
+
+def filter_jit(function: Function) -> Function:
+    """`eqx.filter_jit` with the compiler options above; nothing is started before the first call.
+
+    Calls outside any transformation use the programs that are kept (`programs.program_store`).
+    """
+    return _filtered(function)
+
+
+def small_jit(function: Function) -> Function:
+    """`filter_jit` for programs of little work, compiled without optimisation: in half the time, and half as fast."""
+    return _filtered(function, small_work=True)
+
+
+def _filtered(function: Function, small_work: bool = False) -> Function:
+    def jitted(options: dict[str, Any]) -> Callable[..., Any]:
+        return eqx.filter_jit(function, compiler_options=options)  # pyright: ignore[reportCallIssue]
+
+    return _deferred(function, jitted, small_work)
+
+
+def array_jit(function: Function) -> Function:
+    """`jax.jit` with the compiler options above, of arguments that are arrays alone; calls return before work is done.
+
+    `eqx.filter_jit` waits for results, so that errors on the device surface at the call.
+    """
+    return _deferred(function, lambda options: jax.jit(function, compiler_options=options))
+
+
+_UNKEPT = ProgramStore(None)
+"""Programs of this process alone, for functions of numbers where no programs are kept."""
+
+
+def concrete_jit(function: Function) -> Function:
+    """A function of modules that runs one compiled program where all numbers are concrete, whatever the numbers.
+
+    Inside `jax.grad`, `jax.vmap`, `jax.jit` and other transformations the function itself is traced. Positional
+    arguments are modules; keyword arguments are static.
+    """
+
+    @functools.wraps(function)
+    def call(*modules: Any, **static: Any) -> Any:
+        asked = packed_call(function, modules, static)
+        if asked is None:
+            return function(*modules, **static)
+        return (program_store() or _UNKEPT).result(asked, compiler_options)
+
+    return cast(Function, call)
+
+
+def _deferred(
+    function: Function, jitted: Callable[[dict[str, Any]], Callable[..., Any]], small_work: bool = False
+) -> Function:
+    """A function that is made by `jitted` from the compiler options at the first call, or runs a kept program."""
+    options = functools.partial(compiler_options, small_work)
+    compiled = functools.cache(lambda: jitted(options()))
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        store = program_store()
+        asked = None if store is None else call_of(function, args, kwargs)
+        if store is not None and asked is not None:
+            return store.result(asked, options)
+        return compiled()(*args, **kwargs)
+
+    return cast(Function, call)

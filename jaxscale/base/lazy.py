@@ -1,0 +1,70 @@
+"""Packages whose public names are loaded when they are first asked for, so that importing a package costs nothing.
+
+Public names of such a package are the imports of its `__init__` below `if TYPE_CHECKING:`. Type checkers read them
+there; at run time `public_face` reads them as text and runs each import on first use.
+"""
+
+import ast
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class PublicFace(ModuleType):
+    """A package whose public names are imported on first use."""
+
+    __all__: list[str]
+    _homes: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        """Import a public name from its home."""
+        home = self._homes.get(name)
+        if home is None and self.__name__ == "jaxscale" and not name.startswith("_"):
+            return importlib.import_module("jaxscale._renamed").renamed(name)
+        if home is None:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if home == self.__name__:
+            value = importlib.import_module(f"{home}.{name}")
+        else:
+            value = getattr(importlib.import_module(home), name)
+        # Not by the method below, which would leave out a public sub-package.
+        ModuleType.__setattr__(self, name, value)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, unless a sub-module would hide the public function of the same name."""
+        # The import system binds sub-modules: `limits/study.py` in place of the function `jaxscale.limits.study`.
+        if not (isinstance(value, ModuleType) and name in self._homes):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        """Public names, and those that every module has."""
+        return sorted({*self.__all__, *(name for name in super().__dir__() if name.startswith("__"))})
+
+
+def public_face(package: str) -> None:
+    """Load the public names of a package on first use.
+
+    Args:
+        package: name of the package that is being imported, `__name__` in its `__init__`.
+    """
+    module = sys.modules[package]
+    loader: Any = module.__spec__.loader if module.__spec__ else None
+    homes = public_homes(loader.get_source(package))
+    module.__dict__.update(_homes=homes, __all__=sorted(homes))
+    module.__class__ = PublicFace
+
+
+def public_homes(source: str) -> dict[str, str]:
+    """Module that each public name comes from, by name; of a sub-package the package itself.
+
+    Args:
+        source: text of an `__init__`, whose imports below `if TYPE_CHECKING:` are its public names.
+
+    Returns:
+        Full names of modules.
+    """
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: node.module or "" for node in imports for alias in node.names}

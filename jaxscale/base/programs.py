@@ -1,0 +1,287 @@
+"""Compiled programs kept in a folder, so that a later process neither traces nor compiles them again.
+
+JAX's own cache of compiled programs saves compilation alone; tracing and lowering a cost model take half as long again.
+Here a program is found by the function, the structure of its arguments and the state of the package, so that neither
+is needed. They are kept in the user's cache folder; the environment variable `JAXSCALE_CACHE` names another folder, or
+says `off`.
+"""
+
+import functools
+import hashlib
+import itertools
+import math
+import os
+import pickle
+import platform
+import shutil
+import threading
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.core
+import numpy as np
+from jax.experimental import serialize_executable
+from jax.stages import Compiled
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import write_whole
+from jaxscale.base.resources import data_path
+
+MOST_FOLDERS = 4
+"""States of the package with kept programs: the present state and the states used last [1]."""
+
+
+class Output(NamedTuple):
+    """Place of an array among the outputs of a program."""
+
+    index: int
+
+
+class Program(NamedTuple):
+    """A compiled program.
+
+    Attributes:
+        run: takes and returns a list of arrays.
+        result: result of the function, with an `Output` for each array.
+    """
+
+    run: Callable[..., Any]
+    result: Any
+
+
+class Call(NamedTuple):
+    """A call of a function, with arrays apart from all other arguments.
+
+    Attributes:
+        function: function of a module.
+        structure: tree of its positional and keyword arguments.
+        static: leaves that are no arrays, None in the place of each array.
+        arrays: leaves that are arrays.
+        packed: shapes of the arrays of which a single vector holds all numbers; None where they are apart.
+    """
+
+    function: Callable[..., Any]
+    structure: Any
+    static: tuple[Any, ...]
+    arrays: list[Any]
+    packed: tuple[tuple[int, ...], ...] | None = None
+
+    def signature(self) -> Hashable:
+        """Signature of the call, equal for calls that one program serves."""
+        # Weak types decide the precision of what is computed with them.
+        shapes = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in self.arrays)
+        wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+        return self.function, self.structure, self.static, (shapes, self.packed), wide
+
+    def leaves(self, arrays: Iterable[Any]) -> Iterator[Any]:
+        """Leaves that are arrays, one by one, from the arrays that a program is given."""
+        if self.packed is None:
+            yield from arrays
+            return
+        (vector,), begin = arrays, 0
+        for shape in self.packed:
+            end = begin + math.prod(shape)
+            yield vector[begin:end].reshape(shape)
+            begin = end
+
+    def name(self) -> str | None:
+        """Name of the program's file; None where the signature has no text that lasts beyond this process."""
+        function, structure, static, shapes, wide = self.signature()  # pyright: ignore[reportGeneralTypeIssues]
+        text = repr((function.__module__, function.__qualname__, str(structure), static, shapes, wide))
+        # A function or an object without a text of its own, an array that is not written out.
+        if " at 0x" in text or "..." in text or "<locals>" in function.__qualname__:
+            return None
+        return f"{function.__qualname__}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.xla"
+
+
+def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
+    """A call of a function; None inside another transformation."""
+    leaves, structure = jax.tree.flatten((arguments, keywords))
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return None
+    static = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
+    return Call(function, structure, static, [leaf for leaf in leaves if eqx.is_array(leaf)])
+
+
+def packed_call(function: Callable[..., Any], arguments: tuple[Any, ...], static: dict[str, Any]) -> Call | None:
+    """A call with modules of numbers, whose numbers travel as one vector; None inside another transformation.
+
+    None too where a further argument is an array.
+
+    A transfer to the device for each of some hundred numbers would take longer than the work of most programs.
+
+    Args:
+        function: function of a module.
+        arguments: modules, all of whose leaves are numbers or arrays of them.
+        static: further arguments by name, which a program depends on.
+    """
+    leaves = jax.tree.leaves(arguments)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return None
+    if not all(isinstance(leaf, int | float | str) for leaf in jax.tree.leaves(static)):
+        return None
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    vector = np.concatenate([array.ravel() for array in arrays])
+    structure = jax.tree.structure((arguments, static))
+    apart = (*(None for _ in arrays), *jax.tree.leaves(static))
+    return Call(function, structure, apart, [vector], tuple(array.shape for array in arrays))
+
+
+class ProgramStore:
+    """Programs of a folder, and programs loaded by this process."""
+
+    def __init__(self, folder: Path | None):
+        """Keep programs below a folder, or in this process alone."""
+        self._folder = folder
+        self._loaded: dict[Hashable, Program] = {}
+        self._lock = threading.Lock()
+
+    def result(self, call: Call, options: Callable[[], dict[str, Any]]) -> Any:
+        """Result of a call, by a program that is loaded, or read, or else compiled and written.
+
+        Args:
+            call: function and arguments.
+            options: gives the options of the compiler.
+
+        Returns:
+            The result of the function.
+        """
+        signature = call.signature()
+        program = self._loaded.get(signature)
+        if program is None:
+            with self._lock:
+                program = self._loaded.get(signature) or self._program(call, options)
+                self._loaded[signature] = program
+        outputs = program.run(*call.arrays)
+        return jax.tree.map(
+            lambda leaf: outputs[leaf.index] if isinstance(leaf, Output) else leaf,
+            program.result,
+            is_leaf=lambda leaf: isinstance(leaf, Output),
+        )
+
+    def _program(self, call: Call, options: Callable[[], dict[str, Any]]) -> Program:
+        name = call.name()
+        if name is None or self._folder is None:
+            return compiled_program(call, options)[0]
+        path = self._folder / state_of_package() / name
+        return read_program(path) or self._written(self._folder, path, call, options)
+
+    def _written(self, folder: Path, path: Path, call: Call, options: Callable[[], dict[str, Any]]) -> Program:
+        program, compiled = compiled_program(call, options)
+        if jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
+            # A program that comes out of JAX's own cache cannot be written again: parts of it would be missing.
+            return program
+        try:
+            content = serialised(program, compiled)
+            if not path.parent.is_dir():
+                path.parent.mkdir(parents=True)
+                drop_folders(folder)
+            write_whole(path, content)
+        except (AttributeError, InputError, OSError, TypeError, ValueError, pickle.PicklingError):
+            # A full disk, or a program that holds functions made on the way: the next process compiles again.
+            pass
+        return program
+
+
+def compiled_program(call: Call, options: Callable[[], dict[str, Any]]) -> tuple[Program, Compiled]:
+    """The program of a call, traced and compiled.
+
+    Args:
+        call: function and arguments.
+        options: gives the options of the compiler.
+
+    Returns:
+        The program, and the compiled object behind it.
+    """
+    results: list[Any] = []
+
+    def with_arrays(*arrays: Any) -> list[Any]:
+        given = call.leaves(arrays)
+        leaves = [next(given) if leaf is None else leaf for leaf in call.static]
+        positional, keywords = jax.tree.unflatten(call.structure, leaves)
+        outputs, structure = jax.tree.flatten(call.function(*positional, **keywords))
+        places = itertools.count()
+        marked = [Output(next(places)) if eqx.is_array(leaf) else leaf for leaf in outputs]
+        results.append(jax.tree.unflatten(structure, marked))
+        return [leaf for leaf in outputs if eqx.is_array(leaf)]
+
+    compiled = jax.jit(with_arrays).lower(*call.arrays).compile(compiler_options=options())  # pyright: ignore
+    return Program(compiled, results[-1]), compiled
+
+
+def serialised(program: Program, compiled: Compiled) -> bytes:
+    """Content of a program's file."""
+    return zlib.compress(pickle.dumps((*serialize_executable.serialize(compiled), program.result)), level=1)
+
+
+def read_program(path: Path) -> Program | None:
+    """A program from its file; None where there is none, or none that this version of JAX can load."""
+    try:
+        *executable, result = pickle.loads(zlib.decompress(path.read_bytes()))
+        return Program(serialize_executable.deserialize_and_load(*executable), result)
+    except Exception:  # noqa: BLE001 - whatever is wrong with a file of a cache, the program can be compiled again
+        return None
+
+
+@functools.cache
+def state_of_package() -> str:
+    """Name for the state of all that programs depend on beside the call: sources, data, versions, settings, machine."""
+    folders = ((Path(__file__).parents[1], "*.py"), (data_path("."), "*.toml"))
+    files = [file for folder, pattern in folders for file in sorted(folder.rglob(pattern))]
+    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    settings = sorted(pair for pair in os.environ.items() if pair[0].startswith(("JAX_", "XLA_")))
+    device = jax.devices()[0]
+    machine = (platform.machine(), _processor(), jax.device_count(), device.platform, device.device_kind)
+    versions = (jax.__version__, eqx.__version__, platform.python_version())
+    return hashlib.sha256(repr((stamps, settings, machine, versions)).encode()).hexdigest()[:32]
+
+
+def _processor() -> str:
+    """Model and instructions of the processor: programs use those of the machine that compiled them."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as text:
+            lines = text.read(8192).splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(line for line in lines if line.startswith(("model name", "flags", "Features")))
+
+
+def drop_folders(folder: Path) -> None:
+    """Remove programs of the package's earlier states, all but the `MOST_FOLDERS` used last."""
+    states = sorted(folder.iterdir(), key=lambda state: state.stat().st_mtime, reverse=True)
+    for state in states[MOST_FOLDERS:]:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+_STORES: list[ProgramStore | None] = []
+"""The store of this process, once it was asked for."""
+
+
+def program_store() -> ProgramStore | None:
+    """Store of the programs of this process; None where they are not kept."""
+    if not _STORES:
+        folder = cache_folder()
+        _STORES.append(None if folder is None else ProgramStore(folder))
+    return _STORES[0]
+
+
+def cache_folder() -> Path | None:
+    """Folder for compiled programs: `JAXSCALE_CACHE`, else below `XDG_CACHE_HOME` or `~/.cache`.
+
+    Returns:
+        The folder; None where it cannot be made, or where `JAXSCALE_CACHE` is `off`.
+    """
+    stated = os.environ.get("JAXSCALE_CACHE", "")
+    if stated.lower() == "off":
+        return None
+    try:
+        base = Path(stated) if stated else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxscale"
+        folder = base / f"jax-{jax.__version__}"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        return None
+    return folder if os.access(folder, os.W_OK) else None

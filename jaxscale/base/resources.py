@@ -1,0 +1,44 @@
+"""Where the shipped tables are: inside an installed wheel, or beside the package in an editable install."""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jaxscale.base.errors import InputError
+
+
+def _root(shipped: str, source: str) -> Path:
+    inside = Path(str(resources.files("jaxscale"))) / shipped
+    return inside if inside.is_dir() else Path(__file__).resolve().parents[2] / source
+
+
+def data_path(name: str) -> Path:
+    """Path of a file of `data/`."""
+    return _root("_data", "data") / name
+
+
+def fit_path(name: str) -> Path:
+    """Path of a file of `fits/results/`."""
+    return _root("_fits", "fits/results") / name
+
+
+def run_tables() -> dict[str, Path]:
+    """Files of the tables of measured runs by name: in the wheel those that ship, in the repository all of them."""
+    paths = [path for folder in ("runs", "restricted/runs") for path in data_path(folder).glob("*.csv")]
+    return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        InputError: the file is missing, not text, or not TOML; one line.
+    """
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None

@@ -1,0 +1,264 @@
+"""`Table`: columns and rows of text, shown on terminals of any width, in HTML, in Markdown and as plain text."""
+
+import html
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from jaxscale.base.markup import html_table
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+NOTHING = ("", "-")
+"""Cells that tell nothing."""
+
+GAP = 2
+"""Blanks between columns, and between the phrases of a stacked row [1]."""
+
+READABLE = 20
+"""Letters of a line from which on text in a column is easy to read [1]."""
+
+LONGEST_WORD = 24
+"""Letters of a word from which on it may break, as addresses of pages do [1]."""
+
+WIDE = 140
+"""Letters of a line where no terminal sets its length [1]."""
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table.
+
+    Attributes:
+        name: head where there is room, as `memory`.
+        head: head where there is little room, as `GB`; the name where empty.
+        unit: unit of the numbers, as `GB`; empty where the cells have units of their own.
+        is_text: whether the cells are text, which may wrap, rather than numbers, which may not.
+        stays: whether the column is shown where all its cells are equal too.
+        says: a cell in a row that is stacked, as `ZeRO-{}`; name, cell and unit where empty, without the name where
+            the unit is the head. Without braces it is said of the cell `yes`, and nothing of `no`.
+    """
+
+    name: str
+    head: str = ""
+    unit: str = ""
+    is_text: bool = False
+    stays: bool = False
+    says: str = ""
+
+    def heading(self, is_short: bool = False) -> str:
+        """Head of the column: the name with its unit in brackets, or the short one."""
+        if is_short and self.head:
+            return self.head
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+    def phrase(self, cell: str) -> str:
+        """A cell outside the column, as `ZeRO-1` or `59.0 GB`; empty where the cell tells nothing."""
+        if cell in NOTHING or (self.says and "{}" not in self.says and cell == "no"):
+            return ""
+        if self.says:
+            return self.says.format(cell)
+        if self.unit and self.unit == self.head:
+            return f"{cell} {self.unit}"
+        return f"{self.name} {cell} {self.unit}" if self.unit else f"{self.head or self.name} {cell}"
+
+
+def text_column(name: str, head: str = "", says: str = "{}") -> TableColumn:
+    """A column of text, whose cells are said as they are in a stacked row.
+
+    Args:
+        name: head where there is room.
+        head: head where there is little room.
+        says: a cell in a stacked row.
+    """
+    return TableColumn(name, head, is_text=True, says=says)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    A terminal shows it by the room that there is: columns that are equal in all rows go to a line below the title; then
+    heads are short; then each row is a line of phrases. Text wraps; numbers and heads never break.
+
+    Attributes:
+        title: headline; may be empty.
+        columns: in order.
+        rows: cells of each row.
+    """
+
+    title: str
+    columns: tuple[TableColumn, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def html(self) -> str:
+        """HTML of the table, with all columns."""
+        return f'<div class="wide">{html_table([one.heading() for one in self.columns], self.rows, self.title)}</div>'
+
+    def markdown(self) -> str:
+        """Markdown of the table, with all columns."""
+        heads = [column.heading() for column in self.columns]
+        sides = ["---" if column.is_text or not place else "---:" for place, column in enumerate(self.columns)]
+        lines = [f"| {' | '.join(_plain_cell(cell) for cell in row)} |" for row in (heads, sides, *self.rows)]
+        return "\n".join([*((self.title, "") if self.title else ()), *lines])
+
+    def text(self, width: int = WIDE) -> str:
+        """The table as a terminal of some width shows it.
+
+        Args:
+            width: letters of a line [1].
+
+        Returns:
+            Lines, none of them longer.
+        """
+        from rich.console import Console
+
+        screen = io.StringIO()
+        Console(file=screen, width=width, color_system=None, force_terminal=False, legacy_windows=False).print(self)
+        return "\n".join(line.rstrip() for line in screen.getvalue().splitlines())
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
+        """The table as rich draws it in the room that there is."""
+        from rich.text import Text
+
+        shown, shared = self.without_equal_columns()
+        if self.title:
+            yield Text(self.title, style="bold")
+        if shared:
+            yield Text(f"all: {', '.join(shared)}", style="dim")
+        room = options.max_width - GAP * (len(shown.columns) - 1)
+        for is_short in (False, True):
+            if sum(shown._least_widths(is_short)) <= room:
+                yield shown._in_columns(shown._widths(is_short, room), is_short)
+                return
+        for row in shown.rows:
+            phrases = [column.phrase(cell) for column, cell in zip(shown.columns, row, strict=True)]
+            line = Text("\n".join(flowed(phrases, options.max_width)))
+            line.stylize("bold", 0, len(phrases[0]) if len(phrases) > 1 else 0)
+            yield line
+
+    def without_equal_columns(self) -> "tuple[Table, list[str]]":
+        """The table without columns that are equal in all of several rows or empty, and their cells as phrases."""
+        kept, shared = [], []
+        for place, column in enumerate(self.columns):
+            cells = {row[place] for row in self.rows}
+            if cells <= set(NOTHING) and self.rows and not column.stays:
+                continue
+            if len(self.rows) > 1 and len(cells) == 1 and not column.stays:
+                shared.append(column.phrase(cells.pop()))
+            else:
+                kept.append(place)
+        if not kept:
+            return self, []
+        columns = tuple(self.columns[place] for place in kept)
+        rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
+        return replace(self, columns=columns, rows=rows), [phrase for phrase in shared if phrase]
+
+    def _least_widths(self, is_short: bool = False) -> list[int]:
+        """Width of each column below which a number or a head would break, or text be hard to read [1], [column].
+
+        Args:
+            is_short: whether heads are short.
+        """
+        widths = []
+        for column, cells in zip(self.columns, self._cells(), strict=True):
+            longest = max(map(len, cells), default=0)
+            if column.is_text:
+                words = max((len(word) for cell in cells for word in cell.split()), default=0)
+                # Words break where short heads make no more room.
+                longest = max(min(words, LONGEST_WORD) if is_short else words, min(longest, READABLE))
+            widths.append(max(len(column.heading(is_short)), longest))
+        return widths
+
+    def _cells(self) -> list[list[str]]:
+        """Cells of each column [column]."""
+        return [[row[place] for row in self.rows] for place in range(len(self.columns))]
+
+    def _widths(self, is_short: bool, room: int) -> list[int]:
+        """Width of each column where all of them have some room: what is left over goes to long texts [1], [column]."""
+        least = self._least_widths(is_short)
+        wished = [max([width, *map(len, cells)]) for width, cells in zip(least, self._cells(), strict=True)]
+        lacking = sum(wished) - sum(least)
+        left = min(lacking, room - sum(least))
+        return [
+            width + (wish - width) * left // lacking if lacking else width
+            for width, wish in zip(least, wished, strict=True)
+        ]
+
+    def _in_columns(self, widths: Sequence[int], is_short: bool) -> "RenderableType":
+        """The table with a line of heads above its columns."""
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+        for column, width in zip(self.columns, widths, strict=True):
+            side = "left" if column.is_text else "right"
+            grid.add_column(Text(column.heading(is_short)), justify=side, width=width, overflow="fold")
+        for row in self.rows:
+            grid.add_row(*(Text(cell) for cell in row))
+        return grid
+
+
+def make_table(title: str, columns: Sequence[TableColumn | str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of any cells.
+
+    Args:
+        title: headline.
+        columns: columns, or names of columns of numbers.
+        rows: cells; turned into text.
+
+    Returns:
+        The table.
+    """
+    made = tuple(TableColumn(column) if isinstance(column, str) else column for column in columns)
+    return Table(title, made, tuple(tuple(str(cell) for cell in row) for row in rows))
+
+
+def text_of(parts: Iterable[str | Table], width: int = WIDE) -> str:
+    """Lines and tables as plain text, with an empty line around each table.
+
+    Args:
+        parts: in order.
+        width: letters of a line of a table [1].
+    """
+    blocks: list[str] = []
+    for part in parts:
+        text = part if isinstance(part, str) else f"\n{part.text(width)}\n"
+        blocks.append(text)
+    return "\n".join(blocks).replace("\n\n\n", "\n\n").strip("\n")
+
+
+def html_of(parts: Iterable[str | Table]) -> str:
+    """Lines and tables in HTML."""
+    return "\n".join(f"<div>{html.escape(part)}</div>" if isinstance(part, str) else part.html() for part in parts)
+
+
+def flowed(phrases: Iterable[str], width: int) -> list[str]:
+    """Phrases one after the other, as lines.
+
+    Args:
+        phrases: they do not break, but for those that are longer than a line.
+        width: letters of a line [1].
+
+    Returns:
+        Lines; all but the first are set in.
+    """
+    lines = [""]
+    for phrase in phrases:
+        parts = [phrase] if len(phrase) <= width - GAP else phrase.split()
+        for place, part in enumerate(parts):
+            blanks = " " * (1 if place else GAP)
+            if not lines[-1].strip():
+                lines[-1] += part
+            elif part and len(lines[-1]) + len(blanks) + len(part) > width:
+                lines.append(" " * GAP + part)
+            elif part:
+                lines[-1] += blanks + part
+    return lines
+
+
+def _plain_cell(cell: str) -> str:
+    """A cell of a Markdown table."""
+    return cell.replace("|", "\\|")

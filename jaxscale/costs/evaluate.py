@@ -1,0 +1,93 @@
+"""Step time, peak memory and their terms of many runs: one compiled program, a block of rows at a time."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxscale.base.jit import array_jit
+from jaxscale.calibration.coefficients import Coefficients, from_values
+from jaxscale.costs.memory import Memory
+from jaxscale.costs.step import TERM_NAMES, model_flops_utilisation, step_and_memory
+from jaxscale.runs.arrays import RunBatch, padded
+
+BLOCK_ROWS = 4096
+"""Rows that are evaluated together: few enough to stay in the cache of a processor [1]."""
+
+FEW_ROWS = 64
+"""Rows to which a few are padded, so that two programs serve tables of every length [1]."""
+
+MEMORY_TERMS = tuple(f"memory_{name}" for name in Memory.__dataclass_fields__ if name != "capacity")
+"""Names of the terms of peak memory among the columns, in order."""
+
+Columns = dict[str, np.ndarray]
+"""Columns by name [row]: `step_time` and `TERM_NAMES` [s], `memory` and `MEMORY_TERMS` [byte], `mfu` [1]."""
+
+
+@array_jit
+def _evaluated(runs: RunBatch, coefficients: Float[Array, "coefficient row"]) -> dict[str, Array]:
+    def one(run: RunBatch, values: Array) -> dict[str, Array]:
+        times, peak = step_and_memory(run.model, run.plan, run.cluster, from_values(list(values)))
+        held = {f"memory_{name}": term for name, term in peak.terms().items()}
+        utilisation = model_flops_utilisation(run.model, run.plan, run.cluster, times.total)
+        return {**times.terms(), **held, "step_time": times.total, "memory": peak.total, "mfu": utilisation}
+
+    return jax.vmap(one, in_axes=(0, 1))(runs, coefficients)
+
+
+def started(runs: RunBatch, coefficients: Float[np.ndarray, "coefficient row"]) -> dict[str, Array]:
+    """Columns of at most `BLOCK_ROWS` runs, on their way while the host goes on [row, padding included].
+
+    Args:
+        runs: the runs [row].
+        coefficients: of each run, in the order of `Coefficients` [coefficient, row].
+    """
+    count = len(runs)
+    size = FEW_ROWS if count <= FEW_ROWS else BLOCK_ROWS
+    filled = np.pad(coefficients, ((0, 0), (0, size - count)), mode="edge")
+    return _evaluated(padded(runs, count, size), jnp.asarray(filled))
+
+
+def evaluate_runs(
+    runs: RunBatch, table: Coefficients, combination: Int[np.ndarray, " row"], names: tuple[str, ...] | None = None
+) -> Columns:
+    """Step time, peak memory and their terms of many runs.
+
+    Args:
+        runs: the runs [row].
+        table: coefficients of each combination of levels [combination].
+        combination: of each run [row].
+        names: columns that are wanted; all of them where None.
+
+    Returns:
+        The columns, on the host.
+    """
+    return collected([started(*block) for block in blocks_of(runs, table, combination)], len(runs), names)
+
+
+def blocks_of(
+    runs: RunBatch, table: Coefficients, combination: Int[np.ndarray, " row"]
+) -> Iterator[tuple[RunBatch, np.ndarray]]:
+    """Runs in blocks of `BLOCK_ROWS`, each with its coefficients [coefficient, row]."""
+    # One matrix instead of a column for each coefficient: a transfer to the device costs more than its bytes.
+    matrix = np.stack(jax.tree.leaves(table))
+    for start in range(0, len(runs), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        yield jax.tree.map(lambda leaf, rows=rows: leaf[rows], runs), matrix[:, combination[rows]]
+
+
+def collected(blocks: list[dict[str, Array]], count: int, names: tuple[str, ...] | None = None) -> Columns:
+    """Columns of all blocks without the padding of the last, on the host [row].
+
+    Args:
+        blocks: as `started` gave them.
+        count: runs in all of them [1].
+        names: columns that are wanted; all of them where None.
+    """
+    every = ("step_time", "memory", "mfu", *TERM_NAMES, *MEMORY_TERMS)
+    return {
+        name: np.concatenate([np.asarray(block[name]) for block in blocks])[:count] if blocks else np.zeros(0)
+        for name in names or every
+    }

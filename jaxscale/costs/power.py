@@ -1,0 +1,95 @@
+r"""Power and energy of a step: what the chip does, and what it draws meanwhile.
+
+Every term of the step is spent computing, streaming from memory, in a collective (its kernels spin on the processor,
+also while they wait for others), or waiting for the host. A chip draws idle power all the time and, during each of
+these, a share of what its power limit leaves above that:
+
+$$ E = P_\mathrm{idle}\,T + (P_\mathrm{max} - P_\mathrm{idle}) \sum_i s_{k(i)}\,t_i, \qquad P = E / T , $$
+
+with $k(i)$ the kind of term i in `step.TERMS`. Under a cap no kind of work draws more than the cap; clocks fall until
+computing meets it. Dynamic power goes as the cube of the clock (f V^2 with V in proportion to f), so that the speed of
+arithmetic falls by only the cube root of the power that is left:
+$\phi = [(P_\mathrm{cap} - P_\mathrm{idle}) / (P_\mathrm{compute} - P_\mathrm{idle})]^{1/3}$.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.smooth import smaller
+from jaxscale.costs.step import TERMS, StepTime
+from jaxscale.costs.terms import Kind
+from jaxscale.hardware.cluster import Chip
+
+CLOCK_EXPONENT = 3.0
+"""Dynamic power against clock: f V^2 with V proportional to f [1]."""
+
+
+class ChipPower(eqx.Module):
+    """Power above idle of each kind of work, over what the power limit leaves above idle.
+
+    Attributes:
+        compute: during matmuls and attention [1].
+        memory: during kernels bound by memory [1].
+        network: while a collective is exposed [1].
+        waiting: while the host has launched nothing [1].
+        host_power: of the server's other parts per chip: processors, memory, network cards, fans [W].
+    """
+
+    compute: Number = eqx.field(converter=as_float)
+    memory: Number = eqx.field(converter=as_float)
+    network: Number = eqx.field(converter=as_float)
+    waiting: Number = eqx.field(converter=as_float)
+    host_power: Number = eqx.field(converter=as_float, default=0.0)
+
+    def share(self, kind: Kind) -> Number:
+        """Share of one kind of work [1]."""
+        return {"compute": self.compute, "memory": self.memory, "network": self.network, "host": self.waiting}[kind]
+
+    def above_idle(self, kind: Kind, chip: Chip, cap: ArrayLike | None = None) -> Array:
+        """Power above idle of one kind of work under a cap, or under the limit of the board where None [W]."""
+        free = jnp.asarray(self.share(kind) * (chip.max_power - chip.idle_power))
+        return free if cap is None else smaller(free, smaller(cap, chip.max_power) - chip.idle_power)
+
+
+def throttle(chip: Chip, power: ChipPower, cap: ArrayLike) -> Chip:
+    """Chip with the arithmetic peaks that its power cap leaves.
+
+    Args:
+        chip: peaks at the board's own power limit, at which efficiencies were measured.
+        power: shares by kind of work.
+        cap: power cap, above idle power [W].
+
+    Returns:
+        The chip with peaks scaled by the module's phi, 1 where computing stays below the cap.
+    """
+    clock = (power.above_idle("compute", chip, cap) / power.above_idle("compute", chip)) ** (1.0 / CLOCK_EXPONENT)
+    return eqx.tree_at(lambda c: c.peak_flops, chip, jnp.asarray(chip.peak_flops) * clock)
+
+
+def energy_terms(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike | None = None) -> dict[str, Array]:
+    """Energy of one chip over one step, by cause; the terms add up to mean power times time.
+
+    Args:
+        times: terms of the step [s].
+        chip: idle and maximum power.
+        power: shares by kind of work.
+        cap: power cap [W]; the limit of the board where None.
+
+    Returns:
+        `idle`, and the energy above idle of every term of the step [J].
+    """
+    seconds = times.terms()
+    energy: dict[str, Any] = {"idle": chip.idle_power * times.total}
+    for term in TERMS:
+        energy[term.name] = power.above_idle(term.kind, chip, cap) * seconds[term.name]
+    return energy
+
+
+def mean_chip_power(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike | None = None) -> Array:
+    """Mean power of one chip over a step, as `energy_terms` [W]."""
+    energies = list(energy_terms(times, chip, power, cap).values())
+    return sum(energies[1:], start=energies[0]) / times.total

@@ -1,0 +1,231 @@
+"""Estimates of a fit: coefficients with intervals, errors of runs, influence of runs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from jaxscale.base.errors import InputError
+from jaxscale.calibration.coefficients import names, priors
+from jaxscale.calibration.coordinates import constrain_values, slope_of_values, unconstrain
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.memory_limit import MemoryLimit
+from jaxscale.calibration.record import Fit
+from jaxscale.fitting.diagnostics import Diagnostics, diagnose, weights_of_measured
+from jaxscale.fitting.objective import FitProblem
+from jaxscale.fitting.paces.pace_result import PaceResult
+from jaxscale.fitting.parameters import Effect
+from jaxscale.fitting.polish import Solution
+from jaxscale.fitting.profile import Profile, identified, profiled, standardised_intervals
+from jaxscale.fitting.statistics.percent_errors import mean_percent, median_percent
+from jaxscale.runs.arrays import RunBatch
+from jaxscale.runs.siblings import deviations
+
+MOST_INFLUENTIAL = 5
+"""Runs that the report names as the most influential [1]."""
+
+
+@dataclass(frozen=True)
+class FitEstimates:
+    """A fit, its problem and solution, and the errors that it makes.
+
+    Attributes:
+        fit: coefficients, effects, intervals, limits of memory and provenance.
+        problem: what was fitted.
+        solution: where the optimiser ended.
+        effects: levels that were given effects, in parameter order.
+        residuals: predicted minus measured log step time of each run, in sample [row].
+        held_out: the same for runs that the fit did not see; nan where there were too few groups [row].
+        groups: what was left out together in the cross-validation, by run [row].
+        levels: levels of each run by kind [row].
+        lines: line of each run in its table; empty where the runs are of no single table [row].
+        tightness: spreads of the priors over their own, below 1 where a fit of few runs stays near its start [1].
+        settings_left_out: whether only runs of equal settings were left out together, for want of groups.
+        paces: of the rows of the table that name traced workloads; None where none does.
+    """
+
+    fit: Fit
+    problem: FitProblem
+    solution: Solution
+    effects: tuple[Effect, ...]
+    residuals: np.ndarray
+    held_out: np.ndarray
+    groups: np.ndarray
+    levels: Levels
+    lines: tuple[int, ...] = ()
+    tightness: float = 1.0
+    settings_left_out: bool = False
+    paces: PaceResult | None = None
+
+    @property
+    def n(self) -> int:
+        """Measured runs [1]."""
+        return len(self.residuals)
+
+    @property
+    def batch(self) -> RunBatch:
+        """What ran [row]."""
+        return self.problem.batch.take(np.arange(self.n))
+
+    @property
+    def mape_train(self) -> float:
+        """Mean absolute percentage error in sample [%]."""
+        return mean_percent(self.residuals)
+
+    @property
+    def mape_cv(self) -> float:
+        """Mean absolute percentage error of held-out runs [%]; nan where none could be held out."""
+        return mean_percent(self.held_out)
+
+    @property
+    def median_cv(self) -> float:
+        """Median absolute percentage error of held-out runs [%]."""
+        return median_percent(self.held_out)
+
+    @cached_property
+    def diagnostics(self) -> Diagnostics:
+        """Covariance, leverage and influence of each run, effective parameters, AIC and BIC."""
+        return diagnose(self.problem, self.solution, self.n)
+
+    @property
+    def correlation(self) -> np.ndarray:
+        """Posterior correlation of the pooled coefficients, in the order of `names()` [coefficient, coefficient]."""
+        count = len(names())
+        covariance = self.diagnostics.covariance[:count, :count]
+        scale = np.sqrt(np.diag(covariance))
+        return covariance / np.outer(scale, scale)
+
+    @cached_property
+    def intervals(self) -> np.ndarray:
+        """Ends of the 90 % intervals of the standardised pooled coefficients [coefficient, 2]."""
+        return standardised_intervals(self.problem, self.solution, self.diagnostics.covariance)
+
+    @property
+    def identified(self) -> np.ndarray:
+        """Whether the runs, and not its prior, decide each coefficient [coefficient]."""
+        return identified(self.diagnostics.covariance)
+
+    @cached_property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """Each coefficient of the runs: value, standard error and 90 % interval in its unit, whether identified.
+
+        The pooled one, moved by the effects of the levels that all runs share (their source, framework or chip), where
+        they move it for all alike.
+        """
+        return self._parameters_about(self._centre)
+
+    @property
+    def _centre(self) -> np.ndarray:
+        """Unconstrained coefficients of the runs, pooled ones where runs differ [coefficient]."""
+        rows = self.fit.unconstrained(self.levels)
+        return np.where(np.ptp(rows, axis=0) == 0.0, rows[0], unconstrain(self.fit.pooled))
+
+    def _parameters_about(self, centre: np.ndarray) -> dict[str, dict[str, Any]]:
+        values = constrain_values(centre)
+        spread = np.asarray(self.problem.parametrisation.spread)
+        error = spread * np.sqrt(np.diag(self.diagnostics.covariance))[: len(names())] * slope_of_values(centre)
+        moves = (self.intervals - np.asarray(self.solution.parameters)[: len(names()), None]) * spread[:, None]
+        low, high = (constrain_values(centre + moves[:, side]) for side in (0, 1))
+        is_identified = self.identified
+        return {
+            name: {
+                "value": float(values[index]),
+                "lo": float(low[index]),
+                "hi": float(high[index]),
+                "standard_error": float(error[index]),
+                "unit": prior.unit,
+                "identified": bool(is_identified[index]),
+            }
+            for index, (name, prior) in enumerate(priors().items())
+        }
+
+    @property
+    def tested(self) -> np.ndarray:
+        """Predicted minus measured log step time of each run: held out, or in sample where none is held out [row]."""
+        return np.where(np.isfinite(self.held_out), self.held_out, self.residuals)
+
+    @cached_property
+    def repeats(self) -> np.ndarray:
+        """Log of step time over that of all runs of the same settings; nan where no other run has them [1], [row].
+
+        What a prediction errs on further such runs is this scatter at least; see `jaxscale.runs.siblings`.
+        """
+        return deviations(np.asarray(self.problem.log_time)[: self.n], self.batch, self.levels)
+
+    def errors_by(self, kind: str) -> dict[str, dict[str, float | int]]:
+        """Held-out error of step time by level of a kind, such as `source` or `gpu`; in sample where none is held out.
+
+        Returns:
+            Number of runs, mean and median absolute percentage error, and bias of the median run [%], by level.
+
+        Raises:
+            InputError: no such kind.
+        """
+        found = {}
+        for level, rows in self._rows_by(kind).items():
+            values = 100.0 * np.expm1(self.tested[rows])
+            errors = np.abs(values)
+            entry = {"mape": np.mean(errors), "median_ape": np.median(errors), "bias": np.median(values)}
+            found[level] = {"n": len(values), **{key: float(value) for key, value in entry.items()}}
+        return found
+
+    @property
+    def influence(self) -> tuple[tuple[int, float], ...]:
+        """The runs without which the parameters would move most: position among the measured, Cook's distance."""
+        distance = self.diagnostics.cooks_distance
+        order = np.argsort(-distance)[:MOST_INFLUENTIAL]
+        return tuple((int(row), float(distance[row])) for row in order)
+
+    def influence_by(self, kind: str) -> dict[str, float]:
+        """How far the parameters would move without all runs of each level of a kind, such as `source` or `gpu`.
+
+        Returns:
+            Cook's distance of the level's runs together, in posterior standard deviations squared [1], by level.
+
+        Raises:
+            InputError: no such kind.
+        """
+        return {level: self.diagnostics.without(np.flatnonzero(rows)) for level, rows in self._rows_by(kind).items()}
+
+    def _rows_by(self, kind: str) -> dict[str, np.ndarray]:
+        if kind not in self.levels.codes:
+            raise InputError(f"kind of level {kind!r} is unknown; expected one of {', '.join(self.levels.codes)}")
+        column = self.levels.column(kind)
+        return {level: column == level for level in sorted(set(column) - {""})}
+
+    def name_of(self, row: int) -> str:
+        """A run by its line in the table, `line 12`, or else by its position among the measured, `run 10`."""
+        return f"line {self.lines[row]}" if self.lines else f"run {row}"
+
+    def profile(self, name: str) -> Profile:
+        """Profile likelihood of a coefficient: the least deviance at each of some values about the optimum.
+
+        Raises:
+            InputError: no such coefficient.
+        """
+        if name not in names():
+            raise InputError(f"coefficient {name!r} is unknown; expected one of {', '.join(names())}")
+        index, covariance = names().index(name), self.diagnostics.covariance
+        distances, rises = profiled(index, self.intervals[index], self.problem, self.solution, covariance)
+        rows = np.tile(self._centre, (len(distances), 1))
+        error = np.sqrt(covariance[index, index])
+        rows[:, index] += distances * error * float(self.problem.parametrisation.spread[index])
+        return Profile(constrain_values(rows)[:, index], rises, distances**2)
+
+    @property
+    def memory_errors(self) -> np.ndarray:
+        """Predicted minus measured logs of peak memory of the runs that state one, in sample [run with a peak]."""
+        is_measured = np.asarray(weights_of_measured(self.problem)[1]) > 0.0
+        return np.asarray(self.solution.log_residuals)[np.asarray(self.problem.with_memory)[is_measured], 1]
+
+    @property
+    def valid(self) -> bool:
+        """Whether the optimiser converged to a finite optimum."""
+        return bool(self.solution.converged) and bool(np.isfinite(self.solution.loss))
+
+    @property
+    def memory_limits(self) -> tuple[MemoryLimit, ...]:
+        """Memory that runs of the fitted sources could use, of those sources of which enough ran out."""
+        limits = self.fit.limit_by_source
+        return tuple(limits[source] for source in sorted(set(self.levels.column("source")) & set(limits)))

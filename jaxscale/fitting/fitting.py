@@ -1,0 +1,207 @@
+"""`fit`: from a table of measured runs to coefficients, with held-out error, intervals and effects of levels."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from jaxscale.base.errors import InputError
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import AnyFit, fit_of, load_fit
+from jaxscale.fitting.fit_problem import (
+    PACE_RUNS,
+    about_start,
+    answering,
+    fit_problem,
+    named_as,
+    parameters_of,
+    tightened,
+)
+from jaxscale.fitting.fit_record import Attempt, fit_record
+from jaxscale.fitting.held_out import cross_validate, groups_to_leave_out
+from jaxscale.fitting.memory_outcomes import with_memory_limits
+from jaxscale.fitting.multistart import one_blas_thread, random_starts, solve
+from jaxscale.fitting.objective import FitProblem
+from jaxscale.fitting.paces.pace_fit import fit_paces
+from jaxscale.fitting.paces.pace_result import PaceResult
+from jaxscale.fitting.parameters import FEW_RUNS
+from jaxscale.fitting.result import FitResult
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs import Runs
+from jaxscale.runs.arrays import Measured
+from jaxscale.runs.measured import describe_runs, groups_of, measured_of
+from jaxscale.runs.reader import read_runs
+from jaxscale.runs.table_checks import tell
+from jaxscale.runs.tables_in_memory import AnyTable
+from jaxscale.tracing.rows.named_workloads import names_workload
+
+TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
+"""Prior spreads of a fit of few runs, over those by which levels differ; `near_the_best` chooses. The first one leaves
+the start as it is [1]."""
+
+NEAR_THE_BEST = 1.2
+"""Held-out error of an attempt, over that of the best, up to which left-out runs do not tell them apart (about one
+standard error of ten runs; Breiman et al. 1984, Classification and Regression Trees, section 3.4.3) [1]."""
+
+MIN_ROWS = 1
+
+
+def fit(
+    runs: AnyTable,
+    *,
+    start: AnyFit | None = "default",
+    n_starts: int = 4,
+    n_folds: int = 5,
+    name: str = "fit",
+    hardware: Hardware | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> FitResult | PaceResult:
+    """Fit the coefficients to a table of measured runs, `js.fit("runs.csv")`, and paces to rows of traced workloads.
+
+    Args:
+        runs: `Runs`, or what `js.read_runs` takes; rows without a measured step time are left out.
+        start: fit to start from and shrink towards, or its name or file; None, or `prior`, for the priors alone.
+        n_starts: starting points of the search [1].
+        n_folds: folds of the cross-validation; whole groups of (shape, chips, tp, pp) are left out together [1].
+        name: what the fit is called.
+        hardware: catalogue of chips; the shipped one where None.
+        progress: called with a line of text at each stage.
+
+    Returns:
+        The fit; of a table of which all rows name traced workloads the start with their paces.
+
+    Raises:
+        InputError: too few measured rows, or no starting point.
+    """
+    parent, table = None if start is None else fit_of(start), read_runs(runs, hardware=hardware)
+    is_traced = names_workload(table)
+    traced, models = table.take(is_traced), table.take(~is_traced)
+    if len(models) or not len(traced):
+        result = _fit_models(models, parent, n_starts, n_folds, name, hardware, progress)
+        if not len(traced):
+            return result
+        paces = _fit_workloads(traced, result.fit, n_folds, name, hardware, progress)
+        return dataclasses.replace(result, fit=paces.fit, paces=paces)
+    return _fit_workloads(traced, parent or load_fit("prior"), n_folds, name, hardware, progress)
+
+
+def _fit_workloads(
+    runs: Runs,
+    start: Fit,
+    n_folds: int,
+    name: str,
+    hardware: Hardware | None,
+    progress: Callable[[str], None] | None,
+) -> PaceResult:
+    """Fit paces to rows that all name a traced workload."""
+    if progress is not None:
+        progress(f"fitting the paces of {len(runs)} rows of traced workloads")
+    return fit_paces(runs, start, n_folds=n_folds, name=name, hardware=hardware)
+
+
+def _fit_models(
+    runs: Runs,
+    parent: Fit | None,
+    n_starts: int,
+    n_folds: int,
+    name: str,
+    hardware: Hardware | None,
+    progress: Callable[[str], None] | None,
+) -> FitResult:
+    """Fit the coefficients to rows that all describe a model."""
+    with jax.enable_x64(True):
+        described = describe_runs(runs, hardware)
+        measured, index = measured_of(runs, described)
+        if progress is not None:
+            tell(runs, described, measured, index, progress)
+        data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
+        result = fit_measured(
+            measured,
+            start=parent,
+            n_starts=n_starts,
+            n_folds=n_folds,
+            name=name,
+            data_hash=data_hash,
+            progress=progress,
+        )
+        result = dataclasses.replace(result, lines=tuple(runs.lines[index].tolist()))
+        return with_memory_limits(result, [runs], hardware)
+
+
+@one_blas_thread()
+def fit_measured(
+    measured: Measured,
+    *,
+    start: Fit | None = None,
+    n_starts: int = 4,
+    n_folds: int = 5,
+    name: str = "fit",
+    data_hash: str = "",
+    resumed: Fit | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> FitResult:
+    """Fit the coefficients to measured runs that are arrays already; see `fit`.
+
+    A search from random points may miss a valley that an earlier one found: `resumed`, a fit from the priors to about
+    the same runs, adds its point to them.
+    """
+    say = progress or (lambda _: None)
+    n = len(measured.batch)
+    for what, count, least in (("n_starts", n_starts, 1), ("n_folds", n_folds, 2)):
+        if count < least:
+            raise InputError(f"{what} = {count} is out of range; expected at least {least}")
+    if n < MIN_ROWS:
+        raise InputError(f"{n} measured runs are too few to fit; expected at least {MIN_ROWS} rows with a step time")
+    begun = start if start is not None else load_fit("prior")
+    measured = named_as(begun, measured)
+    parent = answering(begun, measured)
+    problem, effects = fit_problem(measured, parent)
+    say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
+    groups = groups_to_leave_out(measured)
+    attempts = []
+    for tightness, tight in candidates(problem, start, n).items():
+        say(f"priors with {tightness:g} times their spreads")
+        starts = random_starts(jr.key(0), n_starts, tight.parametrisation.n_parameters)
+        known = [] if resumed is None else [jnp.asarray(parameters_of(resumed, tight, effects))]
+        solution = solve(tight, starts, known)
+        held_out = cross_validate(tight, solution, groups, n_folds, say)
+        attempts.append(Attempt(tight, effects, solution, held_out, tightness))
+    best = near_the_best(attempts)[0]
+    return FitResult(
+        fit=fit_record(name, measured, begun, best, data_hash),
+        problem=best.problem,
+        solution=best.solution,
+        effects=best.effects,
+        residuals=np.asarray(best.solution.log_residuals)[:n, 0],
+        held_out=best.held_out[:, 0],
+        groups=groups,
+        levels=measured.levels,
+        tightness=best.tightness,
+        settings_left_out=bool(groups.max() > groups_of(measured).max()),
+    )
+
+
+def candidates(problem: FitProblem, start: Fit | None, n: int) -> dict[float, FitProblem]:
+    """Problems by the width of their priors, tightest first; one where the start has no runs or n runs decide."""
+    if start is None or not start.has_runs:
+        return {1.0: problem}
+    around = about_start(problem, n)
+    if n > FEW_RUNS or n <= PACE_RUNS:
+        return {1.0: around}
+    return {tightness: tightened(around, tightness) for tightness in TIGHTNESS_OF_FEW_RUNS}
+
+
+def near_the_best(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The attempts that foretell left-out runs nearly as well as the best does, tightest first.
+
+    Few left-out runs cannot tell these apart. An attempt without a finite error, which ran off, does not count; where
+    no run was left out, all are alike.
+    """
+    errors = np.asarray([attempt.error for attempt in attempts])
+    near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))
+    return [attempts[int(index)] for index in near] or list(attempts)

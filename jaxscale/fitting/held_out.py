@@ -1,0 +1,118 @@
+"""Intervals from held-out runs: how far a run that the fit has not seen may be from its prediction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from jaxscale.calibration.intervals import Z90, Scatter
+from jaxscale.calibration.seen import UNNAMED
+from jaxscale.fitting.multistart import refine
+from jaxscale.fitting.objective import FitProblem, reweighted, time_scatter
+from jaxscale.fitting.polish import Solution
+from jaxscale.fitting.statistics.group_quantiles import half_width
+from jaxscale.runs.arrays import Measured, classes
+from jaxscale.runs.measured import fold_of, groups_of
+from jaxscale.runs.siblings import SOFTWARE
+
+MIN_RUNS = 5
+"""Held-out runs below which a level gets no scatter of its own [1]."""
+
+MIN_GROUPS = 3
+"""Groups of runs that a cross-validation needs; below it, settings are left out instead, as far as they go [1]."""
+
+
+def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
+    """Scatter of each source and framework, and of runs without a source, from residuals of time and memory [row, 2].
+
+    Runs that name neither say nothing of those that do, nor the reverse: others are as likely of a new framework.
+    """
+    sources, frameworks = (measured.levels.column(kind) for kind in ("source", "framework"))
+    found = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
+    for framework in sorted(set(frameworks[sources == ""])):
+        own = (sources == "") & (frameworks == framework)
+        found.append(level_scatter(UNNAMED, framework, measured.take(own), held_out[own]))
+    return tuple(entry for entries in found for entry in entries)
+
+
+def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
+    """Scatter of the runs of each level of a column that names one, as entries of a kind; see `level_scatter`."""
+    levels = measured.levels.column(column)
+    rows = {level: levels == level for level in sorted(set(levels) - {""})}
+    found = [level_scatter(kind, level, measured.take(own), held_out[own]) for level, own in rows.items()]
+    return tuple(entry for entries in found for entry in entries)
+
+
+def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
+    """Scatter of some runs.
+
+    Args:
+        kind: what the entry is called.
+        level: which one of these.
+        measured: its runs.
+        held_out: log residuals of time and memory, nan where a run was not left out [row, 2].
+
+    Returns:
+        The entry; none where fewer than `MIN_RUNS` were left out.
+    """
+    rows = np.isfinite(held_out[:, 0])
+    if rows.sum() < MIN_RUNS:
+        return ()
+    memory = np.where(np.isfinite(np.asarray(measured.peak_memory)), held_out[:, 1], np.nan)
+    least = Z90 * float(np.max(time_scatter(measured.levels)))
+    time = half_width(np.abs(held_out[rows, 0]), groups_of(measured)[rows], least)
+    return (Scatter(kind, level, time, _memory_scatter(memory[rows])),)
+
+
+def wider(one: Scatter, other: Scatter) -> Scatter:
+    """The wider of two scatters of one level, in time and in memory, whichever is known."""
+    return replace(one, time=max(one.time, other.time), memory=float(np.fmax(one.memory, other.memory)))
+
+
+def typical(kind: str, scatters: Sequence[Scatter]) -> Scatter:
+    """Scatter of a level that is not among those of some scatters: the mean of the known ones, so that none rules."""
+    time = np.mean([scatter.time for scatter in scatters])
+    memory = [scatter.memory**2 for scatter in scatters if np.isfinite(scatter.memory)]
+    return Scatter(kind, "", float(time), float(np.sqrt(np.mean(memory))) if memory else np.nan)
+
+
+def _memory_scatter(errors: np.ndarray) -> float:
+    """Standard deviation of log peak memory, nan where too few errors are known; of errors, nan where unknown [row]."""
+    known = errors[np.isfinite(errors)]
+    return float(np.sqrt(np.mean(known**2))) if len(known) >= MIN_RUNS else np.nan
+
+
+def groups_to_leave_out(measured: Measured) -> np.ndarray:
+    """Groups of runs for cross-validation [row]; runs of equal settings, which foretell each other, stay together.
+
+    Where there are too few groups, settings are left out one by one; where these are too few, one group is all.
+    """
+    for groups in (groups_of(measured), classes(measured.batch, [measured.levels.column(kind) for kind in SOFTWARE])):
+        if groups.max() + 1 >= MIN_GROUPS:
+            return groups
+    return np.zeros(len(measured.batch), dtype=int)
+
+
+def cross_validate(
+    problem: FitProblem,
+    solution: Solution,
+    groups: np.ndarray,
+    n_folds: int,
+    progress: Callable[[str], None],
+) -> np.ndarray:
+    """Residuals of each run under the fit that did not see its group [row, 2]; nan without enough groups.
+
+    Each fold is polished from where the whole fit ended. The posterior has many valleys: a search from elsewhere may
+    end in another one.
+    """
+    n = len(groups)
+    predicted = np.full((n, 2), np.nan)
+    n_folds = min(n_folds, int(groups.max()) + 1)
+    if n_folds < 2:
+        return predicted
+    fold = fold_of(groups, n_folds)
+    for index in range(n_folds):
+        progress(f"cross-validation, fold {index + 1} of {n_folds}")
+        left_out = refine(reweighted(problem, fold != index), solution.parameters)
+        predicted[fold == index] = np.asarray(left_out.log_residuals)[:n][fold == index]
+    return predicted

@@ -1,0 +1,161 @@
+"""Which coefficients a run informs, and which runs without a stated peak still bound their memory.
+
+An effect of a level whose runs a coefficient cannot move would be a parameter without data. Most tables state step
+times alone; a run that ended bounds its peak by the memory of its chip, where its table says what was kept for the
+backward pass: in a fit the predicted peak counts where it exceeds the chip's memory, by as much, and nowhere else (a
+censored observation; Tobin 1958, Econometrica 26, 24-36).
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
+from jaxscale.fitting.objective import SHARP, compiled_logs_with_gradients
+from jaxscale.hardware.formats import FORMATS
+from jaxscale.models.transformer import ssm_layers
+from jaxscale.plans.local import sharding
+from jaxscale.runs.arrays import Measured, RunBatch, padded
+
+
+def _multiplies_with(batch: RunBatch, efficiency: str) -> np.ndarray:
+    """Whether weights are multiplied in a number format that has this coefficient."""
+    has_it = np.asarray([entry.efficiency == efficiency for entry in FORMATS])
+    return np.any(np.asarray(batch.plan.precision)[:, has_it] > 0.0, axis=1)
+
+
+def _spans_nodes(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.cluster.n_chips) > np.asarray(batch.cluster.network.domain_size)[:, 0]
+
+
+def _has_experts(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.model.n_experts) > 1.0
+
+
+def _launches_each_kernel(batch: RunBatch) -> np.ndarray:
+    return (np.asarray(batch.plan.compiled) < 1.0) & (np.asarray(batch.plan.cuda_graphs) < 1.0)
+
+
+def _exchanges_tokens(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.ep) > 1.0
+
+
+def _is_pipelined(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.pp) > 1.0
+
+
+def _has_replicas(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.dp * batch.plan.cp) > 1.0
+
+
+def _gathers_weights(batch: RunBatch) -> np.ndarray:
+    return np.asarray(sharding(batch.plan, 3)) > 0.0
+
+
+def _splits_tensors(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.tp) > 1.0
+
+
+def _splits_tensors_across_nodes(batch: RunBatch) -> np.ndarray:
+    return np.asarray(batch.plan.tp) > np.asarray(batch.cluster.network.domain_size)[:, 0]
+
+
+_CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
+    **{
+        entry.efficiency: functools.partial(_multiplies_with, efficiency=entry.efficiency)
+        for entry in FORMATS
+        if entry.efficiency
+    },
+    "scan_efficiency": lambda batch: np.asarray(ssm_layers(batch.model)) > 0.0,
+    "routed_passes": _has_experts,
+    "bias_passes": lambda batch: _has_experts(batch) & (np.asarray(batch.model.expert_bias) > 0.0),
+    "score_bytes": lambda batch: np.asarray(batch.plan.flash_attention) < 1.0,
+    "host_time_tp_network": lambda batch: _splits_tensors(batch) & _spans_nodes(batch),
+    "host_time_tp_node": _splits_tensors_across_nodes,
+    "tp_overlap": _splits_tensors,
+    "scale_out_efficiency": _spans_nodes,
+    "network_latency_scale": _spans_nodes,
+    "straggler": _spans_nodes,
+    "dp_overlap": lambda batch: _has_replicas(batch) & (np.asarray(batch.plan.overlap_gradients) > 0.0),
+    "dp_congestion": lambda batch: _has_replicas(batch) & _spans_nodes(batch),
+    "dp_buckets": _has_replicas,
+    "reduce_rings": lambda batch: _has_replicas(batch) & (np.asarray(sharding(batch.plan, 1)) < 1.0),
+    "fsdp_bytes": _gathers_weights,
+    "fsdp_overlap": _gathers_weights,
+    "cp_overlap": lambda batch: np.asarray(batch.plan.cp) > 1.0,
+    "ep_overlap": _exchanges_tokens,
+    "moe_expert_time": _has_experts,
+    "host_time_mixture": lambda batch: _has_experts(batch) & _launches_each_kernel(batch),
+    "collective_launch": lambda batch: np.asarray(batch.cluster.n_chips) > 1.0,
+    "link_latency_scale": lambda batch: np.asarray(batch.cluster.n_chips) > 1.0,
+    "scale_up_efficiency": lambda batch: np.asarray(batch.cluster.n_chips) > 1.0,
+    "pp_exposed": _is_pipelined,
+    "pp_slot_time": _is_pipelined,
+    "queued_bytes": _splits_tensors,
+}
+
+
+BOUNDED = "activation_factor"
+"""Coefficient of memory that runs may tell of which it is only known that they fitted: the one that moves most of the
+peak, as a bound can tell one thing."""
+
+
+def informed_coefficients(measured: Measured, bounds: np.ndarray) -> np.ndarray:
+    """Whether each coefficient can move the prediction of each run that was measured.
+
+    Args:
+        measured: the runs.
+        bounds: whether all that is known of the peak of a run is that it fitted [row].
+
+    Returns:
+        Array of booleans [row, coefficient].
+    """
+    everywhere = np.ones(len(measured.batch), dtype=bool)
+    has_memory = np.isfinite(np.asarray(measured.peak_memory))
+    columns = []
+    for name in names():
+        condition = _CONDITIONS.get(name)
+        inside = everywhere if condition is None else condition(measured.batch)
+        if name in MEMORY_COEFFICIENTS:
+            inside = inside & (has_memory | bounds if name == BOUNDED else has_memory)
+        columns.append(inside)
+    return np.stack(columns, axis=1)
+
+
+NEAR_CAPACITY = 0.5
+"""Peak over the chip's memory, as predicted before a fit, up to which it says nothing that a run ended: no fit moves a
+prediction so far that it would bound it [1]."""
+
+
+def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
+    """Natural log of predicted peak memory over the chip's memory of some runs.
+
+    Args:
+        batch: the runs, at least one.
+        unconstrained: their unconstrained coefficients [row, coefficient].
+
+    Returns:
+        Logs [1], [row].
+    """
+    n = len(batch)
+    runs, rows = padded((batch, unconstrained), n)
+    (_, log_peak), _ = compiled_logs_with_gradients(runs, rows, jnp.asarray(SHARP))
+    return np.asarray(log_peak)[:n] - np.log(np.asarray(batch.cluster.chip.hbm_bytes))
+
+
+def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
+    """Whether all that is known of the peak of each run is that it fitted, where that says something [row].
+
+    Args:
+        measured: the runs, all of which ended.
+        base: their unconstrained coefficients before a fit [row, coefficient].
+
+    Returns:
+        Booleans [row].
+    """
+    bounds = np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
+    if bounds.any():
+        bounds &= log_use(measured.batch, base) > np.log(NEAR_CAPACITY)
+    return bounds

@@ -1,0 +1,380 @@
+r"""What a fit minimises: robust residuals of log step time, plus the priors.
+
+With $r_i = \ln \hat t_i - \ln t_i$, scale $\sigma$, pooled parameters $z_p$, effects $e_j$, and minus the logarithm of
+Student's t of $\nu$ degrees $\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$, the negative log posterior is
+
+$$ \sum_i w_i \, \rho\left(\frac{r_i}{\sigma}\right) + \frac12 \sum_p z_p^2 + \sum_j \rho(e_j) , $$
+
+a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss-Newton.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.smooth import Temperature
+from jaxscale.calibration.coordinates import constrain
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.seen import table_of
+from jaxscale.costs.memory import Memory, memory
+from jaxscale.costs.step import StepTime, step_time
+from jaxscale.fitting.parameters import Parametrisation
+from jaxscale.fitting.statistics.student import robust, robust_slope
+from jaxscale.runs.arrays import Measured, RunBatch, bucket_of, padded
+from jaxscale.runs.defaults import default_for
+
+TEMPERATURE = 0.005
+"""Smoothing of the model's maxima on the way to the optimum [1].
+
+Kinks of rows at a maximum stop a solver that only accepts descents; a smooth model lets it slide along them. The
+exact model's optimum is close by, and the search ends there. Stages hold whole layers up to a pp of 64 at it.
+"""
+
+SHARP = 1e-7
+"""Smoothing at which the search ends [1]: the exact model to far more digits than any measurement, by the same compiled
+code as the smooth one."""
+
+
+MEMORY_SIGMA = 0.06
+"""Sigma of the log peak memory in a fit; that of step time is the `scatter` of its table [1]."""
+
+
+class FitProblem(eqx.Module):
+    """A calibration problem.
+
+    Attributes:
+        batch: what ran [row].
+        log_time: natural log of measured step times [ln s], [row].
+        log_memory: natural log of measured peak memory, or of what bounds it [ln byte], 0 where nothing does [row].
+        with_memory: positions of the rows with a measured peak, then of those with a bound, then padding [memory row].
+        has_memory: 1 for those rows, 0 for the padding [memory row].
+        is_bound: whether it is only known that a run fitted, `log_memory` being its chip's memory [memory row].
+        memory_members: their rows of `members`, at hand since gathering them is slow [memory row, effect].
+        base: unconstrained coefficients before the fit [row, coefficient].
+        members: which effects apply to which row [row, effect].
+        weight: weight of each row; 0 leaves it out [row].
+        parametrisation: map from parameters to coefficients.
+        scatter: sigma, relative scatter of a run's step time [1], [row].
+        is_gaussian: whether effects have a Gaussian prior, and not one of heavy tails.
+        memory_scatter: sigma of the log peak memory [1].
+        temperature: above 0 for the model with smooth maxima [1]; None for exact ones.
+    """
+
+    batch: RunBatch
+    log_time: Float[Array, " row"]
+    log_memory: Float[Array, " row"]
+    with_memory: Int[Array, " memory_row"]
+    has_memory: Float[Array, " memory_row"]
+    is_bound: Bool[Array, " memory_row"]
+    memory_members: Float[Array, "memory_row effect"]
+    base: Float[Array, "row coefficient"]
+    members: Float[Array, "row effect"]
+    weight: Float[Array, " row"]
+    parametrisation: Parametrisation
+    scatter: Float[Array, " row"]
+    temperature: Float[Array, ""] | None = None
+    is_gaussian: bool = eqx.field(static=True, default=False)
+    memory_scatter: float = eqx.field(static=True, default=MEMORY_SIGMA)
+
+    @property
+    def smoothing(self) -> Temperature:
+        """Temperature at which the model is asked [1]."""
+        return 0.0 if self.temperature is None else self.temperature
+
+    def rows(self, parameters: Float[Array, " parameter"]) -> Array:
+        """Unconstrained coefficients of each row [row, coefficient]."""
+        return self.parametrisation.rows(parameters, self.base, self.members)
+
+
+def make_problem(
+    measured: Measured, parametrisation: Parametrisation, base: np.ndarray, members: np.ndarray, bounds: np.ndarray
+) -> FitProblem:
+    """A problem of all measured rows, padded to a bucket of rows.
+
+    Args:
+        measured: the runs.
+        parametrisation: map from parameters to coefficients.
+        base: unconstrained coefficients before the fit [row, coefficient].
+        members: which effects apply to which row [row, effect].
+        bounds: whether the memory of its chip bounds the peak of a row, of which nothing else is known [row].
+
+    Returns:
+        The problem; its first `len(measured.batch)` rows are the measured ones.
+    """
+    n = len(measured.batch)
+    weight, scatter = information(measured), time_scatter(measured.levels)
+    known, bounded = np.flatnonzero(np.isfinite(measured.peak_memory)), np.flatnonzero(bounds)
+    memory = np.where(bounds, measured.peak_bound, measured.peak_memory)
+    logs = (np.log(np.asarray(measured.step_time)), np.log(np.where(np.isfinite(memory), memory, 1.0)))
+    batch, (log_time, log_memory), base_rows, member_rows, weight, scatter = padded(
+        (measured.batch, logs, base, members, weight, scatter), n
+    )
+    told = np.concatenate([known, bounded])
+    place = np.arange(bucket_of(max(len(told), 1)))
+    with_memory = np.pad(told, (0, len(place) - len(told)))
+    return FitProblem(
+        batch=batch,
+        log_time=log_time,
+        log_memory=log_memory,
+        with_memory=jnp.asarray(with_memory),
+        has_memory=jnp.asarray((place < len(told)).astype(float)),
+        is_bound=jnp.asarray((place >= len(known)) & (place < len(told))),
+        memory_members=jnp.asarray(members[with_memory]),
+        base=base_rows,
+        members=member_rows,
+        weight=weight * (jnp.arange(len(weight)) < n),
+        parametrisation=parametrisation,
+        scatter=scatter,
+    )
+
+
+def information(measured: Measured) -> np.ndarray:
+    """What each run counts in a fit, `min(1, parts / runs of its setup)` [1], [row].
+
+    Steps that are composed of a few timed parts repeat what these say, however many there are.
+    """
+    _, setup, runs = np.unique(measured.levels.column("source"), return_inverse=True, return_counts=True)
+    return np.minimum(1.0, np.asarray(measured.parts) / runs[setup])
+
+
+def time_scatter(levels: Levels) -> np.ndarray:
+    """Sigma of the step time of runs, from the defaults of the tables of their sources [1], [row]."""
+
+    def of_source(source: str) -> float:
+        return default_for("scatter", None, table_of(source))
+
+    return levels.numbers(of_source, "source", of_none=of_source(""))
+
+
+def reweighted(problem: FitProblem, kept: np.ndarray) -> FitProblem:
+    """The problem with only the kept rows counted, each by its weight [row of the measured ones]."""
+    share = np.zeros(problem.weight.shape)
+    share[: len(kept)] = kept
+    return eqx.tree_at(lambda p: p.weight, problem, problem.weight * jnp.asarray(share))
+
+
+def smoothed(problem: FitProblem, temperature: float) -> FitProblem:
+    """The problem with maxima of the model smoothed at a temperature [1]."""
+    return dataclasses.replace(problem, temperature=jnp.asarray(temperature))
+
+
+def log_totals(
+    costs: Callable[..., StepTime | Memory],
+    batch: RunBatch,
+    rows: Float[Array, "row coefficient"],
+    temperature: Temperature,
+) -> Array:
+    """Natural logs of the totals of `step_time` [ln s] or `memory` [ln byte] of each row [row]."""
+
+    def one(run: RunBatch, row: Array) -> Array:
+        return jnp.log(costs(run.model, run.plan, run.cluster, constrain(row), temperature).total)
+
+    return jax.vmap(one)(batch, rows)
+
+
+@eqx.filter_jit
+def predicted_logs(
+    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: Temperature = 0.0
+) -> tuple[Array, Array]:
+    """Natural logs of predicted step time [ln s] and peak memory [ln byte] of each row [row]."""
+    time, peak = (log_totals(costs, batch, unconstrained, temperature) for costs in (step_time, memory))
+    return time, peak
+
+
+@eqx.filter_jit
+def logs_with_gradients(
+    batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: Temperature
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Predicted logs of time and memory [row], and the gradient of each by the coefficients of its row [row, .].
+
+    Its own `jit` lets every program that needs it share one trace of the model and its backward pass.
+    """
+    time, of_time = jax.vjp(lambda u: log_totals(step_time, batch, u, temperature), unconstrained)
+    peak, of_peak = jax.vjp(lambda u: log_totals(memory, batch, u, temperature), unconstrained)
+    return (time, peak), (of_time(jnp.ones_like(time))[0], of_peak(jnp.ones_like(peak))[0])
+
+
+class RowErrors(NamedTuple):
+    """Predicted minus measured logs of each row, and how they change with the unconstrained coefficients of the row.
+
+    Attributes:
+        time: of step time [row].
+        memory: of peak memory [row].
+        by_time: slopes of `time` [row, coefficient].
+        by_memory: slopes of `memory` [row, coefficient].
+    """
+
+    time: Float[Array, " row"]
+    memory: Float[Array, " row"]
+    by_time: Float[Array, "row coefficient"]
+    by_memory: Float[Array, "row coefficient"]
+
+
+compiled_logs_with_gradients = filter_jit(logs_with_gradients)
+"""The same as a program of its own. Nothing else in a fit takes as long to compile: whatever of it needs the model asks
+here, from outside of its own program, at an array of a temperature, and shares it with all that have as many rows."""
+
+_rows = filter_jit(FitProblem.rows)
+
+
+def errors_at(parameters: Float[Array, " parameter"], problem: FitProblem) -> RowErrors:
+    """Errors at some parameters, with their slopes; for solvers to ask from outside of their own programs."""
+    answer = compiled_logs_with_gradients(problem.batch, _rows(problem, parameters), problem.smoothing)
+    return _minus_measured(answer, problem)
+
+
+def _minus_measured(answer: tuple[tuple[Array, Array], tuple[Array, Array]], problem: FitProblem) -> RowErrors:
+    (time, memory), gradients = answer
+    return RowErrors(time - problem.log_time, memory - problem.log_memory, *gradients)
+
+
+@jax.custom_jvp
+def row_errors(rows: Float[Array, "row coefficient"], problem: FitProblem) -> tuple[Array, Array]:
+    """Predicted minus measured logs of step time [row] and peak memory [row], by the coefficients of each row."""
+    time, memory = predicted_logs(problem.batch, rows, problem.smoothing)
+    return time - problem.log_time, memory - problem.log_memory
+
+
+@row_errors.defjvp
+def _row_errors_jvp(
+    primals: tuple[Array, FitProblem], tangents: tuple[Array, FitProblem]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    rows, problem = primals
+    found = _minus_measured(logs_with_gradients(problem.batch, rows, problem.smoothing), problem)
+    changes = (jnp.sum(found.by_time * tangents[0], axis=1), jnp.sum(found.by_memory * tangents[0], axis=1))
+    return (found.time, found.memory), changes
+
+
+def log_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
+    """Predicted minus measured logs of step time and memory [row, 2].
+
+    Of memory 0 where no peak was measured, but for runs that should not have fitted: how far they exceed their chip's.
+    """
+    return _log_residuals(*row_errors(problem.rows(parameters), problem), problem)
+
+
+def _log_residuals(time: Float[Array, " row"], memory: Float[Array, " row"], problem: FitProblem) -> Array:
+    """The same, given the errors of all rows [row, 2]."""
+    return _by_row(time, beyond_bound(memory[problem.with_memory], problem), problem)
+
+
+def _by_row(time: Float[Array, " row"], memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
+    """Numbers of step times and of what is known of peaks, side by side and 0 where nothing is [row, 2]."""
+    told = jnp.zeros_like(time).at[problem.with_memory].add(problem.has_memory * memory)
+    return jnp.stack([time, told], axis=1)
+
+
+def beyond_bound(memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
+    """Errors of memory, 0 where a bound is kept [memory row]."""
+    return jnp.where(problem.is_bound & (memory < 0.0), 0.0, memory)
+
+
+def pseudo_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
+    """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
+    return _pseudo_residuals(*row_errors(problem.rows(parameters), problem), parameters, problem)
+
+
+def _pseudo_residuals(time: Array, memory: Array, parameters: Array, problem: FitProblem) -> Array:
+    """The same, given the errors of all rows [row + memory row + parameter]."""
+    return jnp.concatenate([of_runs(time, memory, problem), *of_priors(parameters, problem)])
+
+
+def of_runs(time: Float[Array, " row"], memory: Float[Array, " row"], problem: FitProblem) -> Array:
+    """Pseudo-residuals of given errors of the logs of step time and peak memory [row + memory row]."""
+    errors = zip(_root_weights(problem), standardised_errors(time, memory, problem), strict=True)
+    return jnp.concatenate([count * robust(error) for count, error in errors])
+
+
+def of_priors(parameters: Float[Array, " parameter"], problem: FitProblem) -> tuple[Array, Array]:
+    """Pseudo-residuals of the priors of pooled coefficients and of effects [parameter]."""
+    n_pooled = problem.parametrisation.spread.shape[0]
+    effects = parameters[n_pooled:]
+    return parameters[:n_pooled], effects if problem.is_gaussian else robust(effects)
+
+
+@jax.custom_jvp
+def residuals(parameters: Float[Array, " parameter"], problem: FitProblem, errors: RowErrors) -> tuple[Array, Array]:
+    """`pseudo_residuals` for solvers that ask for their whole Jacobian, and the `log_residuals` behind them.
+
+    Rows meet only in their coefficients, and linearly: it is put together from one gradient per row. A gradient of the
+    loss alone needs no such matrix.
+
+    Args:
+        parameters: standardised parameters [parameter].
+        problem: what to fit.
+        errors: those at these very parameters, see `errors_at`.
+
+    Returns:
+        Pseudo-residuals [row + memory row + parameter] and log residuals [row, 2].
+    """
+    values = _pseudo_residuals(errors.time, errors.memory, parameters, problem)
+    return values, _log_residuals(errors.time, errors.memory, problem)
+
+
+@residuals.defjvp
+def _residuals_jvp(
+    primals: tuple[Array, FitProblem, RowErrors], tangents: tuple[Array, FitProblem, RowErrors]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    (parameters, problem, errors), tangent = primals, tangents[0]
+    mapping, known, n_pooled = problem.parametrisation, problem.with_memory, problem.parametrisation.spread.shape[0]
+    standardised, counts = standardised_errors(errors.time, errors.memory, problem), _root_weights(problem)
+    slope_of_time, slope_of_memory = (robust_slope(values) for values in standardised)
+    change = mapping.row_jacobian(errors.by_time, problem.members) @ tangent
+    change_of_memory = mapping.row_jacobian(errors.by_memory[known], problem.memory_members) @ tangent
+    # A bound that is kept has an error of exactly zero, and pulls nowhere.
+    change_of_memory = jnp.where(problem.is_bound & (standardised[1] == 0.0), 0.0, change_of_memory)
+    changes = (
+        counts[0] * slope_of_time / problem.scatter * change,
+        counts[1] * slope_of_memory / problem.memory_scatter * change_of_memory,
+        tangent[:n_pooled],
+        tangent[n_pooled:] * (1.0 if problem.is_gaussian else robust_slope(parameters[n_pooled:])),
+    )
+    return residuals(*primals), (jnp.concatenate(changes), _by_row(change, change_of_memory, problem))
+
+
+def standardised_errors(time: Array, memory: Array, problem: FitProblem) -> tuple[Array, Array]:
+    """Errors of step time [row] and of the peaks of which something is known [memory row], over their scatter [1]."""
+    return time / problem.scatter, beyond_bound(memory[problem.with_memory], problem) / problem.memory_scatter
+
+
+def weights(problem: FitProblem) -> tuple[Array, Array]:
+    """What step times [row] and the peaks of which something is known [memory row] count, padding nothing [1]."""
+    return problem.weight, problem.weight[problem.with_memory] * problem.has_memory
+
+
+def _root_weights(problem: FitProblem) -> tuple[Array, Array]:
+    """Roots of the weights of step times [row] and of the peaks of which something is known [memory row].
+
+    They are apart from what they weigh: a row of weight zero must not meet the infinite slope of sqrt(0).
+    """
+    time, memory = weights(problem)
+    return jnp.sqrt(time), jnp.sqrt(memory)
+
+
+def loss(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
+    """Negative log posterior, up to a constant [1]."""
+    return 0.5 * jnp.sum(pseudo_residuals(parameters, problem) ** 2)
+
+
+def search_loss(parameters: Float[Array, " parameter"], problem: FitProblem, errors: RowErrors) -> Array:
+    """The loss of step times alone, which have valleys to search; a polish finds the way of memory [1].
+
+    Args:
+        parameters: standardised parameters [parameter].
+        problem: what to fit.
+        errors: those at these very parameters, see `errors_at`; their slopes give the gradient.
+
+    Returns:
+        The loss [1].
+    """
+    rows = problem.rows(parameters)
+    time = errors.time + jnp.sum(errors.by_time * (rows - jax.lax.stop_gradient(rows)), axis=1)
+    of_runs = jnp.sum(problem.weight * robust(time / problem.scatter) ** 2)
+    return 0.5 * (of_runs + sum(jnp.sum(part**2) for part in of_priors(parameters, problem)))

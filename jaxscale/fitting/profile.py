@@ -1,0 +1,217 @@
+r"""Profile-likelihood intervals: how far one coefficient can go while all others make the best of it.
+
+The deviance of coefficient j at value v is $D_j(v) = 2 (\min_{\theta: \theta_j = v} F - \min F)$, F the negative log
+posterior; the central 90 % interval ends where it reaches the 90 % quantile of chi-square with one degree of freedom.
+Reference: Venzon & Moolgavkar 1988, Applied Statistics 37, 87-94, section 2.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.intervals import Z90
+from jaxscale.fitting.multistart import one_blas_thread
+from jaxscale.fitting.objective import SHARP, FitProblem, smoothed
+from jaxscale.fitting.polish import Held, Solution, Tolerance, minimised
+
+NEAR = Tolerance(1e-4, 1e-3)
+"""Of the other parameters at each trial value."""
+
+TRIALS = 6
+"""Most trial values on each side; one would do for a parabola, but the deviance of some coefficients is far from one
+[1]."""
+
+NEAR_ENOUGH = 0.005
+"""Change of the distance from the optimum by a trial at which no further one is made [1]."""
+
+LEAST_RISE = 1e-6
+"""Rise of the deviance that counts as none [1]."""
+
+STEEPEST = 16.0
+"""Largest power of the distance for which a rise is taken [1]."""
+
+LARGEST_MOVE = 3.0
+"""Factor by which one trial may change the distance from the optimum [1]."""
+
+
+IDENTIFIED_BELOW = 0.7
+"""A coefficient counts as identified when its posterior spread is below this share of its prior's [1]."""
+
+PROFILED_UP_TO = 400
+"""Parameters, effects included, up to which intervals come from profiles [1]."""
+
+PROFILE_REACH = 1.5
+"""How far a profile goes to both sides of the optimum, over the ends of the 90 % interval [1]."""
+
+
+class Profile(NamedTuple):
+    """Profile likelihood of one coefficient.
+
+    Attributes:
+        values: in the coefficient's unit, ascending [point].
+        rises: of the deviance above its least; 2.71 at the ends of a 90 % interval [1], [point].
+        parabola: what they would be if the standard error told all [1], [point].
+    """
+
+    values: np.ndarray
+    rises: np.ndarray
+    parabola: np.ndarray
+
+
+def deviance(index: int, value: float, start: Float[Array, " parameter"], problem: FitProblem) -> float:
+    """Twice the negative log posterior, minimised over all parameters but one.
+
+    Args:
+        index: parameter that is held.
+        value: at which it is held, in standard deviations of its prior [1].
+        start: where the others begin [parameter].
+        problem: what was fitted.
+
+    Returns:
+        The minimum [1].
+    """
+    return 2.0 * float(minimised(start, smoothed(problem, SHARP), NEAR, Held(index, value)).loss)
+
+
+def rise(
+    index: int,
+    distance: float,
+    problem: FitProblem,
+    solution: Solution,
+    covariance: Float[np.ndarray, "parameter parameter"],
+) -> float:
+    """Rise of the deviance where a parameter is held some Laplace standard deviations from the optimum.
+
+    The others begin on the ridge.
+
+    Args:
+        index: parameter that is held.
+        distance: from the optimum, in standard deviations of the Laplace approximation [1].
+        problem: what was fitted.
+        solution: its optimum.
+        covariance: Laplace covariance there [parameter, parameter].
+
+    Returns:
+        Deviance above that of the optimum [1].
+    """
+    start = solution.parameters + distance * covariance[index] / math.sqrt(covariance[index, index])
+    return deviance(index, float(start[index]), start, problem) - 2.0 * float(solution.loss)
+
+
+def crossing(rise_at: Callable[[float], float]) -> float:
+    """Distance at which the rise of a deviance reaches the 90 % quantile.
+
+    Each trial takes the rise for a power of the distance, of the exponent by which it grew from the trial before: two,
+    a parabola's, at first, and more where a term that was hidden begins to show. What would leave the bracket of
+    earlier trials gives way to its middle.
+
+    Args:
+        rise_at: of the deviance, by the distance from the optimum in standard deviations of the Laplace approximation.
+
+    Returns:
+        The distance [1].
+    """
+    distance, below, above = Z90, 0.0, math.inf
+    exponent, before = 2.0, None
+    for _ in range(TRIALS):
+        risen = max(rise_at(distance), LEAST_RISE)
+        if before is not None:
+            grown = math.log(risen / before[1]) / math.log(distance / before[0])
+            exponent = min(max(grown, 1.0), STEEPEST)
+        move = (Z90**2 / risen) ** (1.0 / exponent)
+        below, above = (distance, above) if risen < Z90**2 else (below, distance)
+        following = distance * min(max(move, 1.0 / LARGEST_MOVE), LARGEST_MOVE)
+        if not below <= following <= above:
+            following = math.sqrt(below * above)
+        distance, before = following, (distance, risen)
+        if abs(distance / before[0] - 1.0) <= NEAR_ENOUGH:
+            break
+    return distance
+
+
+def profile_intervals(
+    problem: FitProblem,
+    solution: Solution,
+    covariance: Float[np.ndarray, "parameter parameter"],
+    indices: Sequence[int],
+) -> Float[np.ndarray, "profiled 2"]:
+    """Ends of the central 90 % intervals of some parameters.
+
+    Args:
+        problem: what was fitted.
+        solution: its optimum.
+        covariance: Laplace covariance there, which gives the first trial [parameter, parameter].
+        indices: parameters to profile.
+
+    Returns:
+        Lower and upper ends, standardised [profiled, 2].
+    """
+
+    def end(index: int, side: float) -> float:
+        far = crossing(lambda distance: rise(index, side * distance, problem, solution, covariance))
+        return float(solution.parameters[index]) + side * far * math.sqrt(covariance[index, index])
+
+    return np.asarray([(end(index, -1.0), end(index, 1.0)) for index in indices]).reshape(-1, 2)
+
+
+def identified(covariance: Float[np.ndarray, "parameter parameter"]) -> Bool[np.ndarray, " coefficient"]:
+    """Whether the posterior of each pooled coefficient is narrower than `IDENTIFIED_BELOW` of its prior."""
+    return np.sqrt(np.diag(covariance))[: len(names())] < IDENTIFIED_BELOW
+
+
+def standardised_intervals(
+    problem: FitProblem, solution: Solution, covariance: Float[np.ndarray, "parameter parameter"]
+) -> Float[np.ndarray, "coefficient 2"]:
+    """Ends of the 90 % intervals of the standardised pooled coefficients.
+
+    By the profile likelihood; by the Laplace approximation for coefficients that rest on their prior, where the two
+    agree, and for pooled fits of more than `PROFILED_UP_TO` parameters, where profiles would take an hour.
+
+    Args:
+        problem: what was fitted.
+        solution: its optimum.
+        covariance: Laplace covariance there [parameter, parameter].
+
+    Returns:
+        Lower and upper ends [coefficient, 2].
+    """
+    count, centre = len(names()), np.asarray(solution.parameters)
+    half = Z90 * np.sqrt(np.diag(covariance))[:count]
+    ends = centre[:count, None] + half[:, None] * np.asarray([-1.0, 1.0])
+    indices = np.flatnonzero(identified(covariance))
+    if len(centre) <= PROFILED_UP_TO and len(indices):
+        with jax.enable_x64(True), one_blas_thread():
+            ends[indices] = profile_intervals(problem, solution, covariance, indices.tolist())
+    return ends
+
+
+def profiled(
+    index: int,
+    interval: Float[np.ndarray, "2"],
+    problem: FitProblem,
+    solution: Solution,
+    covariance: Float[np.ndarray, "parameter parameter"],
+) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
+    """Rises of the deviance along one parameter, some way past the ends of its interval.
+
+    Args:
+        index: parameter that is held.
+        interval: its 90 % interval, standardised.
+        problem: what was fitted.
+        solution: its optimum.
+        covariance: Laplace covariance there [parameter, parameter].
+
+    Returns:
+        Distances from the optimum in standard deviations of the Laplace approximation [1], [point]; rises [1], [point].
+    """
+    error = math.sqrt(covariance[index, index])
+    low, high = PROFILE_REACH * (interval - float(solution.parameters[index])) / error
+    distances = np.unique(np.concatenate([np.linspace(low, 0.0, 7), np.linspace(0.0, high, 7)]))
+    with jax.enable_x64(True), one_blas_thread():
+        rises = [rise(index, distance, problem, solution, covariance) for distance in distances.tolist()]
+    return distances, np.asarray(rises)

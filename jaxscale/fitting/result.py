@@ -1,0 +1,43 @@
+"""`FitResult`: the outcome of `fit`, with its report in words and as plain data."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxscale.base.show import MOST_LINES
+from jaxscale.base.table import text_of
+from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.fitting.fit_estimates import FitEstimates
+from jaxscale.fitting.summary import cautions, summary_html, summary_json, summary_parts
+
+
+class FitResult(FitEstimates):
+    """Outcome of a fit: estimates, diagnostics, cautions and a report."""
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Cautions for a careful reader: failed convergence, coefficients that the data leave at their prior, ..."""
+        return cautions(self)
+
+    def summary(self) -> str:
+        """Report in plain text: errors, parameter table, messages."""
+        return text_of(summary_parts(self))
+
+    def __repr__(self) -> str:
+        """The first lines of the report."""
+        return "\n".join(self.summary().splitlines()[:MOST_LINES])
+
+    def _repr_html_(self) -> str:
+        return summary_html(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain data; nan becomes None."""
+        return summary_json(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the fit as TOML, whole or not at all.
+
+        Raises:
+            InputError: the folder does not exist or cannot be written.
+        """
+        comment = f"jaxscale fit of {self.n} runs; load with jaxscale.load_fit or jaxscale predict --fit"
+        self.fit.save(path, self._parameters_about(unconstrain(self.fit.pooled)), comment)

@@ -1,0 +1,94 @@
+"""`jaxscale islands`: the best way to train a model on islands of chips that slow links join."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxscale.base.errors import InputError
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    PlotFile,
+    Quiet,
+    ReportFolder,
+    SequenceLength,
+    checked_count,
+    option,
+)
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
+from jaxscale.cli.plan import checked_framework, load_model
+
+
+@dataclass(frozen=True)
+class IslandsCommand:
+    """Choose how islands of chips train one model together: mode, shares, inner steps, and what each link is worth."""
+
+    fleet: Annotated[
+        tyro.conf.Positional[Path], option(metavar="FLEET.toml", help="islands and the links between them")
+    ]
+    model: Annotated[
+        str, option(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
+    ]
+    global_batch: Annotated[int, option(metavar="B", help="sequences in a step of all islands together")]
+    loss: Annotated[
+        float | None,
+        option(metavar="L", help="loss to reach; that of 20 tokens per parameter where left out"),
+    ] = None
+    law: Annotated[
+        Path | None,
+        option(metavar="LAW.toml", help="law of the loss that `law fit` wrote; its draws widen the intervals of days"),
+    ] = None
+    seq_len: SequenceLength = None
+    precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
+    framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
+    fit: FitName = "default"
+    nominal_links: Annotated[bool, option(help="links give their stated bandwidth, without losses")] = False
+    plot: PlotFile = None
+    report: ReportFolder = None
+    hardware: HardwareFile = None
+    json: Json = False
+    quiet: Quiet = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed fleet, an unknown name, a number out of range, or a model that does not fit.
+        """
+        checked_count("--global-batch", self.global_batch)
+        if self.seq_len is not None:
+            checked_count("--seq-len", self.seq_len)
+        if self.loss is not None and not 0.0 < self.loss < 100.0:
+            raise InputError(f"--loss = {self.loss:g} is out of range; expected nats per token, above 0 and below 100")
+        import jaxscale as js
+        from jaxscale.islands.choice.choose_fleet import best_fleet_plan
+        from jaxscale.islands.choice.islands_report import days_figure, islands_report, islands_tables
+        from jaxscale.islands.fleet_file import read_fleet
+        from jaxscale.islands.measured.measured_rounds import stated_slow_loss
+        from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.plans.framework_space import framework_space
+
+        check_pictures(self.plot, self.report, self.fleet, self.law, self.fit, self.hardware)
+        hardware = js.load_hardware(self.hardware)
+        stated = read_fleet(self.fleet, hardware, 0.0 if self.nominal_links else stated_slow_loss())
+        law = None if self.law is None else load_law(self.law)
+        model = load_model(self.model, self.seq_len)
+        fitted = js.load_fit(self.fit)
+        framework = checked_framework(self.framework, fitted)
+        precision = self.precision.lower()
+        space = framework_space(framework, precision)
+        for chip in dict.fromkeys(stated.chips):
+            if lacking := stated.hardware[chip].lacks(precision):
+                say(lacking)
+        levels = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
+        stage("searching the plans of the islands, alone and together")
+        choice = best_fleet_plan(
+            model, stated.fleet, self.global_batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law
+        )
+        answer(self.json, choice.to_json, lambda: islands_tables(choice))
+        save_pictures(
+            self.plot, self.report, lambda: days_figure(choice), lambda: islands_report(choice, str(self.fleet))
+        )

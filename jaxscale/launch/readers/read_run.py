@@ -1,0 +1,157 @@
+"""One run from its log and its launch files: a row of a runs table, and what the files leave open."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxscale.base.errors import InputError
+from jaxscale.launch.readers.launch_rules import cells_of, framework_family
+from jaxscale.launch.readers.logs.log_format import Gathered, LogFormat
+from jaxscale.launch.readers.read_log import read_log
+from jaxscale.launch.readers.settings_text import settings_of
+from jaxscale.models import catalogue_model
+from jaxscale.runs.schema import COLUMNS, REQUIRED, SHAPE
+
+MEASURED = {
+    "seconds": "step_time_s",
+    "tokens_per_s_per_gpu": "tokens_per_s_per_gpu",
+    "tflops_per_gpu": "tflops_per_gpu",
+}
+"""Columns of the runs table by the quantity of a step."""
+
+EMPTY = "", None
+LAUNCH_ENDINGS = (".toml", ".yaml", ".yml", ".sh")
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A row of a runs table.
+
+    Attributes:
+        cells: cells by column, those that are filled.
+        left_open: required columns that no file tells.
+        remarks: what a reader of the row should know.
+    """
+
+    cells: Mapping[str, Any]
+    left_open: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def run_of_log(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
+    """Row of a log, with the settings of launch files.
+
+    Args:
+        path: the log.
+        configs: launch files of the run, which count before what the log says of settings.
+        stated: cells that the user states, which count before both.
+
+    Raises:
+        InputError: a file that cannot be read or is of no known program; one line.
+    """
+    kind, gathered = read_log(path)
+    family = kind.family or None
+    settings: dict[str, Any] = dict(gathered.settings)
+    for config in configs:
+        own = settings_of(config)
+        family = framework_family(own) or family
+        settings |= own
+    cells = cells_of(settings, family) if family and settings else {}
+    cells |= {name: value for name, value in gathered.cells.items() if cells.get(name) in EMPTY}
+    if kind.framework and not cells.get("framework"):
+        cells["framework"] = kind.framework
+    cells |= dict(stated or {})
+    return finished_row(_with_measurements(cells, kind, gathered), gathered.remarks, path)
+
+
+def run_of_launch(path: Path, more: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
+    """Row of launch files alone, without anything measured.
+
+    Raises:
+        InputError: a file that cannot be read, or whose settings are of no known framework; one line.
+    """
+    settings: dict[str, Any] = {}
+    for file in (path, *more):
+        settings |= settings_of(file)
+    family = framework_family(settings)
+    if family is None:
+        raise InputError(
+            f"{path}: settings of no framework that is known; expected a launch file of Megatron-LM, NeMo,"
+            " Megatron-Bridge, torchtitan, MaxText, nanotron, DeepSpeed, accelerate or axolotl"
+        )
+    return finished_row({**cells_of(settings, family), **(stated or {})}, [], path)
+
+
+def run_of(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
+    """Row of a log, or of a launch file where the file is one.
+
+    Raises:
+        InputError: a file that cannot be read or is of no known program; one line.
+    """
+    if path.suffix.lower() in LAUNCH_ENDINGS:
+        return run_of_launch(path, configs, stated)
+    try:
+        return run_of_log(path, configs, stated)
+    except InputError:
+        try:
+            return run_of_launch(path, configs, stated)
+        except InputError:
+            pass
+        raise
+
+
+def _with_measurements(cells: dict[str, Any], kind: LogFormat, gathered: Gathered) -> dict[str, Any]:
+    """Cells with the medians of the steady steps."""
+    medians = gathered.series.medians()
+    cells |= {MEASURED[name]: value for name, value in medians.items() if name in MEASURED}
+    peaks = [medians.get("memory_gb"), gathered.cells.get("peak_mem_gb")]
+    if peak := max((peak for peak in peaks if peak), default=None):
+        cells["peak_mem_gb"] = peak
+    if "batch" in medians:
+        cells.setdefault("global_batch_size_seqs", medians["batch"])
+    tokens = cells.pop("tokens_per_step", None)
+    if tokens and (seq_len := _number(cells.get("seq_len"))) and "global_batch_size_seqs" not in cells:
+        cells["global_batch_size_seqs"] = tokens / seq_len
+    batch, seq_len, chips, rate = (
+        _number(cells.get(name)) for name in ("global_batch_size_seqs", "seq_len", "n_gpus", "tokens_per_s_per_gpu")
+    )
+    if "step_time_s" not in cells and batch and seq_len and chips and rate:
+        cells["step_time_s"] = batch * seq_len / chips / rate
+        cells["step_time_derived"] = True
+    n_steady, n_steps = int(gathered.series.is_steady().sum()), len(gathered.series)
+    cells["notes"] = f"median of {n_steady} steady steps of {n_steps} in a log of {kind.name}"
+    return cells
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path) -> RunRow:
+    """A row in the order of the schema, with what it leaves open."""
+    cells = {"source": "read", "source_row": path.name, **cells}
+    if remarks:
+        cells["notes"] = "; ".join(filter(None, [cells.get("notes"), *remarks]))
+    knows_shape = cells.get("model") is not None and catalogue_model(str(cells["model"])) is not None
+    wanted = [name for name in REQUIRED if not (knows_shape and name in SHAPE)]
+    fills = {"micro_batch_size": "n_microbatches"}
+    left_open = [name for name in wanted if cells.get(name) in EMPTY and cells.get(fills.get(name, name)) in EMPTY]
+    order = [column.name for column in COLUMNS]
+    known = {name: cells[name] for name in order if cells.get(name) not in EMPTY}
+    rest = {name: value for name, value in cells.items() if name not in known and value not in EMPTY}
+    return RunRow({name: _text(value) for name, value in (known | rest).items()}, tuple(left_open), tuple(remarks))
+
+
+def _text(value: Any) -> str:
+    """A cell as a table has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def table_columns(rows: Sequence[RunRow]) -> tuple[str, ...]:
+    """Header of a table of some rows: all required columns, and those that a row fills."""
+    filled = {name for row in rows for name in row.cells}
+    order = [column.name for column in COLUMNS if column.name in filled or column.required or column.name == "model"]
+    return (*order, *sorted(filled - set(order)))

@@ -1,0 +1,138 @@
+"""`jaxscale limits`: how far training can scale under one or several scenarios."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from jaxscale.base.errors import InputError
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxscale.hardware.catalogue import Hardware
+    from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
+
+
+@dataclass(frozen=True)
+class LimitsCommand:
+    """Utilisation against training compute, its thresholds and the wall, and their elasticities."""
+
+    gpu: Annotated[
+        str | None, option(metavar="ID", help="chip in place of the scenarios' own; see `jaxscale hardware`")
+    ] = None
+    scenario: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(metavar="NAME", help="scenario; repeat for several; `default` where left out"),
+    ] = ()
+    scenarios: Annotated[
+        Path | None, option(metavar="FILE.toml", help="scenarios of your own, in the form of data/limits.toml")
+    ] = None
+    model: Annotated[
+        Literal["blocks", "transformer"],
+        option(help="stacked MLP blocks of the data-movement model, or a transformer by the calibrated step time"),
+    ] = "blocks"
+    fit: FitName = "default"
+    lowest: Annotated[float, option(name="from", metavar="T", help="least training compute [flop]")] = 1e24
+    highest: Annotated[float, option(name="to", metavar="T", help="largest training compute [flop]")] = 1e32
+    plot: PlotFile = None
+    report: ReportFolder = None
+    hardware: HardwareFile = None
+    json: Json = False
+    quiet: Quiet = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: an unknown scenario or chip, a malformed file, an empty range, a figure that cannot be written.
+        """
+        import jaxscale as js
+        from jaxscale.limits.scenario_library import load_scenarios, on_chip, scenario_named
+        from jaxscale.limits.study import curve_sizes
+
+        if self.fit != "default" and self.model == "blocks":
+            raise InputError(f"--fit {self.fit}: the data-movement model takes no fit; expected --model transformer")
+        sizes = curve_sizes(self.lowest, self.highest)
+        hardware = js.load_hardware(self.hardware)
+        library = load_scenarios(self.scenarios, hardware)
+        chosen = {name: scenario_named(name, library) for name in self.scenario or ("default",)}
+        if self.gpu is not None:
+            chosen = {name: on_chip(one, hardware[self.gpu]) for name, one in chosen.items()}
+        check_pictures(self.plot, self.report, self.scenarios, self.fit, self.hardware)
+        if self.model == "transformer":
+            self._transformers(chosen, sizes, hardware)
+        else:
+            self._blocks(chosen, sizes)
+
+    def _blocks(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray") -> None:
+        from jaxscale.limits.bands import band
+        from jaxscale.limits.limits_pages import study_report
+        from jaxscale.limits.limits_report import curve_figure, elasticity_table, threshold_table
+        from jaxscale.limits.scenario_library import scenario_descriptions
+        from jaxscale.limits.study import study
+
+        stage("searching the best plan of each training compute")
+        studied = study(chosen, sizes)
+        descriptions = scenario_descriptions(self.scenarios)
+        if self.gpu is not None:
+            descriptions = {
+                name: f"on {self.gpu} instead; else {descriptions.get(name, 'as its file says')}"
+                for name in studied.names
+            }
+        answer(
+            self.json,
+            lambda: one_or_all(studied.to_json()),
+            lambda: (threshold_table(studied, descriptions), elasticity_table(studied)),
+        )
+        if not studied.certified.all():
+            say(f"{(~studied.certified).sum()} of {studied.certified.size} points are not certified optima")
+        curves = dict(zip(studied.names, studied.utilisation, strict=True))
+        bands = {name: band(sizes, one) for name, one in chosen.items()} if self.plot or self.report else {}
+        save_pictures(
+            self.plot,
+            self.report,
+            lambda: curve_figure(sizes, curves, bands),
+            lambda: study_report(studied, descriptions, bands),
+        )
+
+    def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
+        import jaxscale as js
+        from jaxscale.limits.limits_pages import transformers_report
+        from jaxscale.limits.limits_report import law_line, transformer_figure, transformer_table
+        from jaxscale.limits.transformer_curve import transformer_curve
+
+        if self.gpu is None:
+            raise InputError("--model transformer: no chip; expected --gpu ID, see `jaxscale hardware`")
+        gpu, fit = hardware[self.gpu].id, js.load_fit(self.fit)
+        if self.scenario:
+            say(
+                f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "
+                f"overlap are those of {gpu} and of the fit"
+            )
+        stage("searching the best plan of each training compute")
+        curves = {
+            name: transformer_curve(sizes, gpu, laws, fit=fit, hardware=hardware) for name, laws in chosen.items()
+        }
+        answer(
+            self.json,
+            lambda: one_or_all([curve.to_json(name, gpu, chosen[name]) for name, curve in curves.items()]),
+            lambda: (
+                transformer_table(curves),
+                *(f"{name}, the wall: the largest run that {law_line(chosen[name])}" for name in curves),
+            ),
+        )
+        save_pictures(
+            self.plot,
+            self.report,
+            lambda: transformer_figure(curves, chosen, gpu),
+            lambda: transformers_report(curves, chosen, gpu),
+        )
+
+
+def one_or_all(documents: "list[dict[str, Any]]") -> Any:
+    """The only document, or the list of several."""
+    return documents if len(documents) > 1 else documents[0]

@@ -1,0 +1,390 @@
+"""Transformers: shapes, parameter counts and flops.
+
+The FLOP convention of the package: model flops per token are `6 * (matmul parameters) + 12 * L * H * head_dim * S`,
+halved in the attention part when causal masking is counted (`causal=True`).
+"""
+
+import dataclasses
+import inspect
+from dataclasses import KW_ONLY, InitVar
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.base.arrays import Number, as_float, is_number
+from jaxscale.base.fields import number_field, with_properties
+from jaxscale.base.show import Printout, is_single, leaf_text, leaves_shown, printed
+from jaxscale.base.smooth import smaller
+
+DEFAULT_VOCABULARY = 51200.0
+"""Padded GPT-2 vocabulary, Megatron-LM's default (Korthikanti et al. 2022, section 6): used where none is stated."""
+
+
+def _stated_layers(share: str) -> property:
+    """Property of a model: the layers of one kind, from their share of the depth."""
+    return property(lambda model: getattr(model, share) * model.n_layers)
+
+
+@printed(lambda model: _shown(model))
+@with_properties(
+    n_attention_layers=_stated_layers("attention_share"),
+    n_mlp_layers=_stated_layers("mlp_share"),
+    n_dense_layers=property(lambda model: _dense_share(model) * model.n_layers),
+    n_ssm_layers=_stated_layers("ssm_share"),
+)
+class Transformer(eqx.Module):
+    """Transformer, dense or mixture of experts, with optional latent attention and state-space layers.
+
+    All fields are numbers: array leaves that trace and differentiate, and models of different kinds stack. Layers of
+    one kind are shares of the depth, so that a model with another `n_layers` is the same model, deeper; counts of
+    layers may be given in place of shares. A field that is left out takes its customary value.
+
+    Raises:
+        ValueError: a shape that no transformer can have, with the valid range.
+    """
+
+    n_layers: Number = number_field()
+    """L, depth, without the layers for multi-token prediction [1]."""
+    d_model: Number = number_field()
+    """d, width [1]."""
+    n_heads: Number = number_field()
+    """H, query heads [1]."""
+    seq_len: Number = number_field(2048)
+    """S [token]."""
+    _: KW_ONLY
+    n_kv_heads: Number = number_field(None)
+    """K, key/value heads; H where left out [1]."""
+    head_dim: Number = number_field(None)
+    """Width of a head; d / H where left out [1]."""
+    d_ff: Number = number_field(None)
+    """f, width of the dense MLP; 4 d where left out [1]."""
+    gated_mlp: Number = number_field(False)
+    """1 for three MLP matrices (SwiGLU), 0 for two [1]."""
+    vocab_size: Number = number_field(DEFAULT_VOCABULARY)
+    """V [token]."""
+    tied_embeddings: Number = number_field(False)
+    """1 where input and output embeddings share their matrix [1]."""
+    n_experts: Number = number_field(1)
+    """E, experts per mixture layer; 1 is dense [1]."""
+    moe_top_k: Number = number_field(1)
+    """k, experts per token [1]."""
+    d_ff_expert: Number = number_field(None)
+    """MLP width of one expert; f where left out [1]."""
+    moe_latent_size: Number = number_field(0)
+    """Width of the projection on which routed experts work; 0 where they work on d [1]."""
+    n_shared_experts: Number = number_field(0)
+    """Experts that see every token [1]."""
+    expert_bias: Number = number_field(False)
+    """1 where the output of a routed expert has a bias [1]."""
+    attention_share: Number = number_field(1)
+    """Share of the layers with attention [1]."""
+    mlp_share: Number = number_field(1)
+    """Share of the layers with an MLP, dense or mixture [1]."""
+    dense_share: Number = number_field(0)
+    """Share of the layers of a mixture of experts whose MLP is dense; all MLPs of a dense model are [1]."""
+    ssm_share: Number = number_field(0)
+    """Share of the layers that are state-space (Mamba-2) layers [1]."""
+    ssm_d_inner: Number = number_field(0)
+    """Inner width of a state-space layer [1]."""
+    ssm_state: Number = number_field(0)
+    """Groups times state size of a state-space layer [1]."""
+    ssm_groups: Number = number_field(1)
+    """Groups of channels that share their projections into and out of the state [1]."""
+    q_lora_rank: Number = number_field(0)
+    """Rank of the query projection of latent attention; 0 for a full one [1]."""
+    kv_lora_rank: Number = number_field(0)
+    """Rank of the key/value projection of latent attention; 0 for a full one [1]."""
+    rope_head_dim: Number = number_field(0)
+    """Rotary part of a latent-attention head [1]."""
+    v_head_dim: Number = number_field(None)
+    """Width of a value head; `head_dim` where left out [1]."""
+    shared_key_value: Number = number_field(False)
+    """1 where one projection makes keys and values [1]."""
+    attention_gate: Number = number_field(False)
+    """1 where a gate as wide as all value heads multiplies the output of attention [1]."""
+    o_lora_rank: Number = number_field(0)
+    """Rank of the output projection, over all its groups; 0 for a full one [1]."""
+    o_groups: Number = number_field(1)
+    """Groups of heads that the first half of a low-rank output projection keeps apart [1]."""
+    window: Number = number_field(0)
+    """Keys that a sliding-window layer attends to [token]."""
+    window_share: Number = number_field(0)
+    """Share of the attention layers with a sliding window [1]."""
+    position_embeddings: Number = number_field(0)
+    """Learned positions [token]."""
+    causal: Number = number_field(True)
+    """1 where a token attends to earlier ones alone, 0 for an encoder [1]."""
+    trainable_share: Number = number_field(1)
+    """Share of the weights that receive gradients; 0 for low-rank adapters [1]."""
+    n_predict_layers: Number = number_field(0)
+    """Layers for multi-token prediction beside the `n_layers`; each has attention, an MLP, a merge and logits [1]."""
+    n_attention_layers: InitVar[Any] = None
+    """Layers with attention, in place of their share [1]."""
+    n_mlp_layers: InitVar[Any] = None
+    """Layers with an MLP, dense or mixture, in place of their share [1]."""
+    n_dense_layers: InitVar[Any] = None
+    """Layers of a mixture of experts whose MLP is dense, in place of their share [1]."""
+    n_ssm_layers: InitVar[Any] = None
+    """State-space layers, in place of their share [1]."""
+
+    def __post_init__(self, n_attention_layers: Any, n_mlp_layers: Any, n_dense_layers: Any, n_ssm_layers: Any):
+        """Fill in what follows from other fields."""
+        _check_size("n_layers", self.n_layers)
+        counts = (n_attention_layers, n_mlp_layers, n_dense_layers, n_ssm_layers)
+        for share, count in zip(LAYER_SHARES, counts, strict=True):
+            if count is not None:
+                setattr(self, share, as_float(count) / self.n_layers)
+        customary = {"n_kv_heads": self.n_heads, "head_dim": self.d_model / self.n_heads, "d_ff": 4.0 * self.d_model}
+        _fill_in(self, customary)
+        _fill_in(self, {"d_ff_expert": self.d_ff, "v_head_dim": self.head_dim})
+
+    def __check_init__(self):
+        """Refuse impossible shapes; traced values are not looked at."""
+        for name in ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "seq_len"):
+            _check_size(name, getattr(self, name))
+        for name, most in (
+            ("n_kv_heads", "n_heads"),
+            ("moe_top_k", "n_experts"),
+            ("n_dense_layers", "n_mlp_layers"),
+        ):
+            few, many = getattr(self, name), getattr(self, most)
+            if is_number(few) and is_number(many) and few > many:
+                raise ValueError(f"Transformer.{name} = {few:g} exceeds {most} = {many:g}")
+
+
+def _shown(model: Transformer) -> Printout:
+    """Fields that differ from those of a plain model, with the counts of parameters."""
+    if not is_single(model, ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "seq_len")):
+        return leaves_shown(model)
+    plain = {field.name: field.default for field in dataclasses.fields(model)}
+    rows = [
+        (name, leaf_text(getattr(model, name)))
+        for name, usual in plain.items()
+        if usual is None or usual is dataclasses.MISSING or float(getattr(model, name)) != float(usual)
+    ]
+    count, active = (f"{float(counted(model)) / 1e9:.4g}e9" for counted in (n_params, n_active_params))
+    of_token = "" if count == active else f", {active} of them active"
+    return Printout(f"Transformer: {count} parameters{of_token}", ("", ""), rows)
+
+
+LAYER_SHARES = ("attention_share", "mlp_share", "dense_share", "ssm_share")
+"""Fields that are shares of the depth, in the order of the counts that may be given in their place."""
+
+ARGUMENTS = tuple(name for name in inspect.signature(Transformer).parameters if name not in LAYER_SHARES)
+"""Names by which a shape is described, as in a TOML file."""
+
+
+def _fill_in(model: Transformer, customary: dict[str, Any]) -> None:
+    """Give fields that were left out their customary values."""
+    for name, value in customary.items():
+        if getattr(model, name) is None:
+            setattr(model, name, value)
+
+
+def _check_size(name: str, value: Any) -> None:
+    if is_number(value) and not 0 < value < float("inf"):
+        raise ValueError(f"Transformer.{name} = {value:g} is not a size; expected a number above 0")
+
+
+def is_dense(n_experts: Any) -> Any:
+    """1 for a single expert, which makes a layer a dense one, 0 from two on, smooth between with flat ends [1]."""
+    clip = jnp.clip if isinstance(n_experts, jax.Array) else np.clip
+    single = clip(2.0 - n_experts, 0.0, 1.0)
+    # Flat ends, so that the number of experts, one, has no slope in a dense model.
+    return as_float(single * single * (3.0 - 2.0 * single))
+
+
+def total_layers(model: Transformer) -> Number:
+    """Layers, those for multi-token prediction included [1]."""
+    return model.n_layers + model.n_predict_layers
+
+
+def attention_layers(model: Transformer) -> Number:
+    """Layers with attention, those for multi-token prediction included [1]."""
+    return model.attention_share * model.n_layers + model.n_predict_layers
+
+
+def mlp_layers(model: Transformer) -> Number:
+    """Layers with an MLP, dense or mixture, those for multi-token prediction included [1]."""
+    return model.mlp_share * model.n_layers + model.n_predict_layers
+
+
+def dense_layers(model: Transformer) -> Number:
+    """Layers whose MLP is dense: the stated ones of a mixture of experts, all MLPs of a dense model [1]."""
+    return _dense_share(model) * model.n_layers + is_dense(model.n_experts) * model.n_predict_layers
+
+
+def _dense_share(model: Transformer) -> Number:
+    """Share of the stated layers whose MLP is dense [1]."""
+    return model.dense_share + is_dense(model.n_experts) * (model.mlp_share - model.dense_share)
+
+
+def ssm_layers(model: Transformer) -> Number:
+    """State-space (Mamba-2) layers [1]."""
+    return model.ssm_share * model.n_layers
+
+
+def attention_params(model: Transformer) -> Array:
+    r"""Matmul parameters of one attention layer [1].
+
+    $d H h + 2 d K h + H h_v d$ (query, key/value, output) for grouped-query attention; for latent attention
+    (DeepSeek-V2, arXiv 2405.04434, section 2.1) the query goes through rank $r_q$ and keys and values through $r_{kv}$.
+    Keys that serve as values count once, $d K h$; an output gate adds $d H h_v$; an output projection of rank $r_o$ in
+    g groups of heads has $r_o (H h_v / g + d)$.
+    """
+    d, heads, h, h_v = model.d_model, model.n_heads, model.head_dim, model.v_head_dim
+    full_query, latent_query = d * heads * h, model.q_lora_rank * (d + heads * h)
+    full_key_value = d * model.n_kv_heads * (h + h_v) * (1.0 - 0.5 * model.shared_key_value)
+    unrotated = h - model.rope_head_dim
+    latent_key_value = d * (model.kv_lora_rank + model.rope_head_dim) + model.kv_lora_rank * heads * (unrotated + h_v)
+    query = full_query + _indicator(model.q_lora_rank) * (latent_query - full_query)
+    key_value = full_key_value + _indicator(model.kv_lora_rank) * (latent_key_value - full_key_value)
+    full_output, latent_output = heads * h_v * d, model.o_lora_rank * (heads * h_v / model.o_groups + d)
+    output = full_output + _indicator(model.o_lora_rank) * (latent_output - full_output)
+    return query + key_value + output + model.attention_gate * full_output
+
+
+def _indicator(rank: ArrayLike) -> Array:
+    """1 for a rank of at least one, 0 for none, linear between."""
+    return jnp.clip(rank, 0.0, 1.0)
+
+
+def mlp_params(model: Transformer, width: ArrayLike) -> Number:
+    """Matmul parameters of one MLP of the given width: `(2 + gated) * d * width` [1]."""
+    return (2.0 + model.gated_mlp) * model.d_model * width
+
+
+def expert_input(model: Transformer) -> Array:
+    """Width of a token as routed experts see it, and as it is sent to them: d, or that of a projection of it [1]."""
+    return model.d_model + _indicator(model.moe_latent_size) * (model.moe_latent_size - model.d_model)
+
+
+def expert_params(model: Transformer) -> Array:
+    """Matmul parameters of one routed expert [1]."""
+    return (2.0 + model.gated_mlp) * expert_input(model) * model.d_ff_expert
+
+
+def merge_params(model: Transformer) -> Number:
+    """Parameters by which prediction layers make one token of two, 2 d^2 each (arXiv 2412.19437, equation 21) [1]."""
+    return model.n_predict_layers * 2.0 * jnp.square(model.d_model)
+
+
+def logits_per_token(model: Transformer) -> Number:
+    """Passes of the logits head per token: one, and one for each further token that is predicted [1]."""
+    return 1.0 + model.n_predict_layers
+
+
+def router_params(model: Transformer) -> Number:
+    """Matmul parameters of the router of one mixture layer: a score of every token for every expert, d E [1]."""
+    return model.d_model * model.n_experts
+
+
+def shared_expert_params(model: Transformer) -> Number:
+    """Matmul parameters of a mixture layer that see every token: shared experts, projections to the latent [1]."""
+    return model.n_shared_experts * mlp_params(model, model.d_ff_expert) + 2.0 * model.d_model * model.moe_latent_size
+
+
+def ssm_params(model: Transformer) -> Number:
+    r"""Matmul parameters of one Mamba-2 layer: $d (2 d_i + 2 n_s) + d_i d$ (arXiv 2405.21060, section 7) [1]."""
+    return model.d_model * (3.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
+
+
+def moe_layers(model: Transformer) -> Number:
+    """Layers whose MLP is a mixture of experts [1]."""
+    return mlp_layers(model) - dense_layers(model)
+
+
+def mlp_width(model: Transformer) -> Number:
+    """Inner widths of the MLPs that every token passes through, dense ones and shared experts, added up [1]."""
+    return dense_layers(model) * model.d_ff + moe_layers(model) * model.n_shared_experts * model.d_ff_expert
+
+
+def routed_width(model: Transformer) -> Number:
+    """Inner widths of the routed experts that a token passes through, over all layers, added up [1]."""
+    return moe_layers(model) * model.moe_top_k * model.d_ff_expert
+
+
+def copies_width(model: Transformer) -> Array:
+    """Widths of the copies of a token that its routed experts take in, over all layers, added up [1]."""
+    return moe_layers(model) * model.moe_top_k * expert_input(model)
+
+
+def n_params(model: Transformer) -> Array:
+    """All parameters: attention, MLPs and experts, routers, norms, embeddings [1]."""
+    routed = model.n_experts * expert_params(model) + router_params(model)
+    return _layer_params(model, routed) + embedding_params(model)
+
+
+def n_active_params(model: Transformer) -> Array:
+    """Parameters that one token passes through, embeddings included [1]."""
+    routed = model.moe_top_k * expert_params(model) + router_params(model)
+    return _layer_params(model, routed) + embedding_params(model)
+
+
+def dense_layer_params(model: Transformer) -> Array:
+    """Matmul parameters of all layers that every token meets: routed experts and their routers left out [1]."""
+    return (
+        attention_layers(model) * attention_params(model)
+        + dense_layers(model) * mlp_params(model, model.d_ff)
+        + ssm_layers(model) * ssm_params(model)
+        + moe_layers(model) * shared_expert_params(model)
+        + merge_params(model)
+    )
+
+
+def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
+    norms = model.d_model * (attention_layers(model) + mlp_layers(model) + ssm_layers(model) + 1.0)
+    return dense_layer_params(model) + moe_layers(model) * routed + norms
+
+
+def embedding_params(model: Transformer) -> Number:
+    """Input and output embeddings and learned positions [1]."""
+    vocabulary = (2.0 - model.tied_embeddings) * model.vocab_size * model.d_model
+    return vocabulary + model.position_embeddings * model.d_model
+
+
+def head_params(model: Transformer) -> Number:
+    """Weights of the logits head: vocabulary times d [1]."""
+    return model.vocab_size * model.d_model
+
+
+def matmul_params_per_token(model: Transformer) -> Array:
+    """Parameters that multiply one token: active layers and the logits head, not the embedding lookup [1]."""
+    routed = model.moe_top_k * expert_params(model) + router_params(model)
+    return dense_layer_params(model) + moe_layers(model) * routed + logits_per_token(model) * head_params(model)
+
+
+def attended_keys(model: Transformer) -> Number:
+    r"""Keys that a query meets on average over queries and layers, the causal mask counted as a half of them [token].
+
+    Causal attention meets $S / 2$ keys, with a window of w tokens $w - w^2 / (2 S)$: the first w queries meet fewer.
+    """
+    window = smaller(model.window, model.seq_len)
+    windowed = window * (2.0 - window / model.seq_len)
+    return model.seq_len + model.window_share * (windowed - model.seq_len)
+
+
+def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Number:
+    """Forward flops of scores and weighted values per token and attention layer: `2 H (h + h_v) keys` [flop]."""
+    keys = attended_keys(model) * (1.0 - 0.5 * causal)
+    return 2.0 * model.n_heads * (model.head_dim + model.v_head_dim) * keys
+
+
+def model_flops(model: Transformer, causal: bool = False) -> Array:
+    """Model flops per token of one training step, forward and backward, nothing recomputed [flop].
+
+    `6 * (matmul parameters) + 12 * L * d * S`; with `causal` the attention part of a causal model is halved.
+
+    Args:
+        model: the transformer.
+        causal: count only the keys that the causal mask lets through.
+
+    Returns:
+        Flops per token [flop].
+    """
+    attention = 3.0 * attention_layers(model) * attention_flops_per_token(model, causal * model.causal)
+    return 6.0 * matmul_params_per_token(model) + attention

@@ -1,0 +1,245 @@
+"""A plan on one chip: bytes, shards, layers and weights that cost terms and memory share, computed once for a step.
+
+References: Rajbhandari et al. 2020, arXiv 1910.02054, section 3 (ZeRO stages); Zhao et al. 2023, arXiv 2304.11277
+(shard groups); Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxscale.base.arrays import Number, PerPrecision
+from jaxscale.base.smooth import (
+    Temperature,
+    degree_within,
+    is_exact,
+    larger,
+    positive_part,
+    several,
+    smaller,
+    smooth_max,
+)
+from jaxscale.hardware.formats import mean_over_formats, wide_shares
+from jaxscale.models.transformer import (
+    Transformer,
+    attention_layers,
+    attention_params,
+    dense_layer_params,
+    embedding_params,
+    expert_params,
+    moe_layers,
+    total_layers,
+)
+from jaxscale.plans.plan import ZERO_STAGES, Plan, shard_group
+from jaxscale.plans.stages import first_stage_layers, last_stage_layers
+
+
+class LocalParams(eqx.Module):
+    """Weights that one chip of the busiest stage holds, before any ZeRO sharding.
+
+    Attributes:
+        layers: dense weights of the stage's layers [1].
+        experts: routed experts of the stage's layers [1].
+        embedding: embeddings, spread over the ends of the pipeline [1].
+    """
+
+    layers: Number
+    experts: Number
+    embedding: Number
+
+    @property
+    def dense(self) -> Number:
+        """Weights that are no routed experts [1]."""
+        return self.layers + self.embedding
+
+    @property
+    def total(self) -> Number:
+        """All weights [1]."""
+        return self.layers + self.experts + self.embedding
+
+
+class LocalPlan(eqx.Module):
+    """A model under a plan, as one chip sees it; see `local_plan`.
+
+    Attributes:
+        model: the transformer.
+        plan: degrees, sharding, schedule.
+        tokens: t = b S / cp, of one chip in one microbatch [token].
+        element_bytes: stored bytes of a weight or activation [byte].
+        gathered_bytes: of an activation that is gathered to be the input of matmuls [byte].
+        matmul_bytes: of what nothing but matmuls reads [byte].
+        wide: shares of the number formats in work that is done in no fewer than 16 bits [1].
+        sequence_split: ways in which a tensor-parallel group splits the residual stream: tp with sequence parallelism,
+            else 1 [1].
+        loss_split: ways in which a tensor-parallel group splits the logits: tp where the loss is vocabulary-parallel,
+            else 1 [1].
+        key_value_heads: key/value heads of a tensor-parallel rank, see `key_value_heads` [1].
+        attention_params: weights of one attention layer on a rank, copied key/value heads included [1].
+        optimizer_sharded: ZeRO switch: 1 where the optimizer's state is split [1].
+        gradients_sharded: ZeRO switch: 1 where gradients are split [1].
+        weights_sharded: ZeRO switch: 1 where weights are split (FSDP) [1].
+        replicas: dp * cp ranks hold the same weights: those of a context-parallel group do, too [1].
+        shard_ranks: ranks that share one sharded copy of the dense weights [1].
+        expert_tensor_degree: etp, ways in which each expert's matrices are split, see `expert_tensor_degree` [1].
+        expert_shard: chips of a stage over which its routed experts are spread: ep * etp [1].
+        expert_replicas: copies of each routed expert in a stage [1].
+        expert_shard_ranks: ranks that share one sharded copy of each routed expert, see `expert_shard_ranks` [1].
+        first_layers: layers of the first stage, which has the most [1].
+        last_layers: layers of the last stage beside the logits head [1].
+        dense_params: dense weights of all layers on a rank of tp, as if on one stage [1].
+        routed_params: routed experts of all layers on a rank of ep * etp, as if on one stage [1].
+        params: weights of the busiest stage.
+    """
+
+    model: Transformer
+    plan: Plan
+    tokens: Number
+    element_bytes: Number
+    gathered_bytes: Number
+    matmul_bytes: Number
+    wide: PerPrecision
+    sequence_split: Number
+    loss_split: Number
+    key_value_heads: Number
+    attention_params: Number
+    optimizer_sharded: Number
+    gradients_sharded: Number
+    weights_sharded: Number
+    replicas: Number
+    shard_ranks: Number
+    expert_tensor_degree: Number
+    expert_shard: Number
+    expert_replicas: Number
+    expert_shard_ranks: Number
+    first_layers: Number
+    last_layers: Number
+    dense_params: Number
+    routed_params: Number
+    params: LocalParams
+
+    def held_params(self, sharded: Number) -> Number:
+        """Weights of whose state a chip holds its share.
+
+        Args:
+            sharded: ZeRO switch of that state, such as `optimizer_sharded` [1].
+
+        Returns:
+            Weights of the busiest stage: dense ones over `shard_ranks`, experts over `expert_shard_ranks` [1].
+        """
+        shards = 1.0 + sharded * (self.shard_ranks - 1.0)
+        expert_shards = 1.0 + sharded * (self.expert_shard_ranks - 1.0)
+        return self.params.dense / shards + self.params.experts / expert_shards
+
+
+def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> LocalPlan:
+    """Quantities of a plan on one chip.
+
+    Args:
+        model: the transformer.
+        plan: degrees, sharding, schedule.
+        temperature: smoothing of maxima [1].
+
+    Returns:
+        The plan with its derived quantities.
+    """
+    shard_ranks = shard_group(plan) * plan.cp
+    etp = expert_tensor_degree(plan, temperature)
+    spread = plan.ep * etp
+    kv_heads = key_value_heads(model, plan, temperature)
+    # Ranks beyond the key/value heads hold copies of them.
+    copied = (kv_heads - model.n_kv_heads / plan.tp) * model.d_model * (model.head_dim + model.v_head_dim)
+    dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
+    routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
+    first = first_stage_layers(model, plan, temperature)
+    stage = first / total_layers(model)
+    return LocalPlan(
+        model=model,
+        plan=plan,
+        tokens=plan.micro_batch_size * model.seq_len / plan.cp,
+        element_bytes=mean_over_formats(plan.precision, lambda entry: entry.element_bytes),
+        gathered_bytes=mean_over_formats(plan.precision, lambda entry: entry.gathered_bytes),
+        matmul_bytes=mean_over_formats(plan.precision, lambda entry: entry.matmul_bytes),
+        wide=wide_shares(plan.precision),
+        sequence_split=1.0 + plan.sequence_parallel * (plan.tp - 1.0),
+        loss_split=1.0 + plan.vocab_parallel_loss * (plan.tp - 1.0),
+        key_value_heads=kv_heads,
+        attention_params=attention_params(model) / plan.tp + copied,
+        optimizer_sharded=sharding(plan, 1),
+        gradients_sharded=sharding(plan, 2),
+        weights_sharded=sharding(plan, 3),
+        replicas=plan.dp * plan.cp,
+        shard_ranks=shard_ranks,
+        expert_tensor_degree=etp,
+        expert_shard=spread,
+        expert_replicas=plan.dp * plan.cp * plan.tp / spread,
+        expert_shard_ranks=expert_shard_ranks(shard_ranks * plan.tp, spread, temperature),
+        first_layers=first,
+        last_layers=last_stage_layers(model, plan, temperature),
+        dense_params=dense,
+        routed_params=routed,
+        params=LocalParams(dense * stage, routed * stage, end_share(model, plan) * embedding_params(model) / plan.tp),
+    )
+
+
+def sharding(plan: Plan, stage: int) -> Array:
+    """Switch of one ZeRO stage: 1 from that stage on, 0 below, linear between whole stages [1].
+
+    Without bounds at the ends of the domain, stages 0 and 3, so that the slope there is that of the inside.
+    """
+    begun = jnp.subtract(plan.zero_stage, stage - 1.0)
+    begun = begun if stage == ZERO_STAGES[0] else larger(begun, 0.0)
+    return begun if stage == ZERO_STAGES[-1] else smaller(begun, 1.0)
+
+
+def end_share(model: Transformer, plan: Plan) -> Array:
+    """Share of the embedding matrices that an end stage holds: all, or one of the two as soon as there is a pipeline.
+
+    Tied embeddings are one matrix, which both ends hold.
+    """
+    return 1.0 - several(plan.pp) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
+
+
+def key_value_heads(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Key/value heads on a tensor-parallel rank: K / tp, or a copy of one where ranks outnumber them [1]."""
+    return smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
+
+
+def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Ways in which each expert's matrices are split: tp, or fewer where ep takes chips of the tensor-parallel groups.
+
+    The groups of ep * etp chips lie inside the dp * cp * tp chips of a stage (Megatron-Core's parallel folding,
+    arXiv 2504.14960, section 3).
+
+    Args:
+        plan: degrees.
+        temperature: smoothing of the minimum [1].
+
+    Returns:
+        Degree; 1 where ep takes all of dp * cp * tp, or the plan's own `etp` where that is one or more [1].
+    """
+    room = plan.dp * plan.cp / plan.ep
+    # ep = dp * cp is a common choice: a sharper bend than elsewhere keeps one replica of each expert one.
+    usual = (
+        plan.tp * smaller(room, 1.0)
+        if is_exact(temperature)
+        else degree_within(room * plan.tp, plan.tp, 0.3 * temperature)
+    )
+    # Without a bound below, so that the slope at 0 is that of the inside.
+    return usual + smaller(plan.etp, 1.0) * (plan.etp - usual)
+
+
+def expert_shard_ranks(group_chips: Number, expert_shard: Number, temperature: Temperature = 0.0) -> Array:
+    r"""Ranks that share one sharded copy of each routed expert: its replicas inside one shard group.
+
+    The shard group's $s c\,tp$ chips hold $s c\,tp / (ep\,etp)$ replicas, or one where they hold not even one whole
+    (Zhao et al. 2023, arXiv 2304.11277, section 3.2.2; torchtitan, 2025, shards experts over as many).
+
+    Args:
+        group_chips: s cp tp, chips of a shard group [1].
+        expert_shard: ep etp, chips that share one copy of the experts [1].
+        temperature: smoothing of the minimum at one [1].
+
+    Returns:
+        Ranks [1].
+    """
+    return jnp.exp(positive_part(jnp.log(group_chips / expert_shard), temperature))

@@ -1,0 +1,282 @@
+"""Validity rules of plans: one table, evaluated on numbers or on columns of them.
+
+A rule reads fields of a model, a plan and a cluster by their names, so that it can be asked as soon as its fields are
+there: `violations` asks for one plan and answers in sentences, an enumeration cuts its columns with `obeys`, and a
+prediction of many rows gets sentences for the rows alone that break a rule.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxscale.models.transformer import Transformer, total_layers
+from jaxscale.plans.plan import DEGREES, Plan
+
+Columns = Mapping[str, Any]
+"""Fields by name: numbers, or arrays [row] of them."""
+
+IDLE = 1.0 / 9.0
+"""Share of a scale-up domain that may be left out so that groups fit into it: racks of 72 chips train as 64 do
+(NVIDIA NeMo performance summary, GB200 and GB300, 2025 and 2026) [1]."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One condition that every valid plan meets.
+
+    Attributes:
+        name: of the rule.
+        holds: the condition; its parameters are the fields that it reads, numbers or arrays [row].
+        text: the sentence for a plan that breaks the rule, from the same fields as numbers.
+    """
+
+    name: str
+    holds: Callable[..., Any]
+    text: Callable[..., str]
+
+    @functools.cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that the condition reads."""
+        return tuple(inspect.signature(self.holds).parameters)
+
+    def holds_for(self, columns: Columns) -> np.ndarray:
+        """Whether the condition holds, for each row of the columns [row]."""
+        return np.asarray(self.holds(**{name: columns[name] for name in self.fields}))
+
+    def sentence(self, columns: Columns) -> str:
+        """The sentence for one plan that breaks the rule."""
+        return self.text(**{name: float(columns[name]) for name in inspect.signature(self.text).parameters})
+
+
+def divides(divisor: Any, number: Any) -> Any:
+    """Whether a number is a whole multiple of a divisor, for each pair."""
+    return np.mod(number, divisor) == 0
+
+
+def suits_domain(tp: Any, domain_size: Any) -> Any:
+    """Whether tensor-parallel groups of neighbours fill scale-up domains without straddling two of them.
+
+    A group that lies on two nodes, on either with a part of their network links, is slower than any in whole ones.
+
+    Args:
+        tp: degrees, a number or an array of them [1].
+        domain_size: chips of a domain; chips that stand alone, 1, suit any whole degree [1].
+
+    Returns:
+        For each degree, whether tp divides the domain, but for a share of `IDLE`, or the domain tp.
+    """
+    left = np.mod(domain_size, tp)
+    return np.where(np.less_equal(tp, domain_size), left <= np.multiply(IDLE, domain_size), divides(domain_size, tp))
+
+
+def shares_key_values(tp: Any, n_kv_heads: Any) -> Any:
+    """Whether each tensor-parallel rank holds whole key/value heads, or several ranks a copy of the same one.
+
+    Args:
+        tp: degrees, a number or an array of them [1].
+        n_kv_heads: K, likewise [1].
+
+    Returns:
+        The answer for each.
+    """
+    return divides(tp, n_kv_heads) | divides(n_kv_heads, tp)
+
+
+BATCH_RULE = Rule(
+    "batch",
+    lambda dp, micro_batch_size, n_microbatches, global_batch_size_seqs: (
+        dp * micro_batch_size * n_microbatches == global_batch_size_seqs
+    ),
+    lambda dp, micro_batch_size, n_microbatches, global_batch_size_seqs: (
+        f"micro_batch_size * n_microbatches * dp = {micro_batch_size * n_microbatches * dp:g} must equal the "
+        f"global batch of {global_batch_size_seqs:g} sequences"
+    ),
+)
+
+RULES = (
+    Rule(
+        "chips",
+        lambda dp, tp, pp, cp, n_chips: dp * tp * pp * cp == n_chips,
+        lambda dp, tp, pp, cp, n_chips: (
+            f"dp * tp * pp * cp = {dp * tp * pp * cp:g} must equal the cluster's {n_chips:g} chips"
+        ),
+    ),
+    Rule(
+        "heads",
+        lambda tp, n_heads: divides(tp, n_heads),
+        lambda tp, n_heads: f"tp = {tp:g} must divide n_heads = {n_heads:g}",
+    ),
+    Rule(
+        "key/value heads",
+        shares_key_values,
+        lambda tp, n_kv_heads: f"tp = {tp:g} must divide n_kv_heads = {n_kv_heads:g} or be a multiple of it",
+    ),
+    Rule(
+        "scale-up domain",
+        suits_domain,
+        lambda tp, domain_size: (
+            f"tp = {tp:g} must divide the scale-up domain of {domain_size:g} chips or be a multiple of it"
+        ),
+    ),
+    Rule("MLP width", lambda tp, d_ff: divides(tp, d_ff), lambda tp, d_ff: f"tp = {tp:g} must divide d_ff = {d_ff:g}"),
+    Rule(
+        "layers",
+        lambda pp, vpp, n_layers: pp * vpp <= n_layers,
+        lambda pp, vpp, n_layers: f"pp * vpp = {pp * vpp:g} exceeds {n_layers:g} layers",
+    ),
+    Rule(
+        "sequence",  # a causal mask gives each context-parallel rank two chunks, for an even load
+        lambda cp, seq_len: divides(2 * cp, seq_len) | (cp == 1),
+        lambda cp: f"2 * cp = {2 * cp:g} must divide seq_len",
+    ),
+    Rule(
+        "experts",
+        lambda ep, n_experts: divides(ep, n_experts),
+        lambda ep, n_experts: f"ep = {ep:g} must divide n_experts = {n_experts:g}",
+    ),
+    Rule(
+        "expert chips",
+        lambda ep, dp, cp, tp: divides(ep, dp * cp * tp),
+        lambda ep: f"ep = {ep:g} must divide dp * cp * tp",
+    ),
+    Rule(
+        # Each stage holds whole copies of the experts: dp * cp over ep of them, or one that takes chips of tp.
+        "expert replicas",
+        lambda ep, dp, cp: divides(np.minimum(ep, dp * cp), dp * cp),
+        lambda ep, dp, cp: f"ep = {ep:g} must divide dp * cp = {dp * cp:g}, or be the larger",
+    ),
+    Rule(
+        "shard group",
+        lambda shard_group, dp: divides(shard_group, dp),
+        lambda shard_group, dp: f"shard_group = {shard_group:g} must divide dp = {dp:g}",
+    ),
+    Rule(
+        "interleaved stages",
+        lambda vpp, pp: np.equal(vpp, 1) | np.greater(pp, 1),
+        lambda vpp: f"vpp = {vpp:g} needs pp > 1",
+    ),
+    Rule(
+        "interleaved microbatches",
+        lambda vpp, pp, n_microbatches: np.equal(vpp, 1) | divides(pp, n_microbatches),
+        lambda pp, n_microbatches: (
+            f"interleaving needs n_microbatches = {n_microbatches:g} to be a multiple of pp = {pp:g}"
+        ),
+    ),
+    Rule(
+        "both directions",  # DualPipe feeds a pipeline from both ends, to hide exchanges of experts
+        lambda dual_pipe, pp, ep: np.equal(dual_pipe, 0) | (divides(2, pp) & np.greater(ep, 1)),
+        lambda pp, ep: f"schedule dualpipe needs an even pp and ep > 1; found pp = {pp:g} and ep = {ep:g}",
+    ),
+    Rule(
+        "sharding of stages",
+        lambda zero_stage, pp: np.less(zero_stage, 2) | np.equal(pp, 1),
+        lambda: "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1",
+    ),
+    BATCH_RULE,
+)
+"""Rules of whole plans, each decided by the fields that it names."""
+
+CONTINUOUS_RULES = (
+    Rule(
+        "room",
+        lambda tp, pp, cp, n_chips: np.less_equal(tp * pp * cp, n_chips),
+        lambda tp, pp, cp, n_chips: (
+            f"tp * pp * cp = {tp * pp * cp:g} exceeds the fewest chips, {n_chips:g}; expected at most that"
+        ),
+    ),
+    Rule(
+        "sequences",
+        lambda n_microbatches, replica_batch: np.greater_equal(replica_batch, n_microbatches * (1.0 - 1e-9)),
+        lambda n_microbatches, replica_batch: (
+            f"a replica gets {replica_batch:g} sequences for {n_microbatches:g} microbatches on the most chips; "
+            "expected at least one each: a larger batch, more of tp, pp or cp, or fewer chips"
+        ),
+    ),
+)
+"""Rules of layouts whose data-parallel degree, dp = n / (tp pp cp), need not be whole; `replica_batch` is B / dp."""
+
+
+def decided(fields: Iterable[str], rules: Sequence[Rule] = RULES) -> tuple[Rule, ...]:
+    """Rules all of whose fields are among the given ones."""
+    there = set(fields)
+    return tuple(rule for rule in rules if there.issuperset(rule.fields))
+
+
+def obeys(columns: Columns, *, about: str | None = None, rules: Sequence[Rule] = RULES) -> Any:
+    """Whether each row keeps every rule that its columns decide.
+
+    Args:
+        columns: fields by name, numbers or arrays [row].
+        about: where given, only rules that read this field are asked; those without it have been asked before.
+        rules: that hold.
+
+    Returns:
+        The answer of each row [row]; True where no rule is decided.
+    """
+    kept: Any = np.True_
+    for rule in decided(columns, rules):
+        if about is None or about in rule.fields:
+            kept = kept & rule.holds_for(columns)
+    return kept
+
+
+def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -> list[tuple[str, ...]]:
+    """Sentences on the rules that each of many plans breaks.
+
+    Sentences are written once for all rows that break a rule by the same numbers.
+
+    Args:
+        columns: fields by name, numbers or arrays [row].
+        n_rows: number of rows [1].
+        rules: that are asked, where the columns decide them.
+
+    Returns:
+        Sentences of each row, in the order of the rules; an empty tuple is a valid plan [row].
+    """
+    sentences: list[tuple[str, ...]] = [()] * n_rows
+    for rule in decided(columns, rules):
+        broken = np.flatnonzero(~np.broadcast_to(rule.holds_for(columns), n_rows))
+        if not len(broken):
+            continue
+        numbers = [np.broadcast_to(columns[name], n_rows)[broken] for name in rule.fields]
+        distinct, which = np.unique(np.stack(numbers).astype(float), axis=1, return_inverse=True)
+        texts = [rule.sentence(dict(zip(rule.fields, values, strict=True))) for values in distinct.T.tolist()]
+        for row, text in zip(broken.tolist(), which.ravel().tolist(), strict=True):
+            sentences[row] = (*sentences[row], texts[text])
+    return sentences
+
+
+MODEL_FIELDS = ("n_heads", "n_kv_heads", "d_ff", "seq_len", "n_experts")
+PLAN_FIELDS = (*DEGREES, "dual_pipe")
+
+
+def model_columns(model: Transformer) -> dict[str, Any]:
+    """Fields of a concrete model that the rules read, by name."""
+    columns = {name: np.asarray(getattr(model, name), float) for name in MODEL_FIELDS}
+    return {**columns, "n_layers": np.asarray(total_layers(model), float)}
+
+
+def plan_columns(plan: Plan) -> dict[str, Any]:
+    """Fields of a concrete plan that the rules read, by name."""
+    columns = {name: np.asarray(getattr(plan, name), float) for name in PLAN_FIELDS}
+    return {**columns, "shard_group": np.where(columns["shard_group"] > 0.0, columns["shard_group"], columns["dp"])}
+
+
+def violations(model: Transformer, plan: Plan, n_chips: int | float, domain_size: int | float = 1) -> list[str]:
+    """Rules that a plan breaks, one clear sentence each; an empty list is a valid plan.
+
+    Args:
+        model: the transformer.
+        plan: concrete (not traced) plan.
+        n_chips: chips of the cluster [1].
+        domain_size: chips of a scale-up domain, which tensor-parallel groups are to suit [1].
+
+    Returns:
+        Sentences that name the field, its value and what would be valid.
+    """
+    columns = {**model_columns(model), **plan_columns(plan), "n_chips": n_chips, "domain_size": domain_size}
+    return list(broken_rules(columns, 1)[0])

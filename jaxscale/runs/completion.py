@@ -1,0 +1,221 @@
+"""Rows of a runs table that leave open how they run: each is a question for a plan, which completes it.
+
+A row that states a model, a chip, a count and a sequence length, but not its microbatch, its degrees or its batch, has
+many answers. It asks for the best plan of those that agree with it, as `jaxscale.plans` finds it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxscale.base.arrays import number
+from jaxscale.calibration.memory_limit import Alternatives, best_and_near, near, probability_of_oom
+from jaxscale.calibration.record import Fit
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.framework_space import COUNTS, stated_space
+from jaxscale.plans.plan_questions import PlanQuestion, find_plans
+from jaxscale.plans.rules import BATCH_RULE, RULES, decided, model_columns
+from jaxscale.runs import Runs
+from jaxscale.runs.categorical import Categorical, together
+from jaxscale.runs.measured import describe_runs
+from jaxscale.runs.run_levels import OF_PLANS
+from jaxscale.runs.schema import COLUMNS, MAX_GPUS
+from jaxscale.runs.software import UNDECIDED
+
+OPEN = ("tp", "pp", "dp", "micro_batch_size", "n_microbatches", "global_batch_size_seqs")
+"""Columns of which an empty cell can leave a row open."""
+
+GIVEN = ("gpu", "n_gpus", "seq_len")
+"""Columns without which a row stays unanswered, its shape beside them."""
+
+_SAYS_NOTHING = {"source_row", "notes", "status", "step_time_s", "step_time_derived", "peak_mem_gb", "mfu"} | {
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+}
+
+
+class OpenRows(NamedTuple):
+    """Rows of a table that leave open how they run.
+
+    Attributes:
+        rows: positions in the table [open row].
+        question: question of each of them; rows that ask the same share one [1], [open row].
+        questions: the questions.
+        cells: values by column of the first row of each question.
+    """
+
+    rows: Int[np.ndarray, " open"]
+    question: Int[np.ndarray, " open"]
+    questions: tuple[PlanQuestion, ...]
+    cells: tuple[Mapping[str, Any], ...]
+
+
+def open_rows(runs: Runs, unanswered: Bool[np.ndarray, " row"], hardware: Hardware | None = None) -> OpenRows | None:
+    """Rows that leave open how they run, and what they ask.
+
+    Args:
+        runs: the table.
+        unanswered: whether a row lacks what a prediction needs [row].
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        The rows; None where no row is open.
+    """
+    is_open = unanswered & np.any([np.isnan(runs.numbers(name)) for name in OPEN], axis=0)
+    for name in GIVEN:
+        is_open &= ~runs.categories(name).matches(lambda value: value is None)
+    is_open &= runs.numbers("n_gpus") < MAX_GPUS
+    rows = np.flatnonzero(is_open)
+    if not len(rows):
+        return None
+    names = [column.name for column in COLUMNS if column.name not in _SAYS_NOTHING and column.name in runs.values]
+    asked = together(*(runs.categories(name).take(rows) for name in names))
+    first = np.asarray([np.flatnonzero(asked.codes == code)[0] for code in range(len(asked.values))], dtype=int)
+    cells = [dict(zip(names, values, strict=True)) for values in asked.values]
+    questions = _questions(runs.take(rows[first]), cells, hardware)
+    # A row without a shape asks nothing that a plan could answer.
+    kept = [place for place, question in enumerate(questions) if question is not None]
+    if not kept:
+        return None
+    is_kept = np.isin(asked.codes, kept)
+    return OpenRows(
+        rows[is_kept],
+        np.searchsorted(kept, asked.codes[is_kept]),
+        tuple(question for question in questions if question is not None),
+        tuple(cells[place] for place in kept),
+    )
+
+
+def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardware | None) -> list[PlanQuestion | None]:
+    """What each row asks, None for a row without a shape."""
+    chips = Categorical.of_numbers(runs.numbers("n_gpus"))
+    undecided = {name: Categorical.constant(value, len(runs)) for name, value in UNDECIDED.items()}
+    whole = filled(runs, {**undecided, "dp": chips, "global_batch_size_seqs": chips})
+    described = describe_runs(whole, hardware)
+    questions: list[PlanQuestion | None] = [None] * len(runs)
+    for place, row in enumerate(described.index.tolist()):
+        run = jax.tree.map(lambda leaf, place=place: leaf[place], described.batch)
+        levels = {kind: name for kind, name in described.levels.row(place).items() if kind not in OF_PLANS}
+        batch = cells[row].get("global_batch_size_seqs")
+        questions[row] = PlanQuestion(run.model, run.cluster, batch, levels, stated_space(cells[row], run.plan))
+    return questions
+
+
+def filled(runs: Runs, columns: Mapping[str, Categorical]) -> Runs:
+    """A table with other values in some columns."""
+    return replace(runs, values={**runs.values, **columns})
+
+
+class Completion(NamedTuple):
+    """A table whose open rows are completed.
+
+    Attributes:
+        runs: the table.
+        assumed: completed values of each row in words, empty where nothing was [row].
+        fastest: least time of an alternative over that of the chosen plan [1], [row].
+        slowest: greatest time of an alternative over that of the chosen plan [1], [row].
+    """
+
+    runs: Runs
+    assumed: np.ndarray
+    fastest: Float[np.ndarray, " row"]
+    slowest: Float[np.ndarray, " row"]
+
+
+def completed(runs: Runs, asked: OpenRows, fit: Fit) -> Completion:
+    """The table with the best plan in each open row: the fastest that fits.
+
+    Args:
+        runs: the table.
+        asked: its open rows.
+        fit: calibration.
+
+    Returns:
+        The completed table; rows without any completion stay as they are.
+    """
+    columns = {name: runs.categories(name).array() for name in FILLED}
+    assumed = np.full(len(runs), "", dtype=object)
+    fastest, slowest = np.ones(len(runs)), np.ones(len(runs))
+    answers = find_plans([question.task(fit) for question in asked.questions])
+    for place, (question, cells) in enumerate(zip(asked.questions, asked.cells, strict=True)):
+        found = answers[place] if len(answers[place].table) else _without_rules(question, cells, fit)
+        if not len(found.table):
+            continue
+        chosen = _best_and_near(found, question, fit)
+        plan = found.table.plan(chosen.best).words()
+        values = {name: _cell(name, plan) for name in FILLED if not _states(cells, name)}
+        rows = asked.rows[asked.question == place]
+        for name, value in values.items():
+            columns[name][rows] = value
+        assumed[rows] = _told(values, plan)
+        fastest[rows], slowest[rows] = chosen.fastest, chosen.slowest
+    table = filled(runs, {name: Categorical.of(column.tolist()) for name, column in columns.items()})
+    return Completion(table, assumed, fastest, slowest)
+
+
+FILLED = (
+    *("tp", "pp", "vpp", "cp", "ep", "dp", "zero_stage", "shard_group", "sequence_parallel", "recompute_modules"),
+    *("schedule", "micro_batch_size", "global_batch_size_seqs"),
+)
+"""Columns that a completion fills, in the order in which their values are told."""
+
+_MODULES = {"none": "none", "selective": "core_attn", "full": "full"}
+"""Modules that are recomputed, by the word of a plan: words of recomputation mean other modules in some frameworks."""
+
+
+def _states(cells: Mapping[str, Any], name: str) -> bool:
+    """Whether a row states a decision itself."""
+    columns = ("recompute_modules", "activation_recompute") if name == "recompute_modules" else (name,)
+    return any(cells.get(column) is not None for column in columns)
+
+
+def _cell(name: str, plan: Mapping[str, Any]) -> Any:
+    """Value of a column for a plan in words."""
+    if name == "recompute_modules":
+        return _MODULES[plan["recompute"]]
+    if name == "global_batch_size_seqs":
+        return float(plan["dp"] * plan["micro_batch_size"] * plan["n_microbatches"])
+    value = plan[name]
+    return value if isinstance(value, str | bool) else float(value)
+
+
+def _told(values: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """Completed values in words, without those that say nothing: a degree of 1, or what needs several ranks."""
+    alone = {
+        **{name: plan[name] == 1 for name in ("vpp", "cp", "ep")},
+        "shard_group": plan["shard_group"] == plan["dp"],
+        "sequence_parallel": plan["tp"] == 1,
+        "schedule": plan["pp"] == 1,
+    }
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    shown = {name: word if isinstance(word, str) else f"{word:g}" for name, word in words.items()}
+    return ", ".join(f"{name} = {word}" for name, word in shown.items() if not alone.get(name, False))
+
+
+def _without_rules(question: PlanQuestion, cells: Mapping[str, Any], fit: Fit) -> FoundPlans:
+    """Plans of a row whose own cells break a rule: they are judged all the same, and the prediction says so.
+
+    First without the rules that the stated cells break by themselves; where no plan is left, without any.
+    """
+    stated = {name: float(cells[name]) for name in COUNTS if cells.get(name) is not None}
+    facts = {**model_columns(question.model), **stated, "domain_size": number(question.cluster.network.level(0)[0])}
+    kept = tuple(rule for rule in RULES if rule not in decided(facts) or rule.holds_for(facts))
+    for rules in (kept, tuple(rule for rule in kept if rule is not BATCH_RULE), ()):
+        space = replace(question.space, rules=rules)
+        (found,) = find_plans([question._replace(space=space).task(fit)])
+        if len(found.table):
+            return found
+    return found
+
+
+def _best_and_near(found: FoundPlans, question: PlanQuestion, fit: Fit) -> Alternatives:
+    """The best of the plans that were found, by the rule of `best_and_near`, and its alternatives."""
+    if found.fits.any():
+        return near(found.pace, found.fits, int(found.ranked(1)[0]))
+    capacity = number(question.cluster.chip.hbm_bytes)
+    return best_and_near(found.pace, probability_of_oom(found.scores.memory, capacity, question.usable(fit)))

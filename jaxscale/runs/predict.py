@@ -1,0 +1,331 @@
+"""`predict`: step time with interval, memory and cost terms for every row of a runs table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+
+from jaxscale.base.show import MOST_LINES, Printout, printed
+from jaxscale.base.units import GB, quantity
+from jaxscale.calibration.answer_intervals import with_intervals
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.costs.evaluate import blocks_of, collected, started
+from jaxscale.costs.step import TERM_NAMES
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.plans.plan import DECIDED, decided_words, in_short
+from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
+from jaxscale.runs import Runs
+from jaxscale.runs.arrays import RunBatch
+from jaxscale.runs.categorical import Categorical, joined, together
+from jaxscale.runs.completion import completed, open_rows
+from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
+from jaxscale.runs.reader import read_runs
+from jaxscale.runs.tables_in_memory import AnyTable
+from jaxscale.tracing.rows.named_workloads import names_workload
+from jaxscale.tracing.rows.predict_traced import predict_traced
+
+GROUPINGS = ("source", "model", "gpu", "framework", "precision")
+"""Columns by which errors are broken down."""
+
+EVALUATED = ("step_time", "memory", "mfu", *TERM_NAMES)
+"""Columns that are evaluated for every row."""
+
+NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability", "mfu")
+"""Predicted figures of every row, besides the terms of its step."""
+
+
+@printed(lambda prediction: _shown(prediction))
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """Predictions for the rows of a table, in its order; nan where a row cannot be answered.
+
+    Attributes:
+        runs: the table, with the values by which open rows were completed.
+        step_time: predicted [s], [row].
+        lo: lower end of the central 90 % interval [s], [row].
+        hi: upper end [s], [row].
+        memory: predicted peak memory [byte], [row].
+        memory_lo: lower end of its central 90 % interval [byte], [row].
+        memory_hi: upper end [byte], [row].
+        oom_probability: probability that the peak exceeds the chip's memory [1], [row].
+        mfu: model flops over the 16-bit peak, attention counted in full; nan for a traced workload [1], [row].
+        terms: cost terms of the step by name [s], [row].
+        plans: fields of `DECIDED` of the plan of each row; nan for a traced workload [field][row].
+        assumed: values that an open row was completed with, in words; empty for any other row [row].
+        notes: why a row has no prediction, or what was assumed; empty if nothing [row].
+        measured: measured step time where the table has one, never used for the prediction [s], [row].
+        measured_memory: measured peak memory where the table has one, as little used [byte], [row].
+        status: how each run ended, see `outcome`; never used for the prediction [row].
+        levels: columns by which errors are broken down [row].
+    """
+
+    runs: Runs
+    step_time: np.ndarray
+    lo: np.ndarray
+    hi: np.ndarray
+    memory: np.ndarray
+    memory_lo: np.ndarray
+    memory_hi: np.ndarray
+    oom_probability: np.ndarray
+    mfu: np.ndarray
+    terms: Mapping[str, np.ndarray]
+    plans: Mapping[str, np.ndarray]
+    assumed: np.ndarray
+    notes: np.ndarray
+    measured: np.ndarray
+    measured_memory: np.ndarray
+    status: np.ndarray
+    levels: Mapping[str, Categorical]
+
+    def __len__(self) -> int:
+        """Rows of the table [1]."""
+        return len(self.step_time)
+
+    @property
+    def fits(self) -> np.ndarray:
+        """Whether the predicted peak stays within memory: running out is less likely than not [row]."""
+        return self.oom_probability < 0.5
+
+    @property
+    def tokens_per_s(self) -> np.ndarray:
+        """Throughput of all chips: global batch times sequence length over the step time [token/s], [row]."""
+        tokens = self.runs.numbers("global_batch_size_seqs") * self.runs.numbers("seq_len")
+        return tokens / self.step_time
+
+    def plan(self, row: int) -> dict[str, Any] | None:
+        """Plan of a row in numbers and words, by argument of `Plan`; None for a traced workload or no answer."""
+        fields = {name: float(column[row]) for name, column in self.plans.items()}
+        return None if np.isnan(fields["dp"]) else decided_words(fields)
+
+    def plan_texts(self) -> np.ndarray:
+        """Plan of each row in a few words, as `in_short` gives it; empty where there is none [row]."""
+        distinct = together(*(Categorical.of_numbers(column) for column in self.plans.values()))
+        names = tuple(self.plans)
+
+        def text(values: tuple[float, ...]) -> str:
+            fields = dict(zip(names, values, strict=True))
+            return "" if np.isnan(fields["dp"]) else in_short(decided_words(fields))
+
+        return distinct.map(text).array()
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Columns that `jaxscale predict --out` adds to a table, in its units [column][row]."""
+        answered = np.isfinite(self.step_time)
+        return {
+            "predicted_step_time_s": self.step_time,
+            "predicted_step_time_lo_s": self.lo,
+            "predicted_step_time_hi_s": self.hi,
+            "predicted_memory_gb": self.memory / GB,
+            "predicted_memory_lo_gb": self.memory_lo / GB,
+            "predicted_memory_hi_gb": self.memory_hi / GB,
+            "predicted_fits": np.where(answered, self.fits.astype(object), ""),
+            "predicted_oom_probability": self.oom_probability,
+            "predicted_tokens_per_s": self.tokens_per_s,
+            "predicted_mfu": self.mfu,
+            "predicted_plan": self.plan_texts(),
+            "predicted_assumed": self.assumed,
+            "predicted_note": self.notes,
+            **{f"term_{name}_s": values for name, values in self.terms.items()},
+        }
+
+    def to_pandas(self) -> Any:
+        """The table with its predictions as a pandas DataFrame, as `jaxscale predict --out` writes it.
+
+        Raises:
+            ImportError: pandas is not installed (`pip install jaxscale[tables]`).
+        """
+        frame, added = self.runs.to_pandas(), self.columns()
+        kept = frame[[name for name in frame.columns if name not in added]]
+        return kept.assign(**added).infer_objects()
+
+    def errors(self) -> dict[str, Any]:
+        """Error of the predictions where the table has measurements, in all and by group.
+
+        Returns:
+            `n`, `mape`, `median_ape`, `p90_ape` [%], `coverage_90` and `oom_accuracy` [1], of peak memory `n_memory`
+            and `memory_mape` [%], and the same `by` each grouping column; None where nothing was measured.
+        """
+        by: dict[str, dict[str, Any]] = {}
+        for column, levels in self.levels.items():
+            present = {levels.values[code] for code in np.unique(levels.codes)} - {None, ""}
+            groups = {level: np.flatnonzero(levels.codes == levels.values.index(level)) for level in sorted(present)}
+            by[column] = {str(level): self._errors_of(rows) for level, rows in groups.items()}
+        return {**self._errors_of(np.arange(len(self.measured))), "by": by}
+
+    def _errors_of(self, rows: np.ndarray) -> dict[str, Any]:
+        """Errors of some rows."""
+        scored = rows[np.isfinite(self.measured[rows]) & np.isfinite(self.step_time[rows])]
+        ape = 100.0 * np.abs(self.step_time[scored] / self.measured[scored] - 1.0)
+        inside = (self.lo[scored] <= self.measured[scored]) & (self.measured[scored] <= self.hi[scored])
+        rows = rows[np.isfinite(self.memory[rows])]
+        is_oom, is_ok = self.status[rows] == "oom", self.status[rows] == "ok"
+        # What a run had taken when it ran out says little of its peak.
+        held = rows[~is_oom & np.isfinite(self.measured_memory[rows])]
+        memory_ape = 100.0 * np.abs(self.memory[held] / self.measured_memory[held] - 1.0)
+        is_right = (self.fits[rows] != is_oom)[is_oom | is_ok]
+        return {
+            "n": len(scored),
+            "mape": float(ape.mean()) if len(scored) else None,
+            "median_ape": float(np.median(ape)) if len(scored) else None,
+            "p90_ape": float(np.quantile(ape, 0.9)) if len(scored) else None,
+            "coverage_90": float(inside.mean()) if len(scored) else None,
+            "n_memory": len(held),
+            "memory_mape": float(memory_ape.mean()) if len(held) else None,
+            "oom_accuracy": float(is_right.mean()) if is_oom.any() else None,
+        }
+
+
+def _shown(prediction: Prediction) -> Printout:
+    """The first rows: what they are, step time with its interval, utilisation, memory, plan."""
+    errors = prediction.errors()
+    measured = f", mean error {errors['mape']:.2g} % of {errors['n']} measured ones" if errors["n"] else ""
+    rows = [_shown_row(prediction, row) for row in range(min(len(prediction), MOST_LINES))]
+    heads = ("model", "chips", "plan", "step", "90 % interval", "MFU", "memory")
+    return Printout(f"Prediction of {len(prediction)} runs{measured}", heads, rows, n_left=3)
+
+
+def _shown_row(prediction: Prediction, row: int) -> tuple[str, ...]:
+    """Cells of one row, the reason in place of the plan where there is no prediction."""
+    runs = prediction.runs
+    what = runs.categories("model")[row] or runs.categories("workload")[row] or ""
+    chips = f"{runs.numbers('n_gpus')[row]:g} x {runs.categories('gpu')[row]}"
+    if not np.isfinite(prediction.step_time[row]):
+        return what, chips, str(prediction.notes[row]), "-", "-", "-", "-"
+    interval = " to ".join(quantity(end[row], "s") for end in (prediction.lo, prediction.hi))
+    peak = quantity(prediction.memory[row], "byte") + ("" if prediction.fits[row] else ", does not fit")
+    plan, mfu = prediction.plan(row), prediction.mfu[row]
+    utilisation = f"{100.0 * mfu:.1f} %" if np.isfinite(mfu) else "-"
+    step = quantity(prediction.step_time[row], "s")
+    return what, chips, in_short(plan) if plan else "", step, interval, utilisation, peak
+
+
+def predict(runs: AnyTable, fit: AnyFit = "default", hardware: Hardware | None = None) -> Prediction:
+    """Predict every row of a table: `js.predict("runs.csv")`.
+
+    Measured columns are never read to make a prediction: a row without them is a planned run.
+
+    Args:
+        runs: `Runs`, or what `js.read_runs` takes: a path, a DataFrame, a mapping of columns, a list of mappings.
+        fit: a fit, or its name or file; the effects and the scatter of each row's levels apply.
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        Predictions in the order of the table.
+
+    Raises:
+        InputError: a malformed table, or no such fit.
+    """
+    table = read_runs(runs, hardware=hardware)
+    return predict_open(table, describe_runs(table, hardware), fit_of(fit), hardware)
+
+
+def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware | None = None) -> Prediction:
+    """Predict every row of a table that has been described for the model; rows that leave open how they run as well.
+
+    An open row is completed by the fastest plan that fits, of those that agree with it, and its interval covers the
+    plans that are nearly as fast. Rows that name a traced workload are predicted by their
+    kernels.
+    """
+    is_traced = names_workload(runs)
+    if is_traced.any():
+        return _with_traced(runs, is_traced, fit, hardware)
+    unanswered = np.ones(len(runs), dtype=bool)
+    unanswered[described.index] = False
+    asked = open_rows(runs, unanswered, hardware) if unanswered.any() else None
+    if asked is None:
+        return predict_described(runs, described, fit)
+    completion = completed(runs, asked, fit)
+    found = predict_described(completion.runs, describe_runs(completion.runs, hardware), fit)
+    return replace(
+        found, lo=found.lo * completion.fastest, hi=found.hi * completion.slowest, assumed=completion.assumed
+    )
+
+
+def _with_traced(runs: Runs, is_traced: np.ndarray, fit: Fit, hardware: Hardware | None) -> Prediction:
+    """Predictions of a table of which some rows name a traced workload."""
+    rows = np.flatnonzero(is_traced)
+    traced = runs.take(rows)
+    answers = predict_traced(traced, fit, hardware or load_hardware())
+    # Without a model no row is answered: measured columns and levels are left.
+    told = predict_described(traced, describe_runs(traced, hardware), fit)
+    told = replace(
+        told,
+        **{name: answers.numbers[name] for name in NUMBERS if name in answers.numbers},
+        terms={name: answers.numbers[name] for name in TERM_NAMES},
+        assumed=answers.assumed,
+        notes=answers.notes,
+    )
+    others = runs.take(~is_traced)
+    if not len(others):
+        return told
+    parts = (told, predict_open(others, describe_runs(others, hardware), fit, hardware))
+    place = np.argsort(np.concatenate([rows, np.flatnonzero(~is_traced)]))
+    arrays = (*NUMBERS, "assumed", "notes", "measured", "measured_memory", "status")
+    return replace(
+        told,
+        runs=(told.runs + parts[1].runs).take(place),
+        **{name: np.concatenate([getattr(part, name) for part in parts])[place] for name in arrays},
+        terms={name: np.concatenate([part.terms[name] for part in parts])[place] for name in TERM_NAMES},
+        plans={name: np.concatenate([part.plans[name] for part in parts])[place] for name in DECIDED},
+        levels={name: runs.categories(name) for name in GROUPINGS},
+    )
+
+
+def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
+    """Predict every row of a table that has been described for the model."""
+    answers, notes = dict.fromkeys((*NUMBERS, *TERM_NAMES, *DECIDED), np.zeros(0)), described.notes
+    if described.batch is not None:
+        # The host writes notes and measured columns while the device works.
+        blocks = [started(*block) for block in blocks_of(described.batch, *fit.coefficient_table(described.levels))]
+        notes = _all_notes(described, described.batch, fit)
+        plans = {name: np.asarray(getattr(described.batch.plan, name), float) for name in DECIDED}
+        answers = {**_finished(blocks, described.batch, described.levels, fit), **plans}
+    times = measured_times(runs, described)
+    columns = {name: _spread(values, described.index, len(runs)) for name, values in answers.items()}
+    return Prediction(
+        runs,
+        **{name: columns[name] for name in NUMBERS},
+        terms={name: columns[name] for name in TERM_NAMES},
+        plans={name: columns[name] for name in DECIDED},
+        assumed=np.full(len(runs), "", dtype=object),
+        notes=notes.array(),
+        measured=times,
+        measured_memory=measured_memory(runs),
+        status=run_status(runs, times).array(),
+        levels={name: runs.categories(name) for name in GROUPINGS},
+    )
+
+
+def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, fit: Fit) -> dict[str, np.ndarray]:
+    """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
+    chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
+    answers = collected(blocks, len(batch), EVALUATED)
+    return with_intervals(answers, levels, chips, capacity, fit)
+
+
+def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:
+    """A column of the table that has the given values in the answered rows, nan in the others [row]."""
+    if len(index) == n_rows:
+        return values
+    column = np.full(n_rows, np.nan)
+    column[index] = values
+    return column
+
+
+def _all_notes(described: Described, batch: RunBatch, fit: Fit) -> Categorical:
+    """Notes on every row of the table: of its description, its plan and what the fit never saw [row]."""
+    unseen = Categorical.of(fit.notes(described.levels, np.asarray(batch.cluster.n_chips)).tolist())
+    n_rows = len(described.notes)
+    remarks = (column.spread(described.index, n_rows, "") for column in (_broken_rules(batch), unseen))
+    return joined([described.notes, *remarks])
+
+
+def _broken_rules(batch: RunBatch) -> Categorical:
+    """Rules that each plan breaks, as the model takes it, in words; empty for a valid one [row]."""
+    network = {"n_chips": batch.cluster.n_chips, "domain_size": np.asarray(batch.cluster.network.domain_size)[:, 0]}
+    broken = broken_rules({**model_columns(batch.model), **plan_columns(batch.plan), **network}, len(batch))
+    return Categorical.of(broken).map(lambda rules: f"predicted although {' and '.join(rules)}" if rules else "")

@@ -1,0 +1,153 @@
+"""`jaxscale serving predict|fit|plan`: latency, throughput and memory of serving, and its calibration."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from jaxscale.base.errors import InputError
+from jaxscale.cli.arguments import HardwareFile, Json, PlotFile, Quiet, ReportFolder, SkipBad, option
+from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
+from jaxscale.serving.commands.serving_plan_command import ServingPlan
+
+if TYPE_CHECKING:
+    from jaxscale.runs.table import Runs
+    from jaxscale.serving.serving_predict import ServingPrediction
+
+ServingTable = Annotated[tyro.conf.Positional[Path], option(metavar="TABLE.csv", help="serving table")]
+ServingFitName = Annotated[
+    str, option(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")
+]
+
+
+@dataclass(frozen=True)
+class ServingPredict:
+    """Predict first token, time per token, throughput and memory for every row of a serving table.
+
+    Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
+    """
+
+    table: ServingTable
+    out: Annotated[Path | None, option(metavar="OUT.csv", help="table to write: all columns, predictions")] = None
+    fit: ServingFitName = "default"
+    skip_bad: SkipBad = False
+    plot: PlotFile = None
+    report: ReportFolder = None
+    hardware: HardwareFile = None
+    json: Json = False
+    quiet: Quiet = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.
+        """
+        import jaxscale as js
+        from jaxscale.base.files import check_writable
+        from jaxscale.cli.runs_tables import say_dropped, say_unanswered
+        from jaxscale.serving.commands.serving_tables import prediction_cells, write_serving
+        from jaxscale.serving.serving_report import serving_error_table
+
+        if self.out is not None:
+            check_writable(self.out, self.table, self.fit, self.hardware)
+        check_pictures(self.plot, self.report, self.table, self.fit, self.hardware)
+        hardware = js.load_hardware(self.hardware)
+        runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
+        say_dropped(runs)
+        stage(f"predicting {len(runs):,} rows" if len(runs) > 1 else "predicting")
+        prediction = js.serving.predict_serving(runs, self.fit, hardware)
+        answered = int((prediction.values["tpot_s"] > 0).sum())
+        say_unanswered(len(runs), answered)
+        if self.out is not None:
+            write_serving(self.out, runs, prediction)
+            say(f"wrote {self.out}")
+        errors = prediction.errors(runs)
+        counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
+        told = (f"{answered} of {len(runs)} rows predicted", *([serving_error_table(errors)] if errors else []))
+        answer(
+            self.json,
+            lambda: {**counts, "errors": errors, "predictions": prediction_cells(prediction)},
+            lambda: told,
+        )
+        draw(self.plot, self.report, runs, prediction, f"Predictions for {self.table.name}")
+
+
+@dataclass(frozen=True)
+class ServingFitCommand:
+    """Fit serving stacks to a table of measured rows; ten rows of a new stack are enough."""
+
+    table: ServingTable
+    out: Annotated[Path, option(metavar="FIT.toml", help="file to write; `serving predict --fit` reads it")]
+    start: ServingFitName = "default"
+    skip_bad: SkipBad = False
+    plot: PlotFile = None
+    report: ReportFolder = None
+    hardware: HardwareFile = None
+    json: Json = False
+    quiet: Quiet = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: a malformed table or hardware file, an unknown start, or an output that cannot be written.
+        """
+        import jaxscale as js
+        from jaxscale.base.files import check_writable
+        from jaxscale.serving.serving_report import serving_error_table
+
+        check_writable(self.out, self.table, self.start, self.hardware)
+        check_pictures(self.plot, self.report, self.table, self.start, self.hardware)
+        if self.out.suffix != ".toml":
+            raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
+        hardware = js.load_hardware(self.hardware)
+        runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
+        before = js.serving.predict_serving(runs, self.start, hardware).errors(runs)
+        fit = js.serving.fit_serving(runs, self.start, name=self.out.stem, hardware=hardware, progress=say)
+        fit.save(self.out)
+        say(f"wrote {self.out}")
+        prediction = js.serving.predict_serving(runs, fit, hardware)
+        after = prediction.errors(runs)
+        moments = (("before the fit", before), ("after the fit, in sample", after))
+        answer(
+            self.json,
+            lambda: {"name": fit.name, "n_rows": len(runs), "errors_before": before, "errors_in_sample": after},
+            lambda: [serving_error_table(errors, f", {when}") for when, errors in moments],
+        )
+        draw(self.plot, self.report, runs, prediction, f"Fit of {self.table.name}, in sample")
+
+
+def draw(plot: Path | None, report: Path | None, runs: "Runs", prediction: "ServingPrediction", title: str) -> None:
+    """Draw the figure and the report of predictions that are asked for."""
+    from jaxscale.serving.serving_report import serving_errors, serving_figure
+
+    save_pictures(
+        plot,
+        report,
+        lambda: serving_figure(runs, prediction, title),
+        lambda: serving_errors(runs, prediction, title),
+    )
+
+
+AnyServing = (
+    Annotated[ServingPredict, tyro.conf.subcommand("predict", prefix_name=False)]
+    | Annotated[ServingFitCommand, tyro.conf.subcommand("fit", prefix_name=False)]
+    | Annotated[ServingPlan, tyro.conf.subcommand("plan", prefix_name=False)]
+)
+
+
+@dataclass(frozen=True)
+class ServingCommand:
+    """Serving: predict, fit, plan."""
+
+    action: tyro.conf.OmitArgPrefixes[AnyServing]
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: as the action does.
+        """
+        self.action.run()

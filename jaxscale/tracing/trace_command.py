@@ -1,0 +1,209 @@
+"""`jaxscale trace`: a workload from a JAX function."""
+
+import ast
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from jaxscale.base.errors import InputError
+from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, checked_count, option
+from jaxscale.cli.console import answer, aside, check_pictures, save_pictures, stage
+from jaxscale.cli.startup import without_foreign_lines
+
+
+@dataclass(frozen=True)
+class TraceCommand:
+    """Read flop, bytes and memory of a training step of your own from its JAX program; nothing is run."""
+
+    function: Annotated[
+        tyro.conf.Positional[str],
+        option(
+            metavar="MODULE:FUNCTION",
+            help="function that returns a step and its arguments: jaxscale.examples.vision_steps:resnet50",
+        ),
+    ]
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(metavar="NAME=VALUE", help="arguments of the function: `--set batch=64 size=224`"),
+    ] = ()
+    out: Annotated[
+        Path | None, option(metavar="WORK.json", help="file to write: sizes and kernels, no code and no weights")
+    ] = None
+    gpu: Annotated[str | None, option(metavar="ID", help="chip on which to time the step; see `jaxscale hardware`")] = (
+        None
+    )
+    n_gpus: Annotated[int, option(metavar="N", help="chips among which the batch is split")] = 1
+    compile: Annotated[
+        bool,
+        option(help="compile the step for these chips too, which need not be there (extra aot, or aot-tpu)"),
+    ] = False
+    fit: FitName = "default"
+    plot: PlotFile = None
+    report: ReportFolder = None
+    hardware: HardwareFile = None
+    json: Json = False
+    quiet: Quiet = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: no such function, what it returns is no step, or its program cannot be read.
+        """
+        from jaxscale.base.files import check_writable
+        from jaxscale.tracing.tracer import trace
+
+        if self.out is not None:
+            check_writable(self.out)
+        check_pictures(self.plot, self.report, self.fit, self.hardware)
+        stage("tracing the step")
+        step = step_of(self.function, self.set)
+        work = trace(*step)
+        if self.out is not None:
+            work.save(self.out)
+        times, compiled = self.times(work), self.compiled(step)
+        told = [] if compiled is None else compiled.parts()
+        if times:
+            terms = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in times["terms_s"].items() if value > 1e-6)
+            told = [f"step on {self.n_gpus} {self.gpu}: {1e3 * times['step_time_s']:.2f} ms ({terms})", *told]
+        answer(
+            self.json,
+            lambda: {**workload_document(work), **times, **compiled_document(compiled)},
+            lambda: [*work.parts(), *told],
+        )
+        if self.plot or self.report:
+            from jaxscale.tracing.trace_report import trace_figure, trace_report
+
+            drawn = (work, self.function, times.get("terms_s"), f"{self.n_gpus} {self.gpu}")
+            save_pictures(self.plot, self.report, lambda: trace_figure(*drawn), lambda: trace_report(*drawn))
+
+    def compiled(self, step: tuple[Any, ...]) -> Any:
+        """The step as a compiler makes it for the chips; None where that is not asked.
+
+        Raises:
+            InputError: no chip is named, or the compiler is not installed.
+        """
+        if not self.compile:
+            return None
+        if self.gpu is None:
+            raise InputError("--compile needs a chip; expected --gpu ID")
+        from jaxscale.hardware.catalogue import load_hardware
+        from jaxscale.tracing.compiled.absent_devices import compile_targets, load_compiler
+        from jaxscale.tracing.compiled.compile_step import compile_for
+
+        stage(f"compiling the step for {self.n_gpus} {self.gpu}")
+        n_gpus, hardware = checked_count("--n-gpus", self.n_gpus), load_hardware(self.hardware)
+        if hardware[self.gpu].id in compile_targets()["targets"]:
+            with aside(), without_foreign_lines():
+                load_compiler()
+        return compile_for(*step, gpu=self.gpu, n=n_gpus, hardware=hardware)
+
+    def times(self, work: Any) -> dict[str, Any]:
+        """Step time [s], terms and peak memory [byte] of a workload whose batch all chips share; empty without a chip.
+
+        Raises:
+            InputError: an unknown chip, or a number of chips that the workload cannot be split among.
+        """
+        if self.gpu is None:
+            return {}
+        from jaxscale.calibration.store import load_fit
+        from jaxscale.costs.memory import memory
+        from jaxscale.costs.step import step_time
+        from jaxscale.hardware.catalogue import cluster, load_hardware
+        from jaxscale.tracing.plans.class_plan import class_plan
+
+        hardware = load_hardware(self.hardware)
+        machine = cluster(self.gpu, checked_count("--n-gpus", self.n_gpus), hardware=hardware)
+        coefficients = load_fit(self.fit).coefficients({"framework": "jax", "gpu": hardware[self.gpu].id})
+        batch = None if self.n_gpus > 1 else work.tables.class_names[-1]  # one chip splits nothing
+        plan = class_plan(work, data=self.n_gpus, data_class=batch)
+        terms = step_time(work, plan, machine, coefficients)
+        return {
+            "step_time_s": float(terms.total),
+            "terms_s": {name: float(value) for name, value in terms.terms().items()},
+            "memory_bytes": float(memory(work, plan, machine, coefficients).total),
+        }
+
+
+def compiled_document(compiled: Any) -> dict[str, Any]:
+    """A compiled step as JSON: memory, figures beside those of the trace, collectives; empty without one."""
+    if compiled is None:
+        return {}
+    return {
+        "compiled": {
+            "peak_bytes": compiled.peak_bytes,
+            "fits": compiled.fits,
+            "beside_trace": [one._asdict() for one in compiled.beside_trace()],
+            "collectives": [one._asdict() for one in compiled.collectives],
+        }
+    }
+
+
+def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
+    """Step and arguments that a function of the user returns.
+
+    Args:
+        function: `MODULE:FUNCTION`.
+        settings: `NAME=VALUE`, arguments of the function.
+
+    Raises:
+        InputError: no such function, arguments that it does not take, or a result that is no step.
+    """
+    module, colon, name = function.partition(":")
+    if not colon:
+        raise InputError(f"{function!r} is no function; expected MODULE:FUNCTION, such as mymodel.train:step")
+    sys.path.insert(0, os.getcwd())  # a module beside the user, as `python -m` finds it
+    try:
+        made = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"module {error.name!r} is missing; expected MODULE:FUNCTION of an installed module") from None
+    except AttributeError:
+        raise InputError(f"module {module!r} has no function {name!r}; expected one of its functions") from None
+    finally:
+        sys.path.pop(0)
+    try:
+        result = made(**dict(map(setting_of, settings)))
+    except TypeError as error:
+        raise InputError(f"{function}: {error}; expected `--set NAME=VALUE` for its arguments") from None
+    if not (isinstance(result, tuple) and result and callable(result[0])):
+        raise InputError(f"{function} returned a {type(result).__name__}; expected a tuple of a step and its arguments")
+    return result
+
+
+def setting_of(text: str) -> tuple[str, Any]:
+    """Name and value of `NAME=VALUE`; a value that is no Python literal is text.
+
+    Raises:
+        InputError: there is no name.
+    """
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise InputError(f"--set {text!r} is no setting; expected NAME=VALUE")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def workload_document(work: Any) -> dict[str, Any]:
+    """A workload as JSON: totals, flop by kind, groups and phases, classes."""
+    columns, kinds = work.columns(), sorted(set(work.tables.kinds))
+    from jaxscale.tracing.workload_text import group_rows
+
+    rows = group_rows(work.tables, columns)
+    return {
+        "n_weights": float(work.n_weights()),
+        "flop": float(columns.flop.sum()),
+        "flop_by_kind": {kind: float(work.flop(kind)) for kind in kinds if float(work.flop(kind))},
+        "bytes": float(columns.bytes.sum()),
+        "launches": float(columns.launches.sum()),
+        "stored_bytes": float(work.stored_bytes()),
+        "peak_bytes": float(work.peak_bytes()),
+        "groups": [dict(zip(("group", "phase", "flop", "bytes", "launches"), row, strict=True)) for row in rows],
+        "classes": work.classes(),
+    }
