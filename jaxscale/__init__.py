@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from jaxscale.designs.best_design import best_design as best_design
     from jaxscale.designs.budgets import Budget as Budget
     from jaxscale.fitting.fitting import fit as fit
-    from jaxscale.fitting.paces.pace_result import PaceResult as PaceResult
     from jaxscale.fitting.result import FitResult as FitResult
     from jaxscale.hardware.catalogue import Hardware as Hardware
     from jaxscale.hardware.catalogue import chip as chip
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from jaxscale.runs.reader import read_runs as read_runs
     from jaxscale.tracing.compiled.compile_step import compile_for as compile_for
     from jaxscale.tracing.compiled.compiled_step import CompiledStep as CompiledStep
+    from jaxscale.tracing.paces.pace_result import PaceResult as PaceResult
     from jaxscale.tracing.plans.class_plan import ClassPlan as ClassPlan
     from jaxscale.tracing.plans.class_plan import class_plan as class_plan
     from jaxscale.tracing.plans.sharded_plan import trace_sharded as trace_sharded

@@ -4,18 +4,23 @@ import importlib
 import warnings
 from typing import Any
 
-RENAMED = {"runs_from_pandas": ("jaxscale.runs.reader", "read_runs")}
-"""Module and name of what stands behind a name of release 0.1, by that name."""
+RENAMED = {
+    "jaxscale.runs_from_pandas": "jaxscale.read_runs",
+    "jaxscale.report.figures.latency_against_load": "jaxscale.serving.latency_against_load",
+    "jaxscale.report.figures.serving_frontier": "jaxscale.serving.serving_frontier",
+}
+"""Public names by those of release 0.1."""
 
 
-def renamed(name: str) -> Any:
+def renamed(package: str, name: str) -> Any:
     """The object behind a public name of an earlier release.
 
     Raises:
         AttributeError: no release had the name.
     """
-    if name not in RENAMED:
-        raise AttributeError(f"module 'jaxscale' has no attribute {name!r}")
-    module, present = RENAMED[name]
-    warnings.warn(f"js.{name} is now js.{present}; the old name goes in 0.3", DeprecationWarning, stacklevel=3)
-    return getattr(importlib.import_module(module), present)
+    present = RENAMED.get(f"{package}.{name}")
+    if present is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    warnings.warn(f"{package}.{name} is now {present}; the old name goes in 0.3", DeprecationWarning, stacklevel=3)
+    module, attribute = present.rsplit(".", 1)
+    return getattr(importlib.import_module(module), attribute)

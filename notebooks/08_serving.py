@@ -69,7 +69,7 @@ def answers(concurrency):
 loads = np.geomspace(1.0, 3000.0, 40)
 times = jax.jit(jax.vmap(answers))(loads)
 room = float(times.max_batch[0])
-figure = report.figures.latency_against_load(loads, times, np.asarray(times.throughput) / 4.0)
+figure = serving.latency_against_load(loads, times, np.asarray(times.throughput) / 4.0)
 report.write_whole(folder / "serving_latency.png", report.png(figure))
 print(f"memory holds {room:.0f} requests")
 Image(folder / "serving_latency.png")
@@ -93,7 +93,7 @@ print(f"{errors['n']} runs, median error {errors['median_ape']:.1f} %, 90 % with
 space = serving.ServingSpace(precisions=("bf16", "fp8"))
 choice = serving.best_plan(model, js.cluster("h100-80gb", 8), 1000, 500, tpot_limit=0.04, levels=levels, space=space)
 print({name: round(value, 3) if isinstance(value, float) else value for name, value in choice.best.to_json().items()})
-figure = report.figures.serving_frontier(choice, tpot_limit=0.04)
+figure = serving.serving_frontier(choice, tpot_limit=0.04)
 report.write_whole(folder / "serving_frontier.png", report.png(figure))
 Image(folder / "serving_frontier.png")
 

@@ -34,7 +34,13 @@ CORE = (
 WINGS = ("tracing", "examples", "serving", "burst", "islands", "limits", "trends", "explore", "launch")
 """Folders of one capability each, with its command and its report: core does without them."""
 
-REGISTRY = ("jaxscale/__init__.py", "jaxscale/cli/main.py", "jaxscale/_renamed.py")
+REGISTRY = (
+    "jaxscale/__init__.py",
+    "jaxscale/_renamed.py",
+    "jaxscale/cli/main.py",
+    "jaxscale/cli/registry.py",
+    "jaxscale/runs/row_kinds.py",
+)
 """Modules that know wings, by their names."""
 
 

@@ -20,8 +20,8 @@ class PublicFace(ModuleType):
     def __getattr__(self, name: str) -> Any:
         """Import a public name from its home."""
         home = self._homes.get(name)
-        if home is None and self.__name__ == "jaxscale" and not name.startswith("_"):
-            return importlib.import_module("jaxscale._renamed").renamed(name)
+        if home is None and not name.startswith("_"):
+            return importlib.import_module("jaxscale._renamed").renamed(self.__name__, name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if home == self.__name__:

@@ -130,7 +130,7 @@ class PlanCommand:
 
     def _write(self, choice: "PlanChoice", seq_len: float) -> None:
         """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
-        from jaxscale.launch.writers.launch_text import launch_text
+        from jaxscale.cli.registry import LAUNCH_TEXT, loaded
         from jaxscale.models import described_model
         from jaxscale.report.style import seconds
 
@@ -138,6 +138,7 @@ class PlanCommand:
         name = "" if is_file else self.model.rsplit("/", 1)[-1].lower()
         fields = described_model(self.model).fields
         plans = [scored.to_json() for scored in choice.top]
+        launch_text = loaded(LAUNCH_TEXT)
         texts = [launch_text(str(self.write), plan, fields, seq_len, name) for plan in plans]
         rank = min(range(len(texts)), key=lambda place: (len(texts[place].not_expressed), place))
         written = texts[rank]
@@ -162,11 +163,14 @@ def written_framework(write: str | None) -> str | None:
     Raises:
         InputError: a framework without a writer; says which have one.
     """
-    from jaxscale.launch.writers.launch_text import WRITERS
+    if write is None:
+        return None
+    from jaxscale.cli.registry import WRITERS, loaded
 
-    if write is None or write.lower() in WRITERS:
-        return write and write.lower()
-    raise InputError(f"--write = {write!r} has no writer; {nearest(write.lower(), WRITERS)}")
+    writers = loaded(WRITERS)
+    if write.lower() in writers:
+        return write.lower()
+    raise InputError(f"--write = {write!r} has no writer; {nearest(write.lower(), writers)}")
 
 
 def checked_framework(name: str | None, fitted: "Fit") -> str | None:

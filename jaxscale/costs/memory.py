@@ -5,7 +5,9 @@ arXiv 1910.02054, section 3 (weights, gradients, optimizer); Narayanan et al. 20
 (microbatches in flight).
 """
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -36,11 +38,9 @@ from jaxscale.models.transformer import (
     ssm_layers,
     total_layers,
 )
+from jaxscale.models.work import AbstractWork
 from jaxscale.plans.local import LocalPlan, local_plan
 from jaxscale.plans.plan import Plan
-from jaxscale.tracing.plans.class_plan import ClassPlan, class_plan_checked
-from jaxscale.tracing.plans.plan_time import traced_memory_terms
-from jaxscale.tracing.traced_workload import Workload
 
 Bytes = Float[Array, "*batch"]
 
@@ -244,8 +244,8 @@ def unsharded_bytes(local: LocalPlan) -> Array:
 
 
 def memory(
-    model: Transformer | Workload | str | Path,
-    plan: Plan | ClassPlan,
+    model: Transformer | AbstractWork | str | Path,
+    plan: Any,
     cluster: Cluster | str,
     coefficients: Coefficients | AnyFit = "default",
     temperature: Temperature = 0.0,
@@ -254,7 +254,7 @@ def memory(
 
     Args:
         model: the transformer or its name or file, or a traced workload.
-        plan: degrees, sharding, recomputation; of a traced workload a `ClassPlan`.
+        plan: a `Plan`: degrees, sharding, recomputation; of a traced workload a `ClassPlan`.
         cluster: capacity of a chip; how fast it and its host are decides how far launches queue up. Or the name of a
             chip, of which as many are taken as the plan uses.
         coefficients: factors of activations, buffers, logits, gradients; rates of chip and host. Or a fit, or its name
@@ -268,10 +268,17 @@ def memory(
         InputError: an unknown name, or a concrete plan that breaks a rule of `js.violations`.
     """
     given = resolved(model, plan, cluster, coefficients)
-    if isinstance(given.model, Workload):
-        return Memory(**traced_memory_terms(given.model, class_plan_checked(plan), given.cluster, given.coefficients))
+    if isinstance(given.model, AbstractWork):
+        return _of_own_terms(*given)
     refuse_broken(given.model, given.plan, given.cluster)
     return _memory(*given, temperature=temperature)
+
+
+def _of_own_terms(work: AbstractWork, plan: Any, cluster: Cluster, coefficients: Coefficients) -> Memory:
+    """Peak memory of work that brings its own terms; those that it lacks are nothing."""
+    terms = work.memory_terms(plan, cluster, coefficients)
+    nothing = jnp.zeros_like(next(iter(terms.values())))
+    return Memory(**{field.name: terms.get(field.name, nothing) for field in dataclasses.fields(Memory)})
 
 
 @concrete_jit

@@ -25,11 +25,9 @@ from jaxscale.costs.straggler import straggler_time
 from jaxscale.costs.terms import Kind, cost_term, declared_terms
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, model_flops
+from jaxscale.models.work import AbstractWork
 from jaxscale.plans.local import LocalPlan, local_plan
 from jaxscale.plans.plan import Plan
-from jaxscale.tracing.plans.class_plan import ClassPlan, class_plan_checked
-from jaxscale.tracing.plans.plan_time import traced_terms
-from jaxscale.tracing.traced_workload import Workload
 
 Seconds = Float[Array, "*batch"]
 
@@ -109,8 +107,8 @@ def names_of_kind(*kinds: Kind) -> tuple[str, ...]:
 
 
 def step_time(
-    model: Transformer | Workload | str | Path,
-    plan: Plan | ClassPlan,
+    model: Transformer | AbstractWork | str | Path,
+    plan: Any,
     cluster: Cluster | str,
     coefficients: Coefficients | AnyFit = "default",
     temperature: Temperature = 0.0,
@@ -123,7 +121,7 @@ def step_time(
 
     Args:
         model: the transformer or its name or file, or a traced workload.
-        plan: degrees, batch, schedule; of a traced workload a `ClassPlan`.
+        plan: a `Plan`: degrees, batch, schedule; of a traced workload a `ClassPlan`.
         cluster: chips and network; or the name of a chip, of which as many are taken as the plan uses.
         coefficients: fitted parameters; or a fit, or its name or file, which gives those of the chip.
         temperature: 0 for exact maxima and ceilings (prediction); above 0 their smooth forms (design search), off by a
@@ -136,8 +134,8 @@ def step_time(
         InputError: an unknown name, or a concrete plan that breaks a rule of `js.violations`.
     """
     given = resolved(model, plan, cluster, coefficients)
-    if isinstance(given.model, Workload):
-        return _traced_step_time(*given, temperature)
+    if isinstance(given.model, AbstractWork):
+        return _of_own_terms(*given, temperature)
     refuse_broken(given.model, given.plan, given.cluster)
     return _step_time(*given, temperature=temperature)
 
@@ -153,12 +151,12 @@ def _step_time(
     return times_of_step(local, machine, coefficients, layers, temperature)
 
 
-def _traced_step_time(
-    work: Workload, plan: Any, cluster: Cluster, coefficients: Coefficients, temperature: Temperature
+def _of_own_terms(
+    work: AbstractWork, plan: Any, cluster: Cluster, coefficients: Coefficients, temperature: Temperature
 ) -> StepTime:
-    """Time of one step of a traced workload; the terms that it lacks are nothing."""
-    terms = traced_terms(work, class_plan_checked(plan), cluster, coefficients, temperature=temperature)
-    nothing = jnp.zeros_like(terms["matmul"])
+    """Time of one step of work that brings its own terms; those that it lacks are nothing."""
+    terms = work.step_terms(plan, cluster, coefficients, temperature)
+    nothing = jnp.zeros_like(next(iter(terms.values())))
     return StepTime(**{name: terms.get(name, nothing) for name in TERM_NAMES})
 
 

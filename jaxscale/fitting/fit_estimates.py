@@ -14,7 +14,6 @@ from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import Fit
 from jaxscale.fitting.diagnostics import Diagnostics, diagnose, weights_of_measured
 from jaxscale.fitting.objective import FitProblem
-from jaxscale.fitting.paces.pace_result import PaceResult
 from jaxscale.fitting.parameters import Effect
 from jaxscale.fitting.polish import Solution
 from jaxscale.fitting.profile import Profile, identified, profiled, standardised_intervals
@@ -56,7 +55,7 @@ class FitEstimates:
     lines: tuple[int, ...] = ()
     tightness: float = 1.0
     settings_left_out: bool = False
-    paces: PaceResult | None = None
+    paces: Any = None
 
     @property
     def n(self) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +28,6 @@ from jaxscale.fitting.held_out import cross_validate, groups_to_leave_out
 from jaxscale.fitting.memory_outcomes import with_memory_limits
 from jaxscale.fitting.multistart import one_blas_thread, random_starts, solve
 from jaxscale.fitting.objective import FitProblem
-from jaxscale.fitting.paces.pace_fit import fit_paces
-from jaxscale.fitting.paces.pace_result import PaceResult
 from jaxscale.fitting.parameters import FEW_RUNS
 from jaxscale.fitting.result import FitResult
 from jaxscale.hardware.catalogue import Hardware
@@ -36,9 +35,9 @@ from jaxscale.runs import Runs
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import describe_runs, groups_of, measured_of
 from jaxscale.runs.reader import read_runs
+from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.table_checks import tell
 from jaxscale.runs.tables_in_memory import AnyTable
-from jaxscale.tracing.rows.named_workloads import names_workload
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
 """Prior spreads of a fit of few runs, over those by which levels differ; `near_the_best` chooses. The first one leaves
@@ -60,7 +59,7 @@ def fit(
     name: str = "fit",
     hardware: Hardware | None = None,
     progress: Callable[[str], None] | None = None,
-) -> FitResult | PaceResult:
+) -> Any:
     """Fit the coefficients to a table of measured runs, `js.fit("runs.csv")`, and paces to rows of traced workloads.
 
     Args:
@@ -79,29 +78,18 @@ def fit(
         InputError: too few measured rows, or no starting point.
     """
     parent, table = None if start is None else fit_of(start), read_runs(runs, hardware=hardware)
-    is_traced = names_workload(table)
-    traced, models = table.take(is_traced), table.take(~is_traced)
-    if len(models) or not len(traced):
+    is_model, result = ~of_a_kind(table), None
+    if is_model.any() or not len(table):
+        models = table if is_model.all() else table.take(is_model)
         result = _fit_models(models, parent, n_starts, n_folds, name, hardware, progress)
-        if not len(traced):
-            return result
-        paces = _fit_workloads(traced, result.fit, n_folds, name, hardware, progress)
-        return dataclasses.replace(result, fit=paces.fit, paces=paces)
-    return _fit_workloads(traced, parent or load_fit("prior"), n_folds, name, hardware, progress)
-
-
-def _fit_workloads(
-    runs: Runs,
-    start: Fit,
-    n_folds: int,
-    name: str,
-    hardware: Hardware | None,
-    progress: Callable[[str], None] | None,
-) -> PaceResult:
-    """Fit paces to rows that all name a traced workload."""
-    if progress is not None:
-        progress(f"fitting the paces of {len(runs)} rows of traced workloads")
-    return fit_paces(runs, start, n_folds=n_folds, name=name, hardware=hardware)
+    for kind, is_kind in kinds_in(table):
+        rows = table.take(is_kind)
+        if progress is not None:
+            progress(f"fitting the paces of {len(rows)} rows of traced workloads")
+        started = parent or load_fit("prior") if result is None else result.fit
+        found = kind.fit(rows, started, n_folds=n_folds, name=name, hardware=hardware)
+        result = found if result is None else dataclasses.replace(result, fit=found.fit, paces=found)
+    return result
 
 
 def _fit_models(

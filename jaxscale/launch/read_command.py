@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import Json, Quiet, option
+from jaxscale.cli.arguments import Json, Quiet, option, pairs
 from jaxscale.cli.console import answer, say
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from jaxscale.hardware.catalogue import cluster as cluster_of
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import model as model_of
 from jaxscale.models.transformer import Transformer
+from jaxscale.models.work import AbstractWork
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans
@@ -24,22 +25,13 @@ from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.reasons import alternatives, binding, nothing_fits, nothing_valid
 from jaxscale.plans.score import detail_plans
-from jaxscale.tracing.plans.class_plans import ClassPlanChoice, best_class_plan
-from jaxscale.tracing.traced_workload import Workload
-
-if TYPE_CHECKING:
-    # Static checkers do not see which choice belongs to which model; the run-time check below does.
-    Choice = Any
-else:
-    Choice = PlanChoice | ClassPlanChoice
-    """Ranked plans of a transformer, or of a traced workload."""
 
 ROOMY_BATCH = 2.0**40
 """Sequences per chip of a batch that every degree divides, to find the degrees that the wanted batch forbids [1]."""
 
 
 def best_plan(
-    model: Transformer | Workload | str | Path,
+    model: Transformer | AbstractWork | str | Path,
     cluster: Cluster | str,
     global_batch: float | int,
     *,
@@ -51,7 +43,7 @@ def best_plan(
     oom_probability: float = ACCEPTED_RISK,
     exhaustive: bool | None = None,
     hardware: Hardware | None = None,
-) -> Choice:
+) -> Any:
     """The fastest plan that fits: out of every valid plan, or by gradient and local search where plans are too many.
 
     `js.best_plan("llama3-8b", "h100-80gb", 1024, n_chips=512)`
@@ -71,7 +63,7 @@ def best_plan(
         hardware: catalogue of chips; the shipped one where None.
 
     Returns:
-        The ranked plans, with reasons.
+        The ranked plans, with reasons: a `PlanChoice`; of a traced workload a `ClassPlanChoice`.
 
     Raises:
         InputError: an unknown name, an argument out of range, no valid plan, or none that fits.
@@ -79,9 +71,9 @@ def best_plan(
     record = fit_of(fit)
     machine, gpu = _cluster(cluster, n_chips, hardware or load_hardware())
     levels = {"gpu": gpu, **(levels or {})}
-    if isinstance(model, Workload):
+    if isinstance(model, AbstractWork):
         _check(global_batch, top, oom_probability)
-        return _best_class_plan(model, machine, global_batch, record, levels, oom_probability, top)
+        return _of_own_plans(model, machine, global_batch, record, levels, oom_probability, top)
     shape = model if isinstance(model, Transformer) else model_of(model)
     question = question_of_levels(shape, machine, global_batch, levels, space)
     return answered(question, record, top=top, oom_probability=oom_probability, exhaustive=exhaustive)
@@ -125,19 +117,19 @@ def _cluster(cluster: Cluster | str, n_chips: float | int | None, hardware: Hard
     return cluster_of(cluster, n_chips, hardware=hardware), hardware[cluster].id
 
 
-def _best_class_plan(
-    work: Workload,
+def _of_own_plans(
+    work: AbstractWork,
     cluster: Cluster,
     batch: float | int,
     record: Fit,
     levels: Mapping[str, str | None],
     oom_probability: float,
     top: int,
-) -> ClassPlanChoice:
-    """Ranked plans of a traced workload."""
+) -> Any:
+    """Ranked plans of work whose plans are of a kind of its own."""
     n_chips = number(cluster.n_chips)
     limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels, n_chips), oom_probability)
-    return best_class_plan(work, cluster, batch, record.coefficients(levels, n_chips), float(limit), top)
+    return work.ranked_plans(cluster, batch, record.coefficients(levels, n_chips), float(limit), top)
 
 
 def answered(

@@ -17,7 +17,7 @@ MOST = 6
 """Plans of a figure at most [1]."""
 
 
-def ranked_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
+def fastest_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
     """The first plans by their rank and the choices that differ among them."""
     shown = choice.top[:MOST]
     table = make_table(
@@ -41,7 +41,7 @@ def plan_breakdown(choice: PlanChoice, title: str) -> "Figure":
     Returns:
         The figure.
     """
-    return step_breakdown({label: scored.terms for label, scored in ranked_plans(choice).items()}, title)
+    return step_breakdown({label: scored.terms for label, scored in fastest_plans(choice).items()}, title)
 
 
 def plan_report(choice: PlanChoice, title: str) -> Report:
@@ -61,7 +61,7 @@ def plan_report(choice: PlanChoice, title: str) -> Report:
     report.heading("Where the time goes")
     report.figure("plans", plan_breakdown(choice, title), "Terms of a step of the first plans.")
     report.heading("Time against memory")
-    places = {label: (scored.memory, scored.step_time) for label, scored in ranked_plans(choice).items()}
+    places = {label: (scored.memory, scored.step_time) for label, scored in fastest_plans(choice).items()}
     figure = time_against_memory(places, choice.memory_limit, title)
     caption = f"{choice.infeasible:,} of {choice.searched:,} plans are beyond the limit and not shown."
     report.figure("memory", figure, caption)

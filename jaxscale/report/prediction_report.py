@@ -94,7 +94,7 @@ def prediction_report(runs: Runs, prediction: Prediction, title: str) -> Report:
     report.add(prediction_rows(runs, prediction))
     rows = compared(prediction)
     if len(rows):
-        add_errors(report, runs, prediction, rows)
+        add_measured(report, runs, prediction, rows)
     if np.isfinite(prediction.step_time).any():
         report.heading("Where the time goes")
         caption = "Terms of a step, and the 90 % interval of its time."
@@ -102,7 +102,7 @@ def prediction_report(runs: Runs, prediction: Prediction, title: str) -> Report:
     return report
 
 
-def add_errors(report: Report, runs: Runs, prediction: Prediction, rows: np.ndarray) -> None:
+def add_measured(report: Report, runs: Runs, prediction: Prediction, rows: np.ndarray) -> None:
     """Errors of measured rows: against measurements, with intervals, by column."""
     report.heading("Predicted against measured")
     report.add(error_summary(prediction.errors()))

@@ -12,11 +12,11 @@ from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation, translate
 from jaxscale.runs.remarks import incomplete, remarks_on
+from jaxscale.runs.row_kinds import of_a_kind
 from jaxscale.runs.run_levels import run_levels
 from jaxscale.runs.schema import SHAPE
 from jaxscale.runs.shapes import ModelLookup, Shapes, shapes_of
 from jaxscale.runs.table import Runs
-from jaxscale.tracing.rows.named_workloads import names_workload
 
 REQUIRED_BESIDE_SHAPE = ("seq_len", "gpu", "n_gpus", "global_batch_size_seqs")
 """Columns of which every cell must be filled, whatever the row's model."""
@@ -74,7 +74,7 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
     """
     empty = EmptyCells(runs)
     shapes = shapes_of(runs, lookup, empty)
-    lacks = _lacking(runs, shapes, empty).where(names_workload(runs), OF_A_WORKLOAD)
+    lacks = _lacking(runs, shapes, empty).where(of_a_kind(runs), OF_A_WORKLOAD)
     index = np.flatnonzero(lacks.matches(lambda reason: reason is None))
     complete = runs
     if len(index) < len(runs):

@@ -1,6 +1,8 @@
 """`predict`: step time with interval, memory and cost terms for every row of a runs table."""
 
-from collections.abc import Mapping
+import functools
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,9 +26,8 @@ from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.completion import completed, open_rows
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
+from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.tables_in_memory import AnyTable
-from jaxscale.tracing.rows.named_workloads import names_workload
-from jaxscale.tracing.rows.predict_traced import predict_traced
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
@@ -227,12 +228,10 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
     """Predict every row of a table that has been described for the model; rows that leave open how they run as well.
 
     An open row is completed by the fastest plan that fits, of those that agree with it, and its interval covers the
-    plans that are nearly as fast. Rows that name a traced workload are predicted by their
-    kernels.
+    plans that are nearly as fast. Rows of a kind of their own, such as traced workloads, are predicted by that kind.
     """
-    is_traced = names_workload(runs)
-    if is_traced.any():
-        return _with_traced(runs, is_traced, fit, hardware)
+    if of_a_kind(runs).any():
+        return _with_kinds(runs, fit, hardware)
     unanswered = np.ones(len(runs), dtype=bool)
     unanswered[described.index] = False
     asked = open_rows(runs, unanswered, hardware) if unanswered.any() else None
@@ -245,29 +244,41 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
     )
 
 
-def _with_traced(runs: Runs, is_traced: np.ndarray, fit: Fit, hardware: Hardware | None) -> Prediction:
-    """Predictions of a table of which some rows name a traced workload."""
-    rows = np.flatnonzero(is_traced)
-    traced = runs.take(rows)
-    answers = predict_traced(traced, fit, hardware or load_hardware())
-    # Without a model no row is answered: measured columns and levels are left.
-    told = predict_described(traced, describe_runs(traced, hardware), fit)
-    told = replace(
-        told,
-        **{name: answers.numbers[name] for name in NUMBERS if name in answers.numbers},
-        terms={name: answers.numbers[name] for name in TERM_NAMES},
-        assumed=answers.assumed,
-        notes=answers.notes,
-    )
-    others = runs.take(~is_traced)
-    if not len(others):
-        return told
-    parts = (told, predict_open(others, describe_runs(others, hardware), fit, hardware))
-    place = np.argsort(np.concatenate([rows, np.flatnonzero(~is_traced)]))
+def _with_kinds(runs: Runs, fit: Fit, hardware: Hardware | None) -> Prediction:
+    """Predictions of a table of which some rows are of a kind of their own."""
+    parts, rows = [], []
+    for kind, is_kind in kinds_in(runs):
+        some = runs.take(is_kind)
+        answers = kind.predict(some, fit, hardware or load_hardware())
+        # Without a model no row is answered: measured columns and levels are left.
+        told = predict_described(some, describe_runs(some, hardware), fit)
+        numbers = {name: answers.numbers[name] for name in NUMBERS if name in answers.numbers}
+        terms = {name: answers.numbers[name] for name in TERM_NAMES}
+        parts.append(replace(told, **numbers, terms=terms, assumed=answers.assumed, notes=answers.notes))
+        rows.append(np.flatnonzero(is_kind))
+    is_other = ~of_a_kind(runs)
+    if is_other.any():
+        others = runs.take(is_other)
+        parts.append(predict_open(others, describe_runs(others, hardware), fit, hardware))
+        rows.append(np.flatnonzero(is_other))
+    return _joined(runs, parts, np.concatenate(rows))
+
+
+def _joined(runs: Runs, parts: Sequence[Prediction], rows: np.ndarray) -> Prediction:
+    """Predictions of parts of a table as those of the table.
+
+    Args:
+        runs: the table.
+        parts: predictions of some of its rows each.
+        rows: places of the rows of all parts, one after the other.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    place = np.argsort(rows)
     arrays = (*NUMBERS, "assumed", "notes", "measured", "measured_memory", "status")
     return replace(
-        told,
-        runs=(told.runs + parts[1].runs).take(place),
+        parts[0],
+        runs=functools.reduce(operator.add, [part.runs for part in parts]).take(place),
         **{name: np.concatenate([getattr(part, name) for part in parts])[place] for name in arrays},
         terms={name: np.concatenate([part.terms[name] for part in parts])[place] for name in TERM_NAMES},
         plans={name: np.concatenate([part.plans[name] for part in parts])[place] for name in DECIDED},

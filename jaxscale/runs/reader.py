@@ -16,13 +16,13 @@ from jaxscale.runs.categorical import Categorical, TextColumn
 from jaxscale.runs.cells import first_of, parse_cells, show
 from jaxscale.runs.checks import row_checks
 from jaxscale.runs.header import canonical, check_header, hint_of_misspelt
+from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE
 from jaxscale.runs.shapes import ModelLookup, catalogue_entries
 from jaxscale.runs.table import Runs
 from jaxscale.runs.tables_in_memory import HANDED_IN, AnyTable, Records, table_in_memory
 from jaxscale.runs.words.batch_cells import batches_in_sequences
 from jaxscale.runs.words.model_files import with_model_files
-from jaxscale.tracing.rows.named_workloads import names_workload, workload_problems
 
 BATCH = "global_batch_size_seqs"
 
@@ -97,8 +97,9 @@ def read_table(
     }
     problems |= _told(_cell_problems(read))
     problems |= _told(_contradictions(read.runs, lookup, set(problems)))
-    named = workload_problems(read.runs, lambda name: lookup(name) is not None, set(problems))
-    problems |= _told(named)
+    for kind, is_kind in kinds_in(read.runs):
+        found = kind.problems(read.runs, is_kind, lambda name: lookup(name) is not None, set(problems))
+        problems |= _told(found)
     problems |= _model_problems(read.runs, lookup, known_models, set(problems))
     return without_bad_rows(read.runs, problems, skip_bad)
 
@@ -268,7 +269,7 @@ def _model_problems(
     models = runs.categories("model")
     is_judged = np.ones(len(runs), dtype=bool)
     is_judged[list(bad)] = False
-    is_judged &= ~names_workload(runs)
+    is_judged &= ~of_a_kind(runs)
     is_known = models.matches(lambda name: bool(name) and lookup(name) is not None)
     n_given = np.sum([~np.isnan(runs.numbers(name)) for name in SHAPE], axis=0)
     is_known |= n_given == len(SHAPE)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from jaxscale.serving.forward_pass import decode_pass as decode_pass
     from jaxscale.serving.forward_pass import prefill_pass as prefill_pass
     from jaxscale.serving.kv_cache import cache_per_sequence as cache_per_sequence
+    from jaxscale.serving.serving_figures import latency_against_load as latency_against_load
+    from jaxscale.serving.serving_figures import serving_frontier as serving_frontier
     from jaxscale.serving.serving_memory import ServingMemory as ServingMemory
     from jaxscale.serving.serving_memory import max_batch as max_batch
     from jaxscale.serving.serving_memory import serving_memory as serving_memory

@@ -14,12 +14,12 @@ from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
 from jaxscale.report.figures.breakdown import step_breakdown
 from jaxscale.report.figures.ranking import ranked_bars
-from jaxscale.report.figures.serving_figures import latency_against_load, serving_frontier
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.runs.table import Runs
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.choose.best_engine import ScoredEngine, ServingChoice
 from jaxscale.serving.choose.load_curve import load_curve
+from jaxscale.serving.serving_figures import latency_against_load, serving_frontier
 from jaxscale.serving.serving_predict import ANSWERS, ServingPrediction
 from jaxscale.serving.serving_time import ServingTime, tokens_yielded
 

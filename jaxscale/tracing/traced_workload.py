@@ -1,69 +1,28 @@
-"""The traced workload: kernels, dimension classes and stored values, differentiable by the sizes of classes."""
+"""`Workload`: a traced program as work of a training step, beside `Transformer`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.table import Table, text_of
-from jaxscale.tracing.workload_file import read_tables, write_tables
-from jaxscale.tracing.workload_tables import QUANTITIES, KernelColumns, WorkloadTables
-from jaxscale.tracing.workload_text import workload_parts
+from jaxscale.base.errors import InputError
+from jaxscale.models.work import AbstractWork
+from jaxscale.tracing.classed_program import ClassedProgram
+from jaxscale.tracing.plans.class_plan import class_plan_checked
+from jaxscale.tracing.plans.class_plans import best_class_plan
+from jaxscale.tracing.plans.plan_time import traced_memory_terms, traced_terms
+from jaxscale.tracing.workload_file import read_tables
 
 
-class Workload(eqx.Module):
-    """A program as kernels over dimension classes: a workload beside `Transformer`, made by `jaxscale.trace`.
+class Workload(ClassedProgram, AbstractWork):
+    """A program as kernels over dimension classes, made by `jaxscale.trace`; its plans are `ClassPlan`s.
 
     Attributes:
         sizes: length of each dimension class; the first is one [1].
         tables: kernels, stored values and names.
     """
-
-    sizes: Float[ArrayLike, " class"]
-    tables: WorkloadTables = eqx.field(static=True)
-
-    def columns(self) -> KernelColumns:
-        """Quantities of every kernel at the sizes of the workload."""
-        sizes, count = jnp.asarray(self.sizes, float), len(self.tables.kinds)
-        columns = {}
-        for name in QUANTITIES:
-            terms = self.tables.terms[name]
-            columns[name] = jax.ops.segment_sum(terms.values(sizes), terms.row, count)
-        return KernelColumns(**columns)
-
-    def flop(self, *kinds: str) -> Array:
-        """Flop of the kernels of some kinds, of all kinds where none is given [flop]."""
-        flop = self.columns().flop
-        mask = np.array([not kinds or kind in kinds for kind in self.tables.kinds], float)
-        return jnp.sum(flop * mask)
-
-    def n_weights(self) -> Array:
-        """Number of trained weights [1]."""
-        return jnp.sum(self.tables.weights.values(jnp.asarray(self.sizes, float)))
-
-    def stored_bytes(self) -> Array:
-        """Bytes that the forward pass keeps for the backward pass [byte]."""
-        return jnp.sum(self.tables.stored.values(jnp.asarray(self.sizes, float)))
-
-    def peak_bytes(self) -> Array:
-        """Peak memory by liveness, in program order [byte]."""
-        points = self.tables.points
-        held = jax.ops.segment_sum(
-            points.values(jnp.asarray(self.sizes, float)), points.row, len(self.tables.point_phases)
-        )
-        return jnp.max(held)
-
-    def classes(self) -> dict[str, float]:
-        """Size of each dimension class, by name [1]."""
-        sizes = np.asarray(self.sizes, float)
-        return {name: float(sizes[place]) for place, name in enumerate(self.tables.class_names) if place}
 
     def with_sizes(self, changes: Mapping[str, Any]) -> "Workload":
         """The same workload with other sizes of some classes.
@@ -77,21 +36,7 @@ class Workload(eqx.Module):
         Raises:
             InputError: a class that the workload does not have.
         """
-        sizes = jnp.asarray(self.sizes, float)
-        for name, size in changes.items():
-            sizes = sizes.at[self.place_of(name)].set(size)
-        return Workload(sizes, self.tables)
-
-    def place_of(self, name: str) -> int:
-        """Place of a class among the sizes.
-
-        Raises:
-            InputError: the workload has no such class.
-        """
-        if name not in self.tables.class_names[1:]:
-            known = nearest(name, self.tables.class_names[1:])
-            raise InputError(f"class {name!r} is unknown to this workload; {known}")
-        return self.tables.class_names.index(name)
+        return Workload(self.sizes_with(changes), self.tables)
 
     def renamed(self, names: Mapping[str, str]) -> "Workload":
         """The same workload with other names of some classes.
@@ -113,21 +58,19 @@ class Workload(eqx.Module):
             raise InputError(f"class name {twice[0]!r} stands for two classes; expected a name of its own for each")
         return Workload(self.sizes, replace(self.tables, class_names=tuple(renamed)))
 
-    def save(self, path: str | Path) -> None:
-        """Write the workload as a file without code or weights; `load_workload` reads it.
+    def step_terms(
+        self, plan: Any, cluster: Any, coefficients: Any, temperature: Any
+    ) -> Mapping[str, Float[Array, "*batch"]]:
+        """Time of one step by cause [s]."""
+        return traced_terms(self, class_plan_checked(plan), cluster, coefficients, temperature=temperature)
 
-        Raises:
-            InputError: the file cannot be written.
-        """
-        write_tables(path, self.tables, np.asarray(self.sizes, float))
+    def memory_terms(self, plan: Any, cluster: Any, coefficients: Any) -> Mapping[str, Float[Array, "*batch"]]:
+        """Peak memory of the fullest chip by cause [byte]."""
+        return traced_memory_terms(self, class_plan_checked(plan), cluster, coefficients)
 
-    def __str__(self) -> str:
-        """Table of flop, bytes and kernels by group and phase, and the classes."""
-        return text_of(self.parts())
-
-    def parts(self) -> list[str | Table]:
-        """Table of the kernels by group and phase, and a line of the classes."""
-        return workload_parts(self.tables, self.columns(), self.classes())
+    def ranked_plans(self, cluster: Any, batch: float | int, coefficients: Any, memory_limit: float, top: int) -> Any:
+        """The fastest plans that fit, as a `ClassPlanChoice`."""
+        return best_class_plan(self, cluster, batch, coefficients, memory_limit, top)
 
 
 def load_workload(path: str | Path) -> Workload:

@@ -1,5 +1,8 @@
 """Figures, one family per module. Each function takes plain numbers, or a fit, and returns a matplotlib figure."""
 
+from typing import Any
+
+from jaxscale._renamed import renamed
 from jaxscale.report.figures.accuracy import intervals as intervals
 from jaxscale.report.figures.accuracy import predicted_against_measured as predicted_against_measured
 from jaxscale.report.figures.accuracy import residuals_by_column as residuals_by_column
@@ -21,5 +24,8 @@ from jaxscale.report.figures.panels import Panel as Panel
 from jaxscale.report.figures.panels import panels as panels
 from jaxscale.report.figures.scaling_series import ScalingSeries as ScalingSeries
 from jaxscale.report.figures.scaling_series import scaling_series as scaling_series
-from jaxscale.report.figures.serving_figures import latency_against_load as latency_against_load
-from jaxscale.report.figures.serving_figures import serving_frontier as serving_frontier
+
+
+def __getattr__(name: str) -> Any:
+    """A figure that is now in a wing."""
+    return renamed(__name__, name)

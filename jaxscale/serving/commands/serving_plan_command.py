@@ -41,7 +41,7 @@ class ServingPlan:
             InputError: an unknown model, chip, format or fit, a value out of range, or no engine that keeps the limits.
         """
         import jaxscale as js
-        from jaxscale.report.figures.serving_figures import serving_frontier
+        from jaxscale.serving.serving_figures import serving_frontier
         from jaxscale.serving.serving_report import engine_report, serving_engine_table
 
         for flag, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from jaxscale.tracing.classed_program import ClassedProgram
 from jaxscale.tracing.plans.class_plan import ClassPlan, local_sizes
-from jaxscale.tracing.traced_workload import Workload
 from jaxscale.tracing.workload_tables import Terms
 
 
@@ -56,12 +56,12 @@ class ClassExchanges(NamedTuple):
     partial_look_ups: Exchange
 
 
-def has_role(work: Workload, *roles: str) -> Bool[np.ndarray, " sum"]:
+def has_role(work: ClassedProgram, *roles: str) -> Bool[np.ndarray, " sum"]:
     """Which sums of a workload have one of some roles."""
     return np.array([role in roles for role in work.tables.sum_roles], bool)
 
 
-def class_exchanges(work: Workload, plan: ClassPlan) -> ClassExchanges:
+def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
     """Exchanges of one chip in one step.
 
     Args:
@@ -124,14 +124,14 @@ def per_row(terms: Terms, sizes: Array, rows: int) -> Array:
     return jnp.zeros(rows).at[terms.row].add(terms.values(sizes))
 
 
-def is_table(work: Workload) -> Bool[np.ndarray, " weight"]:
+def is_table(work: ClassedProgram) -> Bool[np.ndarray, " weight"]:
     """Which weights are tables: read by look-ups alone, and updated where they were read."""
     mask = np.zeros(len(work.tables.weight_names), bool)
     mask[work.tables.pooled.row] = True
     return mask & bool(has_role(work, "table").any())
 
 
-def local_weight_bytes(work: Workload, sizes: Array, read: bool = False) -> Array:
+def local_weight_bytes(work: ClassedProgram, sizes: Array, read: bool = False) -> Array:
     """Bytes of each array of weights on one chip: as stored, or as products read it [byte]."""
     widths = work.tables.weight_widths if read else work.tables.weight_bytes
     return per_row(work.tables.weights, sizes, len(widths)) * widths

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.errors import InputError
-from jaxscale.tracing.traced_workload import Workload
+from jaxscale.tracing.classed_program import ClassedProgram
 
 Tables = Literal["replicated", "table", "row"]
 
@@ -52,7 +52,7 @@ class ClassPlan(eqx.Module):
 
 
 def class_plan(
-    work: Workload,
+    work: ClassedProgram,
     *,
     data: float | int = 1,
     shard: float | int = 1,
@@ -119,7 +119,7 @@ def class_plan(
     )
 
 
-def meeting_classes(work: Workload, places: Sequence[int]) -> tuple[int, int] | None:
+def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, int] | None:
     """Two of some classes that one product or one array of weights has: the same chips cannot split both."""
     for terms in (work.tables.terms["flop"], work.tables.weights):
         has = np.stack([(terms.classes == place).any(axis=1) for place in places]) if len(places) else np.zeros((0, 1))
@@ -141,7 +141,7 @@ def class_plan_checked(plan: Any) -> ClassPlan:
     raise TypeError(f"a traced workload takes a ClassPlan, not a {type(plan).__name__}; js.class_plan makes one")
 
 
-def batch_class(work: Workload) -> int:
+def batch_class(work: ClassedProgram) -> int:
     """Place of the class of the batch: that of the data whose split leaves the most gradients to add up.
 
     Raises:
@@ -160,7 +160,7 @@ def batch_class(work: Workload) -> int:
     return max(gradients, key=lambda place: (gradients[place], -place))
 
 
-def tensor_classes(work: Workload) -> list[str]:
+def tensor_classes(work: ClassedProgram) -> list[str]:
     """Names of classes of the weights that can be split: no value has them twice, and no loop turns over them."""
     tables = work.tables
     products = ~np.isin(tables.weights.row, tables.pooled.row)  # tables have placements of their own
@@ -174,7 +174,7 @@ def tensor_classes(work: Workload) -> list[str]:
     ]
 
 
-def local_sizes(work: Workload, plan: ClassPlan) -> Array:
+def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
     """Sizes of the classes on one chip and in one microbatch, by the degrees of a plan [1]."""
     sizes = jnp.asarray(work.sizes, float)
     batch = jnp.zeros(len(work.tables.class_names)).at[plan.data_class].set(1.0)

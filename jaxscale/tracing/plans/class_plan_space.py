@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.arrays import divisors
+from jaxscale.tracing.classed_program import ClassedProgram
 from jaxscale.tracing.plans.class_collectives import is_table
 from jaxscale.tracing.plans.class_plan import (
     ClassPlan,
@@ -18,7 +19,6 @@ from jaxscale.tracing.plans.class_plan import (
     tensor_classes,
 )
 from jaxscale.tracing.plans.plan_time import in_layers
-from jaxscale.tracing.traced_workload import Workload
 
 MOST_SPLIT = 5
 """Classes whose splits over tensor parallelism are tried in every combination, the largest by weights first [1]."""
@@ -57,7 +57,7 @@ OPEN = StatedDegrees()
 """A plan of which nothing is stated."""
 
 
-def class_plans(work: Workload, n_chips: int, stated: StatedDegrees = OPEN) -> list[ClassPlan]:
+def class_plans(work: ClassedProgram, n_chips: int, stated: StatedDegrees = OPEN) -> list[ClassPlan]:
     """Every valid plan on a number of chips that agrees with stated degrees.
 
     Args:
@@ -126,12 +126,12 @@ def microbatch_counts(local: float, stated: StatedDegrees = OPEN) -> Sequence[fl
     return [float(m) for m in powers_of_two(MOST_MICROBATCHES) if local % m == 0]
 
 
-def table_modes(work: Workload) -> Sequence[Tables]:
+def table_modes(work: ClassedProgram) -> Sequence[Tables]:
     """Placements of embedding tables that are tried: apart where there are tables."""
     return ("table", "row") if is_table(work).any() else ("replicated",)
 
 
-def loop_turns(work: Workload) -> int:
+def loop_turns(work: ClassedProgram) -> int:
     """Turns of the loop over layers; 1 where there is none."""
     if not in_layers(work).any():
         return 1
@@ -139,7 +139,7 @@ def loop_turns(work: Workload) -> int:
     return int(min(np.asarray(work.sizes)[places[places > 0]]))
 
 
-def split_sets(work: Workload) -> list[tuple[str, ...]]:
+def split_sets(work: ClassedProgram) -> list[tuple[str, ...]]:
     """Combinations of the largest classes that can be split, by the weights that have them."""
     counts = np.asarray(work.tables.weights.values(jnp.asarray(work.sizes, float)))
     having: Mapping[str, float] = {
@@ -151,7 +151,7 @@ def split_sets(work: Workload) -> list[tuple[str, ...]]:
     return [one for one in sets if meeting_classes(work, [work.place_of(name) for name in one]) is None]
 
 
-def split_names(work: Workload, plan: ClassPlan) -> tuple[str, ...]:
+def split_names(work: ClassedProgram, plan: ClassPlan) -> tuple[str, ...]:
     """Names of the classes that a plan divides over tensor parallelism."""
     return tuple(name for name, on in zip(work.tables.class_names, np.asarray(plan.split), strict=True) if on)
 

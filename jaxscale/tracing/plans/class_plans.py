@@ -10,12 +10,11 @@ import numpy as np
 from jaxscale.base.arrays import number, stacked
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.costs.memory import memory
-from jaxscale.costs.step import step_time
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.tracing.classed_program import ClassedProgram
 from jaxscale.tracing.plans.class_plan import ClassPlan, batch_class
 from jaxscale.tracing.plans.class_plan_space import class_plans, split_names
-from jaxscale.tracing.traced_workload import Workload
+from jaxscale.tracing.plans.plan_time import traced_memory_terms, traced_terms
 
 BLOCK = 256
 """Plans scored in one call of a compiled program [1]."""
@@ -76,7 +75,7 @@ class ClassPlanChoice(NamedTuple):
 
 
 def best_class_plan(
-    work: Workload,
+    work: ClassedProgram,
     cluster: Cluster,
     batch: float | int | None,
     coefficients: Coefficients,
@@ -100,7 +99,8 @@ def best_class_plan(
         InputError: no valid plan, or none that fits.
     """
     if batch is not None:
-        work = work.with_sizes({work.tables.class_names[batch_class(work)]: batch})
+        sizes = work.sizes_with({work.tables.class_names[batch_class(work)]: batch})
+        work = ClassedProgram(sizes, work.tables)
     plans = class_plans(work, int(number(cluster.n_chips)))
     if not plans:
         raise InputError(
@@ -122,16 +122,17 @@ def best_class_plan(
 
 
 @eqx.filter_jit
-def _scores(work: Workload, plans: ClassPlan, cluster: Cluster, coefficients: Coefficients) -> Any:
+def _scores(work: ClassedProgram, plans: ClassPlan, cluster: Cluster, coefficients: Coefficients) -> Any:
     def one(plan: ClassPlan) -> Any:
-        seconds = step_time(work, plan, cluster, coefficients).total
-        return seconds, memory(work, plan, cluster, coefficients).total
+        times = traced_terms(work, plan, cluster, coefficients)
+        peaks = traced_memory_terms(work, plan, cluster, coefficients)
+        return sum(times.values()), sum(peaks.values())
 
     return jax.vmap(one)(plans)
 
 
 def class_plan_scores(
-    work: Workload, plans: Sequence[ClassPlan], cluster: Cluster, coefficients: Coefficients
+    work: ClassedProgram, plans: Sequence[ClassPlan], cluster: Cluster, coefficients: Coefficients
 ) -> tuple[np.ndarray, np.ndarray]:
     """Step time [s] and peak memory [byte] of every plan."""
     seconds, peaks = [], []

@@ -22,7 +22,7 @@ from jaxscale.base.smooth import Temperature, p_norm, smooth_max
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients
 from jaxscale.hardware.cluster import Chip
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.tracing.traced_workload import Workload
+from jaxscale.tracing.classed_program import ClassedProgram
 from jaxscale.tracing.workload_tables import KernelColumns
 
 OVERLAP = 8.0
@@ -106,7 +106,7 @@ def code_of(kind: str) -> int:
 
 
 def kernel_rows(
-    work: Workload, columns: KernelColumns | None = None, eager: bool = False, fused_norms: Number = 0.0
+    work: ClassedProgram, columns: KernelColumns | None = None, eager: bool = False, fused_norms: Number = 0.0
 ) -> KernelRows:
     """Kernels of a workload.
 
@@ -148,7 +148,7 @@ class FusedShares(NamedTuple):
     launches: Array
 
 
-def fused_norm_shares(work: Workload, columns: KernelColumns) -> FusedShares:
+def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShares:
     r"""Traffic and launches of each kernel that are left where batch norms are fused with activation and addition.
 
     A fused norm is one kernel forward and one backward: that of the traced kernels that writes the result stays, those
@@ -185,7 +185,7 @@ def fused_norm_shares(work: Workload, columns: KernelColumns) -> FusedShares:
     )
 
 
-def _has_vectors_alone(work: Workload) -> np.ndarray:
+def _has_vectors_alone(work: ClassedProgram) -> np.ndarray:
     """Which elementwise kernels and reductions touch nothing of more than one dimension [kernel]."""
     widest = np.zeros(len(work.tables.kinds), int)
     for quantity in ("read", "read_weights", "written"):

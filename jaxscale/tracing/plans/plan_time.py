@@ -24,6 +24,7 @@ from jaxscale.costs.collectives import Collective, dispatch_time, gather_time, r
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.straggler import straggler_time
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.tracing.classed_program import ClassedProgram
 from jaxscale.tracing.plans.class_collectives import (
     ClassExchanges,
     Exchange,
@@ -34,7 +35,6 @@ from jaxscale.tracing.plans.class_collectives import (
 )
 from jaxscale.tracing.plans.class_plan import ClassPlan, local_sizes
 from jaxscale.tracing.plans.kernel_time import KernelTimes, device_times, kernel_rows, traced_kernel_times
-from jaxscale.tracing.traced_workload import Workload
 
 COMBINED = 31457280.0
 """Bucket in which gradients are reduced and weights gathered (XLA, all-reduce combiner of GPUs, 30 MiB) [byte]."""
@@ -52,7 +52,7 @@ class StageShares(NamedTuple):
     outside: Array
 
 
-def in_layers(work: Workload) -> np.ndarray:
+def in_layers(work: ClassedProgram) -> np.ndarray:
     """Which kernels run in a loop over layers, one that takes a part of the weights in each turn."""
     turned = np.unique(work.tables.weight_turns.classes)
     launches = work.tables.terms["launches"]
@@ -62,7 +62,7 @@ def in_layers(work: Workload) -> np.ndarray:
 
 
 def traced_terms(
-    work: Workload,
+    work: ClassedProgram,
     plan: ClassPlan,
     cluster: Cluster,
     coefficients: Coefficients,
@@ -87,7 +87,7 @@ def traced_terms(
     kernels = kernel_coefficients() if kernels is None else kernels
     work, plan, cluster, coefficients, kernels = as_arrays((work, plan, cluster, checked(coefficients), kernels))
     machine = machine_of(cluster, coefficients)
-    local = Workload(local_sizes(work, plan), work.tables)
+    local = ClassedProgram(local_sizes(work, plan), work.tables)
     rows = kernel_rows(local, fused_norms=fused_norms)
     times = traced_kernel_times(rows, cluster.chip, kernels, temperature)
     each = device_times(rows, cluster.chip, kernels, temperature)
@@ -98,7 +98,7 @@ def traced_terms(
 
 
 def _terms(
-    work: Workload,
+    work: ClassedProgram,
     plan: ClassPlan,
     machine: Machine,
     c: Coefficients,
@@ -202,7 +202,7 @@ def _look_up_time(traffic: ClassExchanges, plan: ClassPlan, machine: Machine, te
 
 
 def _transfer_time(
-    work: Workload, plan: ClassPlan, machine: Machine, c: Coefficients, temperature: Temperature
+    work: ClassedProgram, plan: ClassPlan, machine: Machine, c: Coefficients, temperature: Temperature
 ) -> Array:
     """Exposed time of sends between stages, forward and backward [s]."""
     volume = jnp.sum(work.tables.handed.values(local_sizes(work, plan)))
@@ -212,7 +212,7 @@ def _transfer_time(
 
 
 def traced_memory_terms(
-    work: Workload, plan: ClassPlan, cluster: Cluster, coefficients: Coefficients
+    work: ClassedProgram, plan: ClassPlan, cluster: Cluster, coefficients: Coefficients
 ) -> dict[str, Array]:
     """Terms of the peak memory of a traced workload, by their names in `Memory`.
 

@@ -27,11 +27,6 @@ WHOLE_OR_NONE = (0.0, 3.0)
 """Stages of ZeRO that such plans have: whole copies, or one copy among the chips of a group."""
 
 
-def names_workload(runs: Runs) -> np.ndarray:
-    """Which rows of a table name a traced workload [row]."""
-    return runs.categories("workload").matches(bool)
-
-
 def workload_named(name: str, folder: Path) -> Workload:
     """Workload by its name in a table; each file is read once.
 
@@ -72,18 +67,16 @@ def _traced(name: str) -> Workload:
 
 
 def workload_problems(
-    runs: Runs, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
+    runs: Runs, named: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
 ) -> dict[int, list[str]]:
     """What is wrong with rows that name a workload, by row.
 
     Args:
         runs: the table.
+        named: which rows name one [row].
         is_catalogue_model: whether a name is that of a model of the catalogue.
         bad: rows whose problems are told already.
     """
-    named = names_workload(runs)
-    if not named.any():
-        return {}
     judged = named.copy()
     judged[list(bad)] = False
     names = runs.categories("workload")

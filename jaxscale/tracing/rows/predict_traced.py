@@ -22,6 +22,7 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import clusters_of
+from jaxscale.runs.row_kinds import RowAnswers
 from jaxscale.tracing.plans.class_plan import ClassPlan
 from jaxscale.tracing.plans.plan_time import traced_terms
 from jaxscale.tracing.rows.traced_rows import TracedRows, by_workload, traced_rows
@@ -29,21 +30,6 @@ from jaxscale.tracing.traced_workload import Workload
 
 BLOCK = 64
 """Plans of one workload that are evaluated together, so that one compiled program serves any number of them [1]."""
-
-
-class TracedAnswers(NamedTuple):
-    """Predictions of rows that name a traced workload.
-
-    Attributes:
-        numbers: step time with its interval and terms [s], memory [byte] and risk, by name; nan where there is no
-            answer [row].
-        assumed: what was completed, in words [row].
-        notes: why there is no answer, or what the fit has not seen [row].
-    """
-
-    numbers: dict[str, np.ndarray]
-    assumed: np.ndarray
-    notes: np.ndarray
 
 
 class _Cases(NamedTuple):
@@ -60,7 +46,7 @@ class _Cases(NamedTuple):
     question: np.ndarray
 
 
-def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> TracedAnswers:
+def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
     """Predict rows that all name a traced workload.
 
     A row that leaves its plan open gets the best by `best_and_near`, and its interval covers plans nearly as fast.
@@ -81,7 +67,7 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> TracedAnswers:
     numbers = {name: np.full(n_rows, np.nan) for name in names}
     cases = _cases(rows)
     if not len(cases.row):
-        return TracedAnswers(numbers, assumed, notes)
+        return RowAnswers(numbers, assumed, notes)
     found = _evaluated(runs, rows, cases, fit, hardware)
     n_chips = runs.numbers("n_gpus")
     is_measured = fit.workload_paces(rows.levels, n_chips).is_measured
@@ -97,7 +83,7 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> TracedAnswers:
         numbers["hi"][row] *= near.slowest
         question = rows.questions[cases.question[best]]
         assumed[row], notes[row] = question.assumed[cases.plan[best]], told[row]
-    return TracedAnswers(numbers, assumed, notes)
+    return RowAnswers(numbers, assumed, notes)
 
 
 def _cases(rows: TracedRows) -> _Cases:

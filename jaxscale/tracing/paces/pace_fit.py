@@ -13,7 +13,12 @@ from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.workload_paces import WorkloadPace, paces_of
-from jaxscale.fitting.paces.pace_problem import (
+from jaxscale.fitting.statistics.mixed_effects import MixedProblem, MixedSolution, effect_covariance, solve_mixed
+from jaxscale.fitting.statistics.student import DEGREES_OF_FREEDOM
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs import Runs
+from jaxscale.runs.measured import fold_of
+from jaxscale.tracing.paces.pace_problem import (
     PaceRows,
     has_pace,
     pace_problem,
@@ -21,12 +26,7 @@ from jaxscale.fitting.paces.pace_problem import (
     pace_start,
     pair_name,
 )
-from jaxscale.fitting.paces.pace_result import PaceResult
-from jaxscale.fitting.statistics.mixed_effects import MixedProblem, MixedSolution, effect_covariance, solve_mixed
-from jaxscale.fitting.statistics.student import DEGREES_OF_FREEDOM
-from jaxscale.hardware.catalogue import Hardware
-from jaxscale.runs import Runs
-from jaxscale.runs.measured import fold_of
+from jaxscale.tracing.paces.pace_result import PaceResult
 
 T90 = float(stdtrit(DEGREES_OF_FREEDOM, 0.95))
 """Quantile at 95 % of the errors of single runs, over their scale [1]."""

@@ -10,8 +10,8 @@ from jaxscale.base.show import MOST_LINES
 from jaxscale.base.table import Table, TableColumn, html_of, make_table, text_column, text_of
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.workload_paces import WorkloadPace
-from jaxscale.fitting.paces.pace_problem import KINDS_OF_PACE, PaceRows
 from jaxscale.fitting.statistics.percent_errors import mean_percent, median_percent
+from jaxscale.tracing.paces.pace_problem import KINDS_OF_PACE, PaceRows
 
 PACE_COLUMNS = (
     text_column("workload"),
