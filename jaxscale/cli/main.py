@@ -25,7 +25,7 @@ from jaxscale.cli.plan import PlanCommand
 from jaxscale.cli.predict import PredictCommand
 from jaxscale.cli.serving_commands.serving_command import ServingCommand
 from jaxscale.cli.shape import ShapeCommand
-from jaxscale.cli.startup import configure_jax
+from jaxscale.cli.startup import collect_rarely, configure_jax
 from jaxscale.cli.sweep import SweepCommand
 from jaxscale.cli.trace import TraceCommand
 from jaxscale.cli.trends import TrendsCommand
@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code.
     """
+    collect_rarely()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments[:1] == ["--version"]:
