@@ -230,9 +230,10 @@ def read_program(path: Path) -> Program | None:
 @functools.cache
 def state_of_package() -> str:
     """Name for the state of all that programs depend on beside the call: sources, data, versions, settings, machine."""
-    folders = ((Path(__file__).parents[1], "*.py"), (data_path("."), "*.toml"))
-    files = [file for folder, pattern in folders for file in sorted(folder.rglob(pattern))]
-    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    folders = (os.walk(Path(__file__).parents[1]), os.walk(data_path(".")))
+    named = (os.path.join(folder, name) for folder, _, names in itertools.chain(*folders) for name in names)
+    states = [(file, os.stat(file)) for file in sorted(named) if file.endswith((".py", ".toml"))]
+    stamps = [(file, state.st_size, state.st_mtime_ns) for file, state in states]
     settings = sorted(pair for pair in os.environ.items() if pair[0].startswith(("JAX_", "XLA_")))
     device = jax.devices()[0]
     machine = (platform.machine(), _processor(), jax.device_count(), device.platform, device.device_kind)

@@ -32,13 +32,14 @@ def timed_chips() -> frozenset[str]:
     return frozenset(chip for entry in _entries() if entry.get("timed", True) for chip in entry["chips"])
 
 
-def _entries() -> list[Mapping[str, Any]]:
-    return read_toml(data_path("chip_anchors.toml"))["anchors"]
-
-
 @functools.cache
-def _reference() -> Mapping[str, float]:
-    return read_toml(data_path("chip_anchors.toml"))["reference"]
+def _table() -> Mapping[str, Any]:
+    """Content of `data/chip_anchors.toml`."""
+    return read_toml(data_path("chip_anchors.toml"))
+
+
+def _entries() -> list[Mapping[str, Any]]:
+    return _table()["anchors"]
 
 
 def anchor_shifts(levels: Levels, fitted: Container[str] = ()) -> Float[np.ndarray, "row coefficient"]:
@@ -51,7 +52,7 @@ def anchor_shifts(levels: Levels, fitted: Container[str] = ()) -> Float[np.ndarr
     Returns:
         The shifts [1], [row, coefficient].
     """
-    anchors, reference = chip_anchors(), _reference()
+    anchors, reference = chip_anchors(), _table()["reference"]
     usual, unseen = reference["matmul_efficiency"], reference["at_first_sight"]
 
     def anchor(chip: str) -> float:

@@ -20,7 +20,7 @@ from jaxscale.cli.inputs.model_command import ModelCommand
 from jaxscale.cli.plan import PlanCommand
 from jaxscale.cli.predict import PredictCommand
 from jaxscale.cli.shape import ShapeCommand
-from jaxscale.cli.startup import configure_jax
+from jaxscale.cli.startup import collect_rarely, configure_jax
 from jaxscale.explore.explore_command import ExploreCommand
 from jaxscale.islands.islands_command import IslandsCommand
 from jaxscale.launch.read_command import ReadCommand
@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code.
     """
+    collect_rarely()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments[:1] == ["--version"]:

@@ -1,8 +1,6 @@
 """`jaxscale explore`: the interactive page, on this machine alone."""
 
-import secrets
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +53,9 @@ class ExploreCommand:
         Raises:
             InputError: marimo is missing, an unknown name or field, a malformed file, or a port that is taken.
         """
+        import secrets
+        from concurrent.futures import ThreadPoolExecutor
+
         from jaxscale.explore.page_server import address, bound_socket, check_extra, page_application, serve
 
         check_extra()

@@ -154,17 +154,23 @@ def load_hardware(path: str | Path | None = None) -> Hardware:
     """
     chips = dict(_shipped_chips())
     if path is not None:
-        chips |= _parse_chips(Path(path))
+        chips |= _parse_chips(Path(path), read_toml(Path(path)))
     return Hardware(chips)
 
 
 @functools.cache
 def _shipped_chips() -> dict[str, ChipEntry]:
-    return _parse_chips(data_path("hardware.toml"))
+    return _parse_chips(data_path("hardware.toml"), _shipped_table())
 
 
-def _parse_chips(path: Path) -> dict[str, ChipEntry]:
-    table = read_toml(path).get("chips")
+@functools.cache
+def _shipped_table() -> dict[str, Any]:
+    """Content of the shipped catalogue: chips, and what stands in for numbers that are not stated."""
+    return read_toml(data_path("hardware.toml"))
+
+
+def _parse_chips(path: Path, content: Mapping[str, Any]) -> dict[str, ChipEntry]:
+    table = content.get("chips")
     if not isinstance(table, dict) or not table:
         raise InputError(f'{path}: no chips; expected at least one table such as [chips."my-chip"]')
     entries: dict[str, ChipEntry] = {}
@@ -203,18 +209,13 @@ def _number(where: str, value: Any) -> float:
     return float(value)
 
 
-@functools.cache
-def _fallbacks() -> dict[str, dict[str, Any]]:
-    return read_toml(data_path("hardware.toml"))["fallbacks"]
-
-
 def _fill(stated: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:
     """Complete the numbers by the table [fallbacks]; say what stood in for what."""
     numbers, said = dict(stated), {}
     for key in NUMBERS:
         if key in numbers:
             continue
-        rule = _fallbacks().get(key) or _without_units(key)
+        rule = _shipped_table()["fallbacks"].get(key) or _without_units(key)
         if "value" in rule:
             numbers[key], said[key] = float(rule["value"]), f"{rule['value']:g}"
         elif rule.get("from") in numbers:

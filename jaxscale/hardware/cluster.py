@@ -65,13 +65,11 @@ class Network(eqx.Module):
     latency: PerLevel
     link_peers: Number = eqx.field(converter=as_float, default=1.0)
 
-    def level(self, index: int) -> tuple[Array, Array, Array]:
+    def level(self, index: int) -> tuple[Number, Number, Number]:
         """Domain size [1], bandwidth [byte/s] and latency [s] of one level."""
         if not 0 <= index < N_LEVELS:
             raise ValueError(f"network level {index} does not exist; expected 0 to {N_LEVELS - 1}")
-        fields = (self.domain_size, self.bandwidth, self.latency)
-        size, bandwidth, latency = (jnp.asarray(field)[..., index] for field in fields)
-        return size, bandwidth, latency
+        return self.domain_size[..., index], self.bandwidth[..., index], self.latency[..., index]
 
 
 @printed(lambda cluster: _shown_cluster(cluster))

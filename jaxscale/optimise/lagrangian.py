@@ -12,7 +12,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
@@ -61,6 +60,8 @@ def rough_search(starts: np.ndarray, problems: Problems, wanted: Goals, n_steps:
     Returns:
         The best point of each start.
     """
+    import optax  # loaded in 0.1 s, which only a search by gradient waits for
+
     wanted = wanted.rows(np.arange(len(starts)))
     optimiser = optax.adam(optax.cosine_decay_schedule(0.06, n_steps, 0.02), b1=0.8, b2=0.95)
     update = jax.jit(optimiser.update)

@@ -6,12 +6,13 @@ import jax
 import numpy as np
 
 from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import GB
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import model_flops
-from jaxscale.runs.arrays import FSDP_FROM, Measured, RunBatch, assemble, classes
+from jaxscale.runs.arrays import FSDP_FROM, Measured, RunBatch, assemble, classes, padded
 from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.description import Description, describe_rows
@@ -99,11 +100,16 @@ def measured_times(runs: Runs, described: Described) -> np.ndarray:
         rows = described.index[has_rate_alone]
         convention = EmptyCells(runs.take(rows)).default("flops")
         with jax.enable_x64(True):
-            flops = np.asarray(model_flops(described.batch.take(has_rate_alone).model))
+            models = padded(described.batch.take(has_rate_alone).model, len(rows))
+            flops = np.asarray(_model_flops(models))[: len(rows)]
         flops = flops * convention.numbers(FLOPS_OF.get)  # nan where the source counts in another way
         times[rows] = flops * tokens[rows] / (rate[rows] * 1e12 * n_gpus[rows])
     has_ended = runs.categories("status").matches(lambda status: status in (None, "ok"))
     return np.where(has_ended, times, np.nan)
+
+
+_model_flops = filter_jit(model_flops)
+"""Model flops per token of many models, by one program: eager, each operation compiles one of its own."""
 
 
 def run_status(runs: Runs, step_time: np.ndarray) -> Categorical:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxscale.base.jit import filter_jit
 from jaxscale.costs.step import tokens_per_step
 from jaxscale.models.transformer import model_flops
-from jaxscale.runs.arrays import Measured, RunBatch
+from jaxscale.runs.arrays import Measured, RunBatch, padded
 from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.cells import first_of
 from jaxscale.runs.measured import Described
@@ -141,7 +141,8 @@ def share_of_peak(measured: Measured) -> np.ndarray:
     Nothing recomputed, half of the attention masked, no gradients of frozen weights: what it has to do at least.
     """
     with jax.enable_x64(True):
-        return np.asarray(_least_times(measured.batch)) / np.asarray(measured.step_time)
+        least = np.asarray(_least_times(padded(measured.batch, len(measured.batch))))[: len(measured.batch)]
+    return least / np.asarray(measured.step_time)
 
 
 @filter_jit

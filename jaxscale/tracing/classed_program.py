@@ -1,6 +1,8 @@
 """A program over dimension classes: kernels and stored values, differentiable by the sizes of the classes."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax

@@ -25,7 +25,8 @@ def _key(text: str) -> str:
 
 def respelt(column: str, text: str) -> str:
     """Cell as the schema spells it; as it is where no other spelling is known."""
-    return spellings().get(column, {}).get(_key(text), text)
+    known = spellings().get(column)
+    return known.get(_key(text), text) if known else text
 
 
 def question(column: str, text: str) -> str:
