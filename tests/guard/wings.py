@@ -171,8 +171,7 @@ def laws() -> Document:
             "law fit --table gadre-c4 --draws 8 --out law.toml",
             "law predict law.toml points.csv",
             "law optimum law.toml --flop 1e21 1e23",
-            "law optimum law.toml --days 2 --gpu h100-80gb --n-gpus 64 --draws 1",
-            "law compare --table gadre-c4 --forms additive",
+            "law optimum law.toml --days 2 --gpu h100-80gb --n-gpus 64 --draws 0",
         )
     return found
 
