@@ -8,12 +8,11 @@ from pages import ROOT, blocks
 
 from jaxscale.limits.sweep_spec import read_spec
 
-DOCUMENTS = json.loads((ROOT / "tests" / "guard" / "documents.json").read_text(encoding="utf-8"))
-
 
 def document_of(command: str) -> dict:
-    """Stored document of the only line of a command."""
-    (found,) = (document for line, document in DOCUMENTS.items() if line.split()[0] == command)
+    """Stored document of the only line of a command, whose wing has its name."""
+    stored = json.loads((ROOT / "tests" / "guard" / f"{command}.json").read_text(encoding="utf-8"))
+    (found,) = stored.values()
     return found
 
 
