@@ -62,7 +62,7 @@ class Machine(eqx.Module):
     @property
     def node_chips(self) -> Array:
         """Chips of a scale-up domain [1]."""
-        return self.link.domain_size[0]
+        return jnp.asarray(self.link.domain_size[0])
 
 
 def machine_of(cluster: Cluster, coefficients: Coefficients) -> Machine:

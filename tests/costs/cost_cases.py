@@ -14,6 +14,7 @@ from jaxscale.plans.local import LocalPlan, local_plan
 from jaxscale.plans.plan import Plan
 
 H100 = as_arrays(cluster("h100-80gb", 64))
+ONE_H100 = as_arrays(cluster("h100-80gb", 1))
 LLAMA = as_arrays(model("llama3-8b"))
 MIXTRAL = as_arrays(model("mixtral-8x7b"))
 IDEAL = as_arrays(ideal_coefficients())

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cost_cases import H100, IDEAL, LLAMA, MIXTRAL, ideal, on, plan
+from cost_cases import H100, IDEAL, LLAMA, MIXTRAL, ONE_H100, ideal, on, plan
 
 from jaxscale.base.arrays import as_arrays
 from jaxscale.costs.data import data_parallel
@@ -178,8 +178,8 @@ def test_experts_that_no_rank_shares_are_not_copied():
 
 def test_more_and_smaller_microbatches_accumulate_more_often():
     c = ideal(accumulation_bytes=20.0, matmul_exposed_bytes=0.0)
-    one = step_time(LLAMA, plan(micro_batch_size=4), H100, c)
-    four = step_time(LLAMA, plan(micro_batch_size=1, n_microbatches=4), H100, c)
+    one = step_time(LLAMA, plan(micro_batch_size=4), ONE_H100, c)
+    four = step_time(LLAMA, plan(micro_batch_size=1, n_microbatches=4), ONE_H100, c)
     np.testing.assert_allclose(four.matmul, one.matmul, rtol=1e-6)
     np.testing.assert_allclose(four.memory_bound, 4.0 * one.memory_bound, rtol=1e-6)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cost_cases import H100, LLAMA, ideal, on, plan
+from cost_cases import LLAMA, ONE_H100, ideal, on, plan
 
 from jaxscale.base.arrays import as_arrays
 from jaxscale.costs.host import ONE_CHIP_STEP, host_time, launch_lead, per_step_host_time
@@ -16,7 +16,7 @@ from jaxscale.plans.local import local_plan
 def test_the_host_is_waited_for_only_where_it_is_slower():
     busy = float(microbatch_times(*on(LLAMA, plan())).total)
     for per_layer, waited in ((0.5 * busy / 32, 0.0), (busy / 32, 0.0), (3.0 * busy / 32, 2.0 * busy)):
-        waits = step_time(LLAMA, plan(), H100, ideal(host_time_layer=per_layer)).host
+        waits = step_time(LLAMA, plan(), ONE_H100, ideal(host_time_layer=per_layer)).host
         np.testing.assert_allclose(waits, waited, rtol=1e-6, atol=1e-9 * busy)
 
 
