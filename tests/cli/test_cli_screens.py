@@ -165,7 +165,7 @@ def trends(document: Document) -> Iterable[Promise]:
     }
     columns = [[number(scale * value) for value in document[name]] for name, scale in scales.items()]
     best = document["best_tp"]
-    columns += [[tuple(map(Expected, ends)) for ends in zip(best["median"], best["lo"], best["hi"], strict=True)]]
+    columns += [[tuple(map(Expected, ends)) for ends in zip(best["value"], best["lo"], best["hi"], strict=True)]]
     yield Promise([list(row) for row in zip(*columns, strict=True)])
 
 
@@ -334,8 +334,9 @@ def ask(run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Answer]:
     def keep(is_json: bool, document: Callable[[], Any], parts: Callable[[], Any]) -> None:
         kept.append(Answer(json.loads(json.dumps(console.plain(document()))), tuple(parts())))
 
+    answered = console.answer
     for name, module in list(sys.modules.items()):
-        if name.startswith("jaxscale.cli.") and hasattr(module, "answer"):
+        if name.startswith("jaxscale.") and vars(module).get("answer") is answered:
             monkeypatch.setattr(module, "answer", keep)
 
     def call(line: str) -> Answer:
@@ -351,7 +352,7 @@ def headless(table: Table, screen: str) -> list[str]:
     shown, words = table.without_equal_columns()[0], " ".join(screen.split())
     lost = []
     for place, column in enumerate(shown.columns):
-        phrases = {column.phrase(row[place]) for row in shown.rows} - {""}
+        phrases = {" ".join(column.phrase(row[place]).split()) for row in shown.rows} - {""}
         heads = (column.heading(), column.heading(is_short=True))
         if not any(head in screen for head in heads) and not any(phrase in words for phrase in phrases):
             lost.append(column.name)
