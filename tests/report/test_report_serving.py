@@ -6,8 +6,8 @@ import pytest
 import jaxscale as js
 from jaxscale import serving
 from jaxscale.report.document import Picture
-from jaxscale.report.figures.serving_figures import serving_frontier
 from jaxscale.serving.choose.load_curve import load_curve
+from jaxscale.serving.serving_figures import serving_frontier
 from jaxscale.serving.serving_report import engine_report, serving_errors, token_terms
 
 MODEL, CLUSTER = js.model("llama3-8b"), js.cluster("h100-80gb", 2)
