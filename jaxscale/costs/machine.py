@@ -36,9 +36,9 @@ def effective_link(network: Network, coefficients: Coefficients) -> Link:
     scale = (c.link_latency_scale, c.network_latency_scale, c.network_latency_scale)
     levels = [network.level(index) for index in range(N_LEVELS)]
     return Link(
-        tuple(size for size, _, _ in levels),
-        tuple(bandwidth * e for (_, bandwidth, _), e in zip(levels, efficiency, strict=True)),
-        tuple(latency * s for (_, _, latency), s in zip(levels, scale, strict=True)),
+        tuple(jnp.asarray(size) for size, _, _ in levels),
+        tuple(jnp.asarray(bandwidth * e) for (_, bandwidth, _), e in zip(levels, efficiency, strict=True)),
+        tuple(jnp.asarray(latency * s) for (_, _, latency), s in zip(levels, scale, strict=True)),
         jnp.asarray(c.collective_launch),
         jnp.asarray(network.link_peers),
     )
@@ -62,7 +62,7 @@ class Machine(eqx.Module):
     @property
     def node_chips(self) -> Array:
         """Chips of a scale-up domain [1]."""
-        return jnp.asarray(self.link.domain_size[0])
+        return self.link.domain_size[0]
 
 
 def machine_of(cluster: Cluster, coefficients: Coefficients) -> Machine:

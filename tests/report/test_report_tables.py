@@ -6,7 +6,8 @@ import pytest
 
 from jaxscale.base.table import TableColumn, html_of, make_table, text_column, text_of
 from jaxscale.hardware.catalogue import load_hardware
-from jaxscale.report.terminal_tables import chip_numbers, plan_phrases, plan_ranking, rounded_text
+from jaxscale.plans.plan import Plan, in_short
+from jaxscale.report.terminal_tables import chip_numbers, plan_ranking, rounded_text
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,8 @@ def test_a_ranking_tells_all_that_a_launch_needs():
 
 
 def test_a_plan_in_words():
-    interleaved = {**USUAL, "vpp": 2, "zero_stage": 1, "schedule": "interleaved", "recompute": "full"}
-    told = ["dp 8", "tp 2", "pp 4 x 2", "mb 1 x 16", "ZeRO-1", "SP", "recompute full", "interleaved"]
-    assert plan_phrases(interleaved) == told
-    assert not {"SP", "ZeRO-0"} & set(plan_phrases({**USUAL, "sequence_parallel": False}))
+    degrees = {"dp": 8, "tp": 2, "pp": 4, "n_microbatches": 16, "sequence_parallel": True}
+    interleaved = Plan(**degrees, vpp=2, zero_stage=1, schedule="interleaved", recompute="full").words()
+    assert in_short(interleaved) == "dp 8  tp 2  pp 4 x 2  mb 1 x 16  ZeRO-1  SP  recompute full"
+    plain = in_short(Plan(**{**degrees, "sequence_parallel": False}).words())
+    assert "SP" not in plain and "ZeRO" not in plain
