@@ -21,6 +21,7 @@ def renamed(package: str, name: str) -> Any:
     present = RENAMED.get(f"{package}.{name}")
     if present is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    warnings.warn(f"{package}.{name} is now {present}; the old name goes in 0.3", DeprecationWarning, stacklevel=3)
+    old, new = (path.replace("jaxscale.", "js.", 1) for path in (f"{package}.{name}", present))
+    warnings.warn(f"{old} is now {new}; the old name goes in 0.3", DeprecationWarning, stacklevel=3)
     module, attribute = present.rsplit(".", 1)
     return getattr(importlib.import_module(module), attribute)

@@ -79,6 +79,18 @@ class Measure:
         return change < 0.0 if self.is_least else change > 0.0
 
 
+def measure_of_words(what: str, chosen: set[str], budget: float) -> Measure:
+    """Column of the words of a set per thousand words of docstrings."""
+    listed = ", ".join(sorted(chosen))
+    return Measure(
+        f"{what} per 1,000 words of docstrings ({listed}); at most {budget:g}, judged from 100 words on",
+        lambda c: c.per_1000(chosen),
+        budget,
+        size=lambda c: len(c.words),
+        smallest=100,
+    )
+
+
 MEASURES = {
     "modules": Measure("files that end in .py", lambda c: c.modules),
     "lines": Measure("all lines of these files", lambda c: c.lines),
@@ -113,20 +125,8 @@ MEASURES = {
         size=lambda c: len(c.widths),
         smallest=25,
     ),
-    "pron": Measure(
-        f"pronouns per 1,000 words of docstrings ({', '.join(sorted(PRONOUNS))}); at most 50, judged from 100 words on",
-        lambda c: c.per_1000(PRONOUNS),
-        50.0,
-        size=lambda c: len(c.words),
-        smallest=100,
-    ),
-    "vague": Measure(
-        f"vague words per 1,000 words of docstrings ({', '.join(sorted(VAGUE))}); at most 15, judged from 100 words on",
-        lambda c: c.per_1000(VAGUE),
-        15.0,
-        size=lambda c: len(c.words),
-        smallest=100,
-    ),
+    "pron": measure_of_words("pronouns", PRONOUNS, 50.0),
+    "vague": measure_of_words("vague words", VAGUE, 15.0),
 }
 
 

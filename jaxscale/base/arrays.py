@@ -49,6 +49,11 @@ def as_float(value: Any) -> Any:
     return value
 
 
+def weak(tree: Tree) -> Tree:
+    """The same tree with Python numbers for numpy ones: the arrays that they meet then decide the precision."""
+    return jax.tree.map(lambda leaf: float(leaf) if isinstance(leaf, np.number) else leaf, tree)
+
+
 def is_number(value: Any) -> bool:
     """Whether a leaf is one concrete number, neither a table of numbers nor traced."""
     return isinstance(value, int | float | np.number)

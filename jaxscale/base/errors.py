@@ -40,6 +40,8 @@ def similar(
     """
     known, name = list(known), name.lower()
     inside = [other for other in known if holds(other, name)]
+    # One wrong letter leaves half of a name of two.
+    likeness = min(likeness, 0.5) if len(name) == 2 else likeness
     return inside[:most] or difflib.get_close_matches(name, known, n=most, cutoff=likeness)
 
 

@@ -68,3 +68,9 @@ def public_homes(source: str) -> dict[str, str]:
     blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name: node.module or "" for node in imports for alias in node.names}
+
+
+def loaded(home: str) -> Any:
+    """The object that a registry names as `module:name`."""
+    module, name = home.split(":")
+    return getattr(importlib.import_module(module), name)

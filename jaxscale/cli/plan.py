@@ -130,7 +130,8 @@ class PlanCommand:
 
     def _write(self, choice: "PlanChoice", seq_len: float) -> None:
         """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
-        from jaxscale.cli.registry import LAUNCH_TEXT, loaded
+        from jaxscale.base.lazy import loaded
+        from jaxscale.cli.registry import LAUNCH_TEXT
         from jaxscale.models import described_model
         from jaxscale.report.style import seconds
 
@@ -165,7 +166,8 @@ def written_framework(write: str | None) -> str | None:
     """
     if write is None:
         return None
-    from jaxscale.cli.registry import WRITERS, loaded
+    from jaxscale.base.lazy import loaded
+    from jaxscale.cli.registry import WRITERS
 
     writers = loaded(WRITERS)
     if write.lower() in writers:

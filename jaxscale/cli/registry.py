@@ -1,16 +1,7 @@
 """What the command line takes from wings, by name: core imports none of them."""
 
-import importlib
-from typing import Any
-
 LAUNCH_TEXT = "jaxscale.launch.writers.launch_text:launch_text"
 """Function that writes a plan as launch settings."""
 
 WRITERS = "jaxscale.launch.writers.launch_text:WRITERS"
 """Frameworks for which settings are written."""
-
-
-def loaded(home: str) -> Any:
-    """The object behind `module:name`."""
-    module, name = home.split(":")
-    return getattr(importlib.import_module(module), name)

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from jaxscale.base.arrays import filled_rows
 from jaxscale.base.jit import concrete_jit
 from jaxscale.calibration.coefficients import Coefficients, from_values
-from jaxscale.costs.memory import Memory
+from jaxscale.costs.memory import PEAK_TERMS
 from jaxscale.costs.step import TERM_NAMES, model_flops_utilisation, step_and_memory
 from jaxscale.runs.arrays import RunBatch
 
@@ -20,7 +20,7 @@ BLOCK_ROWS = 1024
 One program serves tables of every length: to pad a short table takes 2 ms, to load a second program 0.2 s.
 """
 
-MEMORY_TERMS = tuple(f"memory_{name}" for name in Memory.__dataclass_fields__ if name != "capacity")
+MEMORY_TERMS = tuple(f"memory_{name}" for name in PEAK_TERMS)
 """Names of the terms of peak memory among the columns, in order."""
 
 Columns = dict[str, np.ndarray]

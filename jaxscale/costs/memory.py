@@ -5,7 +5,6 @@ arXiv 1910.02054, section 3 (weights, gradients, optimizer); Narayanan et al. 20
 (microbatches in flight).
 """
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from jaxscale.calibration.store import AnyFit
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import host_lead, microbatch_times
 from jaxscale.costs.named_arguments import refuse_broken, resolved
+from jaxscale.costs.terms import terms_by_name
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import (
     Transformer,
@@ -96,7 +96,11 @@ class Memory(eqx.Module):
 
     def terms(self) -> dict[str, Array]:
         """Terms by name, in order [byte]."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "capacity"}
+        return {name: getattr(self, name) for name in PEAK_TERMS}
+
+
+PEAK_TERMS = tuple(name for name in Memory.__dataclass_fields__ if name != "capacity")
+"""Names of the terms of the peak, in order."""
 
 
 def _shown(peak: Memory) -> Printout:
@@ -276,9 +280,8 @@ def memory(
 
 def _of_own_terms(work: AbstractWork, plan: Any, cluster: Cluster, coefficients: Coefficients) -> Memory:
     """Peak memory of work that brings its own terms; those that it lacks are nothing."""
-    terms = work.memory_terms(plan, cluster, coefficients)
-    nothing = jnp.zeros_like(next(iter(terms.values())))
-    return Memory(**{field.name: terms.get(field.name, nothing) for field in dataclasses.fields(Memory)})
+    terms = terms_by_name(work.memory_terms(plan, cluster, coefficients), PEAK_TERMS)
+    return Memory(**terms, capacity=jnp.asarray(cluster.chip.hbm_bytes))
 
 
 @concrete_jit

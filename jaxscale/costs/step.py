@@ -22,7 +22,7 @@ from jaxscale.costs.memory import Memory, memory_with_lead
 from jaxscale.costs.microbatch import MicrobatchTimes, host_lead, microbatch_times
 from jaxscale.costs.named_arguments import refuse_broken, resolved
 from jaxscale.costs.straggler import straggler_time
-from jaxscale.costs.terms import Kind, cost_term, declared_terms
+from jaxscale.costs.terms import Kind, cost_term, declared_terms, terms_by_name
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, model_flops
 from jaxscale.models.work import AbstractWork
@@ -155,9 +155,7 @@ def _of_own_terms(
     work: AbstractWork, plan: Any, cluster: Cluster, coefficients: Coefficients, temperature: Temperature
 ) -> StepTime:
     """Time of one step of work that brings its own terms; those that it lacks are nothing."""
-    terms = work.step_terms(plan, cluster, coefficients, temperature)
-    nothing = jnp.zeros_like(next(iter(terms.values())))
-    return StepTime(**{name: terms.get(name, nothing) for name in TERM_NAMES})
+    return StepTime(**terms_by_name(work.step_terms(plan, cluster, coefficients, temperature), TERM_NAMES))
 
 
 def step_and_memory(

@@ -3,9 +3,12 @@
 `StepTime` declares its fields by `cost_term`; power, reports and figures read the table made of them, `step.TERMS`.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
 
 Kind = Literal["compute", "memory", "network", "host"]
 
@@ -47,3 +50,14 @@ def declared_terms(step: type[eqx.Module]) -> tuple[Term, ...]:
             raise TypeError(f"{step.__name__}.{name} is no cost term; expected a field made by cost_term")
         terms.append(Term(name, field.metadata["kind"], field.metadata["colour"], field.metadata["hatch"]))
     return tuple(terms)
+
+
+def terms_by_name(terms: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
+    """Terms by each of some names; a term that is left out is nothing.
+
+    Args:
+        terms: those that there are, at least one.
+        names: of all terms, in order.
+    """
+    nothing = jnp.zeros_like(next(iter(terms.values())))
+    return {name: terms.get(name, nothing) for name in names}

@@ -17,7 +17,7 @@ from jaxscale.fitting.objective import FitProblem
 from jaxscale.fitting.parameters import Effect
 from jaxscale.fitting.polish import Solution
 from jaxscale.fitting.profile import Profile, identified, profiled, standardised_intervals
-from jaxscale.fitting.statistics.percent_errors import mean_percent, median_percent
+from jaxscale.fitting.statistics.percent_errors import LogErrors
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.siblings import deviations
 
@@ -26,7 +26,7 @@ MOST_INFLUENTIAL = 5
 
 
 @dataclass(frozen=True)
-class FitEstimates:
+class FitEstimates(LogErrors):
     """A fit, its problem and solution, and the errors that it makes.
 
     Attributes:
@@ -58,29 +58,9 @@ class FitEstimates:
     paces: Any = None
 
     @property
-    def n(self) -> int:
-        """Measured runs [1]."""
-        return len(self.residuals)
-
-    @property
     def batch(self) -> RunBatch:
         """What ran [row]."""
         return self.problem.batch.take(np.arange(self.n))
-
-    @property
-    def mape_train(self) -> float:
-        """Mean absolute percentage error in sample [%]."""
-        return mean_percent(self.residuals)
-
-    @property
-    def mape_cv(self) -> float:
-        """Mean absolute percentage error of held-out runs [%]; nan where none could be held out."""
-        return mean_percent(self.held_out)
-
-    @property
-    def median_cv(self) -> float:
-        """Median absolute percentage error of held-out runs [%]."""
-        return median_percent(self.held_out)
 
     @cached_property
     def diagnostics(self) -> Diagnostics:

@@ -80,14 +80,10 @@ def fit(
     parent, table = None if start is None else fit_of(start), read_runs(runs, hardware=hardware)
     is_model, result = ~of_a_kind(table), None
     if is_model.any() or not len(table):
-        models = table if is_model.all() else table.take(is_model)
-        result = _fit_models(models, parent, n_starts, n_folds, name, hardware, progress)
+        result = _fit_models(table.take(is_model), parent, n_starts, n_folds, name, hardware, progress)
     for kind, is_kind in kinds_in(table):
-        rows = table.take(is_kind)
-        if progress is not None:
-            progress(f"fitting the paces of {len(rows)} rows of traced workloads")
-        started = parent or load_fit("prior") if result is None else result.fit
-        found = kind.fit(rows, started, n_folds=n_folds, name=name, hardware=hardware)
+        begun = parent or load_fit("prior") if result is None else result.fit
+        found = kind.fit(table.take(is_kind), begun, n_folds=n_folds, name=name, hardware=hardware, progress=progress)
         result = found if result is None else dataclasses.replace(result, fit=found.fit, paces=found)
     return result
 

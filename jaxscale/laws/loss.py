@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import as_float
+from jaxscale.base.arrays import as_float, weak
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, read_toml
 
@@ -85,13 +85,14 @@ class LossLaw(eqx.Module):
 
     def reducible(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
         """Reducible loss, above the irreducible one [nat per token]."""
-        params = jnp.log(self.params_coefficient) - self.params_exponent * jnp.log(n_params)
-        tokens = jnp.log(self.tokens_coefficient) - self.tokens_exponent * jnp.log(n_tokens)
-        return jnp.exp(joint_sum(params, tokens, self.joint))
+        law = weak(self)
+        params = jnp.log(law.params_coefficient) - law.params_exponent * jnp.log(n_params)
+        tokens = jnp.log(law.tokens_coefficient) - law.tokens_exponent * jnp.log(n_tokens)
+        return jnp.exp(joint_sum(params, tokens, law.joint))
 
     def loss(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
         """Loss [nat per token]."""
-        return jnp.add(self.irreducible, self.reducible(n_params, n_tokens))
+        return jnp.add(weak(self.irreducible), self.reducible(n_params, n_tokens))
 
     def tokens(self, n_params: ArrayLike, loss: ArrayLike) -> Array:
         r"""Tokens after which a model has a loss, $D = (B / y)^{1/\beta}$, $y^{1/k} = (L - E)^{1/k} - x^{1/k}$.

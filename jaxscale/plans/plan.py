@@ -297,6 +297,7 @@ class Plan(eqx.Module):
         """
         words: dict[str, Any] = {name: _plain(getattr(self, name)) for name in DEGREES}
         words["sequence_parallel"] = _flag(self.sequence_parallel)
+        # As `shard_group`, of concrete numbers: without a program to compile.
         words["shard_group"] = _plain(self.shard_group) or words["dp"]
         words |= {choice: self.word(choice) for choice in SWITCHES}
         words["recompute_full"] = number(self.recompute_full)

@@ -5,12 +5,12 @@ transformers loads none of them.
 """
 
 import abc
-import importlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxscale.base.lazy import loaded
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.table import Runs
@@ -61,7 +61,16 @@ class AbstractRowKind(abc.ABC):
         """
 
     @abc.abstractmethod
-    def fit(self, runs: Runs, start: Fit, *, n_folds: int, name: str, hardware: Hardware | None) -> Any:
+    def fit(
+        self,
+        runs: Runs,
+        start: Fit,
+        *,
+        n_folds: int,
+        name: str,
+        hardware: Hardware | None,
+        progress: Callable[[str], None] | None,
+    ) -> Any:
         """Fit of what the kind adds to a calibration, from rows that all are of the kind.
 
         Args:
@@ -70,6 +79,7 @@ class AbstractRowKind(abc.ABC):
             n_folds: folds of the cross-validation [1].
             name: what the fit is called.
             hardware: catalogue of chips; the shipped one where None.
+            progress: called with a line of text at each stage.
 
         Returns:
             A result with `fit`, `parts()` and `to_json()`.
@@ -93,5 +103,4 @@ def kinds_in(runs: Runs) -> Iterator[tuple[AbstractRowKind, np.ndarray]]:
     for column, home in KINDS.items():
         is_kind = runs.categories(column).matches(bool)
         if is_kind.any():
-            module, name = home.split(":")
-            yield getattr(importlib.import_module(module), name)(), is_kind
+            yield loaded(home)(), is_kind

@@ -34,7 +34,7 @@ def test_a_ranking_of_stated_choices(run):
     assert {(row["tp"], row["recompute"]) for row in stated["top"]} == {(2, "full")}
     assert len({row["tp"] for row in run(*plan, "--fit", "prior", "--top", 40, "--json").json["top"]}) > 1
     for choice, words in (
-        ("tq=2", "no such column; expected one"),
+        ("tq=2", "no such column; expected one like tp"),
         ("tp=two", "expected a whole number"),
         ("recompute=some", "full"),
     ):

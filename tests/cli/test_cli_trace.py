@@ -32,7 +32,9 @@ def test_arguments_may_be_set_together_or_one_by_one(run):
 
 def test_what_a_compilation_lacks_is_told_in_one_line(run, monkeypatch: pytest.MonkeyPatch):
     outcome = run(*STEP, "--compile")
-    assert outcome.code == 2 and "--compile needs a chip; expected --gpu ID (see docs/workloads.md)" in outcome.err
+    assert outcome.code == 2 and outcome.err.strip().endswith(
+        "--compile needs a chip; expected --gpu ID (see docs/workloads.md)"
+    )
     monkeypatch.setattr(absent_devices, "PLUGIN", "jax_plugins.no_such_compiler")
     outcome = run(*STEP, "--compile", "--gpu", "h100-80gb")
     assert outcome.code == 2 and "expected `pip install 'jaxscale[aot]'" in outcome.err

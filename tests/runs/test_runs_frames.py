@@ -60,7 +60,7 @@ def test_parquet(tmp_path, monkeypatch, capsys):
 
 
 def test_a_name_of_the_release_before_answers_with_a_warning():
-    with pytest.warns(DeprecationWarning, match=r"jaxscale.runs_from_pandas is now jaxscale.read_runs"):
+    with pytest.warns(DeprecationWarning, match=r"js.runs_from_pandas is now js.read_runs"):
         assert js.runs_from_pandas is js.read_runs
     with pytest.raises(AttributeError, match="no attribute 'runs_from_nowhere'"):
         js.runs_from_nowhere  # noqa: B018

@@ -12,3 +12,35 @@ def mean_percent(log_errors: Float[np.ndarray, " row"]) -> float:
 def median_percent(log_errors: Float[np.ndarray, " row"]) -> float:
     """Median absolute percentage error of predicted less measured logarithms [%]; nan where any is nan."""
     return float(100.0 * np.median(np.abs(np.expm1(log_errors))))
+
+
+class LogErrors:
+    """Errors of a fit, in sample and held out.
+
+    Attributes:
+        residuals: logarithm of measured over fitted values [1], [row].
+        held_out: the same by fits without the row, nan where there was none [1], [row].
+    """
+
+    residuals: np.ndarray
+    held_out: np.ndarray
+
+    @property
+    def n(self) -> int:
+        """Measured rows [1]."""
+        return len(self.residuals)
+
+    @property
+    def mape_train(self) -> float:
+        """Mean absolute percentage error in sample [%]."""
+        return mean_percent(self.residuals)
+
+    @property
+    def mape_cv(self) -> float:
+        """Mean absolute percentage error of held-out rows [%]; nan where none could be held out."""
+        return mean_percent(self.held_out)
+
+    @property
+    def median_cv(self) -> float:
+        """Median absolute percentage error of held-out rows [%]."""
+        return median_percent(self.held_out)

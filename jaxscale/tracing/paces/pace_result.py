@@ -10,7 +10,7 @@ from jaxscale.base.show import MOST_LINES
 from jaxscale.base.table import Table, TableColumn, html_of, make_table, text_column, text_of
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.workload_paces import WorkloadPace
-from jaxscale.fitting.statistics.percent_errors import mean_percent, median_percent
+from jaxscale.fitting.statistics.percent_errors import LogErrors, mean_percent
 from jaxscale.tracing.paces.pace_problem import KINDS_OF_PACE, PaceRows
 
 PACE_COLUMNS = (
@@ -22,7 +22,7 @@ PACE_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class PaceResult:
+class PaceResult(LogErrors):
     """Outcome of a fit to rows of traced workloads.
 
     Attributes:
@@ -44,29 +44,9 @@ class PaceResult:
     held_out: np.ndarray
 
     @property
-    def n(self) -> int:
-        """Measured rows [1]."""
-        return len(self.residuals)
-
-    @property
     def mape_before(self) -> float:
         """Mean absolute percentage error of the start of the fit [%]."""
         return mean_percent(-self.rows.log_pace)
-
-    @property
-    def mape_train(self) -> float:
-        """Mean absolute percentage error in sample [%]."""
-        return mean_percent(self.residuals)
-
-    @property
-    def mape_cv(self) -> float:
-        """Mean absolute percentage error of held-out rows [%]; nan where none could be held out."""
-        return mean_percent(self.held_out)
-
-    @property
-    def median_cv(self) -> float:
-        """Median absolute percentage error of held-out rows [%]."""
-        return median_percent(self.held_out)
 
     @property
     def messages(self) -> tuple[str, ...]:

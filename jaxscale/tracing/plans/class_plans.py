@@ -10,7 +10,6 @@ import numpy as np
 from jaxscale.base.arrays import number, stacked
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.costs.memory import Memory
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.tracing.classed_program import ClassedProgram
 from jaxscale.tracing.plans.class_plan import ClassPlan, batch_class
@@ -126,8 +125,8 @@ def best_class_plan(
 def _scores(work: ClassedProgram, plans: ClassPlan, cluster: Cluster, coefficients: Coefficients) -> Any:
     def one(plan: ClassPlan) -> Any:
         times = traced_terms(work, plan, cluster, coefficients)
-        peak = Memory(**traced_memory_terms(work, plan, cluster, coefficients))
-        return sum(times.values()), peak.total
+        peaks = traced_memory_terms(work, plan, cluster, coefficients)
+        return sum(times.values()), sum(peaks.values())
 
     return jax.vmap(one)(plans)
 

@@ -250,5 +250,4 @@ def traced_memory_terms(
         "logits": jnp.zeros(()),
         "buffers": jnp.where(plan.shard > 1.0, 2.0 * jnp.max(jnp.where(is_table(work), 0.0, read), initial=0.0), 0.0),
         "framework": jnp.asarray(coefficients.framework_bytes),
-        "capacity": jnp.asarray(cluster.chip.hbm_bytes),
     }

@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -18,6 +17,7 @@ from jaxscale.calibration.memory_limit import best_and_near
 from jaxscale.calibration.record import Fit
 from jaxscale.costs.memory import memory
 from jaxscale.costs.step import TERM_NAMES
+from jaxscale.costs.terms import terms_by_name
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.runs import Runs
@@ -156,9 +156,7 @@ def _evaluate(
     def one(sizes: Array, plan: ClassPlan, cluster: Cluster, values: Array, kernels: Any, fused: Array) -> Any:
         local, c = Workload(sizes, work.tables), from_values(list(values))
         terms = traced_terms(local, plan, cluster, c, kernels, fused_norms=fused)
-        nothing = jnp.zeros(())
-        total = sum(terms.values(), start=nothing)
-        every = {name: terms.get(name, nothing) for name in TERM_NAMES}
-        return {**every, "step_time": total, "memory": memory(local, plan, cluster, c).total}
+        every = terms_by_name(terms, TERM_NAMES)
+        return {**every, "step_time": sum(terms.values()), "memory": memory(local, plan, cluster, c).total}
 
     return jax.vmap(one)(sizes, plans, clusters, coefficients, kernels, fused_norms)

@@ -27,6 +27,17 @@ class TracedKind(AbstractRowKind):
         """Predictions by kernels, under the plan of each row or the best one."""
         return predict_traced(runs, fit, hardware)
 
-    def fit(self, runs: Runs, start: Fit, *, n_folds: int, name: str, hardware: Hardware | None) -> PaceResult:
+    def fit(
+        self,
+        runs: Runs,
+        start: Fit,
+        *,
+        n_folds: int,
+        name: str,
+        hardware: Hardware | None,
+        progress: Callable[[str], None] | None,
+    ) -> PaceResult:
         """Paces of workloads and chips."""
+        if progress is not None:
+            progress(f"fitting the paces of {len(runs)} rows of traced workloads")
         return fit_paces(runs, start, n_folds=n_folds, name=name, hardware=hardware)
