@@ -19,8 +19,8 @@ LEVEL_KINDS = (
 COMPANY = ("alone", "beside collectives")
 """Levels of the kind `company`: whether the kernels of a run share the chip with those of collectives."""
 
-USUAL: Mapping[str, str] = {"recipe": "user", "company": COMPANY[1]}
-"""Levels of a run that does not say: one that its user set up, on chips that exchange."""
+Place = tuple[str, str]
+"""Kind of a level and its name."""
 
 MOST_KEYS = 2**62
 """Combinations of levels that a whole number of 64 bits tells apart [1]."""
@@ -59,6 +59,13 @@ class Levels:
             found = [places.setdefault(name, len(places)) if name else NO_LEVEL for name in column]
             codes[kind], names[kind] = np.asarray(found, dtype=int), tuple(places)
         return cls(codes, names, n_rows)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence["Levels"]) -> "Levels":
+        """Levels of the runs of several tables, one table after the other."""
+        kinds = dict.fromkeys(kind for part in parts for kind in part.codes)
+        columns = {kind: np.concatenate([part.column(kind) for part in parts]).tolist() for kind in kinds}
+        return cls.of_columns(columns, sum(len(part) for part in parts))
 
     def take(self, rows: np.ndarray) -> "Levels":
         """Levels of the given runs, by index or mask."""
@@ -135,12 +142,14 @@ class Levels:
         codes = np.where(self.missing(kind), of_other, self.codes.get(kind, of_other))
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
-    def or_usual(self) -> "Levels":
-        """The levels, with those of `USUAL` for the runs that have none of their kinds."""
-        filled = self
-        for kind, name in USUAL.items():
-            filled = filled.replace(filled.missing(kind), {kind: name})
-        return filled
+    def renamed(self, kind: str, name_of: Callable[[str], str]) -> "Levels":
+        """The levels with other names of one kind, each asked for once; levels of one new name become one."""
+        if kind not in self.codes:
+            return self
+        renamed = [name_of(name) for name in self.names[kind]]
+        names = tuple(dict.fromkeys(renamed))
+        codes = np.asarray([*(names.index(name) for name in renamed), NO_LEVEL])[self.codes[kind]]
+        return Levels({**self.codes, kind: codes}, {**self.names, kind: names}, self.n_rows)
 
     def with_columns(self, columns: Mapping[str, Sequence[str | None]]) -> "Levels":
         """The levels with other columns of names for some kinds; an empty name counts as none."""
