@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.show import leaves_shown, printed
 from jaxscale.calibration.levels import COMPANY
-from jaxscale.calibration.spec import Prior, Spec, read_spec
+from jaxscale.calibration.spec import Prior, Spec, spec_from
 from jaxscale.calibration.stand_ins import StandIns
 
 CENTRE_KINDS = ("stack", "gpu", "number_format", "recipe", "company")
@@ -105,7 +105,7 @@ class Coefficients(eqx.Module):
 @functools.cache
 def training_spec() -> Spec:
     """Table of the coefficients, `data/coefficients.toml`, in the order of the fields of `Coefficients`."""
-    return read_spec("coefficients.toml", names(), kinds=KINDS, stand_ins=STAND_INS)
+    return spec_from("coefficients.toml", names(), kinds=KINDS, stand_ins=STAND_INS)
 
 
 def priors() -> Mapping[str, Prior]:

@@ -159,7 +159,7 @@ def _value(where: str, entry: Any, prior: Prior) -> float:
     raise InputError(f"{where} = {value!r} is out of range; expected a number between {low:g} and {high:g}")
 
 
-def read_spec(
+def spec_from(
     file: str,
     names: Iterable[str],
     *,
