@@ -34,6 +34,7 @@ class RecordFile:
         made_by: file that is expected in place of another, as messages say it.
         comment: first line of a file.
         ended: a table of files of release 0.1 that end with `END`; none of the others do.
+        old_head: name of the table `head` in files of release 0.1, where it was another.
     """
 
     what: str
@@ -41,6 +42,7 @@ class RecordFile:
     made_by: str
     comment: str
     ended: str = ""
+    old_head: str = ""
 
     def write(self, path: str | Path, document: Mapping[str, Any], comment: str = "") -> None:
         """Write a record, whole or not at all.
@@ -91,6 +93,8 @@ class RecordFile:
             raise InputError(
                 f"{path}: cut or of another version; expected a whole {self.what}, up to its last table [{END}]"
             )
+        if self.head not in table and self.old_head in table:
+            table = {**table, self.head: table[self.old_head]}
         if not isinstance(table.get(self.head), Mapping):
             raise InputError(f"{path}: not a {self.what}; expected {self.made_by}, with tables [{self.head}]")
         return table

@@ -35,6 +35,14 @@ def effects_of(shifts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple
     )
 
 
+def shifts_by_level(effects: Iterable[LevelEffect]) -> dict[str, dict[str, dict[str, float]]]:
+    """Shifts by kind of level, level and coefficient, from effects [1]."""
+    shifts: dict[str, dict[str, dict[str, float]]] = {}
+    for effect in effects:
+        shifts.setdefault(effect.kind, {}).setdefault(effect.level, {}).update(effect.shifts)
+    return shifts
+
+
 @dataclass(frozen=True)
 class Effects:
     """Effects that a record knows of.

@@ -174,7 +174,7 @@ def spec_from(
             where the entries of the coefficients do not.
         names: of the coefficients, in the order of the fields of their module; the file describes each.
         table: with an entry for each coefficient.
-        kinds: of level that have effects.
+        kinds: of level that have effects; those of the table `[effects]` where none are given.
         stand_ins: rules for levels without effects.
 
     Returns:
@@ -182,6 +182,7 @@ def spec_from(
     """
     content = read_toml(data_path(file))
     by_kind = content.get("effects", {})
+    kinds = kinds or tuple(by_kind)
     priors = {}
     for name in names:
         levels = {kind: spreads[name] for kind, spreads in by_kind.items() if name in spreads}
