@@ -148,14 +148,17 @@ class LawOptimal:
 
     def _design(self, law: "FittedLaw", days: float) -> "LawDesign":
         """The best design of a time on the chips."""
+        from jaxscale.designs.budgets import Budget
+        from jaxscale.designs.law_designs import law_design
         from jaxscale.hardware.catalogue import cluster, load_hardware
 
         assert self.gpu is not None and self.n_gpus is not None
         chips, n_gpus = load_hardware(self.hardware), checked_count("--n-gpus", self.n_gpus)
         say(f"searching the best design of {days:g} days on {n_gpus} {self.gpu}")
-        return law.optimum(
-            days=days,
-            cluster=cluster(self.gpu, n_gpus, hardware=chips),
+        return law_design(
+            law,
+            Budget(days=days),
+            cluster(self.gpu, n_gpus, hardware=chips),
             fit=self.fit,
             levels={"gpu": chips[self.gpu].id, "precision": "bf16"},
             template=self.model,

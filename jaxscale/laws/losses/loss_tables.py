@@ -29,7 +29,7 @@ def loss_table_names(judged: bool = True) -> tuple[str, ...]:
 
 
 def loss_table(name: str, count: str = "") -> Losses:
-    """Table of losses by name, `js.laws.table("gemstones")`.
+    """Table of losses by name, `js.laws.loss_table("gemstones")`.
 
     Args:
         name: of `data/losses/tables.toml`.
