@@ -37,7 +37,6 @@ WINGS = ("tracing", "examples", "serving", "burst", "islands", "limits", "trends
 REGISTRY = (
     "jaxscale/__init__.py",
     "jaxscale/_renamed.py",
-    "jaxscale/cli/main.py",
     "jaxscale/cli/registry.py",
     "jaxscale/runs/row_kinds.py",
 )

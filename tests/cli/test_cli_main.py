@@ -57,8 +57,8 @@ def test_an_unreadable_refusal_still_gives_a_line():
 
 
 def test_any_other_failure_is_exit_1_and_not_hidden():
-    broken = "import jaxscale.cli.main as m; m.HardwareCommand.run = lambda self: 1 / 0"
-    code = f"{broken}; raise SystemExit(m.main(['hardware']))"
+    broken = "from jaxscale.cli import hardware, main; hardware.HardwareCommand.run = lambda self: 1 / 0"
+    code = f"{broken}; raise SystemExit(main.main(['hardware']))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 1
     assert "ZeroDivisionError" in result.stderr
