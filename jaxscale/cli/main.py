@@ -16,7 +16,7 @@ from jaxscale.base.lazy import loaded
 from jaxscale.cli.console import page_of, print_text, working, write_message
 from jaxscale.cli.entry.parsing import parse
 from jaxscale.cli.registry import COMMANDS
-from jaxscale.cli.startup import collect_rarely, configure_jax
+from jaxscale.cli.startup import collect_rarely, configure_jax, stopped_by_signal
 
 PROGRAM = "jaxscale"
 DESCRIPTION = (
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command is None:
             return 0
         configure_jax(starts_backend=getattr(command, "coordinator", None) is None)
-        with working(getattr(command, "action", command).quiet):
+        with stopped_by_signal(), working(getattr(command, "action", command).quiet):
             command.run()
     except InputError as error:
         page = page_of(error)

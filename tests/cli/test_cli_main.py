@@ -1,6 +1,8 @@
 """Arguments, exit codes, and what goes to which stream."""
 
 import importlib.util
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +110,34 @@ def test_refusals_name_the_page_that_helps(run, arguments, page):
 def test_pages_that_refusals_name_exist():
     assert all((DOCS / page).is_file() for page in PAGES.values())
     assert all(importlib.util.find_spec(package) for package in PAGES)
+
+
+@pytest.mark.parametrize(("limit", "code"), [(4096, 1), (2**24, 0)], ids=("full", "roomy"))
+def test_an_answer_that_a_disk_takes_in_part_is_told(tmp_path, limit, code):
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    path = tmp_path / "chips.json"
+    command = [sys.executable, "-m", "jaxscale", "hardware", "--json"]
+    with path.open("w") as file:
+        result = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=60, preexec_fn=fill)  # noqa: PLW1509
+    assert result.returncode == code, result.stderr
+    assert (path.stat().st_size > limit) is False
+    assert result.stderr == ("jaxscale: the output: file too large\n" if code else "")
+
+
+def test_a_command_that_is_terminated_leaves_no_file_behind(tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from jaxscale.base.files import whole_file\n"
+        "from jaxscale.cli import hardware, main\n"
+        "def run(self):\n"
+        "    with whole_file(sys.argv[1]) as temporary:\n"
+        "        temporary.write_text('begun')\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "hardware.HardwareCommand.run = run\n"
+        "sys.exit(main.main(['hardware']))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, tmp_path / "out.csv"], timeout=60, check=False)
+    assert result.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
