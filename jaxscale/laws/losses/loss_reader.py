@@ -12,9 +12,9 @@ from jaxscale.base.errors import InputError, one_like
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, count_of
 from jaxscale.laws.losses.loss_headings import ALSO, LossHeading, derived, in_nats, meanings, plain_cells, unit_notes
-from jaxscale.runs.cells import parse_cells, show
-from jaxscale.runs.header import check_names
-from jaxscale.runs.reader import csv_table
+from jaxscale.tables.cells import parse_cells, show
+from jaxscale.tables.reader import csv_table
+from jaxscale.tables.schema import check_names
 
 MOST_LISTED = 5
 """Problems of a table that a message lists [1]."""
@@ -154,7 +154,7 @@ def _check_header(path: Path, header: Sequence[str], columns: Sequence[str], req
         if len(set(named)) > 1:
             told = " and ".join(repr(heading) for heading in named)
             raise InputError(f"{path}:1: {told} both mean {column!r}; expected one of them, or {column!r} beside them")
-    check_names(path, columns)
+    check_names(path, header, columns)
     missing = [name for name in required if name not in columns and not _told_otherwise(name, columns)]
     if missing:
         told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in required)
