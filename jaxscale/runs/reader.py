@@ -14,7 +14,7 @@ from jaxscale.runs.table import Runs
 from jaxscale.tables.cells import show
 from jaxscale.tables.names import SHAPE, ModelLookup, Names, unknown_models
 from jaxscale.tables.reader import read
-from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
 from jaxscale.tables.table import AbstractTable
 from jaxscale.tables.tables_in_memory import AnyTable
 
@@ -39,9 +39,9 @@ class RunsSchema(AbstractSchema[Runs]):
     columns = BY_NAME
     says_nothing = ("source_row", "notes", "model_file")
 
-    def lacks(self, columns: Sequence[str], header: Sequence[str]) -> str:
+    def lacks(self, header: Header) -> str:
         """Required columns that are absent and that no other column fills."""
-        del header
+        columns = header.columns
         needed = OF_A_WORKLOAD if "workload" in columns else NEEDED
         missing = [name for name in needed if name not in columns and _FILLED_BY.get(name, set()).isdisjoint(columns)]
         if not missing:
@@ -54,7 +54,7 @@ class RunsSchema(AbstractSchema[Runs]):
         meant = ((column, name) for column, name in self.misspelt(columns).items() if name in missing)
         return next((f" (is {show(column)} meant for {name!r}?)" for column, name in meant), "")
 
-    def table(self, table: AbstractTable, headings: Sequence[ColumnHeading], problems: CellProblems) -> Runs:
+    def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
         """Batches in sequences, and shapes of the files that rows name."""
         values = dict(table.values)
         if problems.get(BATCH):

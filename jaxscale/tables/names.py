@@ -1,7 +1,7 @@
 """Names of chips, models and frameworks in tables: one resolution for tables of every kind."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,8 @@ class Names:
         known_models: names for the message about an unknown model.
     """
 
-    chips: Mapping[str, str]
-    lookup: ModelLookup
+    chips: Mapping[str, str] = field(default_factory=dict)
+    lookup: ModelLookup = catalogue_model
     known_models: Collection[str] = ()
 
     @classmethod

@@ -2,7 +2,7 @@
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.tables.categorical import Categorical, TextColumn
 from jaxscale.tables.cells import first_of, show
-from jaxscale.tables.schema import AbstractSchema, CellProblems, ColumnHeading, Kind, check_names
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Header, Kind, check_names
 from jaxscale.tables.table import AbstractTable
 from jaxscale.tables.tables_in_memory import HANDED_IN, AnyTable, Records, table_in_memory
 
@@ -46,13 +46,12 @@ def read(
         InputError: the file cannot be read as a table of the kind, or has bad rows; with `skip_bad`, if all are bad.
     """
     path = Path(source) if isinstance(source, str | Path) else HANDED_IN
-    header, records = csv_table(path) if isinstance(source, str | Path) else table_in_memory(source)
-    headings = schema.headings(header)
-    columns = tuple(heading.column for heading in headings)
-    check_names(path, header, columns)
-    if lacks := schema.lacks(columns, header):
+    written, records = csv_table(path) if isinstance(source, str | Path) else table_in_memory(source)
+    header = Header(tuple(written), tuple(schema.headings(written)))
+    check_names(path, header)
+    if lacks := schema.lacks(header):
         raise InputError(f"{path}:1: {lacks}")
-    cells, n_cells = coded_columns(path, columns, records)
+    cells, n_cells = coded_columns(path, header.columns, records)
     if not len(cells):
         raise InputError(f"{path}: no data rows; expected one row per {schema.row} below the header")
     if where:
@@ -61,10 +60,11 @@ def read(
         kept[list(n_cells)] = True
         places = np.cumsum(kept) - 1
         cells, n_cells = cells.take(np.flatnonzero(kept)), {int(places[row]): n for row, n in n_cells.items()}
-    values, bad = _valued(cells, headings, schema)
-    table = schema.table(replace(cells, values=values), headings, bad)
-    problems = {row: f"{count} cells; expected {len(columns)}, as in the header" for row, count in n_cells.items()}
-    problems |= _told(_cell_problems(table, headings, bad))
+    values, bad = _valued(cells, header, schema)
+    table = schema.table(replace(cells, values=values), header, bad)
+    expected = f"expected {len(written)}, as in the header"
+    problems = {row: f"{count} cells; {expected}" for row, count in n_cells.items()}
+    problems |= _told(_cell_problems(table, header, bad))
     for found in schema.row_problems(table, problems.keys()):
         problems |= _told(found)
     return without_bad_rows(table, problems, skip_bad)
@@ -84,12 +84,12 @@ def _rows_where(cells: AbstractTable, where: Mapping[str, str]) -> np.ndarray:
 
 
 def _valued(
-    cells: AbstractTable, headings: Sequence[ColumnHeading], schema: AbstractSchema[Kind]
+    cells: AbstractTable, header: Header, schema: AbstractSchema[Kind]
 ) -> tuple[dict[str, Categorical], CellProblems]:
     """Values of the known columns, and what is wrong with their cells."""
     values: dict[str, Categorical] = {}
     problems: CellProblems = {}
-    for heading in headings:
+    for heading in header.meant:
         if (name := heading.column) in schema.columns:
             column = cells.cells[name]
             parsed = schema.values(heading, list(map(str.strip, column.values)))
@@ -97,10 +97,10 @@ def _valued(
     return values, problems
 
 
-def _cell_problems(table: AbstractTable, headings: Sequence[ColumnHeading], bad: CellProblems) -> dict[int, list[str]]:
+def _cell_problems(table: AbstractTable, header: Header, bad: CellProblems) -> dict[int, list[str]]:
     """What is wrong with single cells, by row."""
     problems: dict[int, list[str]] = {}
-    unit_of = {heading.column: f" ({heading.unit})" for heading in headings if heading.unit}
+    unit_of = {heading.column: f" ({heading.unit})" for heading in header.meant if heading.unit}
     for name, by_code in bad.items():
         cells = table.cells[name]
         for row in np.flatnonzero(np.isin(cells.codes, list(by_code))).tolist():

@@ -37,6 +37,23 @@ class ColumnHeading(NamedTuple):
     unit: str = ""
 
 
+class Header(NamedTuple):
+    """First line of a table.
+
+    Attributes:
+        written: headings as in the file.
+        meant: what each means.
+    """
+
+    written: tuple[str, ...]
+    meant: tuple[ColumnHeading, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column that each heading means."""
+        return tuple(heading.column for heading in self.meant)
+
+
 class Check(NamedTuple):
     """A contradiction between cells that are each valid.
 
@@ -83,25 +100,20 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         return {name: alike[0] for name, alike in close.items() if alike}
 
     @abc.abstractmethod
-    def lacks(self, columns: Sequence[str], header: Sequence[str]) -> str:
-        """What a header lacks, and what would be valid; empty for nothing.
-
-        Args:
-            columns: that the headings mean.
-            header: headings as in the file.
-        """
+    def lacks(self, header: Header) -> str:
+        """What a header lacks, and what would be valid; empty for nothing."""
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
         """Values of the distinct cells of a known column."""
         return parse_cells(self.columns[heading.column], texts, self.names.chips)
 
     @abc.abstractmethod
-    def table(self, table: AbstractTable, headings: Sequence[ColumnHeading], problems: CellProblems) -> Kind:
+    def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Kind:
         """The table of this kind, cells that others fill filled in.
 
         Args:
             table: as it was read.
-            headings: what its headings mean.
+            header: its first line.
             problems: of its cells; those that turn out to be none are taken out, further ones put in.
         """
 
@@ -128,23 +140,23 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         yield problems
 
 
-def check_names(path: Path, header: Sequence[str], columns: Sequence[str]) -> None:
+def check_names(path: Path, header: Header) -> None:
     """Refuse a header of a table of any kind that is not separated by commas, or has a column twice.
 
     Args:
         path: file, for the message.
-        header: headings as in the file.
-        columns: that the headings mean.
+        header: first line of the table.
 
     Raises:
         InputError: wrong delimiter, a column twice, or two headings that mean one column.
     """
+    columns = header.columns
     if len(columns) == 1:
         for mark, name in _DELIMITERS.items():
             if mark in columns[0]:
                 raise InputError(f"{path}:1: the header is separated by {name}; expected commas")
     for name in dict.fromkeys(columns):
-        named = [heading for heading, column in zip(header, columns, strict=True) if column == name]
+        named = [heading for heading, column in zip(header.written, columns, strict=True) if column == name]
         if len(named) > 1 and len({heading.strip().lower() for heading in named}) > 1:
             told = " and ".join(map(repr, named))
             raise InputError(f"{path}:1: {told} both mean {name!r}; expected one of them, or {name!r} beside them")

@@ -1,6 +1,6 @@
 """Serving tables: what their columns hold, what is valid, what an empty cell means; read and checked."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.tables.cells import Column
 from jaxscale.tables.names import SHAPE, Names, unknown_models
 from jaxscale.tables.reader import read
-from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
 from jaxscale.tables.table import AbstractTable
 
 MAX_LENGTH = 1e8
@@ -124,17 +124,17 @@ class ServingSchema(AbstractSchema[Runs]):
     columns = SERVING_BY_NAME
     row = "measurement"
 
-    def lacks(self, columns: Sequence[str], header: Sequence[str]) -> str:
+    def lacks(self, header: Header) -> str:
         """The first required column that is absent; a model or its shape is required."""
-        del header
+        columns = header.columns
         shape = () if "model" in columns else SHAPE
         missing = next((name for name in (*SERVING_REQUIRED, *shape) if name not in columns), "")
         least = f"{', '.join(SERVING_REQUIRED)} and model or {', '.join(SHAPE)}"
         return missing and f"missing column {missing!r}; expected at least {least}; {one_like(missing, columns)}"
 
-    def table(self, table: AbstractTable, headings: Sequence[ColumnHeading], problems: CellProblems) -> Runs:
+    def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
         """The cells as they are."""
-        del headings, problems
+        del header, problems
         return Runs.of(table)
 
     def checks(self, table: Runs) -> list[Check]:
