@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from jaxscale.base.files import whole_file
 
@@ -46,7 +46,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def _write(stream: TextIO, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _write(stream: io.TextIOBase, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
