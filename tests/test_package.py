@@ -18,6 +18,7 @@ CORE = (
     "base",
     "hardware",
     "models",
+    "tables",
     "calibration",
     "plans",
     "costs",

@@ -45,8 +45,8 @@ PAGES = {
     "jaxscale.runs": "command_line.md",
     "jaxscale.fitting": "calibrate.md",
 }
-"""Pages in docs/ by package. Where an error passed through several, the first counts: tables of losses are read by
-`jaxscale.runs` for `jaxscale.laws`. Packages that are not listed have no page that would help."""
+"""Pages in docs/ by package. Where an error passed through several, the first counts: names of models are found by
+`jaxscale.models` for `jaxscale.runs`. Packages that are not listed have no page that would help."""
 
 
 class State:
