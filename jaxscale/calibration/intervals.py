@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxscale.calibration.anchors import timed_chips
-from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.seen import SETTINGS, UNNAMED, Place, Seen
+from jaxscale.calibration.levels import Levels, Place
+from jaxscale.calibration.seen import SETTINGS, UNNAMED, Seen
 
 Z90 = 1.6448536269514722
 """Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""

@@ -196,5 +196,5 @@ def test_laws_survive_a_file(tmp_path):
     np.testing.assert_allclose(law.predict(*points).loss, back.predict(*points).loss, rtol=1e-4)
     assert back.parameters.keys() == law.parameters.keys() and back.warnings == law.warnings
     (tmp_path / "cut.toml").write_text("[law]\nform = 'joint'\n")
-    with pytest.raises(InputError, match="not a whole law"):
+    with pytest.raises(InputError, match="cut or of another version; expected a whole law of loss"):
         js.laws.load_law(tmp_path / "cut.toml")

@@ -132,7 +132,7 @@ def test_empty_cells_take_their_defaults(tmp_path):
     assert rows.batch.engine.weight_bytes.tolist() == [2.0, 1.0, 1.0]
     assert rows.batch.requests.at_limit.tolist() == [0.0, 1.0, 0.0]
     assert "16-bit weights" in rows.notes[0] and "all chips in tensor parallelism" in rows.notes[0]
-    assert rows.levels["serving"][1] == "offline_max"
+    assert rows.levels.row(1)["serving"] == "offline_max"
 
 
 def test_words_of_tools_are_understood(tmp_path):

@@ -55,7 +55,7 @@ def fit_and_hold_out(
             parts = folds(names_left_out(measured, novelty), FOLDS[novelty])
             errors[novelty] = errors_left_out(problem, solution, parts)
     held = {novelty: errors[novelty] for novelty in NOVELTIES}
-    levels = {kind: measured.levels[kind][problem.row] for kind in ("serving", "kind", *NOVELTIES[1:])}
+    levels = measured.levels.take(problem.row)
     targets, groups = np.asarray(TARGETS, dtype=object)[problem.target], measured.groups[problem.row].astype(str)
     fit = as_fit(name, problem, solution, widths_of(held, targets, levels, groups), everything)
     return fit, HeldOutServing(measured, problem, errors, few_rows)

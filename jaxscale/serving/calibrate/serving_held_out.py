@@ -41,7 +41,7 @@ def folds(names: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
 
 def names_left_out(measured: MeasuredServing, novelty: str) -> np.ndarray:
     """What is left out together, by novelty [row]."""
-    return measured.groups if novelty == "seen" else measured.levels[novelty]
+    return measured.groups if novelty == "seen" else measured.levels.column(novelty)
 
 
 def fits_without(

@@ -4,10 +4,11 @@ import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float
 
+from jaxscale.calibration.levels import Levels
 from jaxscale.fitting.statistics.group_quantiles import interval_of
 
 NOVELTIES = ("seen", "model", "stack", "chip", "framework")
@@ -58,10 +59,6 @@ class ServingWidth:
     hi: float
     n: int
 
-    def entry(self) -> dict[str, Any]:
-        """Fields as values of TOML."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True)
 class ServingWidths:
@@ -93,11 +90,34 @@ class ServingWidths:
         is_swapped = (width.target.startswith("output")) != (target.startswith("output")) and width.target != ""
         return (-width.hi, -width.lo) if is_swapped else (width.lo, width.hi)
 
+    def ends(
+        self, target: str, levels: Levels, new: Mapping[str, Bool[np.ndarray, " row"]]
+    ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+        """Ends of the intervals of rows: the widest that anything new brings, about the prediction at least.
+
+        Args:
+            target: column that is predicted.
+            levels: of the rows.
+            new: what is new of them, by the kinds of `NOVELTIES`.
+
+        Returns:
+            Lower and upper ends of log measured over predicted [1], [row].
+        """
+        combinations, index = with_density(levels).only(dict.fromkeys(("serving", "density", "stack"), bool)).distinct()
+        places = list(zip(*map(combinations.column, ("serving", "density", "stack")), strict=True))
+        low, high = np.zeros(len(levels)), np.zeros(len(levels))
+        for novelty, holds in new.items():
+            found = [self.interval(target, serving, density, stack, novelty) for serving, density, stack in places]
+            least, most = np.asarray(found).reshape(-1, 2)[index].T
+            low = np.where(holds, np.minimum(low, least), low)
+            high = np.where(holds, np.maximum(high, most), high)
+        return low, high
+
 
 def widths_of(
     log_errors: Mapping[str, np.ndarray],
     targets: np.ndarray,
-    levels: Mapping[str, np.ndarray],
+    levels: Levels,
     groups: np.ndarray,
 ) -> tuple[ServingWidth, ...]:
     """Widths from the errors of runs that were left out.
@@ -108,19 +128,19 @@ def widths_of(
         log_errors: log predicted less log measured by what was left out, nan where nothing was
             [novelty][measurement].
         targets: column of each measurement [measurement].
-        levels: `serving`, `kind`, `stack` and the novelties of each [kind][measurement].
+        levels: `serving`, `kind`, `stack` and the novelties of each [measurement].
         groups: group of runs of each [measurement].
 
     Returns:
         Widths of every class with enough errors, and of their unions.
     """
-    density = np.asarray([kind.split()[-1] for kind in levels["kind"]], dtype=object)
-    columns = (targets, levels["serving"], density, levels["stack"])
+    levels = with_density(levels)
+    columns = (targets, *(levels.column(kind) for kind in ("serving", "density", "stack")))
     classes = {tuple(key) for key in zip(*columns, strict=True)}
     unions = {key for t, s, d, k in classes for key in ((t, s, d, k), (t, s, d, ""), (t, s, "", ""), (t, "", "", ""))}
     widths = []
     for novelty, errors in log_errors.items():
-        units = groups if novelty == "seen" else levels[novelty].astype(str)
+        units = groups if novelty == "seen" else levels.column(novelty).astype(str)
         for place in sorted({*unions, ("", "", "", "")}):
             if place[3] and novelty != "seen":
                 continue
@@ -153,6 +173,11 @@ def _sparse_widths(
                 widths.append(_width((target, serving, density, stack), "seen", ratios, groups[mask]))
                 break
     return widths
+
+
+def with_density(levels: Levels) -> Levels:
+    """Levels with `density`, the last word of the kind of model: `dense` or `mixture`."""
+    return levels.renamed("kind", lambda words: words.split()[-1], to="density")
 
 
 def _sign(target: str) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxscale.base.resources import data_path, read_toml
+from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
@@ -64,13 +65,13 @@ class ServingRows(NamedTuple):
     Attributes:
         batch: the rows that can be answered [answered row]; None where there are none.
         index: of each among the rows of the table [answered row].
-        levels: level of each by kind, see `LEVEL_KINDS` [kind][answered row].
+        levels: of each, see `LEVEL_KINDS` [answered row].
         notes: what a row lacks, or what was assumed, empty for nothing [row].
     """
 
     batch: ServingBatch | None
     index: np.ndarray
-    levels: Mapping[str, np.ndarray]
+    levels: Levels
     notes: np.ndarray
 
 
@@ -99,14 +100,15 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
         notes.add(mask, f"not predicted: lacks {what}")
     index = np.flatnonzero(~np.any(list(lacking.values()), axis=0))
     if not len(index):
-        return ServingRows(None, index, {}, notes.texts())
+        return ServingRows(None, index, Levels.of_rows([]), notes.texts())
     kept, picked = runs.take(index), {name: column[index] for name, column in shapes.items()}
     model = Transformer(**_arguments(picked))
     hardware = hardware or load_hardware()
     levels = _levels(kept, picked, hardware)
     engine, requests = _engine(kept, picked, levels, notes, index)
     batch = ServingBatch(model, engine, _clusters(kept, engine, hardware), requests)
-    return ServingRows(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), batch), index, levels, notes.texts())
+    batch = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), batch)
+    return ServingRows(batch, index, Levels.of_columns(levels, len(index)), notes.texts())
 
 
 class _Notes:
