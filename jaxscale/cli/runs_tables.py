@@ -12,16 +12,16 @@ from jaxscale.base.files import whole_file
 from jaxscale.cli.console import say
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs, read_runs
-from jaxscale.runs.categorical import Categorical
-from jaxscale.runs.header import misspelt
 from jaxscale.runs.predict import Prediction
-from jaxscale.runs.table import write_extended
+from jaxscale.runs.reader import RunsSchema
+from jaxscale.tables.categorical import Categorical
+from jaxscale.tables.writer import write_extended
 
 
 def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
     """Read a runs table, and say how many bad rows were dropped, and which columns may be misspelt."""
     runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
-    for name, meant in misspelt(runs.columns).items():
+    for name, meant in RunsSchema.misspelt(runs.columns).items():
         say(f"{path}: column {name!r} is not read (is {meant!r} meant?)")
     say_dropped(runs)
     return runs

@@ -7,8 +7,9 @@ from jaxscale.base.errors import InputError
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.plan import Plan
-from jaxscale.runs.defaults import default_for, framework_defaults, translate
+from jaxscale.runs.defaults import default_for, framework_defaults
 from jaxscale.runs.software import software_of
+from jaxscale.tables.words import translate
 
 COUNTS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch_size", "n_microbatches", "zero_stage", "shard_group")
 """Columns of a row that fix a count of its plan."""

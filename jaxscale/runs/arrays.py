@@ -20,9 +20,9 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.local import local_plan
 from jaxscale.plans.plan import Plan
-from jaxscale.runs.categorical import Categorical, compacted, together
 from jaxscale.runs.description import Description
 from jaxscale.runs.shapes import Shapes
+from jaxscale.tables.categorical import Categorical, compacted, together
 
 
 class RunBatch(eqx.Module):

@@ -22,12 +22,12 @@ from jaxscale.plans.plan import DECIDED, decided_words, in_short
 from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.completion import completed, open_rows
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
-from jaxscale.runs.tables_in_memory import AnyTable
+from jaxscale.tables.categorical import Categorical, joined, together
+from jaxscale.tables.tables_in_memory import AnyTable
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""

@@ -10,7 +10,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.launch.readers.read_run import run_of
 from jaxscale.launch.writers.launch_text import WRITERS, launch_text
 from jaxscale.models import catalogue_model
-from jaxscale.runs.defaults import translate
+from jaxscale.tables.words import translate
 
 N_PLANS = 200
 ENDINGS = {"megatron-lm": "sh", "torchtitan": "toml", "deepspeed": "json"}

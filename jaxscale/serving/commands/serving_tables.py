@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from jaxscale.runs.table import Runs, write_extended
+from jaxscale.runs.table import Runs
 from jaxscale.serving.serving_predict import ServingPrediction
+from jaxscale.tables.writer import write_extended
 
 
 def write_serving(path: Path, runs: Runs, prediction: ServingPrediction) -> None:

@@ -1,17 +1,18 @@
-"""Cells of a column of a runs table: text to value, or the reason why not."""
+"""Columns of tables and their cells: what a column holds, and text to value, or the reason why not."""
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxscale.base.errors import InputError, one_like
 from jaxscale.hardware.chip_names import ChipNames
-from jaxscale.runs.defaults import translate, words
-from jaxscale.runs.schema import BY_NAME, Column, Value
-from jaxscale.runs.words.spellings import question, respelt, without_separators
+from jaxscale.tables.words import question, respelt, translate, vocabularies, without_separators
+
+Kind = Literal["integer", "number", "share", "flag", "word", "name", "chip", "text"]
+Value = float | bool | str
 
 # Stricter than float(): no underscores, no digits of other scripts.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -21,6 +22,47 @@ YES_OR_NO = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "
 """Words of a flag."""
 
 _MAX_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: header of the column.
+        kind: `integer` (8 or 8.0), `number` (> 0), `share` (a number from 0 to 1), `flag` (true or false), `word` (one
+            of a vocabulary, kept as it is written), `name` (a name or a word, whose case does not matter), `chip` (name
+            of a chip, resolved to its catalogue id) or `text`.
+        meaning: what a cell says.
+        unit: unit of the cell.
+        default: what an empty cell means.
+        required: a row needs it for a prediction.
+        minimum: least valid value of an integer.
+        maximum: greatest valid value of an integer or a number.
+        vocabulary: table of `vocabularies.toml` that lists the valid words, or other words for some names.
+        words: valid words of a name and what each means; none where any name is valid.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    unit: str = ""
+    default: str = "unknown"
+    required: bool = False
+    minimum: int = 1
+    maximum: float = 1e8
+    vocabulary: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> str:
+        """What a valid cell looks like, in words."""
+        if self.kind == "integer":
+            upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
+            return f"a whole number >= {self.minimum}{upper}"
+        return {"number": "a number > 0", "share": "a number from 0 to 1", "flag": "true or false"}.get(
+            self.kind, "text"
+        )
 
 
 def show(text: str) -> str:
@@ -40,13 +82,13 @@ class Parsed(NamedTuple):
     problems: dict[int, str]
 
 
-def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, str]) -> Parsed:
+def parse_cells(column: Column, texts: Sequence[str], chips: Mapping[str, str]) -> Parsed:
     """Values of cells of one column.
 
     Args:
         column: what the cells should hold.
         texts: the cells, without surrounding blanks.
-        known_gpus: catalogue ids of chips by name, aliases included.
+        chips: catalogue ids of chips by name, aliases included.
 
     Returns:
         The values and the problems.
@@ -54,54 +96,28 @@ def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, s
     texts = [respelt(column.name, text) if text else text for text in texts]
     if column.kind in ("integer", "number", "share"):
         return _parse_numbers(column, texts)
-    if column.kind == "text" and column.name != "gpu":
+    if column.kind == "text":
         return Parsed([text or None for text in texts], {})
-    parse = _gpu_parser(known_gpus) if column.name == "gpu" else lambda text: _parse_word(column, text)
+    parse = _chip_parser(chips) if column.kind == "chip" else lambda text: _parse_word(column, text)
     parsed = [parse(text) if text else (None, "") for text in texts]
     problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}
     return Parsed([value for value, _ in parsed], problems)
-
-
-def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
-    """Values of columns that are stated one by one, as on a command line.
-
-    Args:
-        option: through which they are stated, for messages.
-        texts: cells by column.
-
-    Returns:
-        Values by column.
-
-    Raises:
-        InputError: no such column, or a cell that it cannot hold; names the option.
-    """
-    values: dict[str, Value] = {}
-    for name, text in texts.items():
-        name = ALIASES.get(name, name)
-        if name not in BY_NAME:
-            raise InputError(f"{option} {name}: no such column; {one_like(name, BY_NAME)}")
-        parsed = parse_cells(BY_NAME[name], [text], {})
-        if parsed.problems:
-            raise InputError(f"{option} {name} = {show(text)}: {parsed.problems[0]}")
-        if (value := parsed.values[0]) is not None:
-            values[name] = value
-    return values
-
-
-ALIASES = {"recompute": "activation_recompute"}
-"""Columns by the names of the choices of a plan that they state."""
 
 
 def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
     if column.kind == "flag":
         flag = YES_OR_NO.get(text.lower())
         return flag, "" if flag is not None else f"not a flag; expected {column.expected}"
-    if column.kind == "word" and translate(column.vocabulary, text) is None:
-        return None, question(column.name, text) or f"not known; expected one of {words(column.vocabulary)}"
-    if column.kind == "name":
-        name = text.lower()
-        return (translate(column.vocabulary, name) or name) if column.vocabulary else name, ""
-    return text, ""
+    if column.kind == "word":
+        if translate(column.vocabulary, text) is not None:
+            return text, ""
+        known = ", ".join(vocabularies()[column.vocabulary])
+        return None, question(column.name, text) or f"not known; expected one of {known}"
+    name = text.lower()
+    if column.words:
+        known = ", ".join(word for word, meaning in column.words.items() if word == meaning)
+        return column.words.get(name), "" if name in column.words else f"not known; expected one of {known}"
+    return (translate(column.vocabulary, name) or name) if column.vocabulary else name, ""
 
 
 def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
@@ -158,7 +174,7 @@ def _plain(bound: float) -> str:
     return f"{bound:g}" if bound < 1e5 else f"{bound:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
-def _gpu_parser(known: Mapping[str, str]) -> Callable[[str], tuple[str | None, str]]:
+def _chip_parser(known: Mapping[str, str]) -> Callable[[str], tuple[str | None, str]]:
     """Parser of names of chips: catalogue id, None if none is meant, and the problem, empty if there is none."""
     names = ChipNames(known)
 
