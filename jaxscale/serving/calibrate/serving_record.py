@@ -1,17 +1,15 @@
 """Fit of serving stacks: coefficients by level, widths of intervals, and its file."""
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
 from jaxscale.base.resources import fit_path
-from jaxscale.calibration.base_record import Record
+from jaxscale.calibration.base_record import NUMBER, Record, entries_of
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Spec
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients, serving_coefficients, serving_spec
@@ -35,7 +33,7 @@ class ServingFit(Record):
         comment="Fit of serving stacks; made by fits/serving.py or `serving fit`.",
         old_head="centre",
     )
-    width_type = ServingWidth
+    tables = {**Record.tables, "n_rows": ("n_rows", NUMBER), "widths": ("widths", entries_of(ServingWidth))}
 
     @classmethod
     def spec(cls) -> Spec:
@@ -63,13 +61,6 @@ class ServingFit(Record):
     def intervals(self) -> ServingWidths:
         """Widths of intervals, ready for look-up."""
         return ServingWidths(self.widths)
-
-    def _own_tables(self) -> dict[str, Any]:
-        return {"n_rows": self.n_rows}
-
-    @classmethod
-    def _own_fields(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"n_rows": int(table["n_rows"])}
 
 
 def load_serving_fit(fit: "ServingFit | str | Path" = "default") -> ServingFit:
