@@ -113,7 +113,7 @@ class LossSchema(AbstractSchema[Losses]):
         if column.kind == "text":
             return super().values(heading, texts)
         plain = [plain_cell(text) for text in texts] if column.name in COUNTED else texts
-        parsed = parse_cells(replace(column, maximum=np.inf), plain, {})
+        parsed = parse_cells(replace(column, maximum=np.inf), plain, self.names)
         numbers = in_nats(np.asarray(parsed.values, dtype=float) * heading.factor, heading.unit)
         problems = dict(parsed.problems)
         for place in np.flatnonzero(numbers > column.maximum).tolist():

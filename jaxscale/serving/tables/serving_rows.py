@@ -1,5 +1,6 @@
 """Rows of a serving table as arrays: one stacked model, engine, cluster and load, ready for one `vmap`."""
 
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from jaxscale.base.resources import data_path, read_toml
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.models import catalogue_model
+from jaxscale.models import catalogue_model, model_id
 from jaxscale.models.transformer import ARGUMENTS, DEFAULT_VOCABULARY, Transformer
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
@@ -162,7 +163,12 @@ def _attention_fields(kind: str | None) -> Mapping[str, Any]:
 
 def read_attention() -> Mapping[str, Mapping[str, Any]]:
     """Usual fields of models by the word for their attention, from `data/serving.toml`."""
-    return read_toml(data_path("serving.toml"))["attention"]
+    return _file()["attention"]
+
+
+@functools.cache
+def _file() -> Mapping[str, Any]:
+    return read_toml(data_path("serving.toml"))
 
 
 def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -211,7 +217,7 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     usual = np.where(has_clients, "online", np.where(has_batch, "static", "offline_max"))
     serving = np.where(serving == np.asarray(None), usual, serving)
     release = runs.categories("release").map(lambda cell: cell or "").array()
-    model = runs.categories("model").map(lambda cell: (cell or "").lower()).array()
+    model = runs.categories("model").map(lambda cell: model_level(cell or "")).array()
     stated = runs.categories("attention").map(lambda cell: cell or "").array()
     latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
     attention = np.where(stated == "", attention_words(latent, state, window), stated)
@@ -231,6 +237,15 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
         "kind": _joined(attention, np.where(is_mixture, "mixture", "dense").astype(object)),
         "serving": serving.astype(object),
     }
+
+
+def model_level(name: str) -> str:
+    """Level of a model by its name: the catalogue's id, in the spelling of the shipped fit where that is another one.
+
+    A model that the catalogue lacks goes by its name in lower case.
+    """
+    own = model_id(name) or name.lower()
+    return _file()["model_levels"].get(own, own)
 
 
 def attention_words(latent: ArrayLike, state: ArrayLike, window: ArrayLike) -> np.ndarray:
