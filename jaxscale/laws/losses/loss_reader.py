@@ -49,10 +49,6 @@ class Losses(AbstractTable):
         """Numbers of a column, nan where it is absent or a cell is empty [row]."""
         return self.numbers(column)
 
-    def text(self, column: str) -> np.ndarray:
-        """Words of a column, empty where it is absent [row]."""
-        return self.categories(column).map(lambda word: word or "").array()
-
     @property
     def n_params(self) -> Float[np.ndarray, " row"]:
         """Parameters, in the count of the table [1], [row]."""

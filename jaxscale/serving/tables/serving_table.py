@@ -123,6 +123,7 @@ class ServingSchema(AbstractSchema[Runs]):
 
     columns = SERVING_BY_NAME
     row = "measurement"
+    says_nothing = ("source_row", "notes")
 
     def lacks(self, header: Header) -> str:
         """The first required column that is absent; a model or its shape is required."""
