@@ -49,10 +49,6 @@ class Losses(AbstractTable):
         """Numbers of a column, nan where it is absent or a cell is empty [row]."""
         return self.numbers(column)
 
-    def text(self, column: str) -> np.ndarray:
-        """Words of a column, empty where it is absent [row]."""
-        return self.categories(column).map(lambda word: word or "").array()
-
     @property
     def n_params(self) -> Float[np.ndarray, " row"]:
         """Parameters, in the count of the table [1], [row]."""
@@ -113,7 +109,7 @@ class LossSchema(AbstractSchema[Losses]):
         if column.kind == "text":
             return super().values(heading, texts)
         plain = [plain_cell(text) for text in texts] if column.name in COUNTED else texts
-        parsed = parse_cells(replace(column, maximum=np.inf), plain, {})
+        parsed = parse_cells(replace(column, maximum=np.inf), plain, self.names)
         numbers = in_nats(np.asarray(parsed.values, dtype=float) * heading.factor, heading.unit)
         problems = dict(parsed.problems)
         for place in np.flatnonzero(numbers > column.maximum).tolist():

@@ -5,7 +5,7 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models.transformer import Transformer, ssm_layers
-from jaxscale.serving.tables.serving_rows import attention_words, generation_of
+from jaxscale.serving.tables.serving_rows import attention_words, generation_of, model_level
 
 
 def stack_levels(
@@ -45,5 +45,5 @@ def stack_levels(
         attention = attention_words(number(model.kv_lora_rank), number(ssm_layers(model)), window)
         levels["kind"] = f"{attention} {density}"
     if name:
-        levels |= {"model": name.lower(), "pair": f"{framework} {name.lower()}"}
+        levels |= {"model": model_level(name), "pair": f"{framework} {model_level(name)}"}
     return levels

@@ -12,7 +12,7 @@ from jaxscale.runs.schema import MAX_BATCH
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.tables.cells import Column
-from jaxscale.tables.names import SHAPE, Names, unknown_models
+from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
 from jaxscale.tables.table import AbstractTable
@@ -123,6 +123,7 @@ class ServingSchema(AbstractSchema[Runs]):
 
     columns = SERVING_BY_NAME
     row = "measurement"
+    says_nothing = ("source_row", "notes")
 
     def lacks(self, header: Header) -> str:
         """The first required column that is absent; a model or its shape is required."""
@@ -157,7 +158,7 @@ class ServingSchema(AbstractSchema[Runs]):
         if not all(name in table.columns for name in SHAPE):
             judged = table.categories("model").matches(bool)
             judged[list(bad)] = False
-            yield unknown_models(table, self.names, judged)
+            yield self.unknown_models(table, judged)
 
 
 def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
