@@ -1,6 +1,5 @@
 """Rows of a serving table as arrays: one stacked model, engine, cluster and load, ready for one `vmap`."""
 
-import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,11 +14,12 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.models import catalogue_model, model_id
+from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import ARGUMENTS, DEFAULT_VOCABULARY, Transformer
 from jaxscale.runs.table import Runs
+from jaxscale.serving.calibrate.level_names import framework_level, model_level
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
-from jaxscale.tables.categorical import Categorical, joined
+from jaxscale.tables.categorical import Categorical, joined, together
 
 LEVEL_KINDS = (
     "framework", "chip", "generation", "line", "stack", "release", "format", "model", "pair", "kind", "serving",
@@ -158,12 +158,7 @@ def _attention_fields(kind: str | None) -> Mapping[str, Any]:
 
 def read_attention() -> Mapping[str, Mapping[str, Any]]:
     """Usual fields of models by the word for their attention, from `data/serving.toml`."""
-    return _file()["attention"]
-
-
-@functools.cache
-def _file() -> Mapping[str, Any]:
-    return read_toml(data_path("serving.toml"))
+    return read_toml(data_path("serving.toml"))["attention"]
 
 
 def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -205,7 +200,9 @@ def generation_of(entry: ChipEntry) -> str:
 
 def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) -> dict[str, np.ndarray]:
     """Level of each row by kind, empty where it has none."""
-    framework, chip, release, stated = map(runs.text, ("framework", "gpu", "release", "attention"))
+    chip, release, stated = map(runs.text, ("gpu", "release", "attention"))
+    stacks = together(*map(runs.categories, ("framework", "gpu", "release")))
+    framework = stacks.map(lambda stack: _framework(stack, hardware)).array()
     precision = runs.categories("precision").map(lambda cell: cell or "bf16").array()
     serving = runs.categories("serving").array()
     has_batch, has_clients = (~np.isnan(runs.numbers(name)) for name in ("batch_size", "concurrency"))
@@ -232,13 +229,10 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     }
 
 
-def model_level(name: str) -> str:
-    """Level of a model by its name: the catalogue's id, in the spelling of the shipped fit where that is another one.
-
-    A model that the catalogue lacks goes by its name in lower case.
-    """
-    own = model_id(name) or name.lower()
-    return _file()["model_levels"].get(own, own)
+def _framework(stack: tuple[str | None, str, str | None], hardware: Hardware) -> str:
+    """Level of the framework of a stack: its name, chip and release."""
+    name, chip, release = stack
+    return framework_level(name or "", hardware[chip].name.split()[0], release or "")
 
 
 def attention_words(latent: ArrayLike, state: ArrayLike, window: ArrayLike) -> np.ndarray:
