@@ -191,6 +191,7 @@ def spec_from(
 
 
 def _prior(entry: Mapping[str, Any]) -> Prior:
-    return Prior(
-        **{"spread_of_levels": entry["spread"], "kind": "positive", **entry, "effects": tuple(entry.get("effects", ()))}
-    )
+    """Prior of an entry of a table; the date of its source is for readers alone."""
+    usual = {"spread_of_levels": entry["spread"], "kind": "positive"}
+    stated = {name: value for name, value in entry.items() if name != "date"}
+    return Prior(**{**usual, **stated, "effects": tuple(entry.get("effects", ()))})

@@ -8,12 +8,14 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.record_file import RecordFile
-from jaxscale.base.resources import fit_path
+from jaxscale.base.resources import data_path, fit_path
 from jaxscale.calibration.base_record import Record
 from jaxscale.calibration.effects import effects_of
+from jaxscale.calibration.kernel_coefficients import KernelFit, kernel_coefficients
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Prior, Spec
 from jaxscale.calibration.stand_ins import StandIns
+from jaxscale.islands.looseness.loose_law import LooseFit, loose_law
 
 
 def prior(median: float, kind: str) -> Prior:
@@ -147,3 +149,24 @@ def test_a_file_that_has_changed_is_read_again(tmp_path):
     for value in (1.5, 2.25):
         path.write_text(f"[coefficients]\nrate = {value}\n", encoding="utf-8")
         assert Planted.load(path).centre["rate"] == value
+
+
+def test_kernels_of_a_stack_are_those_of_its_table():
+    """A stack that states no value takes the prior median; a stack of one program launches nothing from the host."""
+    table = tomllib.loads(data_path("kernels.toml").read_text(encoding="utf-8"))
+    for stack in ("jax", "pytorch"):
+        values = {name: float(value) for name, value in vars(kernel_coefficients(stack)).items()}
+        medians = {name: entry["median"] for name, entry in table["coefficients"].items()}
+        assert values == {**medians, **table["fits"][stack]}
+        assert min(values.values()) == 0.0
+    with pytest.raises(js.InputError, match="coefficients.half_area = 0.0 is out of range"):
+        KernelFit.of_tables(data_path("kernels.toml"), {"coefficients": {"half_area": 0.0}})
+
+
+def test_a_law_of_looseness_survives_its_file(tmp_path):
+    law = loose_law()
+    fit = LooseFit("own", law, spreads={"centre": {"coefficient": 0.1}}, rms=0.25)
+    fit.save(tmp_path / "law.toml")
+    again = LooseFit.load(tmp_path / "law.toml")
+    assert again == fit and again.law == law and again.rms == 0.25
+    assert again.deviation == {"coefficient": 0.1}

@@ -14,6 +14,7 @@ from jaxscale.base.resources import fit_path
 from jaxscale.calibration.base_record import Record
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Spec
+from jaxscale.serving.calibrate.level_names import model_level
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients, serving_coefficients, serving_spec
 from jaxscale.serving.calibrate.serving_widths import ServingWidth, ServingWidths
 
@@ -64,12 +65,32 @@ class ServingFit(Record):
         """Widths of intervals, ready for look-up."""
         return ServingWidths(self.widths)
 
+    @classmethod
+    def of_tables(cls, path: Path, table: Mapping[str, Any]) -> "ServingFit":
+        """The record of nested tables, models by the names that levels have today.
+
+        Files of before name models as the tables of runs do.
+        """
+        renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
+        effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
+        return super().of_tables(path, {**table, "effects": effects})
+
     def _own_tables(self) -> dict[str, Any]:
         return {"n_rows": self.n_rows}
 
     @classmethod
     def _own_fields(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"n_rows": int(table["n_rows"])}
+
+
+def _model_of_today(entry: Mapping[str, str]) -> str:
+    """Level of an effect, whose model is the catalogue's id."""
+    if entry["kind"] == "model":
+        return model_level(entry["level"])
+    if entry["kind"] == "pair":
+        framework, _, name = entry["level"].partition(" ")
+        return f"{framework} {model_level(name)}"
+    return entry["level"]
 
 
 def load_serving_fit(fit: "ServingFit | str | Path" = "default") -> ServingFit:
