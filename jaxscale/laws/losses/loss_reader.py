@@ -18,6 +18,7 @@ from jaxscale.tables.names import Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
 from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.tables_in_memory import AnyTable
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,13 +154,14 @@ def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
 
 
 def read_losses(
-    path: str | Path, *, count: str = "", where: Mapping[str, str] | None = None, needs_loss: bool = True
+    path: AnyTable, *, count: str = "", where: Mapping[str, str] | None = None, needs_loss: bool = True
 ) -> Losses:
-    """Table of losses from a file, checked.
+    """Table of losses from a file or a table in memory, checked.
 
     Args:
-        path: a CSV file with at least the columns `n_params`, `tokens` and `loss`; other headings and units that tools
-            write for these are understood, and compute stands for one of parameters and tokens.
+        path: a CSV file, or what else `read_runs` takes, with at least the columns `n_params`, `tokens` and `loss`;
+            other headings and units that tools write for these are understood, and compute stands for one of parameters
+            and tokens.
         count: total, non-embedding or active: takes `n_params` or `n_params_alt`, whichever counts so in a row.
         where: keeps the rows whose cells are equal to these, by column.
         needs_loss: whether a row without a loss is refused.

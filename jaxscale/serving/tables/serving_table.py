@@ -1,7 +1,6 @@
 """Serving tables: what their columns hold, what is valid, what an empty cell means; read and checked."""
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
 from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.tables_in_memory import AnyTable
 
 MAX_LENGTH = 1e8
 """Tokens of a request at most: a longer one is a slip [token]."""
@@ -161,11 +161,11 @@ class ServingSchema(AbstractSchema[Runs]):
             yield self.unknown_models(table, judged)
 
 
-def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
+def read_serving(path: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
     """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
 
     Args:
-        path: a CSV file, UTF-8, comma-separated, with a header.
+        path: a CSV file, UTF-8, comma-separated, with a header, or what else `read_runs` takes.
         skip_bad: drop bad rows instead of refusing the file.
         hardware: chips that the table may name; the shipped catalogue where None.
 
