@@ -8,7 +8,8 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.keys import check_keys, number_of
-from jaxscale.laws.losses.loss_reader import losses_of
+from jaxscale.laws.losses.loss_reader import losses_of, read_losses
+from jaxscale.serving.tables.serving_table import read_serving
 from jaxscale.tables.cells import Column, Parsed, parse_cells
 from jaxscale.tables.names import Names
 from jaxscale.tables.reader import read
@@ -130,6 +131,18 @@ def test_rows_that_are_not_asked_for_are_not_looked_at(written):
     ):
         with pytest.raises(InputError, match=told):
             read(path, SCHEMA, where=where)
+
+
+def test_tables_in_memory_are_read_as_files_are(tmp_path):
+    losses = {"Params (M)": [100, 200], "D": [1e9, 2e9], "ppl": [20.0, 15.0]}
+    write_table(tmp_path / "losses.csv", tuple(losses), zip(*losses.values(), strict=True))
+    for name in ("n_params", "tokens", "loss"):
+        assert read_losses(losses).column(name) == read_losses(tmp_path / "losses.csv").column(name)
+    row = {"model": "llama3-8b", "gpu": "H100 SXM", "input_len": 1024, "output_len": 128, "precision": "W4A16"}
+    served = read_serving([row, {**row, "gpu": "h200"}])
+    assert served.column("gpu") == ["h100-80gb", "h200-141gb"] and served.column("precision") == ["int4", "int4"]
+    with pytest.raises(InputError, match="table:2: column 'gpu' = 'h2000': not in the hardware catalogue"):
+        read_serving([row, {**row, "gpu": "h2000"}])
 
 
 def test_what_is_written_is_read(tmp_path):

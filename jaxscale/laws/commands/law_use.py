@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -65,7 +65,7 @@ class LawPredict:
         for note in table.notes:
             say(note)
         told = law.predict_table(table)
-        columns = dict(zip(PREDICTED, (told.loss, told.lo, told.hi), strict=True))
+        columns: dict[str, Any] = dict(zip(PREDICTED, (told.loss, told.lo, told.hi), strict=True))
         far = float(told.decades.max())
         if far > 1.0:
             say(f"the farthest point is {far:.1f} decades outside the fitted range: intervals widen with each decade")
