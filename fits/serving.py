@@ -9,9 +9,9 @@ from markdown_text import markdown_table, with_contents
 
 from jaxscale.serving.calibrate.fit_serving import fit_and_hold_out
 from jaxscale.serving.calibrate.serving_few_rows import FEW_ROWS, LEAST_ROWS
-from jaxscale.serving.calibrate.serving_held_out import HeldOutServing, folds, names_left_out
+from jaxscale.serving.calibrate.serving_held_out import HeldOutServing, folds, names_left_out, widths_of
 from jaxscale.serving.calibrate.serving_problem import TARGETS, measured_serving
-from jaxscale.serving.calibrate.serving_widths import NOVELTIES, ServingWidths, widths_of, with_density
+from jaxscale.serving.calibrate.serving_widths import NOVELTIES, ServingWidths, with_density
 from jaxscale.serving.serving_memory import max_batch
 from jaxscale.serving.tables.serving_table import read_serving
 
@@ -111,17 +111,16 @@ def coverage_table(held: HeldOutServing) -> str:
     half = folds(names_left_out(measured, "seen"), 2, seed=1)[problem.row]
     targets = np.asarray(TARGETS, dtype=object)[problem.target]
     levels = with_density(measured.levels.take(problem.row))
-    places = [levels.column(kind) for kind in ("serving", "density", "stack")]
     inside = {novelty: np.full(len(targets), np.nan) for novelty in NOVELTIES}
     for side in (0, 1):
         hidden = {key: np.where(half == side, held.log_errors[key], np.nan) for key in NOVELTIES}
         widths = ServingWidths(widths_of(hidden, targets, levels, measured.groups[problem.row].astype(str)))
         for novelty in NOVELTIES:
-            errors, ends = held.log_errors[novelty], {}
-            for place in np.flatnonzero((half != side) & np.isfinite(errors)).tolist():
-                key = (targets[place], *(column[place] for column in places), novelty)
-                lo, hi = ends.setdefault(key, widths.interval(*key))
-                inside[novelty][place] = lo <= -errors[place] <= hi
+            errors = held.log_errors[novelty]
+            for target in TARGETS:
+                scored = np.flatnonzero((half != side) & np.isfinite(errors) & (targets == target))
+                below, above = widths.sides(target, levels.take(scored), novelty)
+                inside[novelty][scored] = (-below <= -errors[scored]) & (-errors[scored] <= above)
     rows = []
     for name, mask in sets_of(held).items():
         shares = [inside[novelty][mask] for novelty in NOVELTIES]

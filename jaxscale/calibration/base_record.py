@@ -18,7 +18,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxscale.base.errors import InputError
 from jaxscale.base.record_file import RecordFile
 from jaxscale.calibration.effects import Effects, LevelEffect
 from jaxscale.calibration.levels import Levels, Place
@@ -273,13 +272,9 @@ class LevelRows:
 
 def _effect(path: Path, entry: Mapping[str, Any], spec: Spec) -> LevelEffect:
     """Effect of an entry of a file."""
-    shifts = entry["shifts"]
-    if unknown := sorted(set(shifts) - set(spec.names)):
-        raise InputError(
-            f"{path}: effect of {entry['kind']} {entry['level']!r}: {unknown[0]} is not a coefficient; expected one of "
-            f"{', '.join(spec.names)}"
-        )
-    return LevelEffect(entry["kind"], entry["level"], tuple(sorted(shifts.items())))
+    kind, level = entry["kind"], entry["level"]
+    shifts = spec.known(f"{path}: effect of {kind} {level!r}: ", entry["shifts"])
+    return LevelEffect(kind, level, tuple(sorted(shifts.items())))
 
 
 def places_of(names: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:

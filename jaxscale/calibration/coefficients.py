@@ -45,6 +45,9 @@ MEMORY_COEFFICIENTS = (
 )
 """Coefficients that only the memory model reads; the others belong to the step time."""
 
+RETIRED: tuple[str, ...] = ()
+"""Coefficients of earlier fits that are counted now; what a file says of them is passed over."""
+
 
 def _coefficient() -> Any:
     return eqx.field(converter=as_float)
@@ -105,7 +108,7 @@ class Coefficients(eqx.Module):
 @functools.cache
 def training_spec() -> Spec:
     """Table of the coefficients, `data/coefficients.toml`, in the order of the fields of `Coefficients`."""
-    return spec_from("coefficients.toml", names(), kinds=KINDS, stand_ins=STAND_INS)
+    return spec_from("coefficients.toml", names(), kinds=KINDS, stand_ins=STAND_INS, retired=RETIRED)
 
 
 def priors() -> Mapping[str, Prior]:

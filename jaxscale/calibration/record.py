@@ -19,9 +19,9 @@ from jaxscale.base.show import Printout, printed
 from jaxscale.calibration.anchors import anchor_shifts
 from jaxscale.calibration.base_record import LevelRows, Record, names_by_kind, places_of
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, training_spec
-from jaxscale.calibration.intervals import Interval, Scatter, Scatters
+from jaxscale.calibration.intervals import Z90, Interval, Scatter, Scatters, interval_ends
 from jaxscale.calibration.levels import LEVEL_KINDS, Levels, Place, on_chips
-from jaxscale.calibration.memory_limit import MemoryLimit
+from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
 from jaxscale.calibration.seen import Seen
 from jaxscale.calibration.spec import Spec
 from jaxscale.calibration.workload_paces import PaceColumns, WorkloadPace, paces_of
@@ -148,6 +148,34 @@ class Fit(Record):
 
     def _own_interval(self, rows: LevelRows) -> Interval:
         return self._scatters.interval(self.seen.named(rows.levels), rows.n_chips)
+
+    def with_intervals(
+        self,
+        answers: Mapping[str, np.ndarray],
+        levels: Levels,
+        n_chips: Float[np.ndarray, " row"],
+        capacity: Float[np.ndarray, " row"],
+        half_width: Float[np.ndarray, " row"] | float = np.nan,
+    ) -> dict[str, np.ndarray]:
+        """Predictions with their 90 % intervals and the probability of running out of memory.
+
+        Args:
+            answers: `step_time` [s] and `memory` [byte], among others, by name [row].
+            levels: of the rows.
+            n_chips: of each row [1].
+            capacity: memory of its chip [byte].
+            half_width: of the interval of log step time, where runs of the same workload tell it; else nan [1].
+
+        Returns:
+            The answers, with `lo`, `hi` [s], `memory_lo`, `memory_hi` [byte] and `oom_probability` [1] [row].
+        """
+        interval, limit = self.interval(levels, n_chips), self.memory_limit(levels, n_chips)
+        time = np.where(np.isnan(half_width), interval.time, half_width)
+        lo, hi = interval_ends(answers["step_time"], time)
+        memory_lo, memory_hi = interval_ends(answers["memory"], Z90 * interval.memory)
+        risk = probability_of_oom(answers["memory"], capacity, limit)
+        ends = {"lo": lo, "hi": hi, "memory_lo": memory_lo, "memory_hi": memory_hi}
+        return {**answers, **ends, "oom_probability": risk}
 
     def workload_paces(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> PaceColumns:
         """Paces of runs of traced workloads.

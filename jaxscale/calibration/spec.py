@@ -68,11 +68,13 @@ class Spec:
         priors: of each, in the order of the coefficients.
         kinds: of level that have effects, in the order in which these add up.
         stand_ins: levels that count for runs that name none, or one without effects.
+        retired: coefficients of earlier versions; what a file says of them is passed over.
     """
 
     priors: Mapping[str, Prior]
     kinds: tuple[str, ...] = ()
     stand_ins: StandIns = NO_STAND_INS
+    retired: tuple[str, ...] = ()
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -139,13 +141,24 @@ class Spec:
         Raises:
             InputError: an unknown coefficient, or a value out of its range.
         """
-        unknown = sorted(set(entries) - set(self.names))
-        if unknown:
-            raise InputError(
-                f"{where}: coefficients.{unknown[0]} is not a coefficient; expected one of {', '.join(self.names)}"
-            )
-        found = {name: _value(f"{where}: coefficients.{name}", entries[name], self.priors[name]) for name in entries}
+        kept = self.known(f"{where}: coefficients.", entries)
+        found = {name: _value(f"{where}: coefficients.{name}", kept[name], self.priors[name]) for name in kept}
         return {**self.medians, **found}
+
+    def known(self, where: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Entries of a file by coefficient, without those of retired ones.
+
+        Args:
+            where: file and table, for messages, in front of the name of a coefficient.
+            entries: by name.
+
+        Raises:
+            InputError: an unknown coefficient.
+        """
+        kept = {name: entry for name, entry in entries.items() if name not in self.retired}
+        if unknown := sorted(set(kept) - set(self.names)):
+            raise InputError(f"{where}{unknown[0]} is not a coefficient; expected one of {', '.join(self.names)}")
+        return kept
 
 
 def _value(where: str, entry: Any, prior: Prior) -> float:
@@ -166,6 +179,7 @@ def spec_from(
     table: str = "coefficients",
     kinds: tuple[str, ...] = (),
     stand_ins: StandIns = NO_STAND_INS,
+    retired: tuple[str, ...] = (),
 ) -> Spec:
     """Coefficients that a file of `data/` describes.
 
@@ -176,6 +190,7 @@ def spec_from(
         table: with an entry for each coefficient.
         kinds: of level that have effects; those of the table `[effects]` where none are given.
         stand_ins: rules for levels without effects.
+        retired: coefficients of earlier versions.
 
     Returns:
         The table.
@@ -187,7 +202,7 @@ def spec_from(
     for name in names:
         levels = {kind: spreads[name] for kind, spreads in by_kind.items() if name in spreads}
         priors[name] = _prior({"levels": levels, **content[table][name]})
-    return Spec(priors, kinds, stand_ins)
+    return Spec(priors, kinds, stand_ins, retired)
 
 
 def _prior(entry: Mapping[str, Any]) -> Prior:

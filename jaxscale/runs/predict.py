@@ -11,7 +11,6 @@ from jaxtyping import Array
 
 from jaxscale.base.show import MOST_LINES, Printout, printed
 from jaxscale.base.units import GB, quantity
-from jaxscale.calibration.answer_intervals import with_intervals
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
@@ -315,7 +314,7 @@ def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, f
     """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
     answers = collected(blocks, len(batch), EVALUATED)
-    return with_intervals(answers, levels, chips, capacity, fit)
+    return fit.with_intervals(answers, levels, chips, capacity)
 
 
 def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:

@@ -12,7 +12,8 @@ from jaxscale.base.resources import fit_path
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.levels import Levels
 from jaxscale.serving.calibrate.serving_few_rows import drawn_by_group
-from jaxscale.serving.calibrate.serving_widths import ServingWidths, widths_of
+from jaxscale.serving.calibrate.serving_held_out import widths_of
+from jaxscale.serving.calibrate.serving_widths import ServingWidths
 from jaxscale.serving.tables.serving_rows import describe_serving
 
 

@@ -72,5 +72,6 @@ def fit_loose_law(n_params: Column, replicas: Column, inner_steps: Column, rise:
     covariance = np.linalg.inv(slopes.T @ slopes) * variance * 1e6
     widths = np.sqrt(np.diag(covariance)) * free
     deviation = {name: float(width) for name, width in zip(FITTED, widths, strict=True)}
-    law = LooseLaw(float(np.exp(numbers[0])), *numbers[1:].tolist(), 0.0)
+    values = dict(zip(FITTED, [float(np.exp(numbers[0])), *numbers[1:].tolist()], strict=True))
+    law = LooseLaw(**values, outer_gain=0.0)
     return LooseFit("own", law, spreads={"centre": deviation}, rms=float(np.sqrt(np.mean(misses**2))))

@@ -14,6 +14,7 @@ from jaxscale.serving.calibrate.serving_held_out import (
     fits_without,
     folds,
     names_left_out,
+    widths_of,
 )
 from jaxscale.serving.calibrate.serving_problem import (
     TARGETS,
@@ -23,7 +24,7 @@ from jaxscale.serving.calibrate.serving_problem import (
     serving_problem,
 )
 from jaxscale.serving.calibrate.serving_record import ServingFit
-from jaxscale.serving.calibrate.serving_widths import ServingWidth, widths_of
+from jaxscale.serving.calibrate.serving_widths import ServingWidth
 
 KNOWN_SPREAD = 0.7
 """Spread of a further effect of a level that the earlier fit has seen, relative to that of a new one [1]."""
