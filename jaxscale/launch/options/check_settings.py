@@ -20,6 +20,9 @@ TORCHRUN = (
 )
 """Options of the launcher, which no script takes."""
 
+FACTS = ("model.n_heads", "model.n_kv_heads", "model.n_experts", "converter")
+"""Facts about a model or its formats that a registry or code holds: rules read them, they are no options."""
+
 OFF = (None, False, "", ())
 
 _NAME = re.compile(r"'[^']*'|[A-Za-z_][\w.]*(?:\[\])?")
@@ -59,7 +62,7 @@ def complaints(
     values = SettingValues(table, stated, n_chips)
     found = [text for text in _missing(table, stated) if text.split(":")[0] not in may_miss]
     for key, value in stated.items():
-        if key.startswith(("env.", "model.n_")):
+        if key.startswith("env.") or key in FACTS:
             continue
         option = table.options.get(key)
         if option is None:
