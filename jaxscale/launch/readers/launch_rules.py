@@ -121,16 +121,7 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
 
 def unread_keys(settings: Settings, family: str, understood: set[str]) -> tuple[str, ...]:
     """Keys of settings that no rule reads and no table of the family lists, in their order."""
-    known = known_keys(family) | {
-        *PRECISION_KEYS,
-        *LAUNCHER,
-        "program",
-        "form",
-        "fp8",
-        "fp4",
-        "fp8_recipe",
-        "quantization",
-    }
+    known = known_keys(family) | {*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form"}
     return tuple(key for key in settings if key not in understood and not _is_known(key, known))
 
 
@@ -138,14 +129,39 @@ LAUNCHER = (
     "nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
     "cuda_device_max_connections", "cuda_visible_devices", "nproc", "address", "module", "config", "config_path",
     "config_name", "world_size", "rank", "local_rank", "log_dir", "max_restarts", "standalone",
+    "distributed_type", "num_machines", "machine_rank",
 )  # fmt: skip
 """Options of launchers and variables of the environment, which decide nothing about a step."""
 
 
+FORMATS = ("fp8", "fp4", "fp8_recipe", "quantization", "bf16", "fp16", "tf32")
+"""Further keys by which a number format is told."""
+
+WITHOUT_EFFECT = (
+    "learning_rate", "lr", "lr_scheduler", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "num_train_epochs",
+    "num_epochs", "max_epochs", "max_steps", "weight_decay", "seed", "output_dir", "dataset_dir", "do_train", "strict",
+    "overwrite_cache", "overwrite_output_dir", "preprocessing_num_workers", "dataloader_num_workers", "dataset",
+    "datasets", "dataset_prepared_path", "val_set_size", "val_size", "max_samples", "logging_steps", "save_steps",
+    "eval_steps", "evaluation_strategy", "eval_strategy", "save_strategy", "per_device_eval_batch_size", "ddp_timeout",
+    "evals_per_epoch", "saves_per_epoch", "resume_from_checkpoint", "early_stopping_patience", "tokenizer_type",
+    "train_on_inputs", "group_by_length", "debug", "report_to", "plot_loss", "save_total_limit", "max_grad_norm",
+    "actor_learning_rate", "critic_learning_rate", "init_kl_coef", "pad_token", "wandb_project", "wandb_name",
+    "push_to_hub", "hub_model_id", "save_interval", "log_interval", "eval_interval", "eval_iters", "data_path", "split",
+)  # fmt: skip
+"""Keys that decide what is learned, from which data and what is kept of it, and nothing about a step's time."""
+
+
+OPAQUE = (
+    "tok_embeddings", "lm_head", "norm", "params", "dataset", "datasets", "special_tokens", "metrics", "checkpoint",
+    "validator", "dataloader", "profiler", "profiling", "scheduler", "lr_scheduler", "logging", "validation", "rope",
+)  # fmt: skip
+"""Tables of settings of which none decides a step's time, or whose sizes follow from others."""
+
+
 def _is_known(key: str, known: frozenset[str] | set[str]) -> bool:
-    """Whether a key, or a table above it, is listed."""
-    parts = key.split(".")
-    return parts[-1] in known or any(part in known for part in parts[:-1] if part not in ("model", "training", "train"))
+    """Whether a key is listed, or a table above it is one that decides nothing."""
+    *tables, last = key.split(".")
+    return last in known or any(table in OPAQUE for table in tables)
 
 
 def _cell(value: Any) -> Any:

@@ -13,6 +13,9 @@ MIXERS, MLPS = "M*", "-E"
 def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
     """Cells that need more than one setting."""
     found: Cells = {"framework": megatron_framework(read)}
+    if read.is_complete or found["framework"] == "ms-swift":
+        # Degrees that are not set are 1.
+        cells["tp"], cells["pp"] = cells.get("tp", 1), cells.get("pp", 1)
     _layers(read, cells, found)
     _attention(read, cells, found)
     _experts(read, cells, found)
@@ -24,6 +27,10 @@ def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
     _software(read, cells, found)
     if name := read.value("model"):
         found["model"] = known_model(str(name).removesuffix(".yaml"))
+    if found["framework"] == "ms-swift":
+        found["seq_len"] = read.number("max_length")
+        if name := read.value("load", "mcore_model"):
+            found["model"] = known_model(str(name).rsplit("/", 1)[-1].removesuffix("-mcore"))
     return found
 
 

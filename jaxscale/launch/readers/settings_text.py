@@ -144,7 +144,10 @@ def command_line_settings(text: str) -> dict[str, Any]:
     for program, pattern in PROGRAMS:
         if found and pattern.search(text):
             found.setdefault("program", program)
-    return {name: value for name, value in _resolved(found).items() if value != ""}
+    options = {match[1].lower().replace("-", "_") for match in _OPTION.finditer(text)}
+    used = {name.lower() for name in re.findall(r"\$\{?(\w+)", text)} - options
+    # A variable of the script is no setting beside the option that takes its value.
+    return {name: value for name, value in _resolved(found).items() if value != "" and name not in used}
 
 
 def has_open_parts(text: str) -> bool:

@@ -82,6 +82,9 @@ def trainer_cells(read: ReadSettings, cells: Cells) -> Cells:
     kind = trainer_of(read)
     found: Cells = {"framework": kind}
     cells["tp"], cells["pp"] = cells.get("tp", 1), cells.get("pp", 1)
+    name = read.value("model")
+    if isinstance(name, str) and not cells.get("model"):
+        cells["model"] = name
     take_model(cells)
     _sharding(read, cells, found, kind)
     _recomputation(read, found, kind)
@@ -234,8 +237,9 @@ def _kernels(read: ReadSettings, found: Cells) -> None:
 
 def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
     """Sequences of a step from those of a replica, as far as the chips are known."""
-    if kind == "ms-swift" and read.number("sequence_parallel_size"):
-        found["cp"] = read.number("sequence_parallel_size")
+    if kind in ("ms-swift", "axolotl"):
+        # Older names of a split of the sequence.
+        found["cp"] = read.number("sequence_parallel_size", "context_parallel_size", "sequence_parallel_degree")
     nodes, each = (
         read.number("nnodes", "num_nodes", "actor_num_nodes"),
         read.number("nproc_per_node", "devices", "actor_num_gpus_per_node", "n_gpus_per_node"),

@@ -117,9 +117,8 @@ def _model(run: RunSettings, lines: SettingLines) -> None:
     if shape.has_biases:
         lines.lacks("biases of experts: none are written")
     if shape.count("vocab_size") % run.count("tp"):
-        lines.lacks(
-            f"vocab_size: {padded_vocabulary(shape.count('vocab_size'), run.count('tp'))}, which tp divides, is built"
-        )
+        built = padded_vocabulary(shape.count("vocab_size"), run.count("tp"))
+        lines.lacks(f"vocab_size: {built}, which tp divides, is built")
 
 
 def _experts(run: RunSettings, lines: SettingLines) -> None:
