@@ -1,6 +1,6 @@
 """Levels that stand in for others: for a run that names none of a kind, or one that no fitted run had."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jaxscale.calibration.levels import Levels
@@ -13,12 +13,12 @@ class StandIns:
     Attributes:
         others: kind of level whose level counts for a run that has none of a kind, by that kind.
         usual: level of a run that has none of a kind, by that kind.
-        parts: kinds of which an unknown level counts as the longest known name within its own.
+        choices: functions that take a level and the known ones of its kind and return the one that counts, by kind.
     """
 
     others: Mapping[str, str] = field(default_factory=dict)
     usual: Mapping[str, str] = field(default_factory=dict)
-    parts: tuple[str, ...] = ()
+    choices: Mapping[str, Callable[[str, Collection[str]], str]] = field(default_factory=dict)
 
     def applied(self, levels: Levels, known: Mapping[str, Collection[str]]) -> Levels:
         """Levels with those that stand in for others.
@@ -34,9 +34,9 @@ class StandIns:
             levels = levels.filled(kind, other)
         for kind, name in self.usual.items():
             levels = levels.replace(levels.missing(kind), {kind: name})
-        for kind in self.parts:
+        for kind, choice in self.choices.items():
             names = known.get(kind, ())
-            levels = levels.renamed(kind, lambda name, names=names: longest_within(name, names))
+            levels = levels.renamed(kind, lambda name, choice=choice, names=names: choice(name, names))
         return levels
 
 

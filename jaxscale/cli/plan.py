@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -24,6 +24,7 @@ from jaxscale.cli.console import answer, check_pictures, print_text, save_pictur
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
+    from jaxscale.hardware.catalogue import ChipEntry
     from jaxscale.models.transformer import Transformer
     from jaxscale.plans.choice import PlanChoice
 
@@ -59,8 +60,8 @@ class PlanCommand:
         str | None,
         option(
             metavar="FRAMEWORK",
-            help="print the best plan as settings of megatron-lm, megatron-bridge, torchtitan, maxtext, deepspeed or "
-            "nanotron",
+            help="print the best plan as settings of megatron-lm, megatron-bridge, torchtitan (torchtitan-toml: before "
+            "February 2026), maxtext, deepspeed or nanotron",
         ),
     ] = None
     plot: PlotFile = None
@@ -93,7 +94,7 @@ class PlanCommand:
         cluster = js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
-        framework = checked_framework(self.framework or written, fitted)
+        framework = checked_framework(self.framework or (written and written.removesuffix("-toml")), fitted)
         if framework is None and Path(self.fit).is_file() and (several := fitted_frameworks(fitted)):
             say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
         precision = self.precision.lower()
@@ -108,7 +109,7 @@ class PlanCommand:
             top=self.top if self.write is None else max(self.top, WRITTEN_AMONG),
             oom_probability=self.oom_probability,
         )
-        self._write(choice, float(model.seq_len)) if self.write is not None else self._tell(choice)
+        self._write(choice, float(model.seq_len), chip) if self.write is not None else self._tell(choice)
         if self.plot or self.report:
             self._draw(choice, f"{self.model} on {self.n_gpus} {chip.id}: fastest plans")
 
@@ -128,34 +129,54 @@ class PlanCommand:
         told = ("", *choice.binds, *choice.reasons)
         answer(self.json, choice.to_json, lambda: (plan_ranking(choice.to_json()), interval, *told))
 
-    def _write(self, choice: "PlanChoice", seq_len: float) -> None:
+    def _write(self, choice: "PlanChoice", seq_len: float, chip: "ChipEntry") -> None:
         """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
-        from jaxscale.base.lazy import loaded
-        from jaxscale.cli.registry import LAUNCH_TEXT
-        from jaxscale.models import described_model
         from jaxscale.report.style import seconds
 
-        is_file = Path(self.model).is_file()
-        name = "" if is_file else self.model.rsplit("/", 1)[-1].lower()
-        fields = described_model(self.model).fields
         plans = [scored.to_json() for scored in choice.top]
-        launch_text = loaded(LAUNCH_TEXT)
-        texts = [launch_text(str(self.write), plan, fields, seq_len, name) for plan in plans]
-        rank = min(range(len(texts)), key=lambda place: (len(texts[place].not_expressed), place))
+        texts = self._texts(plans, seq_len, chip)
+        rank = min(texts, key=lambda place: (len(texts[place].not_expressed), place))
         written = texts[rank]
         if rank > 0:
-            times = (seconds(plan["step_time_s"]) for plan in (plans[rank], plans[0]))
-            lacks = "; ".join(text for text in texts[0].not_expressed if text not in written.not_expressed)
-            taken, least = times
+            first = texts[0].not_expressed if 0 in texts else ("the program refuses it",)
+            lacks = "; ".join(text for text in first if text not in written.not_expressed)
+            taken, least = (seconds(plan["step_time_s"]) for plan in (plans[rank], plans[0]))
             say(f"plan {rank + 1} is written, {taken} a step (the first: {least}); not expressed of the first: {lacks}")
+        say(f"settings of {written.framework} {written.release}")
         for text in (*written.comments, *(f"not expressed: {text}" for text in written.not_expressed)):
             say(text)
         if not self.json:
             print_text(written.text)
             return
-        settings = {"framework": written.framework, "plan": plans[rank], "text": written.text}
-        settings["not_expressed"] = list(written.not_expressed)
+        settings = {"framework": written.framework, "release": written.release, "plan": plans[rank]}
+        settings |= {"text": written.text, "not_expressed": list(written.not_expressed)}
         answer(True, lambda: {**choice.to_json(), "top": plans[: self.top], "settings": settings}, tuple)
+
+    def _texts(self, plans: list[dict[str, Any]], seq_len: float, chip: "ChipEntry") -> dict[int, Any]:
+        """Settings of each plan that the framework takes, by its rank from 0.
+
+        Raises:
+            InputError: it takes none; says what it refuses in the first.
+        """
+        from jaxscale.base.lazy import loaded
+        from jaxscale.cli.registry import LAUNCH_TEXT
+        from jaxscale.models import described_model
+
+        is_file = Path(self.model).is_file()
+        name = "" if is_file else self.model.rsplit("/", 1)[-1].lower()
+        described = described_model(self.model)
+        node, is_tpu = int(chip.numbers["tray_size"]), chip.id.startswith("tpu")
+        texts, refusals = {}, []
+        for rank, plan in enumerate(plans):
+            try:
+                texts[rank] = loaded(LAUNCH_TEXT)(
+                    str(self.write), plan, described.fields, seq_len, name, node, is_tpu, described.parts
+                )
+            except InputError as error:
+                refusals.append(str(error))
+        if not texts:
+            raise InputError(f"none of the {len(plans)} fastest plans: {refusals[0]}")
+        return texts
 
 
 def written_framework(write: str | None) -> str | None:

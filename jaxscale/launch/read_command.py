@@ -64,6 +64,8 @@ class ReadCommand:
         for path, row in zip(self.logs, rows, strict=True):
             if row.left_open:
                 say(f"{path}: left open: {', '.join(row.left_open)}; --config FILE or --set COLUMN=VALUE may tell them")
+            if row.unread:
+                say(f"{path}: not understood: {', '.join(row.unread)}")
             for remark in row.remarks:
                 say(f"{path}: {remark}")
         header = table_columns(rows)
@@ -73,7 +75,12 @@ class ReadCommand:
         shown = zip(self.logs, rows, strict=True) if self.out is None else ()
         answer(
             self.json,
-            lambda: {"rows": [{"cells": dict(row.cells), "left_open": list(row.left_open)} for row in rows]},
+            lambda: {
+                "rows": [
+                    {"cells": dict(row.cells), "left_open": list(row.left_open), "unread": list(row.unread)}
+                    for row in rows
+                ]
+            },
             lambda: [row_table(path, row.cells) for path, row in shown],
         )
 

@@ -12,7 +12,7 @@ from jaxscale.runs.schema import BY_NAME, REQUIRED
 from jaxscale.runs.shapes import catalogue_entries
 from jaxscale.runs.table import Runs
 from jaxscale.tables.cells import show
-from jaxscale.tables.names import SHAPE, ModelLookup, Names, unknown_models
+from jaxscale.tables.names import SHAPE, ModelLookup, Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
 from jaxscale.tables.table import AbstractTable
@@ -76,7 +76,7 @@ class RunsSchema(AbstractSchema[Runs]):
             yield kind.problems(table, is_kind, self.names.is_model, bad)
         judged = ~of_a_kind(table)
         judged[list(bad)] = False
-        yield unknown_models(table, self.names, judged, self._hint(SHAPE, table.columns))
+        yield self.unknown_models(table, judged, self._hint(SHAPE, table.columns))
 
 
 def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.tables.cells import Column, Kind, Value, parse_cells, show
-from jaxscale.tables.names import SHAPE
+from jaxscale.tables.names import SHAPE, Names
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
 MAX_GPUS = 1e8
@@ -196,7 +196,7 @@ def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
         name = _OTHER_NAMES.get(name, name)
         if name not in BY_NAME:
             raise InputError(f"{option} {name}: no such column; {one_like(name, BY_NAME)}")
-        parsed = parse_cells(BY_NAME[name], [text], {})
+        parsed = parse_cells(BY_NAME[name], [text], Names())
         if parsed.problems:
             raise InputError(f"{option} {name} = {show(text)}: {parsed.problems[0]}")
         if (value := parsed.values[0]) is not None:

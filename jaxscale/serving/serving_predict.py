@@ -21,6 +21,8 @@ from jaxscale.serving.calibrate.serving_record import ServingFit, load_serving_f
 from jaxscale.serving.serving_memory import serving_memory
 from jaxscale.serving.serving_time import serving_time
 from jaxscale.serving.tables.serving_rows import ServingBatch, describe_serving
+from jaxscale.serving.tables.serving_table import read_serving
+from jaxscale.tables.tables_in_memory import AnyTable
 
 ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Predicted columns that have intervals."""
@@ -114,12 +116,12 @@ def _evaluate(batch: ServingBatch, logs: Float[Array, "row coefficient"]) -> dic
 
 
 def predict_serving(
-    runs: Runs, fit: ServingFit | str | Path = "default", hardware: Hardware | None = None
+    runs: AnyTable, fit: ServingFit | str | Path = "default", hardware: Hardware | None = None
 ) -> ServingPrediction:
     """Predict every row of a serving table; measured columns are never read.
 
     Args:
-        runs: the table.
+        runs: the table, as `read_serving` takes it.
         fit: a fit, `default`, `prior`, or a file.
         hardware: catalogue of chips; the shipped one where None.
 
@@ -127,9 +129,9 @@ def predict_serving(
         Predictions in the order of the table.
 
     Raises:
-        InputError: no such fit.
+        InputError: no such fit, or a table with bad rows.
     """
-    record = load_serving_fit(fit)
+    record, runs = load_serving_fit(fit), read_serving(runs, hardware=hardware)
     rows = describe_serving(runs, hardware)
     if rows.batch is None:
         empty = {name: np.full(len(runs), np.nan) for name in ANSWERS}
@@ -190,13 +192,27 @@ def _intervals(
 
 def _remarks(levels: Levels, fit: ServingFit, is_open: np.ndarray) -> list[str]:
     """What the fit has not seen of each row, and what its table leaves open [row]."""
-    combinations, index = levels.only(dict.fromkeys(NEW_KINDS, bool)).distinct()
+    combinations, index = levels.only(dict.fromkeys((*NEW_KINDS, "release"), bool)).distinct()
     new = novelties(combinations, fit)
+    # Of a framework that the fit has not seen there is no release to stand in.
+    other = fit.is_new("release", combinations) & ~new["framework"]
+    counted = fit.spec().stand_ins.applied(combinations, fit.level_shifts.by_kind).column("release")
     texts = []
     for place in range(len(combinations)):
         row = combinations.row(place)
         names = [f"{kind} {row[kind] or 'not named'}" for kind in NEW_KINDS if new[kind][place]]
-        texts.append(f"not seen by the fit: {', '.join(names)}" if names else "")
+        text = f"not seen by the fit: {', '.join(names)}" if names else ""
+        if other[place] and (release := str(row["release"])).partition(" ")[2]:
+            text = "; ".join(filter(None, (text, _release_remark(release, str(counted[place])))))
+        texts.append(text)
     unseen = np.asarray([*texts, ""], dtype=object)[index]
     guess = "multi-token prediction not stated: the interval covers both"
     return ["; ".join(filter(None, (text, guess * bool(o)))) for text, o in zip(unseen, is_open, strict=True)]
+
+
+def _release_remark(release: str, counted: str) -> str:
+    """Which release stands in for one that the fit has not seen."""
+    if counted == release:
+        return f"not seen by the fit: release {release}"
+    stated = "" if counted.partition(" ")[2] else " of no stated release"
+    return f"release {release} counts as {counted.strip()}{stated}"

@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxscale.hardware.chip_names import ChipNames
+from jaxscale.tables.names import Names
 from jaxscale.tables.words import question, respelt, translate, vocabularies, without_separators
 
 Kind = Literal["integer", "number", "share", "flag", "word", "name", "chip", "text"]
@@ -82,13 +82,13 @@ class Parsed(NamedTuple):
     problems: dict[int, str]
 
 
-def parse_cells(column: Column, texts: Sequence[str], chips: Mapping[str, str]) -> Parsed:
+def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
     """Values of cells of one column.
 
     Args:
         column: what the cells should hold.
         texts: the cells, without surrounding blanks.
-        chips: catalogue ids of chips by name, aliases included.
+        names: of chips.
 
     Returns:
         The values and the problems.
@@ -98,7 +98,7 @@ def parse_cells(column: Column, texts: Sequence[str], chips: Mapping[str, str]) 
         return _parse_numbers(column, texts)
     if column.kind == "text":
         return Parsed([text or None for text in texts], {})
-    parse = _chip_parser(chips) if column.kind == "chip" else lambda text: _parse_word(column, text)
+    parse = names.chip if column.kind == "chip" else lambda text: _parse_word(column, text)
     parsed = [parse(text) if text else (None, "") for text in texts]
     problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}
     return Parsed([value for value, _ in parsed], problems)
@@ -172,19 +172,6 @@ def _range_problem(column: Column, value: float) -> str:
 def _plain(bound: float) -> str:
     """A bound as people write it: 3, 100, 1e8."""
     return f"{bound:g}" if bound < 1e5 else f"{bound:.0e}".replace("e+0", "e").replace("e+", "e")
-
-
-def _chip_parser(known: Mapping[str, str]) -> Callable[[str], tuple[str | None, str]]:
-    """Parser of names of chips: catalogue id, None if none is meant, and the problem, empty if there is none."""
-    names = ChipNames(known)
-
-    def parse(text: str) -> tuple[str | None, str]:
-        meant = names.meant(text)
-        if len(meant) == 1:
-            return meant[0], ""
-        return None, f"{names.problem(text, meant)}, or a chip of your own by --hardware FILE.toml"
-
-    return parse
 
 
 def first_of(lines: Sequence[int | str], most: int) -> str:

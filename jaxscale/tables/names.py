@@ -1,16 +1,13 @@
-"""Names of chips, models and frameworks in tables: one resolution for tables of every kind."""
+"""Names of chips and models in tables: one resolution for tables of every kind."""
 
+import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from jaxscale.base.errors import one_like
 from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.hardware.chip_names import ChipNames
 from jaxscale.models import catalogue_model, model_fields
-from jaxscale.tables.cells import show
-from jaxscale.tables.table import AbstractTable
 
 ModelLookup = Callable[[str], Mapping[str, Any] | None]
 
@@ -41,35 +38,17 @@ class Names:
         """
         return cls((hardware or load_hardware()).names.ids, catalogue_model, model_fields())
 
+    @functools.cached_property
+    def _chip_names(self) -> ChipNames:
+        return ChipNames(self.chips)
+
+    def chip(self, text: str) -> tuple[str | None, str]:
+        """Catalogue id of a chip, None where a name means none or several, and the problem, empty if there is none."""
+        meant = self._chip_names.meant(text)
+        if len(meant) == 1:
+            return meant[0], ""
+        return None, f"{self._chip_names.problem(text, meant)}, or a chip of your own by --hardware FILE.toml"
+
     def is_model(self, name: str | None) -> bool:
         """Whether a name is that of a model of the catalogue."""
         return bool(name) and self.lookup(name) is not None
-
-
-def unknown_models(table: AbstractTable, names: Names, judged: np.ndarray, hint: str = "") -> dict[int, list[str]]:
-    """Rows without a shape whose model is unknown, so that there is nothing to read.
-
-    Where the table has shape columns, an unknown model is a problem only if no row of the table has a shape.
-
-    Args:
-        table: with models and their shapes.
-        names: that it may hold.
-        judged: which rows are of models, and not bad for another reason [row].
-        hint: at a shape column that is misspelt, for the message.
-
-    Returns:
-        Problems by row.
-    """
-    models = table.categories("model")
-    is_known = models.matches(names.is_model)
-    n_given = np.sum([~np.isnan(table.numbers(name)) for name in SHAPE], axis=0)
-    is_known |= n_given == len(SHAPE)
-    has_columns = all(name in table.columns for name in SHAPE)
-    if has_columns and np.any(judged & is_known):
-        return {}
-    is_problem = judged & ~is_known & (((n_given == 0) & models.matches(bool)) if has_columns else True)
-    told: dict[str, str] = {}
-    for name in {models[row] or "" for row in np.flatnonzero(is_problem).tolist()}:
-        known = one_like(name, names.known_models) if names.known_models else "expected a catalogue model"
-        told[name] = f"column 'model' = {show(name)}: unknown model and no shape{hint}; {known}, or {', '.join(SHAPE)}"
-    return {row: [told[models[row] or ""]] for row in np.flatnonzero(is_problem).tolist()}

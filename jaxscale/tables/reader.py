@@ -51,7 +51,7 @@ def read(
     check_names(path, header)
     if lacks := schema.lacks(header):
         raise InputError(f"{path}:1: {lacks}")
-    cells, n_cells = coded_columns(path, header.columns, records)
+    cells, n_cells = _coded_columns(path, header.columns, records)
     if not len(cells):
         raise InputError(f"{path}: no data rows; expected one row per {schema.row} below the header")
     if where:
@@ -67,7 +67,7 @@ def read(
     problems |= _told(_cell_problems(table, header, bad))
     for found in schema.row_problems(table, problems.keys()):
         problems |= _told(found)
-    return without_bad_rows(table, problems, skip_bad)
+    return _without_bad_rows(table, problems, skip_bad)
 
 
 def _rows_where(cells: AbstractTable, where: Mapping[str, str]) -> np.ndarray:
@@ -109,17 +109,8 @@ def _cell_problems(table: AbstractTable, header: Header, bad: CellProblems) -> d
     return problems
 
 
-def without_bad_rows(table: Kind, problems: Mapping[int, str], skip_bad: bool) -> Kind:
-    """A table of any kind without its bad rows, if they are to be dropped.
-
-    Args:
-        table: the table, bad rows included.
-        problems: what is wrong with each bad row, by its position.
-        skip_bad: drop bad rows instead of refusing the file.
-
-    Raises:
-        InputError: there are bad rows; with `skip_bad`, if all are bad.
-    """
+def _without_bad_rows(table: Kind, problems: Mapping[int, str], skip_bad: bool) -> Kind:
+    """The table without its bad rows, where they are to be dropped and are not all there is."""
     lines = [f"{table.path}:{table.lines[row]}: {problem}" for row, problem in sorted(problems.items())]
     if lines and (not skip_bad or len(lines) == len(table)):
         by_line = {int(table.lines[row]): problem for row, problem in problems.items()}
@@ -155,14 +146,14 @@ def csv_table(path: Path) -> tuple[list[str], Records]:
     Raises:
         InputError: the file cannot be read, or is empty.
     """
-    records = csv_records(path)
+    records = _csv_records(path)
     first = next(records, None)
     if first is None:
         raise InputError(f"{path}: empty file; expected a CSV table with a header")
     return first[1], records
 
 
-def csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Records of a CSV file with the line on which each starts; blank lines are left out."""
     start = 1
     try:
@@ -189,7 +180,7 @@ def _told(problems: Mapping[int, list[str]]) -> dict[int, str]:
     }
 
 
-def coded_columns(path: Path, names: tuple[str, ...], records: Records) -> tuple[AbstractTable, dict[int, int]]:
+def _coded_columns(path: Path, names: tuple[str, ...], records: Records) -> tuple[AbstractTable, dict[int, int]]:
     """Records as a table of cells, and the number of cells of those that have not one for each column, by row."""
     columns = [TextColumn() for _ in names]
     lines: list[int] = []

@@ -7,9 +7,9 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxscale.base.errors import InputError, similar
+from jaxscale.base.errors import InputError, one_like, similar
 from jaxscale.tables.cells import Column, Parsed, parse_cells, show
-from jaxscale.tables.names import Names
+from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.table import AbstractTable
 
 Kind = TypeVar("Kind", bound=AbstractTable)
@@ -105,7 +105,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
         """Values of the distinct cells of a known column."""
-        return parse_cells(self.columns[heading.column], texts, self.names.chips)
+        return parse_cells(self.columns[heading.column], texts, self.names)
 
     @abc.abstractmethod
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Kind:
@@ -138,6 +138,35 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
                 if row not in bad:
                     problems.setdefault(row, []).append(check.problem(row))
         yield problems
+
+    def unknown_models(self, table: AbstractTable, judged: np.ndarray, hint: str = "") -> dict[int, list[str]]:
+        """Rows without a shape whose model is unknown, so that there is nothing to read.
+
+        Where the table has shape columns, an unknown model is a problem only if no row of the table has a shape.
+
+        Args:
+            table: with models and their shapes.
+            judged: which rows are of models, and not bad for another reason [row].
+            hint: at a shape column that is misspelt, for the message.
+
+        Returns:
+            Problems by row.
+        """
+        models = table.categories("model")
+        is_known = models.matches(self.names.is_model)
+        n_given = np.sum([~np.isnan(table.numbers(name)) for name in SHAPE], axis=0)
+        is_known |= n_given == len(SHAPE)
+        has_columns = all(name in table.columns for name in SHAPE)
+        if has_columns and np.any(judged & is_known):
+            return {}
+        is_problem = judged & ~is_known & (((n_given == 0) & models.matches(bool)) if has_columns else True)
+        told: dict[str, str] = {}
+        for name in {models[row] or "" for row in np.flatnonzero(is_problem).tolist()}:
+            known = one_like(name, self.names.known_models) if self.names.known_models else "expected a catalogue model"
+            told[name] = (
+                f"column 'model' = {show(name)}: unknown model and no shape{hint}; {known}, or {', '.join(SHAPE)}"
+            )
+        return {row: [told[models[row] or ""]] for row in np.flatnonzero(is_problem).tolist()}
 
 
 def check_names(path: Path, header: Header) -> None:

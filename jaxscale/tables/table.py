@@ -140,6 +140,10 @@ class AbstractTable(abc.ABC):
         """Values of a known column of numbers or flags, nan where a cell is empty or the column absent [row]."""
         return self.categories(name).numbers()
 
+    def text(self, name: str) -> np.ndarray:
+        """Words of a column, empty where a cell is or the column is absent [row]."""
+        return self.categories(name).map(lambda word: word or "").array()
+
     def to_pandas(self) -> Any:
         """The table as a pandas DataFrame of its cells; known columns hold values, None where a cell is empty.
 

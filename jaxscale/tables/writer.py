@@ -2,26 +2,49 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxscale.base.files import whole_file
+from jaxscale.tables.categorical import Categorical
 
 
-def write_extended(path: str | Path, cells: Mapping[str, Sequence[Any]], added: Mapping[str, Iterable[Any]]) -> None:
+def write_extended(path: str | Path, cells: Mapping[str, Sequence[Any]], added: Mapping[str, np.ndarray]) -> None:
     """Write a table with further columns behind its own; a further column replaces one of the same name.
 
     Args:
         path: file to write; an existing one is replaced.
         cells: of the table [column, row].
-        added: cells of the further columns [column, row].
+        added: values of the further columns [column, row].
 
     Raises:
         InputError: the folder is missing or closed to writing.
     """
     kept = {name: column for name, column in cells.items() if name not in added}
-    write_table(path, [*kept, *added], zip(*kept.values(), *added.values(), strict=True))
+    texts = map(_texts, added.values())
+    write_table(path, [*kept, *added], zip(*kept.values(), *texts, strict=True))
+
+
+def _texts(values: np.ndarray) -> list[str]:
+    """Cells of a column; a number that repeats is written once."""
+    if values.dtype.kind != "f":
+        return [cell_of(value) for value in values.tolist()]
+    numbers = Categorical.of_numbers(values)
+    texts = [cell_of(value) for value in numbers.values]
+    return [texts[code] for code in numbers.codes.tolist()]
+
+
+def cell_of(value: float | bool | str | None) -> str:
+    """A value as the cell of a table; numbers with seven digits, more than any measurement has."""
+    if isinstance(value, float):
+        return f"{value:.7g}" if math.isfinite(value) else ""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
 
 
 def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

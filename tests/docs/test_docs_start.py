@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from pages import ROOT
 
 import jaxscale as js
+from jaxscale.launch.options.check_settings import complaints
 from jaxscale.plans.framework_space import framework_space
 
 PAGE = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
@@ -80,6 +81,32 @@ def test_the_ranking_is_that_of_the_public_function(tried: Tried, best: js.PlanC
     degrees = {name: best.best.plan.words()[name] for name in ("dp", "tp", "pp")}
     assert all(name in heading.split() or f"{name} {value}" in ranking for name, value in degrees.items())
     assert f"{best.best.step_time:.3g} s" in first and f" {best.best.memory / 1e9:.1f}" in first
+
+
+def script_options(text: str) -> dict[str, Any]:
+    """Options of the program in a script, by name: flags, whole numbers, numbers and words."""
+    array = re.search(r"^OPTIONS=\(\n(.*?)^\)$", text, flags=re.MULTILINE | re.DOTALL)
+    assert array is not None
+    found: dict[str, Any] = {}
+    for line in array[1].splitlines():
+        name, *values = shlex.split(line, comments=True)
+        word = " ".join(values)
+        is_number = re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", word)
+        found[name] = True if not values else (int(word) if word.isdigit() else float(word)) if is_number else word
+    return found
+
+
+def test_the_settings_are_what_the_program_takes(tried: Tried):
+    """By the table of its options and rules, as an independent parser reads the script."""
+    options = script_options(tried.outputs[1])
+    connections = re.search(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d)", tried.outputs[1])
+    environment = {"env.CUDA_DEVICE_MAX_CONNECTIONS": int(connections[1])} if connections else {}
+    assert complaints("megatron-lm", {**options, **environment}, 16) == ()
+    tied = {name: value for name, value in options.items() if name != "--max-position-embeddings"}
+    assert complaints("megatron-lm", {**tied, **environment}, 16) != ()
+    page = script_options(f"OPTIONS=(\n{part('settings')})\n")
+    assert set(page.items()) <= set(options.items())
+    assert page["--untie-embeddings-and-output-weights"] is True and page["--vocab-size"] == 151936
 
 
 def test_the_settings_are_those_of_the_best_plan(tried: Tried, best: js.PlanChoice, tmp_path: Path):

@@ -14,7 +14,7 @@ from jaxscale.calibration.effects import LevelEffect, effects_of
 from jaxscale.calibration.kernel_coefficients import KernelFit, kernel_coefficients
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Prior, Spec
-from jaxscale.calibration.stand_ins import StandIns
+from jaxscale.calibration.stand_ins import StandIns, longest_within
 from jaxscale.islands.looseness.loose_law import LooseFit, loose_law
 
 
@@ -26,7 +26,7 @@ def prior(median: float, kind: str) -> Prior:
 SPEC = Spec(
     {"rate": prior(2.0, "positive"), "share": prior(0.4, "fraction"), "shift": prior(-1.0, "real")},
     kinds=("site", "chip", "engine"),
-    stand_ins=StandIns(others={"chip": "card"}, usual={"site": "home"}, parts=("engine",)),
+    stand_ins=StandIns(others={"chip": "card"}, usual={"site": "home"}, choices={"engine": longest_within}),
     retired=("speed_of_old",),
 )
 

@@ -272,7 +272,7 @@ LAUNCH = {
         {
             "framework": "megatron-lm", "n_layers": "32", "d_model": "4096", "n_kv_heads": "8", "gated_mlp": "true",
             "seq_len": "8192", "tp": "2", "pp": "1", "n_gpus": "16", "micro_batch_size": "1", "precision": "mxfp8",
-            "global_batch_size_seqs": "128", "zero_stage": "1", "activation_recompute": "full", "chunked_loss": "true",
+            "global_batch_size_seqs": "128", "zero_stage": "1", "activation_recompute": "full", "overlap_gradients": "true",
         },
     ),
     "bridge.yaml": (

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxscale.base.errors import InputError
-from jaxscale.launch.readers.launch_rules import cells_of, framework_family
+from jaxscale.launch.readers.launch_rules import framework_family, understood_cells
 from jaxscale.launch.readers.logs.log_format import Gathered, LogFormat
 from jaxscale.launch.readers.read_log import read_log
-from jaxscale.launch.readers.settings_text import settings_of
+from jaxscale.launch.readers.settings_text import FORM, remarks_of, settings_of
 from jaxscale.models import catalogue_model
 from jaxscale.runs.schema import COLUMNS, REQUIRED
 from jaxscale.tables.names import SHAPE
@@ -22,7 +22,7 @@ MEASURED = {
 """Columns of the runs table by the quantity of a step."""
 
 EMPTY = "", None
-LAUNCH_ENDINGS = (".toml", ".yaml", ".yml", ".sh")
+LAUNCH_ENDINGS = (".toml", ".yaml", ".yml", ".sh", ".py")
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,13 @@ class RunRow:
         cells: cells by column, those that are filled.
         left_open: required columns that no file tells.
         remarks: what a reader of the row should know.
+        unread: keys of the launch files that no rule understands.
     """
 
     cells: Mapping[str, Any]
     left_open: tuple[str, ...]
     remarks: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 def run_of_log(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
@@ -58,12 +60,12 @@ def run_of_log(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, An
         own = settings_of(config)
         family = framework_family(own) or family
         settings |= own
-    cells = cells_of(settings, family) if family and settings else {}
+    cells, unread = _understood(settings, family) if family and settings else ({}, ())
     cells |= {name: value for name, value in gathered.cells.items() if cells.get(name) in EMPTY}
     if kind.framework and not cells.get("framework"):
         cells["framework"] = kind.framework
     cells |= dict(stated or {})
-    return finished_row(_with_measurements(cells, kind, gathered), gathered.remarks, path)
+    return finished_row(_with_measurements(cells, kind, gathered), gathered.remarks, path, unread)
 
 
 def run_of_launch(path: Path, more: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
@@ -75,13 +77,34 @@ def run_of_launch(path: Path, more: Sequence[Path] = (), stated: Mapping[str, An
     settings: dict[str, Any] = {}
     for file in (path, *more):
         settings |= settings_of(file)
+    settings |= _deepspeed_file(settings, path)
     family = framework_family(settings)
     if family is None:
         raise InputError(
             f"{path}: settings of no framework that is known; expected a launch file of Megatron-LM, NeMo,"
-            " Megatron-Bridge, torchtitan, MaxText, nanotron, DeepSpeed, accelerate or axolotl"
+            " Megatron-Bridge, torchtitan, MaxText, nanotron, DeepSpeed, accelerate, axolotl, LLaMA-Factory, ms-swift,"
+            " OpenRLHF, verl or litgpt"
         )
-    return finished_row({**cells_of(settings, family), **(stated or {})}, [], path)
+    cells, unread = _understood(settings, family)
+    remarks = [remark for file in (path, *more) for remark in remarks_of(file)]
+    return finished_row({**cells, **(stated or {})}, remarks, path, unread)
+
+
+def _understood(settings: dict[str, Any], family: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Cells of settings, and the keys that nothing understands."""
+    is_complete = settings.get(FORM) == "options" and "program" not in settings
+    return understood_cells(settings, family, is_complete)
+
+
+def _deepspeed_file(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Settings of the DeepSpeed file that a launch file names, where it lies beside it; none where not."""
+    named = settings.get("deepspeed", settings.get("deepspeed_config_file"))
+    if not isinstance(named, str) or not named.endswith(".json"):
+        return {}
+    places = [path.parent / named, path.parent / Path(named).name]
+    file = next((place for place in places if place.is_file()), None)
+    found = settings_of(file) if file is not None else {}
+    return {key: value for key, value in found.items() if value != "auto" and key not in settings}
 
 
 def run_of(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
@@ -129,8 +152,8 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path) -> RunRow:
-    """A row in the order of the schema, with what it leaves open."""
+def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path, unread: tuple[str, ...] = ()) -> RunRow:
+    """A row in the order of the schema, with what it leaves open and what of its files was not understood."""
     cells = {"source": "read", "source_row": path.name, **cells}
     if remarks:
         cells["notes"] = "; ".join(filter(None, [cells.get("notes"), *remarks]))
@@ -141,7 +164,9 @@ def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path) -> R
     order = [column.name for column in COLUMNS]
     known = {name: cells[name] for name in order if cells.get(name) not in EMPTY}
     rest = {name: value for name, value in cells.items() if name not in known and value not in EMPTY}
-    return RunRow({name: _text(value) for name, value in (known | rest).items()}, tuple(left_open), tuple(remarks))
+    return RunRow(
+        {name: _text(value) for name, value in (known | rest).items()}, tuple(left_open), tuple(remarks), unread
+    )
 
 
 def _text(value: Any) -> str:

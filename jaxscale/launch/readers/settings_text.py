@@ -1,5 +1,6 @@
-"""Settings of a launch file as flat keys and values: TOML, YAML, JSON, or options of a command line."""
+"""Settings of a launch file as flat keys and values: TOML, YAML, JSON, Python, or options of a command line."""
 
+import ast
 import json
 import re
 import tomllib
@@ -8,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxscale.base.errors import InputError
+
+FORM = "launch.form"
+"""Key that says of which form settings are: `options` of a command line, of which an absent one has its default."""
 
 LARGEST_LAUNCH_FILE = 2**20
 """Size beyond which a file is no launch file [byte]."""
@@ -23,6 +27,10 @@ def settings_of(path: Path) -> dict[str, Any]:
         InputError: a file that cannot be read, or that holds no settings; one line.
     """
     text = _text(path)
+    if path.suffix.lower() == ".py":
+        if settings := python_settings(text):
+            return settings
+        raise InputError(f"{path}: holds no settings; expected assignments or keyword arguments of a configuration")
     for parse in _parsers(path, text):
         tree = parse(text)
         if isinstance(tree, Mapping) and tree:
@@ -32,7 +40,13 @@ def settings_of(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: holds no settings; expected TOML, YAML, JSON or options such as --micro-batch-size 1"
         )
-    return options
+    return {**options, FORM: "options in part" if has_open_parts(text) else "options"}
+
+
+def remarks_of(path: Path) -> list[str]:
+    """What comments of a launch file say that its settings leave out, as `jaxscale plan --write` does."""
+    lines = (line.strip() for line in _text(path).splitlines())
+    return [line.removeprefix("# ") for line in lines if line.startswith("# not expressed: ")]
 
 
 def _text(path: Path) -> str:
@@ -95,15 +109,129 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+PROGRAMS = (
+    ("ms-swift megatron", re.compile(r"\bmegatron (?:sft|pt|rlhf)\b")),
+    ("ms-swift", re.compile(r"\bswift (?:sft|pt|rlhf)\b")),
+    ("verl", re.compile(r"\bverl\.trainer\b")),
+    ("openrlhf", re.compile(r"\bopenrlhf\.cli\b")),
+    ("litgpt", re.compile(r"\blitgpt (?:pretrain|finetune\w*)\b|benchmark_litgpt|litgpt\.")),
+)
+"""Programs that a command names, by the text that does."""
+
+SEVERAL = ("recompute_modules", "offload_modules", "moe_router_load_balancing_type", "cuda_graph_modules")
+"""Options that take several words."""
+
+_MORE = re.compile(r"((?:[ \t]+[a-z_][a-z_0-9]*)+)(?=\s|\\|$)")
+
+
 def command_line_settings(text: str) -> dict[str, Any]:
-    """Options `--name value`, `--name=value`, `--flag` and assignments `name=value` of a command line or script."""
-    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    """Options `--name value`, `--name=value`, `--flag` and assignments `name=value` of a command line or script.
+
+    Comments and what is printed are no settings; `$NAME` stands for what the script assigned to it, and an option whose
+    variable it does not assign is left out.
+    """
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("#", "echo "))]
+    text = "\n".join(re.sub(r"""(?<=[\s)])#[^'"]*$""", "", line) for line in lines)
     found: dict[str, Any] = {}
     for name, value in _ASSIGNMENT.findall(text):
-        found[name.lower()] = plain_value(value)
-    for name, value in _OPTION.findall(text):
-        found[name.lower().replace("-", "_")] = plain_value(value) if value else True
+        if not value.startswith("("):
+            found[name.lower()] = plain_value(value)
+    for match in _OPTION.finditer(text):
+        name, value = match[1].lower().replace("-", "_"), match[2]
+        if name in SEVERAL and value and (more := _MORE.match(text, match.end())):
+            value = "+".join([value, *more[1].split()])
+        found[name] = plain_value(value) if value else True
+    for program, pattern in PROGRAMS:
+        if found and pattern.search(text):
+            found.setdefault("program", program)
+    options = {match[1].lower().replace("-", "_") for match in _OPTION.finditer(text)}
+    used = {name.lower() for name in re.findall(r"\$\{?(\w+)", text)} - options
+    # A variable of the script is no setting beside the option that takes its value.
+    return {name: value for name, value in _resolved(found).items() if value != "" and name not in used}
+
+
+def has_open_parts(text: str) -> bool:
+    """Whether a script hands over options of a variable that it does not assign, so that not all options are here."""
+    words = text.replace("\\\n", " ").split()
+    for before, word in zip(["", *words], words, strict=False):
+        match = re.fullmatch(r"""["']?\$\{?(\w+)(?:\[[@*]\])?\}?["']?""", word)
+        is_value = before.startswith("--") or before.endswith("=")
+        if match and not is_value and not re.search(rf"\b{match[1]}\+?=", text) and match[1] != "@":
+            return True
+    return False
+
+
+def _resolved(found: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the variables of the script filled in; those of unknown variables are left out."""
+
+    def filled(value: Any) -> Any:
+        if not (isinstance(value, str) and (match := re.fullmatch(r"\$\{?(\w+)(?::-([^}]*))?\}?", value))):
+            return value
+        known = found.get(match[1].lower())
+        if known is None or isinstance(known, str) and known.startswith("$"):
+            return plain_value(match[2]) if match[2] else ""
+        return known
+
+    return {name: filled(value) for name, value in found.items()}
+
+
+def python_settings(text: str) -> dict[str, Any]:
+    """Settings of a Python configuration: assignments `config.training.steps = 1` and keyword arguments, nested.
+
+    A function's or class's keyword holds those of the call that is its value; values that are no literals stay text.
+    Nothing of the text is run.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    found: dict[str, Any] = _launcher_settings(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models"):
+            family = [*(node.module or "").split("."), *(alias.name for alias in node.names)][2]
+            found.setdefault("model.name", family) if family != "common" else None
+        if isinstance(node, ast.FunctionDef) and (family := _FAMILY.match(node.name)):
+            found.setdefault("model.name", family[0])
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Name):
+            name = ast.unparse(node.targets[0])
+            key = name.split(".", 1)[1] if "." in name else ""
+            _take(node.value, key.lower(), found)
+        elif isinstance(node, ast.Return) and node.value is not None:
+            _take(node.value, "", found)
     return found
+
+
+_FAMILY = re.compile(r"llama3|llama4|qwen3_5|qwen3|deepseek_v3|gpt_oss|kimi_k2_7")
+"""Families of torchtitan's registry, with which the names of its functions begin."""
+
+_LAUNCHER = re.compile(r"--(nnodes|nproc[-_]per[-_]node)[ =](\d+)")
+
+
+def _launcher_settings(text: str) -> dict[str, Any]:
+    """Options of the launcher that a comment of a Python configuration names."""
+    return {name.replace("-", "_"): int(value) for name, value in _LAUNCHER.findall(text)}
+
+
+def _take(node: ast.expr, key: str, found: dict[str, Any]) -> None:
+    """Value of a setting, or those of the keywords of a call."""
+    if isinstance(node, ast.Call):
+        called = ast.unparse(node.func)
+        if key and (not node.keywords or called.endswith(".Config")):
+            found.setdefault(key, called.removesuffix(".Config"))
+        if called.endswith("model_registry") and node.args and isinstance(node.args[0], ast.Constant):
+            found.setdefault("model.flavor", node.args[0].value)
+        for keyword in node.keywords:
+            if keyword.arg:
+                _take(keyword.value, f"{key}.{keyword.arg}".strip(".").lower(), found)
+        return
+    # A variable says nothing that its own assignment does not.
+    if not key or isinstance(node, ast.Name):
+        return
+    try:
+        value = ast.literal_eval(node)
+        found[key] = list(value) if isinstance(value, tuple) else value
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        found[key] = ast.unparse(node)
 
 
 def plain_value(text: str) -> Any:

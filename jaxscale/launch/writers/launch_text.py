@@ -1,19 +1,26 @@
 """A plan as settings that a person can paste into the launch file of a framework, and what the framework cannot say."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from jaxscale.base.errors import InputError
+from jaxscale.launch.options.check_settings import complaints
+from jaxscale.launch.options.option_table import option_table
+from jaxscale.launch.writers.bridge_settings import bridge_script, bridge_settings
+from jaxscale.launch.writers.deepspeed_settings import deepspeed_settings
 from jaxscale.launch.writers.launch_values import RunSettings
-from jaxscale.launch.writers.megatron_settings import bridge_settings, megatron_settings
-from jaxscale.launch.writers.other_settings import (
-    deepspeed_settings,
-    maxtext_settings,
-    nanotron_settings,
+from jaxscale.launch.writers.maxtext_settings import maxtext_settings
+from jaxscale.launch.writers.megatron_settings import megatron_script, megatron_settings
+from jaxscale.launch.writers.nanotron_settings import nanotron_settings
+from jaxscale.launch.writers.setting_lines import SettingLines
+from jaxscale.launch.writers.torchtitan_settings import (
+    titan_toml_settings,
+    torchtitan_script,
     torchtitan_settings,
 )
-from jaxscale.launch.writers.setting_lines import SettingLines
+from jaxscale.runs.software import software_of
 
 
 @dataclass(frozen=True)
@@ -22,32 +29,92 @@ class LaunchText:
 
     Attributes:
         framework: name of the framework.
+        release: release that the settings are for.
         text: settings with a comment for each choice, in the form of the framework.
         comments: comments that the form has no place for.
-        not_expressed: parts of the plan that the settings cannot say, and what they say instead.
+        not_expressed: parts of the plan and the model that the settings cannot say, and what they say instead.
+        settings: value by option, as the text has them.
     """
 
     framework: str
+    release: str
     text: str
     comments: tuple[str, ...] = field(default=())
     not_expressed: tuple[str, ...] = field(default=())
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-WRITERS: Mapping[str, tuple[Callable[[RunSettings, SettingLines], None], str]] = {
-    "megatron-lm": (megatron_settings, "options"),
-    "megatron-bridge": (bridge_settings, "yaml"),
-    "torchtitan": (torchtitan_settings, "toml"),
-    "maxtext": (maxtext_settings, "yaml"),
-    "deepspeed": (deepspeed_settings, "json"),
-    "nanotron": (nanotron_settings, "yaml"),
+def _commented(title: str, form: Callable[[SettingLines], str]) -> Callable[[RunSettings, SettingLines, str], str]:
+    """A form with the release in its first line."""
+    return lambda run, lines, release: f"# {title} {release}\n" + form(lines)
+
+
+Write = Callable[[RunSettings, SettingLines], None]
+Form = Callable[[RunSettings, SettingLines, str], str]
+
+WRITERS: Mapping[str, tuple[Write, Form]] = {
+    "megatron-lm": (megatron_settings, megatron_script),
+    "megatron-bridge": (bridge_settings, bridge_script),
+    "torchtitan": (torchtitan_settings, torchtitan_script),
+    "torchtitan-toml": (titan_toml_settings, _commented("torchtitan", SettingLines.as_toml)),
+    "maxtext": (maxtext_settings, _commented("MaxText", SettingLines.as_yaml)),
+    "deepspeed": (deepspeed_settings, lambda _, lines, __: lines.as_json()),
+    "nanotron": (nanotron_settings, _commented("nanotron", SettingLines.as_yaml)),
 }
 """Writer and form of the settings by framework."""
 
 
+_KERNELS = ("fused_glu", "fused_norm", "overlap_gathers", "optimizer_bytes", "weight_bytes")
+_OF_ALL = (*_KERNELS, "vocab_parallel_loss", "balanced_stages", "moe_overlap")
+FIXED: Mapping[str, tuple[str, ...]] = {
+    "torchtitan": (*_OF_ALL, "overlap_gradients"),
+    "torchtitan-toml": (*_OF_ALL, "overlap_gradients"),
+    "maxtext": (*_OF_ALL, "overlap_gradients", "execution", "tp_overlap"),
+    "nanotron": (*_OF_ALL, "overlap_gradients", "execution", "chunked_loss"),
+    "deepspeed": (*_OF_ALL, "execution", "chunked_loss", "moe_dispatcher", "tp_overlap"),
+}
+"""What each program does in one way alone, whatever a plan says."""
+
+WHERE: Mapping[str, str] = {
+    "vocab_parallel_loss": "tp",
+    "tp_overlap": "tp",
+    "balanced_stages": "pp",
+    "overlap_gradients": "dp",
+    "overlap_gathers": "zero_stage",
+    "moe_overlap": "ep",
+    "moe_dispatcher": "ep",
+}
+"""Degree without which a choice has no effect."""
+
+
+def _tell_what_is_fixed(framework: str, run: RunSettings, lines: SettingLines) -> None:
+    """Say which choices of a plan a program makes otherwise, without an option."""
+    usual = usual_words(framework.removesuffix("-toml"))
+    for name in FIXED.get(framework, ()):
+        degree = WHERE.get(name)
+        has_effect = degree is None or (run.zero_stage > 0 if degree == "zero_stage" else run.count(degree) > 1)
+        stated = run.plan.get(name, usual[name])
+        if has_effect and stated != usual[name]:
+            lines.lacks(f"{name} = {stated}: the program does {usual[name]}")
+
+
+@cache
+def usual_words(framework: str) -> Mapping[str, Any]:
+    """What a framework does where nothing is stated, by argument of `Plan`."""
+    return software_of({"framework": framework}).plan.words()
+
+
 def launch_text(
-    framework: str, plan: Mapping[str, Any], model: Mapping[str, Any], seq_len: int | float, name: str = ""
+    framework: str,
+    plan: Mapping[str, Any],
+    model: Mapping[str, Any],
+    seq_len: int | float,
+    name: str = "",
+    chips_per_node: int = 8,
+    is_tpu: bool = False,
+    parts: Mapping[str, float] | None = None,
 ) -> LaunchText:
-    """Launch settings of a plan.
+    """Launch settings of a plan, checked by the framework's own rules.
 
     Args:
         framework: one of `WRITERS`, in letters of any case.
@@ -55,16 +122,39 @@ def launch_text(
         model: arguments of `Transformer`.
         seq_len: tokens in a sequence [token].
         name: name of the model, empty where it has none.
+        chips_per_node: chips of a host [1].
+        is_tpu: whether the chips are TPUs.
+        parts: parameters beside those of the fields, by the part of the model that has them [1].
 
     Raises:
-        InputError: an unknown framework; says which there are.
+        InputError: an unknown framework, or a plan whose settings the framework refuses; says which rule they break.
     """
     key = framework.lower()
     if key not in WRITERS:
         raise InputError(f"--write = {framework!r} has no writer; expected one of {', '.join(WRITERS)}")
     write, form = WRITERS[key]
     lines = SettingLines()
-    write(RunSettings(plan, model, float(seq_len), name), lines)
-    text = {"options": lines.as_options, "yaml": lines.as_yaml, "toml": lines.as_toml, "json": lines.as_json}[form]()
-    comments = tuple(f"{key}: {comment}" for key, _, comment in lines.entries if comment) if form == "json" else ()
-    return LaunchText(key, text, comments, tuple(lines.not_expressed))
+    run = RunSettings(plan, model, float(seq_len), name, chips_per_node, is_tpu, parts or {})
+    for part, count in run.parts.items():
+        lines.lacks(f"{part}: {count / 1e9:.3g}e9 parameters, which the plan leaves out as well")
+    write(run, lines)
+    _tell_what_is_fixed(key, run, lines)
+    _check(key, run, lines)
+    release = option_table(key).release
+    comments = tuple(f"{key}: {comment}" for key, _, comment in lines.entries if comment)
+    return LaunchText(
+        key,
+        release,
+        form(run, lines, release),
+        comments if key == "deepspeed" else (),
+        tuple(lines.not_expressed),
+        lines.settings(),
+    )
+
+
+def _check(framework: str, run: RunSettings, lines: SettingLines) -> None:
+    """Refuse a plan whose settings the framework would refuse."""
+    n_ranks = run.n_chips if lines.n_ranks is None else lines.n_ranks
+    found: Sequence[str] = complaints(framework, lines.settings(), n_ranks, lines.may_miss)
+    if found:
+        raise InputError(f"{framework} cannot run this plan: {found[0]}", found)

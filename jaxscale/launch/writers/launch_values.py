@@ -1,8 +1,11 @@
 """Fields of a plan as launch files count them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+from jaxscale.launch.writers.model_shape import ModelShape
 
 
 @dataclass(frozen=True)
@@ -14,26 +17,56 @@ class RunSettings:
         model: arguments of `Transformer`.
         seq_len: tokens in a sequence [token].
         name: name of the model, empty where it has none.
+        chips_per_node: chips of a host [1].
+        is_tpu: whether the chips are TPUs.
+        parts: parameters beside those of the fields, by the part of the model that has them [1].
     """
 
     plan: Mapping[str, Any]
     model: Mapping[str, Any]
     seq_len: float
     name: str
+    chips_per_node: int = 8
+    is_tpu: bool = False
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """The model in whole numbers."""
+        return ModelShape(self.model, self.parts)
 
     def count(self, name: str) -> int:
         """Whole number of the plan; 1 where it has none [1]."""
         return round(float(self.plan.get(name) or 1))
 
+    def number(self, name: str, default: float) -> float:
+        """Number of the plan, or the default where it says none."""
+        value = self.plan.get(name)
+        return default if value is None else float(value)
+
+    def does(self, name: str, default: bool = False) -> bool:
+        """Whether the plan has a switch on."""
+        return bool(self.plan.get(name, default))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in a sequence [token]."""
+        return round(self.seq_len)
+
     @property
     def zero_stage(self) -> int:
-        """ZeRO stage [1]."""
-        return round(float(self.plan.get("zero_stage") or 0))
+        """ZeRO stage; 0 for a single replica, which has nobody to share with [1]."""
+        return round(float(self.plan.get("zero_stage") or 0)) if self.count("dp") > 1 else 0
 
     @property
     def n_chips(self) -> int:
         """Chips of the run [1]."""
         return self.count("dp") * self.count("tp") * self.count("pp") * self.count("cp")
+
+    @property
+    def n_nodes(self) -> int:
+        """Hosts of the run [1]."""
+        return -(-self.n_chips // self.chips_per_node)
 
     @property
     def global_batch(self) -> int:
@@ -46,6 +79,14 @@ class RunSettings:
         return min(self.count("shard_group"), self.count("dp")) if self.plan.get("shard_group") else self.count("dp")
 
     @property
+    def expert_tensor(self) -> int:
+        """Ways in which each expert is split: the stated ones, or tp where ep leaves it room [1]."""
+        if stated := round(self.number("etp", 0.0)):
+            return stated
+        room = self.count("dp") * self.count("cp") / self.count("ep")
+        return max(1, round(self.count("tp") * min(room, 1.0)))
+
+    @property
     def precision(self) -> str:
         """Number format of the matmuls."""
         return str(self.plan.get("precision") or "bf16")
@@ -55,13 +96,13 @@ class RunSettings:
         """Recomputed part: none, selective or full."""
         return str(self.plan.get("recompute") or "none")
 
-    @property
-    def is_mixture(self) -> bool:
-        """Whether the model is a mixture of experts."""
-        return float(self.model.get("n_experts") or 1) > 1
-
     def layers_per_chunk(self) -> int | None:
         """Layers of one chunk of a pipeline stage; None where they are not equal [1]."""
         chunks = self.count("pp") * self.count("vpp")
-        layers = round(float(self.model["n_layers"]))
+        layers = self.shape.count("n_layers")
         return layers // chunks if layers % chunks == 0 else None
+
+    def stage_layers(self) -> list[int]:
+        """Layers of each chunk of the pipeline in order, the first ones one more where they do not divide [chunk]."""
+        chunks, layers = self.count("pp") * self.count("vpp"), self.shape.count("n_layers")
+        return [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks)]

@@ -1,116 +1,199 @@
-"""Settings of Megatron-LM, as options, and of Megatron-Bridge, as an override in YAML."""
+"""Settings of Megatron-LM: the environment, options of torchrun, options of the script."""
+
+import shlex
 
 from jaxscale.launch.writers.launch_values import RunSettings
+from jaxscale.launch.writers.megatron_model import megatron_model
 from jaxscale.launch.writers.setting_lines import SettingLines
 
 DEGREES = {
-    "tp": ("tensor-model-parallel-size", "chips that split each matrix"),
-    "pp": ("pipeline-model-parallel-size", "stages of the pipeline"),
-    "cp": ("context-parallel-size", "chips that split each sequence"),
-    "ep": ("expert-model-parallel-size", "chips that share the experts"),
+    "tp": ("--tensor-model-parallel-size", "chips that split each matrix"),
+    "pp": ("--pipeline-model-parallel-size", "stages of the pipeline"),
+    "cp": ("--context-parallel-size", "chips that split each sequence"),
+    "ep": ("--expert-model-parallel-size", "chips that share the experts"),
 }
-SHAPE = {
-    "n_layers": "num-layers",
-    "d_model": "hidden-size",
-    "d_ff": "ffn-hidden-size",
-    "n_heads": "num-attention-heads",
-    "head_dim": "kv-channels",
-    "n_experts": "num-experts",
-    "moe_top_k": "moe-router-topk",
-    "d_ff_expert": "moe-ffn-hidden-size",
-}
-CHIPS_OF_A_NODE = 8
-"""Processes of a node in the launcher's options [1]."""
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+ADAM_BYTES = 12.0
+"""Of two moments and a copy of the weight in 32 bits, per trained weight [byte]."""
 
 
 def megatron_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Options of Megatron-LM, those of torchrun first."""
-    per_node = min(CHIPS_OF_A_NODE, run.n_chips)
-    lines.add("--nnodes", run.n_chips // per_node, "of torchrun")
-    lines.add("--nproc-per-node", per_node, f"{run.n_chips} chips: {run.count('dp')} replicas")
-    for name, key in SHAPE.items():
-        if run.model.get(name) and not (name.startswith(("n_exp", "moe", "d_ff_e")) and not run.is_mixture):
-            lines.add(f"--{key}", f"{float(run.model[name]):g}" if float(run.model[name]) < 1e6 else run.model[name])
-    if run.model.get("n_kv_heads"):
-        lines.add("--group-query-attention", True)
-        lines.add("--num-query-groups", f"{float(run.model['n_kv_heads']):g}")
-    if run.model.get("gated_mlp"):
-        lines.add("--swiglu", True)
-    lines.add("--seq-length", round(run.seq_len))
-    _common(run, lines, lambda key: f"--{key}")
-    if run.precision == "fp16":
-        lines.add("--fp16", True, "number format of the weights")
-    elif run.precision != "fp32":
-        lines.add("--bf16", True, "number format of the weights")
-    if run.precision == "fp4":
-        lines.lacks("fp4: the options of a release differ; --bf16 is written")
-    if run.precision == "fp8":
-        lines.add("--fp8-format", "hybrid", "matmuls in 8 bits")
-    if run.count("tp") > 1 and run.plan.get("sequence_parallel"):
-        lines.add("--sequence-parallel", True, "norms split over the tensor group")
-    if run.zero_stage == 1 or run.zero_stage == 2:
-        lines.add("--use-distributed-optimizer", True, "ZeRO 1: optimizer state split over the replicas")
-        if run.plan.get("overlap_gradients"):
-            lines.add("--overlap-grad-reduce", True, "gradients reduced beside the backward pass")
-    if run.zero_stage == 3:
-        lines.add("--use-torch-fsdp2", True, "ZeRO 3: weights split as well")
-    _shared_limits(run, lines)
+    """Environment and options of the script."""
+    megatron_model(run, lines)
+    if run.zero_stage < 2:
+        lines.environment["CUDA_DEVICE_MAX_CONNECTIONS"] = 1
+    _degrees(run, lines)
+    lines.add("--micro-batch-size", run.count("micro_batch_size"), "sequences of a microbatch")
+    lines.add("--global-batch-size", run.global_batch, f"{run.count('n_microbatches')} microbatches per replica")
+    lines.add("--train-iters", 100)
+    lines.add("--lr", 3e-4)
+    lines.add("--mock-data", True, "put --data-path here")
+    _precision(run, lines)
+    _sharding(run, lines)
+    _overlap(run, lines)
+    _recomputation(run, lines)
+    _kernels(run, lines)
+    if run.shape.is_mixture:
+        _dispatcher(run, lines)
+    _offload(run, lines)
 
 
-def bridge_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Overrides of a recipe of Megatron-Bridge."""
-    lines.add("model.num_layers", round(float(run.model["n_layers"])))
-    lines.add("model.hidden_size", round(float(run.model["d_model"])))
-    lines.add("model.num_attention_heads", round(float(run.model["n_heads"])))
-    lines.add("model.seq_length", round(run.seq_len))
-    _common(run, lines, lambda key: ("train." if "batch" in key else "model.") + key.replace("-", "_"))
-    lines.add("model.sequence_parallel", bool(run.count("tp") > 1 and run.plan.get("sequence_parallel")))
-    if run.precision == "fp8":
-        lines.add("model.fp8", "hybrid", "matmuls in 8 bits")
-    lines.add("mixed_precision", "fp16_mixed" if run.precision == "fp16" else "bf16_mixed")
-    if run.precision in ("fp4", "fp32", "tf32"):
-        lines.lacks(f"{run.precision}: recipes name it by chip and release; bf16_mixed is written")
-    lines.add("ddp.use_distributed_optimizer", run.zero_stage in (1, 2), "ZeRO 1: optimizer state split over replicas")
-    if run.zero_stage == 3:
-        lines.add("ddp.use_megatron_fsdp", True, "ZeRO 3: weights split as well")
-    lines.add("trainer.num_nodes", max(1, run.n_chips // CHIPS_OF_A_NODE), f"{run.n_chips} chips")
-    lines.add("trainer.devices", min(CHIPS_OF_A_NODE, run.n_chips))
-    _shared_limits(run, lines)
+def megatron_script(run: RunSettings, lines: SettingLines, release: str) -> str:
+    """A script that starts the run: torchrun's options apart from the program's."""
+    per_node = min(run.chips_per_node, run.n_chips)
+    program = "pretrain_hybrid.py" if run.shape.is_hybrid else "pretrain_gpt.py"
+    launcher = [f"  --nnodes {run.n_nodes}", f"  --nproc-per-node {per_node}  # {run.n_chips} chips"]
+    head = ["#!/bin/bash", f"# Megatron-LM {release}; on each node, with torchrun's --node-rank and --master-addr"]
+    exports = [f"export {name}={value}" for name, value in lines.environment.items()]
+    # Without it the script would train another model.
+    told = "not expressed: " + "; ".join(lines.missing)
+    guard = [f"echo {shlex.quote(told)} >&2; exit 2"] if lines.missing else []
+    body = ["TORCHRUN=(", *launcher, ")", "OPTIONS=(", *lines.as_options(), ")"]
+    start = f'torchrun "${{TORCHRUN[@]}}" {program} "${{OPTIONS[@]}}"'
+    return "\n".join([*head, *lines.remarks(), *guard, *exports, *body, start]) + "\n"
 
 
-def _common(run: RunSettings, lines: SettingLines, spelt) -> None:  # noqa: ANN001 - a function of text
-    """Degrees, batch and recomputation, which both programs have under the same names."""
+def _degrees(run: RunSettings, lines: SettingLines) -> None:
+    """Degrees, and the layers of each stage where they are not simply equal."""
     for name, (key, comment) in DEGREES.items():
         if name in ("tp", "pp") or run.count(name) > 1:
-            lines.add(spelt(key), run.count(name), comment)
-    if run.count("vpp") > 1:
-        _chunks(run, lines, spelt)
-    lines.add(spelt("micro-batch-size"), run.count("micro_batch_size"), "sequences of a microbatch")
-    lines.add(spelt("global-batch-size"), run.global_batch, f"{run.count('n_microbatches')} microbatches per replica")
-    if run.recompute != "none":
-        lines.add(spelt("recompute-granularity"), run.recompute, "activations computed again in the backward pass")
-    if run.recompute == "full":
-        lines.add(spelt("recompute-method"), "uniform")
-        lines.add(spelt("recompute-num-layers"), 1)
+            lines.add(key, run.count(name), comment)
+    if run.shape.is_mixture and run.expert_tensor != run.count("tp"):
+        lines.add("--expert-tensor-parallel-size", run.expert_tensor, "chips that split each expert")
+    if run.count("tp") > 1 and run.does("sequence_parallel"):
+        lines.add("--sequence-parallel", True, "norms split over the tensor group")
+    if run.count("pp") > 1 and not run.shape.is_hybrid:
+        _stages(run, lines)
+    if run.plan.get("schedule") in ("gpipe", "zero-bubble", "dualpipe") and run.count("pp") > 1:
+        lines.lacks(f"schedule = {run.plan['schedule']}: pipelines run 1f1b")
 
 
-def _chunks(run: RunSettings, lines: SettingLines, spelt) -> None:  # noqa: ANN001 - a function of text
-    """Interleaved chunks: by their layers as an option, by their number in a recipe."""
-    is_option = spelt("x").startswith("--")
-    layers = run.layers_per_chunk()
-    if not is_option:
-        lines.add(spelt("virtual-pipeline-model-parallel-size"), run.count("vpp"), "chunks of layers on each chip")
-    elif layers is not None:
-        lines.add(spelt("num-layers-per-virtual-pipeline-stage"), layers, f"{run.count('vpp')} chunks on each chip")
+def _stages(run: RunSettings, lines: SettingLines) -> None:
+    """Chunks of equal layers by their number, others as a layout of the whole pipeline."""
+    layers, vpp = run.layers_per_chunk(), run.count("vpp")
+    if layers is None:
+        stages = [f"t*{count}" if count > 1 else "t" * count for count in run.stage_layers()]
+        stages[0] = "E" + stages[0]
+        stages[-1] += "m" * run.shape.count("n_predict_layers") + "L"
+        lines.add("--pipeline-model-parallel-layout", "|".join(stages), "layers of each stage")
+    elif vpp > 1:
+        lines.add("--num-layers-per-virtual-pipeline-stage", layers, f"{vpp} chunks on each chip")
+    if run.does("balanced_stages"):
+        lines.lacks("balanced_stages: stages get layers by number")
+
+
+def _precision(run: RunSettings, lines: SettingLines) -> None:
+    """Number formats of weights, matmuls and gradients."""
+    if run.precision in ("fp32", "tf32"):
+        if run.precision == "tf32":
+            lines.lacks("precision = tf32: 32 bits are written; torch decides about tf32")
+        return
+    if run.precision == "fp16":
+        lines.add("--fp16", True, "number format of the weights")
     else:
-        lines.lacks(f"vpp = {run.count('vpp')}: chunks of unequal numbers of layers need a layout of their own")
+        lines.add("--bf16", True, "number format of the weights")
+    if run.precision == "fp8":
+        lines.add("--fp8-format", "hybrid", "matmuls in 8 bits")
+    if run.precision == "fp4":
+        lines.add("--fp4-format", "e2m1", "matmuls in 4 bits")
+    if run.number("gradient_bytes", 4.0) == 2.0 and run.precision != "fp16":
+        lines.add("--grad-reduce-in-bf16", True, "gradients in 16 bits")
+    elif run.number("gradient_bytes", 4.0) not in (2.0, 4.0):
+        lines.lacks(f"gradient_bytes = {run.number('gradient_bytes', 4.0):g}: 4 are written")
+    if run.number("optimizer_bytes", ADAM_BYTES) != ADAM_BYTES:
+        lines.lacks(f"optimizer_bytes = {run.number('optimizer_bytes', ADAM_BYTES):g}: Adam in 32 bits is written")
+    if run.number("weight_bytes", 2.0) != 2.0:
+        lines.lacks(f"weight_bytes = {run.number('weight_bytes', 2.0):g}: weights of 2 bytes are written")
 
 
-def _shared_limits(run: RunSettings, lines: SettingLines) -> None:
-    """What neither program can say."""
-    if run.zero_stage == 2:
-        lines.lacks("zero_stage = 2: gradients stay whole between microbatches; ZeRO 1 is written")
-    if run.plan.get("schedule") == "gpipe":
-        lines.lacks("schedule = gpipe: pipelines run 1f1b")
+def _sharding(run: RunSettings, lines: SettingLines) -> None:
+    """Sharding of state, gradients and weights over the replicas."""
+    if run.zero_stage == 1:
+        lines.add("--use-distributed-optimizer", True, "ZeRO 1: optimizer state split over the replicas")
+    if run.zero_stage >= 2:
+        lines.add("--use-megatron-fsdp", True, f"ZeRO {run.zero_stage}, Megatron-FSDP")
+        lines.add("--use-distributed-optimizer", True)
+        lines.add("--data-parallel-sharding-strategy", SHARDING[run.zero_stage])
+        lines.add("--ckpt-format", "fsdp_dtensor", "the only one of Megatron-FSDP")
     if run.zero_stage and run.shard_group < run.count("dp"):
-        lines.lacks(f"shard_group = {run.shard_group}: set --num-distributed-optimizer-instances by hand")
+        copies = run.count("dp") // run.shard_group
+        lines.add("--num-distributed-optimizer-instances", copies, f"copies, each over {run.shard_group} replicas")
+
+
+def _overlap(run: RunSettings, lines: SettingLines) -> None:
+    """What runs beside compute."""
+    reduces, gathers = run.does("overlap_gradients"), run.does("overlap_gathers")
+    if run.count("dp") > 1 and reduces:
+        lines.add("--overlap-grad-reduce", True, "gradients reduced beside the backward pass")
+    if run.zero_stage and gathers and reduces:
+        lines.add("--overlap-param-gather", True, "weights gathered beside the forward pass")
+    elif run.zero_stage and gathers:
+        lines.lacks("overlap_gathers: comes with the overlap of gradients alone")
+    if run.count("tp") == 1:
+        return
+    overlap, splits_norms = str(run.plan.get("tp_overlap") or "none"), run.does("sequence_parallel")
+    if overlap == "full" and splits_norms:
+        lines.add("--tp-comm-overlap", True, "tensor-parallel collectives beside matmuls")
+    elif overlap != ("none" if splits_norms else "backward"):
+        written = "none" if splits_norms else "backward"
+        lines.lacks(f"tp_overlap = {overlap}: {written} is what the program does here")
+
+
+def _recomputation(run: RunSettings, lines: SettingLines) -> None:
+    """Activations that are computed again."""
+    share = run.number("recompute_full", 0.0)
+    if run.recompute == "full" or 0.0 < share < 1.0:
+        stage = -(-run.shape.count("n_layers") // run.count("pp"))
+        lines.add("--recompute-granularity", "full", "activations computed again in the backward pass")
+        lines.add("--recompute-method", "block" if 0.0 < share < 1.0 else "uniform")
+        lines.add("--recompute-num-layers", max(1, round(share * stage)) if 0.0 < share < 1.0 else 1)
+        if 0.0 < share < 1.0 and share * stage % 1:
+            lines.lacks(f"recompute_full = {share:g}: whole layers of a stage are computed again")
+    elif run.recompute == "selective":
+        lines.add("--recompute-granularity", "selective", "the core of attention is computed again")
+
+
+def _kernels(run: RunSettings, lines: SettingLines) -> None:
+    """Kernels and how they are launched."""
+    flash = run.does("flash_attention", True)
+    lines.add("--attention-backend", "flash" if flash else "unfused")
+    if run.shape.is_gated and not run.does("fused_glu", True):
+        lines.add("--no-bias-swiglu-fusion", True)
+    if not run.does("fused_norm", True):
+        lines.lacks("fused_norm = no: norms of TransformerEngine are fused")
+    if run.does("chunked_loss"):
+        lines.lacks("chunked_loss: logits are made at once")
+    if run.count("tp") > 1 and not run.does("vocab_parallel_loss", True):
+        lines.lacks("vocab_parallel_loss = no: the loss works on logits that stay split")
+    execution = str(run.plan.get("execution") or "eager")
+    if execution == "cuda-graphs" and run.recompute != "full":
+        lines.add("--cuda-graph-impl", "local", "recorded graphs of kernels are replayed")
+    elif execution != "eager":
+        lines.lacks(f"execution = {execution}: kernels are launched one by one")
+
+
+def _dispatcher(run: RunSettings, lines: SettingLines) -> None:
+    """How tokens travel to their experts."""
+    word = str(run.plan.get("moe_dispatcher") or "alltoall")
+    is_flex = word in ("deepep", "hybridep")
+    lines.add("--moe-token-dispatcher-type", "flex" if is_flex else word, "how tokens travel to their experts")
+    if is_flex:
+        lines.add("--moe-flex-dispatcher-backend", word)
+    if run.does("moe_overlap") and run.count("ep") > 1:
+        if run.recompute != "full" and (run.count("pp") == 1 or run.count("vpp") > 1) and word != "allgather":
+            lines.add("--overlap-moe-expert-parallel-comm", True)
+        else:
+            lines.lacks("moe_overlap: refused with full recomputation, or in a pipeline that is not interleaved")
+
+
+def _offload(run: RunSettings, lines: SettingLines) -> None:
+    """What the host's memory holds."""
+    share = run.number("offload_optimizer", 0.0)
+    if share and run.zero_stage == 1:
+        lines.add("--use-precision-aware-optimizer", True)
+        lines.add("--optimizer-cpu-offload", True, "optimizer state in the memory of the host")
+        lines.add("--optimizer-offload-fraction", share)
+    elif share:
+        lines.lacks(f"offload_optimizer = {share:g}: needs the distributed optimizer")
+    if activations := run.number("offload_activations", 0.0):
+        lines.lacks(f"offload_activations = {activations:g}: choose --offload-modules by hand")

@@ -1,21 +1,32 @@
 """Settings with comments, in the forms of launch files."""
 
 import json
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
 class SettingLines:
-    """Settings by dotted key, each with a comment, and what they cannot say.
+    """Settings by option, each with a comment, and what they cannot say.
 
     Attributes:
-        entries: key, value and comment of each setting.
-        not_expressed: parts of a plan that the settings cannot say.
+        entries: option, value and comment of each setting.
+        not_expressed: parts of a plan or model that the settings cannot say.
+        missing: parts of the model without which the settings would train another one.
+        environment: variables of the environment.
+        facts: numbers that rules of the options need and the settings do not tell.
+        may_miss: options that the program asks for and that are left out, so that it does not start with another model.
+        n_ranks: chips that the program counts, where not all of the run are [1].
     """
 
     entries: list[tuple[str, Any, str]] = field(default_factory=list)
     not_expressed: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    may_miss: tuple[str, ...] = ()
+    n_ranks: int | None = None
 
     def add(self, key: str, value: Any, comment: str = "") -> None:
         """Add a setting."""
@@ -25,26 +36,34 @@ class SettingLines:
         """Say what the settings cannot."""
         self.not_expressed.append(text)
 
-    def as_options(self) -> str:
-        """Options of a command line, those of one comment on a line; a value of True is a flag."""
-        lines = []
-        for key, value, comment in self.entries:
-            option = key if value is True else f"{key} {value}"
-            lines.append(f"  {option}" + (f"  # {comment}" if comment else ""))
-        return "\n".join(["OPTIONS=(", *lines, *self._remarks(), ")"]) + "\n"
+    def lacks_model(self, text: str) -> None:
+        """Say which part of the model the settings cannot build; without it they are no settings of the model."""
+        self.missing.append(text)
+        self.not_expressed.append(f"model: {text}")
+
+    def settings(self) -> dict[str, Any]:
+        """Value by option, the environment and the facts included."""
+        return {
+            **{key: value for key, value, _ in self.entries},
+            **{f"env.{name}": value for name, value in self.environment.items()},
+            **self.facts,
+        }
+
+    def as_options(self, indent: str = "  ") -> list[str]:
+        """Options of a command line, one on a line; a value of True is a flag."""
+        return [indent + _option(key, value) + _comment(comment) for key, value, comment in self.entries]
 
     def as_yaml(self) -> str:
         """Nested keys of YAML."""
-        return "\n".join([*self._nested(self._tree(), ""), *self._remarks()]) + "\n"
+        return "\n".join([*self.remarks(), *self._nested(self.tree(), "")]) + "\n"
 
     def as_toml(self) -> str:
         """Tables of TOML, one for each first part of a key."""
-        lines = []
-        for table, entries in self._tree().items():
-            lines.append(f"[{table}]")
+        lines = self.remarks()
+        for table, entries in self.tree().items():
+            lines += ["", f"[{table}]"] if lines else [f"[{table}]"]
             lines += [f"{key} = {json.dumps(value)}" + _comment(comment) for key, (value, comment) in entries.items()]
-            lines.append("")
-        return "\n".join([*lines, *self._remarks()]).rstrip() + "\n"
+        return "\n".join(lines) + "\n"
 
     def as_json(self) -> str:
         """One JSON document, which has no place for comments."""
@@ -52,12 +71,14 @@ class SettingLines:
         def plain(tree: dict[str, Any]) -> dict[str, Any]:
             return {key: plain(value) if isinstance(value, dict) else value[0] for key, value in tree.items()}
 
-        return json.dumps(plain(self._tree()), indent=2) + "\n"
+        return json.dumps(plain(self.tree()), indent=2) + "\n"
 
-    def _remarks(self) -> list[str]:
+    def remarks(self) -> list[str]:
+        """What is not expressed, a comment each."""
         return [f"# not expressed: {text}" for text in self.not_expressed]
 
-    def _tree(self) -> dict[str, Any]:
+    def tree(self) -> dict[str, Any]:
+        """Value and comment by nested keys."""
         tree: dict[str, Any] = {}
         for key, value, comment in self.entries:
             *tables, last = key.split(".")
@@ -75,6 +96,14 @@ class SettingLines:
             else:
                 lines.append(f"{indent}{key}: {json.dumps(value[0])}" + _comment(value[1]))
         return lines
+
+
+def _option(key: str, value: Any) -> str:
+    """An option with its values, as a shell takes them."""
+    if value is True:
+        return key
+    values = value if isinstance(value, list) else [value]
+    return " ".join([key, *(shlex.quote(str(part)) for part in values)])
 
 
 def _comment(text: str) -> str:

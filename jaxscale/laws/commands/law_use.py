@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -65,13 +65,13 @@ class LawPredict:
         for note in table.notes:
             say(note)
         told = law.predict_table(table)
-        columns = dict(zip(PREDICTED, (told.loss, told.lo, told.hi), strict=True))
+        columns: dict[str, Any] = dict(zip(PREDICTED, (told.loss, told.lo, told.hi), strict=True))
         far = float(told.decades.max())
         if far > 1.0:
             say(f"the farthest point is {far:.1f} decades outside the fitted range: intervals widen with each decade")
         if self.out is not None:
-            added = {name: [f"{value:.7g}" for value in values] for name, values in columns.items()}
-            write_extended(self.out, {table.headings[name]: cells for name, cells in table.texts().items()}, added)
+            written = {table.headings[name]: cells for name, cells in table.texts().items()}
+            write_extended(self.out, written, columns)
             say(f"wrote {self.out}")
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         answer(

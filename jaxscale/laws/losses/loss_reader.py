@@ -18,6 +18,7 @@ from jaxscale.tables.names import Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
 from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.tables_in_memory import AnyTable
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,10 +49,6 @@ class Losses(AbstractTable):
     def number(self, column: str) -> Float[np.ndarray, " row"]:
         """Numbers of a column, nan where it is absent or a cell is empty [row]."""
         return self.numbers(column)
-
-    def text(self, column: str) -> np.ndarray:
-        """Words of a column, empty where it is absent [row]."""
-        return self.categories(column).map(lambda word: word or "").array()
 
     @property
     def n_params(self) -> Float[np.ndarray, " row"]:
@@ -113,7 +110,7 @@ class LossSchema(AbstractSchema[Losses]):
         if column.kind == "text":
             return super().values(heading, texts)
         plain = [plain_cell(text) for text in texts] if column.name in COUNTED else texts
-        parsed = parse_cells(replace(column, maximum=np.inf), plain, {})
+        parsed = parse_cells(replace(column, maximum=np.inf), plain, self.names)
         numbers = in_nats(np.asarray(parsed.values, dtype=float) * heading.factor, heading.unit)
         problems = dict(parsed.problems)
         for place in np.flatnonzero(numbers > column.maximum).tolist():
@@ -157,13 +154,14 @@ def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
 
 
 def read_losses(
-    path: str | Path, *, count: str = "", where: Mapping[str, str] | None = None, needs_loss: bool = True
+    table: AnyTable, *, count: str = "", where: Mapping[str, str] | None = None, needs_loss: bool = True
 ) -> Losses:
     """Table of losses from a file, checked.
 
     Args:
-        path: a CSV file with at least the columns `n_params`, `tokens` and `loss`; other headings and units that tools
-            write for these are understood, and compute stands for one of parameters and tokens.
+        table: a CSV file, or whatever else `js.read_runs` takes, with at least the columns `n_params`, `tokens` and
+            `loss`; other headings and units that tools write for these are understood, and compute stands for one of
+            parameters and tokens.
         count: total, non-embedding or active: takes `n_params` or `n_params_alt`, whichever counts so in a row.
         where: keeps the rows whose cells are equal to these, by column.
         needs_loss: whether a row without a loss is refused.
@@ -172,7 +170,7 @@ def read_losses(
         InputError: the file cannot be read, a required column is absent, a cell is bad, no row is left, or the rows
             count parameters in different ways.
     """
-    return with_count(read(path, LossSchema(needs_loss), where=where), count)
+    return with_count(read(table, LossSchema(needs_loss), where=where), count)
 
 
 def with_count(table: Losses, count: str = "") -> Losses:

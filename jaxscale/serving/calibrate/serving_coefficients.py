@@ -7,7 +7,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import Number
 from jaxscale.calibration.spec import Spec, spec_from
-from jaxscale.calibration.stand_ins import StandIns
+from jaxscale.calibration.stand_ins import StandIns, longest_within
+from jaxscale.serving.calibrate.level_names import nearest_release
 
 
 class ServingCoefficients(eqx.Module):
@@ -47,7 +48,8 @@ SERVING_NAMES = tuple(ServingCoefficients.__dataclass_fields__)
 def serving_spec() -> Spec:
     """Table of the coefficients, `data/serving.toml`, in the order of `SERVING_NAMES`."""
     # A fork or a wrapper often bears the name of a framework within its own.
-    return spec_from("serving.toml", SERVING_NAMES, stand_ins=StandIns(parts=("framework",)))
+    choices = {"framework": longest_within, "release": nearest_release}
+    return spec_from("serving.toml", SERVING_NAMES, stand_ins=StandIns(choices=choices))
 
 
 def usual_coefficients() -> ServingCoefficients:

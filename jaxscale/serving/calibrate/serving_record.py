@@ -1,8 +1,10 @@
 """Fit of serving stacks: coefficients by level, widths of intervals, and its file."""
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -12,6 +14,7 @@ from jaxscale.base.resources import fit_path
 from jaxscale.calibration.base_record import NUMBER, Record, entries_of
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Spec
+from jaxscale.serving.calibrate.level_names import model_level
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients, serving_coefficients, serving_spec
 from jaxscale.serving.calibrate.serving_widths import ServingWidth, ServingWidths
 
@@ -61,6 +64,26 @@ class ServingFit(Record):
     def intervals(self) -> ServingWidths:
         """Widths of intervals, ready for look-up."""
         return ServingWidths(self.widths)
+
+    @classmethod
+    def of_tables(cls, path: Path, table: Mapping[str, Any]) -> "ServingFit":
+        """The record of nested tables, models by the names that levels have today.
+
+        Files of before name models as the tables of runs do.
+        """
+        renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
+        effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
+        return super().of_tables(path, {**table, "effects": effects})
+
+
+def _model_of_today(entry: Mapping[str, str]) -> str:
+    """Level of an effect, whose model is the catalogue's id."""
+    if entry["kind"] == "model":
+        return model_level(entry["level"])
+    if entry["kind"] == "pair":
+        framework, _, name = entry["level"].partition(" ")
+        return f"{framework} {model_level(name)}"
+    return entry["level"]
 
 
 def load_serving_fit(fit: "ServingFit | str | Path" = "default") -> ServingFit:

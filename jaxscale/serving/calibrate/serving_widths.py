@@ -73,7 +73,13 @@ class ServingWidths:
         """
         classed = with_density(levels)
         usual = (np.zeros(len(levels)), np.zeros(len(levels)))
-        below, above = widest(usual, ((holds, self.sides(target, classed, kind)) for kind, holds in new.items()))
+        # A row of which less is new is known better; quantiles alone may say otherwise, as their classes differ.
+        sides, (below, above) = {}, usual
+        for kind in NOVELTIES:
+            lower, upper = self.sides(target, classed, kind)
+            below, above = np.maximum(below, lower), np.maximum(above, upper)
+            sides[kind] = (below, above)
+        below, above = widest(usual, ((holds, sides[kind]) for kind, holds in new.items()))
         return -below, above
 
     def interval(self, target: str, serving: str, density: str, stack: str, novelty: str) -> tuple[float, float]:

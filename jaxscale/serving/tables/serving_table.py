@@ -1,7 +1,6 @@
 """Serving tables: what their columns hold, what is valid, what an empty cell means; read and checked."""
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -12,10 +11,11 @@ from jaxscale.runs.schema import MAX_BATCH
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.tables.cells import Column
-from jaxscale.tables.names import SHAPE, Names, unknown_models
+from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
 from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.tables_in_memory import AnyTable
 
 MAX_LENGTH = 1e8
 """Tokens of a request at most: a longer one is a slip [token]."""
@@ -123,6 +123,7 @@ class ServingSchema(AbstractSchema[Runs]):
 
     columns = SERVING_BY_NAME
     row = "measurement"
+    says_nothing = ("source_row", "notes")
 
     def lacks(self, header: Header) -> str:
         """The first required column that is absent; a model or its shape is required."""
@@ -157,14 +158,15 @@ class ServingSchema(AbstractSchema[Runs]):
         if not all(name in table.columns for name in SHAPE):
             judged = table.categories("model").matches(bool)
             judged[list(bad)] = False
-            yield unknown_models(table, self.names, judged)
+            yield self.unknown_models(table, judged)
 
 
-def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
+def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
     """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
 
     Args:
-        path: a CSV file, UTF-8, comma-separated, with a header.
+        table: path of a CSV file, UTF-8, comma-separated, with a header, or whatever else `js.read_runs` takes. A table
+            that was read already is returned as it is.
         skip_bad: drop bad rows instead of refusing the file.
         hardware: chips that the table may name; the shipped catalogue where None.
 
@@ -174,4 +176,4 @@ def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware
     Raises:
         InputError: the file cannot be read as a serving table, or has bad rows; with `skip_bad`, if all are bad.
     """
-    return read(path, ServingSchema(Names.of(hardware)), skip_bad=skip_bad)
+    return table if isinstance(table, Runs) else read(table, ServingSchema(Names.of(hardware)), skip_bad=skip_bad)

@@ -12,6 +12,7 @@ _TOKENS = re.compile(r"tokens per GPU \(tokens/s/GPU\): *([\d.]+)")
 _BRIDGE = re.compile(r"Step Time : *([\d.]+)s GPU utilization: *([\d.]+)")
 _ARGUMENT = re.compile(r"^(?:\S*?: *| )?\s*([a-z][a-z0-9_]+) \.{3,} (.+?)\s*$")
 _MEMORY = re.compile(r"max (?:allocated|reserved): *([\d.]+)")
+_GIB = re.compile(r"\| memory\(GiB\): *([\d.]+)")
 MIB = 2.0**20 / 1e9
 """One MiB [1e9 byte]."""
 
@@ -19,6 +20,10 @@ MIB = 2.0**20 / 1e9
 def _take(line: str, gathered: Gathered) -> bool:
     if "elapsed time per iteration" in line and (step := _STEP.search(line)):
         found = {"seconds": float(step[3]) / (1e3 if step[2] == "ms" else 1.0)}
+        if memory := _GIB.search(line):  # of ms-swift
+            gathered.cells["framework"] = "ms-swift"
+            peak = float(memory[1]) * 2.0**30 / 1e9
+            gathered.cells["peak_mem_gb"] = max(peak, gathered.cells.get("peak_mem_gb", 0.0))
         if step[2] == "s":
             gathered.settings["deepspeed"] = True  # the fork tells seconds
         for name, pattern in (("tflops_per_gpu", _RATE), ("batch", _BATCH), ("tokens_per_s_per_gpu", _TOKENS)):

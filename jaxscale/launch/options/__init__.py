@@ -1,0 +1,1 @@
+"""Options of training frameworks: which there are, and what the programs refuse."""

@@ -1,0 +1,202 @@
+"""Settings of a framework against its own rules: what the program refuses is refused, with the rule that it breaks."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.launch.options.option_table import Option, OptionTable, option_key, option_table, programs
+
+TORCHRUN = (
+    "nnodes",
+    "nproc_per_node",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+)
+"""Options of the launcher, which no script takes."""
+
+FACTS = ("model.n_heads", "model.n_kv_heads", "model.n_experts", "converter")
+"""Facts about a model or its formats that a registry or code holds: rules read them, they are no options."""
+
+OFF = (None, False, "", ())
+
+_NAME = re.compile(r"'[^']*'|[A-Za-z_][\w.]*(?:\[\])?")
+_WORDS = ("and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False", "axis")
+
+
+def check_settings(framework: str, settings: Mapping[str, Any], n_chips: int, may_miss: tuple[str, ...] = ()) -> None:
+    """Refuse settings that the program itself refuses.
+
+    Args:
+        framework: one with a table of options, such as `megatron-lm`.
+        settings: value by option, as the program spells it; `env.NAME` for the environment.
+        n_chips: chips of the run [1].
+        may_miss: required options that are told as missing.
+
+    Raises:
+        InputError: all that the program's checks refuse, each with the option and its rule.
+    """
+    found = complaints(framework, settings, n_chips, may_miss)
+    if found:
+        raise InputError(f"{framework} refuses these settings: {found[0]}", found)
+
+
+def complaints(
+    framework: str, settings: Mapping[str, Any], n_chips: int, may_miss: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """All that a program's checks refuse in some settings, one line each, the option first.
+
+    Args:
+        framework: one with a table of options.
+        settings: value by option, as the program spells it; `env.NAME` for the environment.
+        n_chips: chips of the run [1].
+        may_miss: required options that are told as missing.
+    """
+    table = option_table(framework)
+    stated = {option_key(name): value for name, value in settings.items()}
+    values = SettingValues(table, stated, n_chips)
+    found = [text for text in _missing(table, stated) if text.split(":")[0] not in may_miss]
+    for key, value in stated.items():
+        if key.startswith("env.") or key in FACTS:
+            continue
+        option = table.options.get(key)
+        if option is None:
+            found += _unknown(key, table)
+            continue
+        found += _bad_value(option, value)
+        if value not in OFF:
+            found += _broken_rules(option, values)
+    return tuple(found)
+
+
+def _unknown(key: str, table: OptionTable) -> list[str]:
+    """What a program says of a key that it does not have; nothing where it takes it in silence."""
+    if key in TORCHRUN:
+        return [f"{key}: is an option of torchrun, not of the script"]
+    if "." not in key and programs()[table.framework]["unknown"].startswith("passed in silence"):
+        return []
+    return [f"{key}: {table.framework} {table.release} has no such option; {nearest(key, table.options)}"]
+
+
+def _missing(table: OptionTable, stated: Mapping[str, Any]) -> list[str]:
+    """Required options that are not set, and groups of which none is."""
+    groups: dict[str, list[Option]] = {}
+    found = []
+    for key, option in table.options.items():
+        if option.required == "yes" and key not in stated:
+            found.append(f"{key}: is required and not set")
+        elif option.required == "never" and key in stated:
+            found.append(f"{key}: is an old spelling that is refused")
+        elif option.required.startswith("one of "):
+            groups.setdefault(option.required, []).append(option)
+    for options in groups.values():
+        if not any(stated.get(option_key(option.name)) not in OFF for option in options):
+            found.append(f"{option_key(options[0].name)}: one of {', '.join(o.name for o in options)} is required")
+    return found
+
+
+def _bad_value(option: Option, value: Any) -> list[str]:
+    """What is wrong with a value by itself."""
+    key = option_key(option.name)
+    words = [str(part) for part in value] if isinstance(value, list | tuple) else str(value).split()
+    if option.choices and value not in OFF and not set(words) <= set(option.choices) | {"None", "null"}:
+        return [f"{key}: {value!r} is none of its choices {', '.join(option.choices)}"]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if option.kind == "int" and value is not None and not (is_number and value == int(value)):
+        return [f"{key}: {value!r} is no whole number"]
+    if option.kind == "float" and value is not None and not is_number:
+        return [f"{key}: {value!r} is no number"]
+    if option.kind in ("flag", "bool") and not isinstance(value, bool):
+        return [f"{key}: {value!r} is neither true nor false"]
+    return []
+
+
+def _broken_rules(option: Option, values: "SettingValues") -> list[str]:
+    """Rules of an option that is set which do not hold."""
+    key = option_key(option.name)
+    found = [f"{key}: requires {rule}" for rule in option.requires if not values.holds(rule)]
+    return found + [f"{key}: excludes {rule}" for rule in option.excludes if values.holds(rule)]
+
+
+class SettingValues:
+    """Values of options for rules: what is stated, else the default, else what is derived from others."""
+
+    def __init__(self, table: OptionTable, stated: Mapping[str, Any], n_chips: int):
+        """Args: table: options; stated: value by key; n_chips: chips of the run [1]."""
+        self.table, self.stated, self.n_chips = table, stated, n_chips
+
+    def __getitem__(self, name: str) -> Any:
+        """Value of an option, of a derived name, or nothing."""
+        if name == "n_chips":
+            return self.n_chips
+        if name in self.stated:
+            return self.stated[name]
+        if name in self.table.derived:
+            return self.evaluated(self.table.derived[name])
+        option = self.table.options.get(name)
+        return option.default if option else None
+
+    def holds(self, rule: str) -> bool:
+        """Whether a rule holds; one whose parts are not set does, as the program asks for them elsewhere."""
+        try:
+            return bool(self.evaluated(rule))
+        except (TypeError, ZeroDivisionError):
+            return " in " not in rule
+
+    def evaluated(self, rule: str) -> Any:
+        """Value of an expression of the tables."""
+        functions: dict[str, Callable[..., Any]] = {
+            "max": max, "min": min, "product": math.prod, "layers": layers_of, "stages": stages_of,
+            "segments": segments_of, "stated": lambda name: name in self.stated,
+        }  # fmt: skip
+
+        def spelt(match: re.Match[str]) -> str:
+            word = match[0]
+            is_plain = word.startswith("'") or word in _WORDS or word in functions
+            return word if is_plain else f"v[{word!r}]"
+
+        # Expressions of the tables of the package alone, which no input reaches.
+        return eval(_NAME.sub(spelt, rule), {"__builtins__": {}, **functions}, {"v": self})  # noqa: S307
+
+
+PATTERN_PART = re.compile(r"\[([\d,\s]+)\](?:\s*\*\s*(\d+))?")
+PATTERN = re.compile(r"\(?\s*(\[[\d,\s]+\](\s*\*\s*\d+)?\s*\+?\s*)+\)?")
+
+
+def pattern_of(value: Any) -> list[int] | None:
+    """Entries of a pattern over layers, such as `([0]*3+[1]*58)`; None for a period, which has none."""
+    if isinstance(value, list | tuple):
+        return [int(part) for part in value]
+    text = str(value).strip()
+    if not PATTERN.fullmatch(text):
+        return None
+    found: list[int] = []
+    for entries, times in PATTERN_PART.findall(text):
+        found += [int(part) for part in entries.split(",") if part.strip()] * int(times or 1)
+    return found
+
+
+def layers_of(value: Any) -> int:
+    """Layers that a pattern counts, 0 for a period [1]."""
+    return len(pattern_of(value) or ())
+
+
+def stages_of(layout: Any) -> int:
+    """Stages of a layout of a pipeline such as `Et*3|(tt|)*29m|L` [1]."""
+    return len(expanded_layout(str(layout)).split("|"))
+
+
+def expanded_layout(layout: str) -> str:
+    """A layout with its repetitions written out."""
+    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), layout)
+    return re.sub(r"(\w)\*(\d+)", lambda match: match[1] * int(match[2]), text)
+
+
+def segments_of(pattern: Any) -> int:
+    """Segments of a pattern of layers of a hybrid, apart by |; a pattern without any fits all [1]."""
+    return str(pattern).split("/")[0].count("|") + 1 if "|" in str(pattern) else 0

@@ -1,0 +1,267 @@
+"""Settings of Megatron-LM, Megatron-Bridge, NeMo, Primus and ms-swift's Megatron part as cells of a runs table."""
+
+import math
+from typing import Any
+
+from jaxscale.launch.options.check_settings import pattern_of, stages_of
+from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
+
+MIXERS, MLPS = "M*", "-E"
+"""Letters of a hybrid's pattern: layers that mix tokens, and MLPs."""
+
+
+def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
+    """Cells that need more than one setting."""
+    found: Cells = {"framework": megatron_framework(read)}
+    if read.is_complete or found["framework"] == "ms-swift":
+        # Degrees that are not set are 1.
+        cells["tp"], cells["pp"] = cells.get("tp", 1), cells.get("pp", 1)
+    _layers(read, cells, found)
+    _attention(read, cells, found)
+    _experts(read, cells, found)
+    _vocabulary(read, cells, found)
+    _chips(read, cells, found)
+    _stages(read, cells, found)
+    _sharding(read, cells, found)
+    _recomputation(read, cells, found)
+    _software(read, cells, found)
+    if name := read.value("model"):
+        found["model"] = known_model(str(name).removesuffix(".yaml"))
+    if found["framework"] == "ms-swift":
+        found["seq_len"] = read.number("max_length")
+        if name := read.value("load", "mcore_model"):
+            found["model"] = known_model(str(name).rsplit("/", 1)[-1].removesuffix("-mcore"))
+    return found
+
+
+def megatron_framework(read: ReadSettings) -> str:
+    """Which of the programs has the settings."""
+    settings = read.settings
+    if read.value("program") == "ms-swift megatron":
+        return "ms-swift"
+    if any(key.startswith(("cfg/", "trainer.")) for key in settings):
+        return "nemo"
+    if read.value("deepspeed", "deepspeed_config"):
+        return "megatron-deepspeed"
+    has_sections = any(key.startswith(("model.", "train.", "ddp.", "dist.")) for key in settings)
+    return "megatron-bridge" if has_sections else "megatron-lm"
+
+
+def _layers(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Layers by kind: state space, windows, positions, kind of MLP."""
+    pattern = str(read.value("hybrid_layer_pattern", "hybrid_override_pattern") or "").split("/")[0].replace("|", "")
+    if pattern:
+        mixers, mlps = sum(map(pattern.count, MIXERS)), sum(map(pattern.count, MLPS))
+        alternates = mixers == mlps and all(letter in MIXERS for letter in pattern[::2])
+        found |= {"n_layers": mixers if alternates else len(pattern), "n_attention_layers": pattern.count("*")}
+        found |= {"n_ssm_layers": pattern.count("M"), "n_mlp_layers": mlps}
+        if read.has("num_experts", "num_moe_experts"):
+            found["n_dense_layers"] = pattern.count("-") or None
+    heads, width = read.number("mamba_num_heads"), read.number("mamba_head_dim") or 64.0
+    state, groups = read.number("mamba_state_dim"), read.number("mamba_num_groups")
+    cells.pop("ssm_state", None)
+    if heads:
+        found |= {"ssm_d_inner": heads * width, "ssm_state": (state or 128.0) * (groups or 8.0)}
+        found["ssm_groups"] = groups or 8.0
+    kind = read.value("position_embedding_type")
+    positions = read.number("max_position_embeddings")
+    is_learned = kind == "learned_absolute" or kind is None and read.is_complete
+    if is_learned and not read.has("use_rotary_position_embeddings") and positions:
+        found["position_embeddings"] = positions
+    if read.has("squared_relu"):
+        found["gated_mlp"] = False
+
+
+def _attention(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Heads, latent projections, windows."""
+    if read.flag("multi_latent_attention"):
+        rope = read.number("qk_pos_emb_head_dim") or 64.0
+        found |= {"head_dim": (read.number("qk_head_dim") or 128.0) + rope, "rope_head_dim": rope}
+        found |= {"v_head_dim": read.number("v_head_dim") or 128.0, "kv_lora_rank": read.number("kv_lora_rank") or 32.0}
+        cells.pop("n_kv_heads", None)
+    else:
+        # Options of latent attention without it have no effect.
+        for name in ("kv_lora_rank", "q_lora_rank", "v_head_dim", "rope_head_dim"):
+            cells.pop(name, None)
+    groups = read.value("num_query_groups")
+    if not read.value("group_query_attention") and groups in (None, 1):
+        cells.pop("n_kv_heads", None)
+    if read.has("attention_output_gate"):
+        found["attention_gate"] = True
+    window = read.value("window_size")
+    if window:
+        left = list(window)[0] if isinstance(window, list | tuple) else str(window).strip("() ").split(",")[0]
+        found["window"] = int(left) + 1
+        layers = plain_number(found.get("n_layers") or cells.get("n_layers"))
+        found["window_share"] = _share(read.value("window_attn_skip_freq"), layers)
+
+
+def _share(freq: Any, layers: float | None) -> float:
+    """Share of the layers that a pattern or a period gives a window [1]."""
+    if freq in (None, ""):
+        return 1.0
+    pattern = pattern_of(freq)
+    if pattern is not None:
+        return sum(pattern) / len(pattern)
+    period = int(freq)
+    return (layers - layers // period) / layers if layers else 1.0 - 1.0 / period
+
+
+def _experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Experts, dense layers among them, shared ones, and how tokens travel."""
+    n_experts = read.number("num_experts", "num_moe_experts")
+    if not n_experts:
+        return
+    width = read.number("moe_ffn_hidden_size") or read.number("ffn_hidden_size")
+    found["d_ff_expert"] = width
+    if read.is_complete:
+        found["moe_top_k"] = read.number("moe_router_topk") or 2.0
+        found["expert_bias"] = not read.flag("disable_bias_linear") or None
+        found["etp"] = read.number("expert_tensor_parallel_size") or plain_number(cells.get("tp"))
+    elif read.value("add_bias_linear") is True:
+        found["expert_bias"] = True
+    if (shared := read.number("moe_shared_expert_intermediate_size")) and width:
+        found["n_shared_experts"] = shared / width
+    freq, layers = read.value("moe_layer_freq"), plain_number(cells.get("n_layers"))
+    if freq is not None and layers and "n_dense_layers" not in found:
+        pattern = pattern_of(freq)
+        mixtures = sum(pattern) if pattern else math.ceil(layers / int(freq))
+        found["n_dense_layers"] = layers - mixtures or None
+    dispatcher = read.value("moe_token_dispatcher_type")
+    backend = str(read.value("moe_flex_dispatcher_backend") or "deepep")
+    if read.value("moe_enable_deepep"):
+        found["moe_dispatcher"] = "deepep"
+    elif dispatcher == "flex":
+        found["moe_dispatcher"] = backend if backend in ("deepep", "hybridep") else None
+    elif dispatcher in ("alltoall", "allgather"):
+        found["moe_dispatcher"] = dispatcher
+    elif dispatcher is None and found["framework"] == "ms-swift":
+        found["moe_dispatcher"] = "alltoall"
+    elif dispatcher is None and read.is_complete:
+        found["moe_dispatcher"] = "allgather"
+
+
+def _vocabulary(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Vocabulary as it is padded, and whether the embeddings are one matrix."""
+    vocabulary, padded = read.number("vocab_size"), read.number("padded_vocab_size")
+    divisor = read.number("make_vocab_size_divisible_by") or (128.0 if read.is_complete else 1.0)
+    step = divisor * (plain_number(cells.get("tp")) or 1.0)
+    if padded:
+        found["vocab_size"] = padded
+    elif vocabulary and (read.is_complete or read.flag("should_pad_vocab")) and not read.has("no_pad_vocab_size"):
+        found["vocab_size"] = math.ceil(vocabulary / step) * step
+    untied, shared = read.flag("untie_embeddings_and_output_weights"), read.value("share_embeddings_and_output_weights")
+    if shared is not None:
+        found["tied_embeddings"] = bool(shared)
+    elif untied is not None and found["framework"] != "ms-swift":
+        found["tied_embeddings"] = not untied
+
+
+def _chips(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Chips of the run."""
+    nodes, devices = read.number("num_nodes", "nnodes"), read.number("devices", "nproc_per_node")
+    if nodes and devices and "n_gpus" not in cells:
+        found["n_gpus"] = nodes * devices
+
+
+def _replicas(cells: Cells, found: Cells) -> float | None:
+    """Data-parallel degree, from the chips [1]."""
+    chips = plain_number(found.get("n_gpus") or cells.get("n_gpus"))
+    return chips / product_of_degrees(cells, "tp", "pp", "cp") if chips else plain_number(cells.get("dp"))
+
+
+def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Chunks of layers on each chip of a pipeline."""
+    per_chunk = read.number("num_layers_per_virtual_pipeline_stage")
+    layers, pp = plain_number(cells.get("n_layers")), plain_number(cells.get("pp")) or 1.0
+    if per_chunk and layers:
+        found["vpp"] = layers / pp / per_chunk
+    elif chunks := read.number("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
+        found["vpp"] = chunks
+    elif layout := read.value("pipeline_model_parallel_layout"):
+        found["vpp"] = stages_of(layout) / pp
+    elif "|" in str(read.value("hybrid_layer_pattern") or ""):
+        found["vpp"] = (str(read.value("hybrid_layer_pattern")).count("|") + 1) / pp
+    if pp > 1.0 and plain_number(found.get("vpp")) == 1.0:
+        found.pop("vpp")
+    if any(read.has(f"account_for_{part}_in_pipeline_split") for part in ("embedding", "loss")):
+        found["balanced_stages"] = None
+
+
+STAGE_OF_STRATEGY = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """ZeRO stage, copies of the state, and what of it overlaps."""
+    strategy = read.value("data_parallel_sharding_strategy")
+    if read.value("use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp"):
+        found["zero_stage"] = STAGE_OF_STRATEGY.get(str(strategy or "optim_grads_params"), 3)
+        if read.has("torch_fsdp2_no_reshard_after_forward"):
+            found["zero_stage"] = 2
+    elif read.value("use_distributed_optimizer") or "distributed" in str(read.value("optim.name") or ""):
+        found["zero_stage"] = 1
+    elif found["framework"] == "ms-swift" and read.value("use_distributed_optimizer") is None:
+        # Its default.
+        found["zero_stage"] = 1
+    elif read.value("use_distributed_optimizer") is False or found["framework"] == "megatron-lm":
+        # An option of a command line that is absent is off; a recipe has defaults of its own.
+        found["zero_stage"] = 0
+    replicas = _replicas(cells, found)
+    if (copies := read.number("num_distributed_optimizer_instances")) and copies > 1 and replicas:
+        found["shard_group"] = replicas / copies
+    reduces, gathers = read.flag("overlap_grad_reduce"), read.flag("overlap_param_gather")
+    if replicas and replicas > 1.0:
+        found["overlap_gradients"] = reduces
+        found["overlap_gathers"] = gathers if found.get("zero_stage") else None
+    else:
+        for name in ("overlap_gradients", "overlap_gathers"):
+            cells.pop(name, None)
+
+
+def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Word of recomputation, or the share of the layers."""
+    granularity = read.value("recompute_granularity", "activations_checkpoint_granularity")
+    if granularity is None and found["framework"] == "ms-swift":
+        granularity = "selective"
+    found["activation_recompute"] = str(granularity) if granularity in ("full", "selective") else "none"
+    layers, per_stage = plain_number(cells.get("n_layers")), read.number("recompute_num_layers")
+    if granularity == "full" and read.value("recompute_method") == "block" and layers and per_stage:
+        stage = math.ceil(layers / (plain_number(cells.get("pp")) or 1.0))
+        found["activation_recompute"] = per_stage / stage if per_stage < stage else "full"
+    if found["activation_recompute"] != "selective":
+        cells.pop("recompute_modules", None)
+
+
+KERNELS = {"flash": "flash", "fused": "cudnn", "unfused": "eager", "local": "eager"}
+
+
+def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """What kernels, graphs and collectives do."""
+    tp = plain_number(cells.get("tp")) or 1.0
+    overlap = read.flag("tp_comm_overlap")
+    if tp > 1.0 and overlap is not None:
+        found["tp_overlap"] = "full" if overlap else "none" if read.value("sequence_parallel") else "backward"
+    if tp == 1.0:
+        cells.pop("sequence_parallel", None)
+    elif read.is_complete:
+        found["sequence_parallel"] = read.flag("sequence_parallel")
+    graphs = read.value("cuda_graph_impl")
+    is_graph = graphs not in (None, "none") or read.has("enable_cuda_graph", "external_cuda_graph")
+    if is_graph or graphs == "none" or read.is_complete and found["framework"] == "megatron-lm":
+        found["execution"] = "cuda-graphs" if is_graph else "eager"
+    found["attention_kernel"] = KERNELS.get(str(read.value("attention_backend")).rsplit(".", 1)[-1])
+    if read.value("bias_activation_fusion") is False or read.has("no_bias_swiglu_fusion"):
+        found["fused_glu"] = False
+    elif read.value("bias_activation_fusion") or read.is_complete and read.has("swiglu"):
+        found["fused_glu"] = True
+    in_16 = read.value("grad_reduce_in_bf16")
+    in_32 = read.value("grad_reduce_in_fp32", "accumulate_allreduce_grads_in_fp32")
+    if in_16 or in_32 is False:
+        found["gradient_bytes"] = 2
+    elif in_32 or read.is_complete and read.has("bf16"):
+        found["gradient_bytes"] = 4
+    if read.has("optimizer_cpu_offload"):
+        found["offload"] = "optimizer"
+    found["optimizer"] = {"muon": "muon", "dist_muon": "muon", "lion": "lion", "sgd": "sgd"}.get(
+        str(read.value("optimizer"))
+    )

@@ -1,0 +1,149 @@
+"""Settings of torchtitan, as Python or TOML, as cells of a runs table."""
+
+from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
+from jaxscale.models import catalogue_model
+
+SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "loopedbfs": "interleaved"}
+RECOMPUTES = {"fullac": "full", "selectiveac": "selective", "none": "none"}
+SIZES = {
+    "dim": "d_model",
+    "n_layers": "n_layers",
+    "n_heads": "n_heads",
+    "n_kv_heads": "n_kv_heads",
+    "head_dim": "head_dim",
+    "hidden_dim": "d_ff",
+    "vocab_size": "vocab_size",
+    "enable_weight_tying": "tied_embeddings",
+    "dense_hidden_dim": "d_ff",
+    "moe_hidden_dim": "d_ff_expert",
+    "num_experts": "n_experts",
+    "num_shared_experts": "n_shared_experts",
+    "top_k": "moe_top_k",
+    "router_top_k": "moe_top_k",
+    "n_dense_layers": "n_dense_layers",
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_rope_head_dim": "rope_head_dim",
+    "v_head_dim": "v_head_dim",
+    "num_mtp_layers": "n_predict_layers",
+}
+"""Arguments of the builders of layers and of a model's configuration, and the column of each."""
+
+
+def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
+    """Cells that need more than one setting."""
+    found: Cells = {"framework": "torchtitan"}
+    _model(read, cells, found)
+    shard, replicate = (read.number(f"data_parallel_{kind}_degree") for kind in ("shard", "replicate"))
+    if shard and shard > 0:
+        found["dp"] = shard * (replicate or 1.0)
+        if (replicate or 1.0) > 1.0:
+            found["shard_group"] = shard
+    never = read.value("fsdp_reshard_after_forward") == "never"
+    found["zero_stage"] = 0 if shard == 1 else 2 if never else 3
+    if "dp" in found:
+        found["n_gpus"] = found["dp"] * product_of_degrees(cells, "tp", "pp", "cp")
+    _batch(read, cells, found)
+    _recomputation(read, found)
+    _software(read, cells, found)
+    pp = plain_number(cells.get("pp")) or 1.0
+    schedule = str(read.value("pipeline_parallel_schedule") or "").lower()
+    if pp > 1.0 and schedule:
+        found["schedule"] = SCHEDULES.get(schedule)
+    layers = plain_number(found.get("n_layers")) or plain_number(
+        (catalogue_model(str(found.get("model") or "")) or {}).get("n_layers")
+    )
+    if (per_stage := read.number("pipeline_parallel_layers_per_stage")) and layers:
+        found["vpp"] = layers / pp / per_stage
+    elif found.get("schedule") == "interleaved":
+        found["vpp"] = 2
+    read.value("attn_backend")
+    return found
+
+
+def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Name of the registry, or sizes of layers that are built."""
+    spec = str(read.value("model_spec") or "").split()
+    name = read.value("model.name") or (spec[0] if len(spec) > 1 else None)
+    flavour = read.value("model.flavor") or (spec[1] if len(spec) > 1 else None)
+    if read.has("n_layers"):
+        found |= {column: read.value(key) for key, column in SIZES.items() if read.value(key) is not None}
+        part = read.number("qk_nope_head_dim")
+        if part is not None:
+            found["head_dim"] = part + (read.number("qk_rope_head_dim") or 0.0)
+        found["gated_mlp"] = True
+        if not found.get("n_dense_layers"):
+            found.pop("n_dense_layers", None)
+    elif name and flavour:
+        found["model"] = _of_registry(str(name), str(flavour))
+        if found["model"] is None:
+            found["model"] = known_model(f"{name}-{flavour}")
+
+
+def _of_registry(family: str, flavour: str) -> str | None:
+    """Model of the catalogue with the shape that a flavour of the registry has."""
+    from jaxscale.launch.writers.torchtitan_settings import REGISTRY
+
+    named = {entry: name for name, entry in REGISTRY.items()}
+    spelt = known_model(f"{family}-{flavour}")
+    return spelt or named.get((family, flavour))
+
+
+def _batch(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Sequences of a microbatch and of a step; releases after 0.3.0 count tokens."""
+    pp, length = plain_number(cells.get("pp")) or 1.0, read.number("max_context_length", "seq_len")
+    tokens, step = read.number("num_tokens_per_microbatch_per_dp_rank"), read.number("num_tokens_per_train_step")
+    if tokens and length:
+        found["micro_batch_size"] = tokens / length
+        found["seq_len"] = length
+        if step and step > 0:
+            found["global_batch_size_seqs"] = step / length
+        elif "dp" in found:
+            passes = read.number("num_pp_microbatches") or 1.0
+            found["global_batch_size_seqs"] = tokens / length * passes * found["dp"]
+        return
+    local = read.number("local_batch_size", "batch_size")
+    if cells.get("global_batch_size_seqs") in (-1, None):
+        cells.pop("global_batch_size_seqs", None)
+        if local and "dp" in found:
+            found["global_batch_size_seqs"] = local * found["dp"]
+    cells.pop("micro_batch_size", None)
+    found["micro_batch_size"] = local if pp == 1.0 else read.number("pipeline_parallel_microbatch_size") or 1.0
+
+
+def _recomputation(read: ReadSettings, found: Cells) -> None:
+    """Word of recomputation."""
+    mode = read.value("activation_checkpoint.mode")
+    kind = str(read.value("activation_checkpoint")).lower() if "activation_checkpoint" in read.settings else ""
+    if mode in ("none", "selective", "full"):
+        found["activation_recompute"] = mode
+        option = str(read.value("selective_ac_option") or "")
+        if mode == "selective" and option.isdigit():
+            found["activation_recompute"] = "full" if option == "1" else "selective-layer" if option == "2" else None
+    elif kind.startswith("none"):
+        found["activation_recompute"] = "none"
+    else:
+        found["activation_recompute"] = next((word for key, word in RECOMPUTES.items() if kind.startswith(key)), None)
+
+
+def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """Compilation, graphs, overlap, dispatcher, loss."""
+    compiles, graphs = read.value("compile.enable"), read.value("disable_cuda_graphs")
+    if graphs is False:
+        found["execution"] = "cuda-graphs"
+    elif compiles is not None:
+        found["execution"] = "compiled" if compiles else "eager"
+    if (plain_number(cells.get("tp")) or 1.0) > 1.0:
+        overlap = read.value("enable_async_tensor_parallel")
+        found["tp_overlap"] = None if overlap is None and compiles is None else "full" if overlap else "none"
+        splits = read.value("enable_sequence_parallel")
+        found["sequence_parallel"] = splits
+    backend = read.value("expert_parallel_comm_backend", "moe_comm_backend")
+    words = {"standard": "alltoall", "deepep": "deepep", "hybridep": "hybridep"}
+    found["moe_dispatcher"] = words.get(str(backend))
+    loss = read.value("loss")
+    if loss is not None:
+        found["chunked_loss"] = "Chunked" in str(loss)
+    dtype = read.value("training.dtype")
+    if dtype == "bfloat16":
+        found |= {"weight_bytes": 2, "optimizer_bytes": 4}

@@ -1,0 +1,158 @@
+"""A model as launch files describe it: whole numbers, layers by kind, and what none of its fields tells."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jaxscale.models.transformer import Transformer, n_params
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A model in whole numbers.
+
+    Attributes:
+        fields: arguments of `Transformer`.
+        parts: parameters beside those of the fields, by the part of the model that has them [1].
+    """
+
+    fields: Mapping[str, Any]
+    parts: Mapping[str, float]
+
+    @cached_property
+    def model(self) -> Transformer:
+        """The model with its customary values filled in."""
+        return Transformer(**self.fields)
+
+    def count(self, name: str) -> int:
+        """A field, or a number of layers, as a whole number [1]."""
+        return round(float(getattr(self.model, name)))
+
+    def has(self, name: str) -> bool:
+        """Whether a field is above zero."""
+        return float(getattr(self.model, name)) > 0.0
+
+    @property
+    def n_params(self) -> float:
+        """All parameters that the fields describe [1]."""
+        return float(n_params(self.model))
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether it is a mixture of experts."""
+        return float(self.model.n_experts) > 1.0
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether keys and values go through a latent projection."""
+        return self.has("kv_lora_rank")
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether layers differ in more than their MLP and their window."""
+        shares = (self.model.attention_share, self.model.mlp_share)
+        return self.has("ssm_share") or any(float(share) < 1.0 for share in shares)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether an MLP has three matrices."""
+        return bool(float(self.model.gated_mlp))
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether both embeddings are one matrix."""
+        return bool(float(self.model.tied_embeddings))
+
+    @property
+    def has_layer_norm(self) -> bool:
+        """Whether norms have biases and positions are learned, as in GPT-3."""
+        return self.has("position_embeddings") and not self.is_gated
+
+    @property
+    def has_biases(self) -> bool:
+        """Whether matrices have biases."""
+        return self.has_layer_norm or bool(float(self.model.expert_bias))
+
+    @property
+    def n_dense_layers(self) -> int:
+        """Layers of a mixture of experts whose MLP is dense [1]."""
+        return self.count("n_dense_layers") if self.is_mixture else 0
+
+    def dense_pattern(self) -> list[int]:
+        """1 for each layer of a mixture of experts that has experts: dense ones lead, half of all alternate [layer]."""
+        layers, dense = self.count("n_layers"), self.n_dense_layers
+        if dense and 2 * dense >= layers:
+            return [1 - (dense * (layer + 1) // layers - dense * layer // layers) for layer in range(layers)]
+        return [0] * dense + [1] * (layers - dense)
+
+    def n_window_layers(self) -> int:
+        """Attention layers with a sliding window [1]."""
+        return round(float(self.model.window_share) * self.count("n_attention_layers")) if self.has("window") else 0
+
+    def window_pattern(self) -> list[int]:
+        """1 for each layer with a sliding window, spread evenly, a full one last [layer]."""
+        layers, full = self.count("n_layers"), self.count("n_layers") - self.n_window_layers()
+        return [1 - (full * (layer + 1) // layers - full * layer // layers) for layer in range(layers)]
+
+    def hybrid_letters(self) -> str:
+        """Layers of a hybrid in order, each part one letter: M state space, * attention, - MLP, E experts."""
+        attention, mlp = self.count("n_attention_layers"), self.count("n_mlp_layers")
+        mixers = alternated("*" * attention, "M" * self.count("n_ssm_layers"))
+        experts = mlp - self.n_dense_layers if self.is_mixture else 0
+        dense = "-" * (mlp - experts)
+        return alternated(mixers, alternated(dense, "E" * experts) if 2 * len(dense) > mlp else dense + "E" * experts)
+
+    def unlike(self) -> list[str]:
+        """Parts of attention and output that no framework has an option for."""
+        said = []
+        if self.has("o_lora_rank"):
+            said.append("low-rank output projection of attention")
+        if self.has("shared_key_value"):
+            said.append("keys that serve as values")
+        if self.has("q_lora_rank") and not self.is_latent:
+            said.append("low-rank queries without latent keys")
+        if not self.is_latent and self.count("v_head_dim") != self.count("head_dim"):
+            said.append(f"value heads {self.count('v_head_dim')} wide beside heads {self.count('head_dim')} wide")
+        return said
+
+
+def alternated(few: str, many: str) -> str:
+    """Two kinds of letters in one order, each spread evenly, the first of a pair first where they are as many."""
+    total = len(few) + len(many)
+    if not few or not many:
+        return few + many
+    places = sorted(
+        [((2 * k + 1) * len(many), 0, letter) for k, letter in enumerate(few)]
+        + [((2 * k + 1) * len(few), 1, letter) for k, letter in enumerate(many)]
+    )
+    assert len(places) == total
+    return "".join(letter for _, _, letter in places)
+
+
+def run_lengths(pattern: list[int]) -> str:
+    """A pattern over layers as Megatron-LM reads it, such as `([0]*3+[1]*58)`, the shortest of its forms."""
+    period = next(n for n in range(1, len(pattern) + 1) if pattern == (pattern[:n] * len(pattern))[: len(pattern)])
+    times = len(pattern) / period
+    if times == int(times) and 1 < period <= 8 and times > 1:
+        return f"([{','.join(map(str, pattern[:period]))}]*{int(times)})"
+    parts, last = [], 0
+    for place in range(1, len(pattern) + 1):
+        if place == len(pattern) or pattern[place] != pattern[last]:
+            parts.append(f"[{pattern[last]}]*{place - last}")
+            last = place
+    return f"({'+'.join(parts)})"
+
+
+def vocabulary_divisor(vocabulary: int, tp: int) -> int:
+    """Largest divisor up to 128 by which, times tp, a vocabulary needs no padding; 1 where none is [1]."""
+    divisor = 128
+    while divisor > 1 and vocabulary % (divisor * tp):
+        divisor //= 2
+    return divisor
+
+
+def padded_vocabulary(vocabulary: int, tp: int) -> int:
+    """Vocabulary that a program makes of one: the next multiple of tp [token]."""
+    return math.ceil(vocabulary / tp) * tp

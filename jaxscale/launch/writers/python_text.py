@@ -1,0 +1,26 @@
+"""Settings as Python: literals, names of code, and assignments."""
+
+from typing import Any
+
+
+class Code(str):
+    """A value that is code, such as `torch.bfloat16`."""
+
+
+def python_value(value: Any) -> str:
+    """A value as Python writes it."""
+    return str(value) if isinstance(value, Code) else repr(value)
+
+
+def keyword_lines(entries: list[tuple[str, Any, str]], indent: str = "    ") -> list[str]:
+    """Keyword arguments, one on a line, with their comments."""
+    return [
+        f"{indent}{key}={python_value(value)},{f'  # {comment}' if comment else ''}" for key, value, comment in entries
+    ]
+
+
+def refusal(missing: list[str]) -> list[str]:
+    """Lines that stop a program which would train another model."""
+    if not missing:
+        return []
+    return [f"raise SystemExit({'not expressed: ' + '; '.join(missing)!r})", ""]

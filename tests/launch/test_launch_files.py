@@ -1,0 +1,71 @@
+"""Launch files of fifteen programs: each cell is what a person reads, each key that is not understood is listed."""
+
+from pathlib import Path
+
+import pytest
+from launch_files import FILES, Case
+
+import jaxscale as js
+from jaxscale.base.errors import InputError
+from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
+from jaxscale.launch.readers.settings_text import has_open_parts, python_settings
+from jaxscale.runs.table import write_table
+
+
+def read(folder: Path, name: str, text: str) -> RunRow:
+    """Row of a file with some text."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return run_of(path)
+
+
+@pytest.mark.parametrize("case", FILES, ids=lambda case: case[0])
+def test_cells_are_those_that_a_person_reads(tmp_path: Path, case: Case):
+    name, text, cells, unread = case
+    row = read(tmp_path, name, text)
+    assert {column: row.cells.get(column) for column in cells} == cells
+    assert row.unread == unread
+
+
+def test_all_rows_are_rows_of_a_runs_table(tmp_path: Path):
+    """No cell is a word that the table refuses."""
+    rows = [read(tmp_path, name, text) for name, text, _, _ in FILES]
+    header = table_columns(rows)
+    write_table(tmp_path / "runs.csv", header, [[row.cells.get(name) for name in header] for row in rows])
+    assert len(js.read_runs(tmp_path / "runs.csv")) == len(FILES)
+
+
+def test_a_deepspeed_file_beside_the_launch_file_is_read(tmp_path: Path):
+    text = "base_model: mistralai/Mistral-7B-v0.1\nsequence_len: 512\nmicro_batch_size: 1\ndeepspeed: own.json\n"
+    assert "zero_stage" not in read(tmp_path, "a.yml", text).cells
+    (tmp_path / "own.json").write_text('{"zero_optimization": {"stage": 1}, "train_batch_size": "auto"}')
+    assert read(tmp_path, "a.yml", text).cells["zero_stage"] == "1"
+
+
+def test_a_file_of_no_known_program_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="settings of no framework that is known; expected .* verl or litgpt"):
+        read(tmp_path, "a.yaml", "epochs: 3\nbanana: 4\n")
+
+
+def test_options_of_an_unknown_variable_are_not_taken_for_defaults():
+    assert has_open_parts("torchrun pretrain_gpt.py $ARGS --bf16") and has_open_parts('x "${ARGS[@]}"')
+    assert not has_open_parts("ARGS=(--bf16)\ntorchrun pretrain_gpt.py ${ARGS[@]}")
+    assert not has_open_parts("torchrun --node-rank $RANK pretrain_gpt.py --bf16")
+
+
+def test_python_is_read_and_not_run():
+    settings = python_settings(
+        "import os\nconfig.training.steps = os.system('exit')\nconfig.a.b = 2**3\nc.d.e = [1, 2]\n"
+    )
+    assert settings == {"training.steps": "os.system", "a.b": "2 ** 3", "d.e": [1, 2]}
+    assert python_settings("x = (") == {}
+
+
+def test_logs_of_older_and_other_programs(tmp_path: Path):
+    old = "".join(f"completed step: {k}, seconds: 2.5, TFLOP/s: 40.0, loss: 2.1\n" for k in range(4))
+    assert read(tmp_path, "old.log", old).cells["step_time_s"] == "2.5"
+    line = (
+        " [x] iteration {}/ 9 | elapsed time per iteration (ms): 900.0 | memory(GiB): 20.0 | global batch size: 64 |\n"
+    )
+    row = read(tmp_path, "swift.log", "".join(line.format(k) for k in range(1, 5)))
+    assert (row.cells["framework"], row.cells["peak_mem_gb"]) == ("ms-swift", "21.47483648")

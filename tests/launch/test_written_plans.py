@@ -1,0 +1,194 @@
+"""Settings that are written: keys that the program has, the whole model, and the same run when they are read again."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from written import CLUSTERS, ENDINGS, FRAMEWORKS, MODELS, fields, n_params_of, plan_of
+
+import jaxscale as js
+from jaxscale.base.errors import InputError
+from jaxscale.launch.options.check_settings import complaints
+from jaxscale.launch.options.option_table import option_key, option_table
+from jaxscale.launch.readers.read_run import RunRow, run_of
+from jaxscale.launch.writers.launch_text import WRITERS, LaunchText, launch_text
+from jaxscale.models.transformer import Transformer, n_params
+from jaxscale.runs.table import write_table
+
+SEQ_LEN = 4096
+MISSING = "model: "
+ALL_MODELS = (*MODELS, "deepseek-v3 with prediction layers")
+
+
+def written(framework: str, name: str, n_chips: int = 64, node: int = 8, **changes: Any) -> LaunchText:
+    """Settings of a plan of a model of the catalogue."""
+    model = fields(name)
+    plan = plan_of(framework, model, n_chips, **changes)
+    return launch_text(framework, plan, model, SEQ_LEN, name.split(" with ")[0], node)
+
+
+@pytest.mark.parametrize("n_chips, node", CLUSTERS)
+@pytest.mark.parametrize("name", ALL_MODELS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_settings_are_of_the_program_and_of_the_whole_model(framework: str, name: str, n_chips: int, node: int):
+    text = written(framework, name, n_chips, node)
+    table = option_table(framework)
+    keys = {option_key(key) for key in text.settings if not key.startswith(("env.", "model.n_")) and key != "converter"}
+    assert keys <= set(table.options), keys - set(table.options)
+    missing = [part for part in text.not_expressed if part.startswith(MISSING)]
+    if framework == "deepspeed":
+        assert missing and "code" in missing[0]
+        return
+    required = {key for key, option in table.options.items() if option.required == "yes"}
+    assert required <= keys
+    n_ranks = n_chips
+    assert (
+        complaints(framework, text.settings, n_ranks, ("model.model_config.is_llama_config",) if missing else ()) == ()
+    )
+    assert str(table.release) in text.text
+    if missing:
+        assert all(word not in text.text for word in ("hidden_size:", "base_emb_dim:")), "half a model"
+        return
+    counted = n_params_of(framework, dict(text.settings), text.text)
+    assert counted == pytest.approx(known_params(name), rel=5e-3)
+
+
+@cache
+def known_params(name: str) -> float:
+    """Parameters of a model of the catalogue [1]."""
+    return float(n_params(Transformer(**fields(name))))
+
+
+def test_the_count_sees_a_model_of_another_shape():
+    """Negative control of the count of parameters."""
+    text = written("megatron-lm", "llama3-8b")
+    tied = {key: value for key, value in text.settings.items() if key != "--untie-embeddings-and-output-weights"}
+    whole = n_params_of("megatron-lm", dict(text.settings), text.text)
+    assert n_params_of("megatron-lm", tied, text.text) == whole - 128256 * 4096
+
+
+def row_of(folder: Path, framework: str, text: LaunchText) -> RunRow:
+    """Row that is read of settings."""
+    path = folder / f"launch.{ENDINGS.get(framework, 'yaml')}"
+    path.write_text(text.text, encoding="utf-8")
+    return run_of(path, stated={"gpu": "h100-80gb"})
+
+
+def stated_row(framework: str, model: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    """Row of a plan, each of its fields in its own column."""
+    same = (
+        "tp", "pp", "vpp", "cp", "ep", "zero_stage", "sequence_parallel", "execution", "tp_overlap", "precision",
+        "overlap_gradients", "overlap_gathers", "moe_dispatcher", "moe_overlap", "fused_norm", "fused_glu",
+        "chunked_loss", "vocab_parallel_loss", "gradient_bytes", "optimizer_bytes", "weight_bytes", "micro_batch_size",
+    )  # fmt: skip
+    row = {**model, "source": "test", "framework": framework.removesuffix("-toml"), "gpu": "h100-80gb"}
+    row |= {"seq_len": SEQ_LEN, **{name: plan[name] for name in same}}
+    row["schedule"] = {"interleaved": "1f1b"}.get(plan["schedule"], plan["schedule"])
+    row["n_gpus"] = plan["dp"] * plan["tp"] * plan["pp"] * plan["cp"]
+    row["global_batch_size_seqs"] = plan["dp"] * plan["micro_batch_size"] * plan["n_microbatches"]
+    row["activation_recompute"] = plan["recompute"]
+    return row
+
+
+def cell(value: Any) -> Any:
+    """A value as a table has it."""
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else value
+
+
+PLANS: tuple[dict[str, Any], ...] = (
+    {},
+    {"tp": 1, "pp": 1, "dp": 64, "sequence_parallel": False},
+    {"recompute": "full", "recompute_full": 1.0, "zero_stage": 1},
+    {"pp": 4, "vpp": 2, "dp": 8},
+    {"cp": 2, "dp": 8, "ep": 4},
+)
+
+
+def test_settings_that_are_read_again_are_the_same_run(tmp_path: Path):
+    """Time and memory to 1e-6 where nothing is lost; where something is, the row says what."""
+    rows, kept = [], []
+    for framework in WRITERS:
+        for name in ("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gemma3-27b", "nemotron-h-56b"):
+            for place, changes in enumerate(PLANS):
+                model = fields(name)
+                plan = plan_of(framework, model, 64, **changes)
+                plan["ep"] = plan["ep"] if model.get("n_experts", 1) > 1 else 1
+                try:
+                    text = launch_text(framework, plan, model, SEQ_LEN, name)
+                except InputError:
+                    continue
+                row = row_of(tmp_path, framework, text)
+                assert row.unread == ()
+                if framework != "deepspeed":  # JSON has no place for comments
+                    assert all(told in row.cells.get("notes", "") for told in text.not_expressed)
+                if not text.not_expressed:
+                    kept.append((framework, name, place))
+                    rows += [stated_row(framework, model, plan), dict(row.cells)]
+    assert {framework for framework, _, _ in kept} >= {"megatron-lm", "megatron-bridge", "torchtitan", "nanotron"}
+    header = tuple(dict.fromkeys(key for row in rows for key in row))
+    write_table(tmp_path / "runs.csv", header, [[cell(row.get(key)) for key in header] for row in rows])
+    prediction = js.predict(js.read_runs(tmp_path / "runs.csv"), fit="prior")
+    for values in (prediction.step_time, prediction.memory):
+        pairs = np.asarray(values).reshape(-1, 2)
+        wrong = [kept[place] for place in np.flatnonzero(np.abs(pairs[:, 1] / pairs[:, 0] - 1.0) > 1e-6)]
+        assert not wrong and np.isfinite(pairs).all()
+
+
+def test_a_changed_setting_is_another_run(tmp_path: Path):
+    """Negative control of the round trip."""
+    text = written("megatron-lm", "llama3-8b", tp=4, dp=8)
+    path = tmp_path / "launch.sh"
+    path.write_text(text.text.replace("--tensor-model-parallel-size 4", "--tensor-model-parallel-size 2"))
+    assert (row_of(tmp_path, "megatron-lm", text).cells["tp"], text.settings["--tensor-model-parallel-size"]) == (
+        "4",
+        4,
+    )
+    path.write_text(text.text.replace("--tensor-model-parallel-size 4", "--tensor-model-parallel-size 2"))
+    assert run_of(path).cells["tp"] == "2"
+
+
+def test_what_a_framework_cannot_say_is_told():
+    changes = {"pp": 4, "vpp": 2, "dp": 8, "zero_stage": 2, "schedule": "interleaved"}
+    assert any(told.startswith("pp = 4") for told in written("deepspeed", "llama3-8b", **changes).not_expressed)
+    assert any(told.startswith("vpp = 2") for told in written("nanotron", "llama3-8b", **changes).not_expressed)
+    assert "--data-parallel-sharding-strategy optim_grads\n" in written("megatron-lm", "llama3-8b", **changes).text
+    assert not written("megatron-lm", "llama3-8b", zero_stage=1).not_expressed
+
+
+def test_settings_of_a_model_that_a_program_lacks_do_not_start():
+    """The script ends, the configuration raises, and the file names no model."""
+    step = "step3-321b"
+    shell, python = (written(name, step, tp=1, dp=32).text for name in ("megatron-lm", "megatron-bridge"))
+    assert "exit 2" in shell.split("TORCHRUN=")[0] and "raise SystemExit" in python.split("import")[0]
+    assert "raise SystemExit" in written("torchtitan", "nemotron-h-56b").text
+    assert 'model_name: "not-expressed"' in written("maxtext", "nemotron-h-56b").text
+    assert "is_llama_config" not in written("nanotron", "deepseek-v3").text
+    assert "exit 2" not in written("megatron-lm", "llama3-8b").text
+
+
+def test_a_plan_that_the_program_refuses_is_refused():
+    with pytest.raises(InputError, match="torchtitan cannot run this plan: model_spec.model.enable_weight_tying"):
+        written("torchtitan", "llama3.2-1b", pp=2, dp=16)
+    with pytest.raises(InputError, match="nanotron cannot run this plan: parallelism.tp"):
+        written("nanotron", "llama3-8b", tp=16, dp=2)
+
+
+def test_launchers_options_stand_apart():
+    text = written("megatron-lm", "llama3-8b", 256, 4).text
+    launcher, program = text.split("OPTIONS=(")[0], text.split("OPTIONS=(")[1]
+    assert "--nnodes 64" in launcher and "--nproc-per-node 4" in launcher and "--nnodes" not in program
+    assert 'torchrun "${TORCHRUN[@]}" pretrain_gpt.py "${OPTIONS[@]}"' in program
+    assert "pretrain_hybrid.py" in written("megatron-lm", "nemotron-h-56b").text
+
+
+def test_a_vision_tower_is_told():
+    model, parts = fields("llama3-8b"), {"vision tower": 0.6e9}
+    text = launch_text("megatron-lm", plan_of("megatron-lm", model, 64), model, SEQ_LEN, parts=parts)
+    assert "not expressed: vision tower: 0.6e9 parameters" in text.text
+
+
+def test_an_unknown_framework():
+    with pytest.raises(InputError, match="--write = 'pax' has no writer; expected one of megatron-lm"):
+        launch_text("pax", {}, {}, SEQ_LEN)
