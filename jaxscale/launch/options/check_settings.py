@@ -106,8 +106,9 @@ def _bad_value(option: Option, value: Any) -> list[str]:
     words = [str(part) for part in value] if isinstance(value, list | tuple) else str(value).split()
     if option.choices and value not in OFF and not set(words) <= set(option.choices) | {"None", "null"}:
         return [f"{key}: {value!r} is none of its choices {', '.join(option.choices)}"]
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if option.kind == "int" and value is not None and not (is_number and value == int(value)):
+    number: Any = value
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if option.kind == "int" and value is not None and not (is_number and float(number).is_integer()):
         return [f"{key}: {value!r} is no whole number"]
     if option.kind == "float" and value is not None and not is_number:
         return [f"{key}: {value!r} is no number"]
