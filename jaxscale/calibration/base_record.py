@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -21,12 +21,54 @@ from jaxtyping import Bool, Float, Int
 from jaxscale.base.record_file import RecordFile
 from jaxscale.calibration.effects import Effects, LevelEffect
 from jaxscale.calibration.levels import Levels, Place
+from jaxscale.calibration.seen import Seen
 from jaxscale.calibration.spec import Spec
 
 Kind = TypeVar("Kind", bound="Record")
 
 Spreads = Mapping[str, Mapping[str, float]]
 """Standard deviations by kind of level and coefficient [1]."""
+
+
+class Form(NamedTuple):
+    """How a field of a record is kept in its file.
+
+    Attributes:
+        written: the table of a value.
+        read: the value of a table.
+    """
+
+    written: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
+    """Names of levels by kind, sorted."""
+    by_kind: dict[str, list[str]] = {}
+    for kind, name in sorted(places):
+        by_kind.setdefault(kind, []).append(name)
+    return by_kind
+
+
+def entries_of(entry: type) -> Form:
+    """Form of a tuple of entries of a class: a list of tables."""
+    return Form(lambda values: [vars(value) for value in values], lambda table: tuple(entry(**one) for one in table))
+
+
+NUMBER = Form(lambda value: value, lambda value: value)
+"""A number as it is."""
+
+TEXTS = Form(dict, lambda table: tuple((key, str(value)) for key, value in table.items()))
+"""Pairs of texts."""
+
+COUNTS = Form(
+    lambda counts: {name: int(count) for name, count in counts},
+    lambda table: tuple((name, float(count)) for name, count in table.items()),
+)
+"""Pairs of a name and a whole number."""
+
+PLACES = Form(names_by_kind, lambda table: tuple((kind, name) for kind, names in table.items() for name in names))
+"""Levels: their names by kind."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +83,7 @@ class Record(abc.ABC):
         spreads: standard deviation of the effects by kind of level and coefficient, `centre` for the centre itself:
             what a new level may bring [1].
         widths: of intervals, from runs that were left out.
-        known: kind and name of every level of the fitted runs; of those with effects where none is listed.
+        known: kind and name of every level of the fitted runs.
         parent: fit from which the search started.
         provenance: keys and values: data hash, versions, number of runs, held-out error.
     """
@@ -55,9 +97,8 @@ class Record(abc.ABC):
     parent: Any = None
     provenance: tuple[tuple[str, str], ...] = ()
 
-    file: ClassVar[RecordFile]
-    width_type: ClassVar[type] = dict
-    width_table: ClassVar[str] = "widths"
+    file: ClassVar[RecordFile] = RecordFile("record", "coefficients", "a file of a record", "Record of a fit.")
+    tables: ClassVar[Mapping[str, tuple[str, Form]]] = {"provenance": ("provenance", TEXTS), "known": ("known", PLACES)}
 
     @classmethod
     @abc.abstractmethod
@@ -131,17 +172,13 @@ class Record(abc.ABC):
         return Effects(self.effects, self.spec())
 
     @functools.cached_property
-    def places(self) -> frozenset[Place]:
-        """Kind and name of every level of the fitted runs."""
-        return frozenset(self.known) or frozenset((effect.kind, effect.level) for effect in self.effects)
-
-    def knows(self, kind: str, level: str) -> bool:
-        """Whether a fitted run had the level."""
-        return (kind, level) in self.places
+    def seen(self) -> Seen:
+        """Levels of the fitted runs; those with effects where none is listed."""
+        return Seen(frozenset(self.known or ((effect.kind, effect.level) for effect in self.effects)))
 
     def is_new(self, kind: str, levels: Levels) -> Bool[np.ndarray, " row"]:
         """Whether no fitted run had the level of a kind that a run has; new where it has none [row]."""
-        return ~levels.has(lambda name: self.knows(kind, name), kind)
+        return ~levels.has(lambda name: self.seen.knows(kind, name), kind)
 
     def draws(self, count: int, seed: int = 0) -> dict[str, np.ndarray]:
         """Values drawn from the spreads of the centre, by name; of coefficients without a spread the centre itself.
@@ -174,20 +211,15 @@ class Record(abc.ABC):
 
     def document(self) -> dict[str, Any]:
         """The record as nested tables."""
-        document: dict[str, Any] = {"name": self.name, **self._own_tables()}
-        if self.provenance:
-            document["provenance"] = dict(self.provenance)
+        document: dict[str, Any] = {"name": self.name}
         document["coefficients"] = {name: {"value": value} for name, value in self.centre.items()}
-        document |= {"known": names_by_kind(self.known)} if self.known else {}
+        for table, (name, form) in self.tables.items():
+            if value := getattr(self, name):
+                document[table] = form.written(value)
         if self.spreads:
             document["spreads"] = {kind: dict(by_name) for kind, by_name in self.spreads.items()}
         document["effects"] = [{"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in self.effects]
-        document[self.width_table] = [vars(width) for width in self.widths]
         return document | ({"parent": self.parent.document()} if self.parent is not None else {})
-
-    def _own_tables(self) -> dict[str, Any]:
-        """Tables of quantities that records of one kind alone have."""
-        return {}
 
     @classmethod
     def load(cls: type[Kind], path: str | Path) -> Kind:
@@ -213,24 +245,15 @@ class Record(abc.ABC):
             InputError: an unknown coefficient, or a value out of its range.
         """
         spec = cls.spec()
-        effects = tuple(_effect(path, entry, spec) for entry in table.get("effects", []))
-        parent = table.get("parent")
+        own = {name: form.read(table[key]) for key, (name, form) in cls.tables.items() if key in table}
         return cls(
             name=str(table.get("name", path.stem)),
             centre=spec.stated(path, table["coefficients"]),
-            effects=effects,
+            effects=tuple(_effect(path, entry, spec) for entry in table.get("effects", [])),
             spreads=table.get("spreads", {}),
-            widths=tuple(cls.width_type(**entry) for entry in table.get(cls.width_table, [])),
-            known=places_of(table.get("known", {})),
-            parent=None if parent is None else cls.of_tables(path, parent),
-            provenance=tuple((key, str(value)) for key, value in table.get("provenance", {}).items()),
-            **cls._own_fields(table),
+            parent=cls.of_tables(path, table["parent"]) if "parent" in table else None,
+            **own,
         )
-
-    @classmethod
-    def _own_fields(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of quantities that records of one kind alone have."""
-        return {}
 
 
 class _Values(dict[str, float]):
@@ -275,16 +298,3 @@ def _effect(path: Path, entry: Mapping[str, Any], spec: Spec) -> LevelEffect:
     kind, level = entry["kind"], entry["level"]
     shifts = spec.known(f"{path}: effect of {kind} {level!r}: ", entry["shifts"])
     return LevelEffect(kind, level, tuple(sorted(shifts.items())))
-
-
-def places_of(names: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
-    """Kind and name of each level, from names by kind."""
-    return tuple((kind, name) for kind, names_of_kind in names.items() for name in names_of_kind)
-
-
-def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
-    """Names of levels by kind, sorted."""
-    by_kind: dict[str, list[str]] = {}
-    for kind, name in sorted(places):
-        by_kind.setdefault(kind, []).append(name)
-    return by_kind

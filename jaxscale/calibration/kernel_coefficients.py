@@ -13,7 +13,6 @@ import equinox as eqx
 from jaxscale.base.arrays import Number
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.base.fields import number_field
-from jaxscale.base.record_file import RecordFile
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.base_record import Record
 from jaxscale.calibration.spec import Spec, spec_from
@@ -39,13 +38,6 @@ class KernelCoefficients(eqx.Module):
 @dataclass(frozen=True)
 class KernelFit(Record):
     """Coefficients of the kernels of a software stack."""
-
-    file = RecordFile(
-        what="fit of kernels",
-        head="coefficients",
-        made_by="one that `KernelFit.save` wrote",
-        comment="Coefficients of the kernels of a software stack.",
-    )
 
     @classmethod
     @functools.cache

@@ -17,7 +17,7 @@ from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
 from jaxscale.base.show import Printout, printed
 from jaxscale.calibration.anchors import anchor_shifts
-from jaxscale.calibration.base_record import LevelRows, Record, names_by_kind, places_of
+from jaxscale.calibration.base_record import COUNTS, PLACES, TEXTS, Form, LevelRows, Record, entries_of
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, training_spec
 from jaxscale.calibration.intervals import Z90, Interval, Scatter, Scatters, interval_ends
 from jaxscale.calibration.levels import LEVEL_KINDS, Levels, Place, on_chips
@@ -64,8 +64,16 @@ class Fit(Record):
         comment="jaxscale fit; load with jaxscale.load_fit or jaxscale predict --fit",
         ended="provenance",
     )
-    width_type = Scatter
-    width_table = "scatter"
+    tables = {
+        **Record.tables,
+        "centre": ("is_centre", Form(lambda _: {"answers_for_unknown_stacks": True}, lambda _: True)),
+        "fitted": ("fitted", PLACES),
+        "own": ("own", TEXTS),
+        "largest": ("largest", COUNTS),
+        "scatter": ("widths", entries_of(Scatter)),
+        "memory_limits": ("limits", entries_of(MemoryLimit)),
+        "paces": ("paces", entries_of(WorkloadPace)),
+    }
 
     @classmethod
     def spec(cls) -> Spec:
@@ -284,25 +292,6 @@ class Fit(Record):
             parameter = (parameters or {}).get(name, {})
             entry.update({key: parameter[key] for key in ("lo", "hi", "unit", "identified") if key in parameter})
         self.file.write(path, document, comment)
-
-    def _own_tables(self) -> dict[str, Any]:
-        tables: dict[str, Any] = {"centre": {"answers_for_unknown_stacks": True}} if self.is_centre else {}
-        tables |= {"fitted": names_by_kind(self.fitted)} if self.fitted else {}
-        tables |= {"own": dict(self.own)} if self.own else {}
-        tables["largest"] = {source: int(count) for source, count in self.largest}
-        tables["memory_limits"] = [vars(limit) for limit in self.limits]
-        return tables | ({"paces": [vars(pace) for pace in self.paces]} if self.paces else {})
-
-    @classmethod
-    def _own_fields(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "largest": tuple((source, float(count)) for source, count in table.get("largest", {}).items()),
-            "limits": tuple(MemoryLimit(**entry) for entry in table.get("memory_limits", [])),
-            "own": tuple((kind, str(level)) for kind, level in table.get("own", {}).items()),
-            "fitted": places_of(table.get("fitted", {})),
-            "is_centre": "centre" in table,
-            "paces": tuple(WorkloadPace(**entry) for entry in table.get("paces", [])),
-        }
 
 
 def _shown(fit: Fit) -> Printout:

@@ -10,7 +10,6 @@ exchange. The critical batch grows by $r(M) = r_1 M^b$. Data parallelism has non
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,8 +17,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, with_fields
 from jaxscale.base.fields import number_field
-from jaxscale.base.record_file import RecordFile
-from jaxscale.calibration.base_record import Record
+from jaxscale.calibration.base_record import NUMBER, Record
 from jaxscale.calibration.spec import Spec, spec_from
 
 TINY_REPLICAS = 1e-9
@@ -94,12 +92,7 @@ class LooseFit(Record):
 
     rms: float = 0.0
 
-    file = RecordFile(
-        what="law of looseness",
-        head="coefficients",
-        made_by="one that `LooseFit.save` wrote",
-        comment="Law of looseness: coefficients, and their standard deviations below spreads.centre.",
-    )
+    tables = {**Record.tables, "rms": ("rms", NUMBER)}
 
     @classmethod
     @functools.cache
@@ -116,13 +109,6 @@ class LooseFit(Record):
     def deviation(self) -> Mapping[str, float]:
         """Standard deviation of each fitted number, of the coefficient that of its logarithm; 0 where it was given."""
         return self.spreads["centre"]
-
-    def _own_tables(self) -> dict[str, Any]:
-        return {"rms": self.rms}
-
-    @classmethod
-    def _own_fields(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"rms": float(table["rms"])}
 
 
 def _shipped() -> LooseFit:

@@ -1,17 +1,15 @@
 """Fit of serving stacks: coefficients by level, widths of intervals, and its file."""
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
 from jaxscale.base.resources import fit_path
-from jaxscale.calibration.base_record import Record
+from jaxscale.calibration.base_record import NUMBER, Record, entries_of
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Spec
 from jaxscale.serving.calibrate.level_names import model_level
@@ -36,7 +34,7 @@ class ServingFit(Record):
         comment="Fit of serving stacks; made by fits/serving.py or `serving fit`.",
         old_head="centre",
     )
-    width_type = ServingWidth
+    tables = {**Record.tables, "n_rows": ("n_rows", NUMBER), "widths": ("widths", entries_of(ServingWidth))}
 
     @classmethod
     def spec(cls) -> Spec:
@@ -74,13 +72,6 @@ class ServingFit(Record):
         renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
         effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
         return super().of_tables(path, {**table, "effects": effects})
-
-    def _own_tables(self) -> dict[str, Any]:
-        return {"n_rows": self.n_rows}
-
-    @classmethod
-    def _own_fields(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"n_rows": int(table["n_rows"])}
 
 
 def _model_of_today(entry: Mapping[str, str]) -> str:
