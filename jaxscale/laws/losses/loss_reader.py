@@ -1,4 +1,4 @@
-"""Tables of losses: read, checked, and brought to one unit and one count of parameters."""
+"""Tables of losses: read, checked, in a common unit and a common count of parameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,11 +26,11 @@ class Losses(AbstractTable):
     """A table of losses, column by column; see `AbstractTable`.
 
     Attributes:
-        label: name of the table where it is not that of its file.
-        count: what `n_params` counts, empty where the table does not say.
-        family: source whose own laws its prior must leave out, empty for a table of the user.
-        headings: as the file writes them, by column.
-        notes: what was understood or computed, one line each.
+        label: name of the table, empty for the name of the file.
+        count: count of parameters in `n_params`, empty if not stated.
+        family: source whose laws the prior must leave out, empty for a table of the user.
+        headings: headings as written, by column.
+        notes: a line for each converted or computed column.
     """
 
     label: str = ""
@@ -47,7 +47,7 @@ class Losses(AbstractTable):
         return self.label or str(self.path)
 
     def number(self, column: str) -> Float[np.ndarray, " row"]:
-        """Numbers of a column, nan where it is absent or a cell is empty [row]."""
+        """Numbers of a column, nan for an empty cell or an absent column [row]."""
         return self.numbers(column)
 
     @property
@@ -71,7 +71,7 @@ class Losses(AbstractTable):
         return np.log(FLOP_PER_PARAM_TOKEN) + np.log(self.n_params) + np.log(self.tokens)
 
     def select(self, rows: Bool[np.ndarray, " row"] | Int[np.ndarray, " some"]) -> "Losses":
-        """Some rows of the table, by a mask or by their numbers."""
+        """Rows of the table by mask or position."""
         return self.take(rows)
 
 
@@ -85,18 +85,18 @@ class LossSchema(AbstractSchema[Losses]):
     columns = LOSS_COLUMN
 
     def __init__(self, needs_loss: bool = True):
-        """Take what a row needs."""
+        """Take the required columns."""
         super().__init__(Names())
         self.required = [
             name for name, column in LOSS_COLUMN.items() if column.required and (needs_loss or name != "loss")
         ]
 
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """What headings mean, those of other tools and in other units among them."""
+        """Meanings of headings, synonyms and units of tools included."""
         return meanings(header)
 
     def lacks(self, header: Header) -> str:
-        """Required columns that are absent and do not follow from others."""
+        """Absent required columns that do not follow from the present columns."""
         columns = header.columns
         missing = [name for name in self.required if name not in columns and not _told_otherwise(name, columns)]
         told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in self.required)
@@ -105,7 +105,7 @@ class LossSchema(AbstractSchema[Losses]):
         return names and f"missing {names} among {there}; expected at least the columns {told}"
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
-        """Values of cells with the factor of their heading, losses in nats."""
+        """Values of cells, multiplied by the factor of the heading, losses in nats."""
         column = LOSS_COLUMN[heading.column]
         if column.kind == "text":
             return super().values(heading, texts)
@@ -120,7 +120,7 @@ class LossSchema(AbstractSchema[Losses]):
         return Parsed([None if np.isnan(value) else value for value in numbers.tolist()], problems)
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Losses:
-        """Parameters and tokens of rows that do not state them follow from other columns."""
+        """Losses with parameters and tokens computed from compute, steps and batch in rows without them."""
         del problems
         losses = Losses.of(table, headings=dict(zip(header.columns, map(str.strip, header.written), strict=True)))
         changes, notes = derived(losses)
@@ -136,7 +136,7 @@ class LossSchema(AbstractSchema[Losses]):
 
 
 def _with_numbers(table: Losses, columns: Mapping[str, np.ndarray]) -> Losses:
-    """The table with other numbers in some columns, nan for an empty cell."""
+    """The table with given columns replaced, nan for an empty cell."""
     coded = {name: _coded(numbers) for name, numbers in columns.items()}
     return replace(table, values={**table.values, **coded})
 
@@ -146,7 +146,7 @@ def _coded(numbers: np.ndarray) -> Categorical:
 
 
 def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
-    """Whether other columns tell the numbers of a column that is absent."""
+    """Whether an absent column follows from the present columns."""
     given = set(columns)
     if name == "tokens":
         return {"flops", "n_params"} <= given or {"steps", "batch_tokens"} <= given
@@ -156,32 +156,31 @@ def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
 def read_losses(
     path: AnyTable, *, count: str = "", where: Mapping[str, str] | None = None, needs_loss: bool = True
 ) -> Losses:
-    """Table of losses from a file or a table in memory, checked.
+    """Table of losses from a file or from memory, checked.
 
     Args:
-        path: a CSV file, or what else `read_runs` takes, with at least the columns `n_params`, `tokens` and `loss`;
-            other headings and units that tools write for these are understood, and compute stands for one of parameters
-            and tokens.
-        count: total, non-embedding or active: takes `n_params` or `n_params_alt`, whichever counts so in a row.
-        where: keeps the rows whose cells are equal to these, by column.
+        path: a CSV file, or a table in memory as for `read_runs`, with at least the columns `n_params`, `tokens` and
+            `loss`; headings and units of tools are understood, and compute may replace parameters or tokens.
+        count: total, non-embedding or active: takes `n_params` or `n_params_alt`, by the count stated in each row.
+        where: wanted cells by column; rows with different cells are left out.
         needs_loss: whether a row without a loss is refused.
 
     Raises:
-        InputError: the file cannot be read, a required column is absent, a cell is bad, no row is left, or the rows
-            count parameters in different ways.
+        InputError: an unreadable file, an absent required column, a bad cell, no row left, or mixed counts of
+            parameters.
     """
     return with_count(read(path, LossSchema(needs_loss), where=where), count)
 
 
 def with_count(table: Losses, count: str = "") -> Losses:
-    """The table with parameters in one count.
+    """The table with parameters in a single count.
 
     Args:
         table: as read.
-        count: wanted count, empty to take `n_params` as it is.
+        count: wanted count, empty for `n_params` unchanged.
 
     Raises:
-        InputError: rows count in different ways, or do not state the wanted count.
+        InputError: mixed counts, or rows without the wanted count.
     """
     kinds = np.asarray([count_of(kind) for kind in table.text("n_params_kind")], dtype=object)
     others = np.asarray([count_of(kind) for kind in table.text("n_params_alt_kind")], dtype=object)
@@ -213,12 +212,12 @@ def losses_of(columns: Mapping[str, Any], name: str = "table", **texts: Sequence
     """Table of losses from arrays: `losses_of({"n_params": N, "tokens": D, "loss": L})`.
 
     Args:
-        columns: numbers by name of a column, equally long.
-        name: of the table, for messages.
-        texts: words by name of a column.
+        columns: numbers by column, equally long.
+        name: name of the table, for messages.
+        texts: words by column.
 
     Raises:
-        InputError: a required column is absent, lengths differ, or a number is not positive and finite.
+        InputError: an absent required column, columns of unequal length, or a number not positive and finite.
     """
     values = {column: np.asarray(numbers, float) for column, numbers in columns.items()}
     absent = [column for column in ("n_params", "tokens", "loss") if column not in values]
@@ -243,19 +242,19 @@ def _cell(value: float | None) -> str:
 
 
 def best_of(table: Losses, columns: Sequence[str]) -> Losses:
-    """Row of the least loss of each combination of cells, such as the best learning rate of each size and tokens.
+    """Row of the least loss for each combination of cells, such as the best learning rate for each size and tokens.
 
     Args:
-        table: of runs.
-        columns: whose cells make a combination.
+        table: runs of a sweep.
+        columns: columns of the combination.
 
     Raises:
-        InputError: a column is not there.
+        InputError: an absent column.
     """
     for column in columns:
         if column not in table.cells and column not in table.values:
             raise InputError(f"{table.name}: column {column!r} is not there; {one_like(column, table.cells)}")
-    # Among the values of a column, one may be there twice.
+    # A value may have several codes in a column of many distinct cells.
     of_row = together(*(table.categories(column).map(lambda value: value) for column in columns)).codes
     order = np.lexsort((table.loss, of_row))
     first = np.concatenate([[True], of_row[order][1:] != of_row[order][:-1]])

@@ -127,7 +127,7 @@ def _entry_of(name: str | None) -> Mapping[str, Any]:
 
 
 def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Arguments of `Transformer` of each row, nan where the default counts, and whether its name is of another shape.
+    """Arguments of `Transformer` of each row, nan for the default, and whether the catalogue has a different shape.
 
     A cell of the row counts before the catalogue, the catalogue before what its kind of attention usually has.
     """
@@ -232,9 +232,9 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
 
 
 def model_level(name: str) -> str:
-    """Level of a model by its name: the catalogue's id, in the spelling of the shipped fit where that is another one.
+    """Level of a model by name: the catalogue id, or the spelling in the shipped fit if different.
 
-    A model that the catalogue lacks goes by its name in lower case.
+    A model outside the catalogue has the name in lower case as level.
     """
     own = model_id(name) or name.lower()
     return _file()["model_levels"].get(own, own)

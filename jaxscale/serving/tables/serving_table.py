@@ -1,4 +1,4 @@
-"""Serving tables: what their columns hold, what is valid, what an empty cell means; read and checked."""
+"""Serving tables: columns, valid cells and defaults; reader with checks."""
 
 from collections.abc import Collection, Iterator
 
@@ -36,7 +36,7 @@ OTHER_WORDS = {
     "offline": "offline_max", "throughput": "offline_max", "max": "offline_max", "server": "online",
     "latency": "static", "disaggregated": "disagg",
 }  # fmt: skip
-"""Other words that tools write for formats and kinds of serving, and what they mean."""
+"""Synonyms of tools for formats and modes of serving."""
 
 
 def _size(name: str, meaning: str, default: str = "", maximum: float = 1e8, minimum: int = 1) -> Column:
@@ -111,11 +111,11 @@ SERVING_COLUMNS = (
     _size("d_ff_expert", "width of an expert", "from the catalogue model, else d_ff"),
     Column("attention", "name", "kind of attention", default="from the catalogue model, else gqa"),
 )
-"""Columns of a serving table, in the order of the shipped ones."""
+"""Columns of a serving table, in the order of the shipped tables."""
 
 SERVING_BY_NAME = {column.name: column for column in SERVING_COLUMNS}
 SERVING_REQUIRED = ("gpu", "input_len", "output_len")
-"""Columns that a table needs beside those of a model: its name, or `SHAPE`."""
+"""Required columns beside the name or the `SHAPE` of a model."""
 
 
 class ServingSchema(AbstractSchema[Runs]):
@@ -126,7 +126,7 @@ class ServingSchema(AbstractSchema[Runs]):
     says_nothing = ("source_row", "notes")
 
     def lacks(self, header: Header) -> str:
-        """The first required column that is absent; a model or its shape is required."""
+        """The first absent required column; a model or a shape is required."""
         columns = header.columns
         shape = () if "model" in columns else SHAPE
         missing = next((name for name in (*SERVING_REQUIRED, *shape) if name not in columns), "")
@@ -134,7 +134,7 @@ class ServingSchema(AbstractSchema[Runs]):
         return missing and f"missing column {missing!r}; expected at least {least}; {one_like(missing, columns)}"
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
-        """The cells as they are."""
+        """The cells unchanged."""
         del header, problems
         return Runs.of(table)
 
@@ -153,7 +153,7 @@ class ServingSchema(AbstractSchema[Runs]):
         return [few_chips, heads_check(heads, kv_heads), experts_check(top_k, experts)]
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, and rows that name an unknown model where the table has no shape columns at all."""
+        """Contradictions, and rows of unknown models in a table without shape columns."""
         yield from super().row_problems(table, bad)
         if not all(name in table.columns for name in SHAPE):
             judged = table.categories("model").matches(bool)
@@ -165,14 +165,14 @@ def read_serving(path: AnyTable, *, skip_bad: bool = False, hardware: Hardware |
     """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
 
     Args:
-        path: a CSV file, UTF-8, comma-separated, with a header, or what else `read_runs` takes.
+        path: a CSV file, UTF-8, comma-separated, with a header; or a table in memory as for `read_runs`.
         skip_bad: drop bad rows instead of refusing the file.
-        hardware: chips that the table may name; the shipped catalogue where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         The table.
 
     Raises:
-        InputError: the file cannot be read as a serving table, or has bad rows; with `skip_bad`, if all are bad.
+        InputError: an unreadable file, or bad rows; with `skip_bad`, no good row.
     """
     return read(path, ServingSchema(Names.of(hardware)), skip_bad=skip_bad)
