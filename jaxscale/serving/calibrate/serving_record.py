@@ -1,8 +1,10 @@
 """Fit of serving stacks: coefficients by level, widths of intervals, and its file."""
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 
