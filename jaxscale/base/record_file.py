@@ -45,12 +45,7 @@ class RecordFile:
     old_head: str = ""
 
     def write(self, path: str | Path, document: Mapping[str, Any], comment: str = "") -> None:
-        """Write a record, whole or not at all.
-
-        Args:
-            path: file to write.
-            document: nested tables.
-            comment: first line of the file; the usual one where empty.
+        """Write a record as nested tables below a comment, the usual one where it is empty; whole or not at all.
 
         Raises:
             InputError: the folder is missing or closed to writing.
@@ -59,14 +54,7 @@ class RecordFile:
         write_whole(path, toml_text(marked, comment or self.comment))
 
     def read(self, path: str | Path, parse: Callable[[Path, Mapping[str, Any]], Kept]) -> Kept:
-        """The record of a file; a file that has not changed since is not read again.
-
-        Args:
-            path: the file.
-            parse: record from the path and the nested tables.
-
-        Returns:
-            What `parse` makes of them.
+        """The record that `parse` makes of path and tables; a file that has not changed is not read again.
 
         Raises:
             InputError: the file is missing, cut, of a later version, or no such record.
@@ -105,11 +93,7 @@ class RecordFile:
         return f'\nrecord = "{self.what}"\n' in text or ("\nrecord = " not in text and f"\n[{self.head}." in text)
 
     def parsed(self, path: Path, parse: Callable[[], Kept]) -> Kept:
-        """What becomes of the tables of a file.
-
-        Raises:
-            InputError: a table or a number is missing or of another kind, or `parse` has said what is wrong.
-        """
+        """The record that `parse` makes of tables, or one line about what they lack."""
         try:
             return parse()
         except InputError:

@@ -119,14 +119,7 @@ class Record(abc.ABC):
     def unconstrained_table(
         self, levels: Levels
     ) -> tuple[Float[np.ndarray, "combination coefficient"], Int[np.ndarray, " row"]]:
-        """Coordinates of each combination of levels that move them, and the combination that each run has.
-
-        Args:
-            levels: of the runs.
-
-        Returns:
-            Coordinates [combination, coefficient]; positions in it [row].
-        """
+        """Coordinates of each combination of levels that move them, and the combination of each run [row]."""
         combinations, index = self._combinations(levels)
         table = self.spec().unconstrained(list(self.centre.values())) + self._shifts(combinations)
         if (others := self.only_parent_knows(levels)).any():
@@ -181,15 +174,7 @@ class Record(abc.ABC):
         return ~levels.has(lambda name: self.seen.knows(kind, name), kind)
 
     def draws(self, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Values drawn from the spreads of the centre, by name; of coefficients without a spread the centre itself.
-
-        Args:
-            count: number of draws [1].
-            seed: of the draws.
-
-        Returns:
-            Values in their own units, by name [draw].
-        """
+        """Values drawn from the spreads of the centre, by name; without a spread the centre itself [draw]."""
         random, spec = np.random.default_rng(seed), self.spec()
         moves = np.zeros((count, len(spec.names)))
         for name, spread in self.spreads.get("centre", {}).items():
@@ -199,10 +184,6 @@ class Record(abc.ABC):
 
     def save(self, path: str | Path, comment: str = "") -> None:
         """Write the record as TOML, whole or not at all.
-
-        Args:
-            path: file to write.
-            comment: first line of the file.
 
         Raises:
             InputError: the folder does not exist or cannot be written.
@@ -232,14 +213,7 @@ class Record(abc.ABC):
 
     @classmethod
     def of_tables(cls: type[Kind], path: Path, table: Mapping[str, Any]) -> Kind:
-        """The record of nested tables.
-
-        Args:
-            path: their file, for messages.
-            table: the tables; `coefficients` has a number, or a table with a `value`, for each coefficient stated.
-
-        Returns:
-            The record.
+        """The record of the tables of a file, whose coefficients are numbers or tables with a `value`.
 
         Raises:
             InputError: an unknown coefficient, or a value out of its range.

@@ -1,13 +1,13 @@
 """Effects of levels on coefficients: software stack, chip, number format and so on, added up on their coordinates."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.levels import Levels, Place
 from jaxscale.calibration.spec import Spec
 
 
@@ -25,22 +25,18 @@ class LevelEffect:
     level: str
     shifts: tuple[tuple[str, float], ...]
 
-
-def effects_of(shifts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[LevelEffect, ...]:
-    """Effects from shifts by kind of level, level and coefficient [1]."""
-    return tuple(
-        LevelEffect(kind, level, tuple(sorted((name, float(shift)) for name, shift in by_name.items())))
-        for kind, by_level in shifts.items()
-        for level, by_name in by_level.items()
-    )
+    def single(self) -> Iterator[tuple[str, str, str, float]]:
+        """Its shifts one by one, as `effects_of` takes them."""
+        return ((self.kind, self.level, coefficient, shift) for coefficient, shift in self.shifts)
 
 
-def shifts_by_level(effects: Iterable[LevelEffect]) -> dict[str, dict[str, dict[str, float]]]:
-    """Shifts by kind of level, level and coefficient, from effects [1]."""
-    shifts: dict[str, dict[str, dict[str, float]]] = {}
-    for effect in effects:
-        shifts.setdefault(effect.kind, {}).setdefault(effect.level, {}).update(effect.shifts)
-    return shifts
+def effects_of(shifts: Iterable[tuple[str, str, str, float]]) -> tuple[LevelEffect, ...]:
+    """Effects of levels from single shifts, which add up: kind of level, level, coefficient, shift [1]."""
+    by_level: dict[Place, dict[str, float]] = {}
+    for kind, level, coefficient, shift in shifts:
+        of_level = by_level.setdefault((kind, level), {})
+        of_level[coefficient] = of_level.get(coefficient, 0.0) + float(shift)
+    return tuple(LevelEffect(kind, level, tuple(sorted(own.items()))) for (kind, level), own in by_level.items())
 
 
 @dataclass(frozen=True)
@@ -56,14 +52,9 @@ class Effects:
     spec: Spec
 
     def combinations(self, levels: Levels, also: Iterable[str] = ()) -> tuple[Levels, Int[np.ndarray, " row"]]:
-        """Each combination of levels that move coefficients once, and the combination that each run has.
+        """Each combination of levels that move coefficients once, and the combination of each run [row].
 
-        Args:
-            levels: of the runs.
-            also: kinds of which every level moves coefficients, whether it has an effect or not.
-
-        Returns:
-            The combinations, and their positions [row].
+        Of the kinds `also` every level moves coefficients, whether it has an effect or not.
         """
         levels = self.spec.stand_ins.applied(levels, self.by_kind)
         moving: dict[str, Callable[[str], bool]] = {}
@@ -72,14 +63,7 @@ class Effects:
         return levels.only(moving).distinct()
 
     def shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Sum of the effects of the levels of each run, on the coordinates of the coefficients.
-
-        Args:
-            combinations: of levels, as `combinations` returns them.
-
-        Returns:
-            The shifts [1], [row, coefficient].
-        """
+        """Sum of the effects of each of the `combinations` of levels, on the coordinates of coefficients [1]."""
         nothing = np.zeros(len(self.spec.names))
         total = np.zeros((len(combinations), len(nothing)))
         for kind in self.spec.kinds:

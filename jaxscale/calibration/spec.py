@@ -127,16 +127,9 @@ class Spec:
         return np.asarray([values.get(name, 0.0) for name in self.names], float)
 
     def stated(self, where: Any, entries: Mapping[str, Any]) -> dict[str, float]:
-        """Values that a file states, in order, the prior median of each coefficient that it leaves out.
+        """Values by name that a file states, the prior median of each coefficient that it leaves out.
 
         A file of before a term was added lacks its coefficients: of these the priors tell.
-
-        Args:
-            where: file, for messages.
-            entries: numbers by name, or tables with a number `value`.
-
-        Returns:
-            Every value by name.
 
         Raises:
             InputError: an unknown coefficient, or a value out of its range.
@@ -146,11 +139,7 @@ class Spec:
         return {**self.medians, **found}
 
     def known(self, where: str, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Entries of a file by coefficient, without those of retired ones.
-
-        Args:
-            where: file and table, for messages, in front of the name of a coefficient.
-            entries: by name.
+        """Entries of a file by coefficient, without those of retired ones; `where` begins messages.
 
         Raises:
             InputError: an unknown coefficient.

@@ -21,15 +21,7 @@ class StandIns:
     choices: Mapping[str, Callable[[str, Collection[str]], str]] = field(default_factory=dict)
 
     def applied(self, levels: Levels, known: Mapping[str, Collection[str]]) -> Levels:
-        """Levels with those that stand in for others.
-
-        Args:
-            levels: of the runs.
-            known: names of the levels that have effects, by kind.
-
-        Returns:
-            The levels whose effects count.
-        """
+        """Levels whose effects count, given the names of the levels that have effects by kind."""
         for kind, other in self.others.items():
             levels = levels.filled(kind, other)
         for kind, name in self.usual.items():

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxscale.calibration.coefficients import Coefficients, constrain_values, from_values, names, unconstrain
-from jaxscale.calibration.effects import LevelEffect
+from jaxscale.calibration.effects import LevelEffect, effects_of
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import SETTINGS, UNNAMED
@@ -129,11 +129,8 @@ def largest_clusters(before: Fit, measured: Measured) -> tuple[tuple[str, float]
 
 def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelEffect, ...]:
     """Effects gathered by level; shifts below a thousandth are dropped."""
-    shifts: dict[tuple[str, str], dict[str, float]] = {}
-    for effect, value in zip(effects, values, strict=False):
-        if abs(value) > 1e-3:
-            shifts.setdefault((effect.kind, effect.level), {})[effect.coefficient] = float(value)
-    return tuple(LevelEffect(kind, level, tuple(sorted(s.items()))) for (kind, level), s in shifts.items())
+    pairs = zip(effects, values, strict=False)
+    return effects_of((e.kind, e.level, e.coefficient, value) for e, value in pairs if abs(value) > 1e-3)
 
 
 def kept_effects(before: Fit, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:

@@ -14,7 +14,7 @@ from jaxscale.calibration.effects import LevelEffect, effects_of
 from jaxscale.calibration.kernel_coefficients import KernelFit, kernel_coefficients
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Prior, Spec
-from jaxscale.calibration.stand_ins import StandIns
+from jaxscale.calibration.stand_ins import StandIns, longest_within
 from jaxscale.islands.looseness.loose_law import LooseFit, loose_law
 
 
@@ -26,7 +26,7 @@ def prior(median: float, kind: str) -> Prior:
 SPEC = Spec(
     {"rate": prior(2.0, "positive"), "share": prior(0.4, "fraction"), "shift": prior(-1.0, "real")},
     kinds=("site", "chip", "engine"),
-    stand_ins=StandIns(others={"chip": "card"}, usual={"site": "home"}, parts=("engine",)),
+    stand_ins=StandIns(others={"chip": "card"}, usual={"site": "home"}, choices={"engine": longest_within}),
     retired=("speed_of_old",),
 )
 
@@ -42,11 +42,17 @@ class Planted(Record):
         return SPEC
 
 
-SHIFTS = {
-    "site": {"home": {"rate": 0.3}, "away": {"rate": -0.2, "shift": 4.0}},
-    "chip": {"a": {"share": 0.5}, "b": {"rate": 1.0, "share": -2.0}},
-    "engine": {"fast": {"shift": 0.25}, "faster": {"shift": 0.5}},
-}
+SHIFTS = (
+    ("site", "home", "rate", 0.3),
+    ("site", "away", "rate", -0.2),
+    ("site", "away", "shift", 4.0),
+    ("chip", "a", "share", 0.5),
+    ("chip", "b", "share", -2.0),
+    ("chip", "b", "rate", 0.75),
+    ("chip", "b", "rate", 0.25),
+    ("engine", "fast", "shift", 0.25),
+    ("engine", "faster", "shift", 0.5),
+)
 CENTRE = {"rate": 3.0, "share": 0.25, "shift": 7.0}
 PLANTED = Planted("planted", CENTRE, effects_of(SHIFTS))
 
@@ -61,7 +67,7 @@ def test_a_record_of_two_kinds_of_level_is_a_plain_sum():
     np.testing.assert_allclose(values[:, 0], np.exp(log_rate), rtol=1e-12)
     np.testing.assert_allclose(values[:, 1], 1.0 / (1.0 + np.exp(-logit)), rtol=1e-12)
     np.testing.assert_allclose(values[:, 2], 7.0 + np.where(sites == "away", 4.0, 0.0), rtol=1e-12)
-    others = Planted("other", CENTRE, effects_of({**SHIFTS, "chip": {"a": {"share": 0.5}}}))
+    others = Planted("other", CENTRE, effects_of(one for one in SHIFTS if one[1] != "b"))
     moved = np.abs(others.unconstrained(levels) - PLANTED.unconstrained(levels)).max(axis=1) > 0.5
     np.testing.assert_array_equal(moved, chips == "b")
     table, index = PLANTED.unconstrained_table(levels)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxscale.calibration.effects import effects_of, shifts_by_level
+from jaxscale.calibration.effects import effects_of
 from jaxscale.fitting.statistics.mixed_effects import MixedSolution, solve_mixed
 from jaxscale.serving.calibrate.serving_coefficients import serving_spec
 from jaxscale.serving.calibrate.serving_held_out import (
@@ -58,14 +58,10 @@ def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> Servin
     start = MixedSolution(solution.effects, solution.spreads, noise, solution.log_errors)
     solution = solve_mixed(problem.mixed, everything, start, learns_spreads=False, steps=20)
     added = as_fit(name, problem, solution, (), everything)
-    effects = shifts_by_level(earlier.effects)
-    for effect in added.effects:
-        known = effects.setdefault(effect.kind, {}).setdefault(effect.level, {})
-        for coefficient, shift in effect.shifts:
-            known[coefficient] = known.get(coefficient, 0.0) + shift
+    effects = effects_of(shift for effect in (*earlier.effects, *added.effects) for shift in effect.single())
     widths = (*earlier.widths, *_own_widths(measured, problem, solution))
     n_rows = earlier.n_rows + len(everything)
-    return replace(earlier, name=name, effects=effects_of(effects), widths=widths, n_rows=n_rows)
+    return replace(earlier, name=name, effects=effects, widths=widths, n_rows=n_rows)
 
 
 def _scaled(kind: str, usual: Mapping[str, float], measured: MeasuredServing, earlier: ServingFit) -> dict[str, float]:

@@ -169,7 +169,7 @@ def as_fit(
     """A solution of a problem as a fit, with the levels of the rows that count [row]."""
     mixed = problem.mixed
     centre = dict(zip(SERVING_NAMES, np.exp(mixed.base[0]).tolist(), strict=True))
-    effects: dict[str, dict[str, dict[str, float]]] = {}
+    shifts: list[tuple[str, str, str, float]] = []
     spreads: dict[str, dict[str, float]] = {}
     for place, block in enumerate(mixed.blocks):
         coefficient = SERVING_NAMES[block.coefficient]
@@ -179,9 +179,8 @@ def as_fit(
             continue
         spreads.setdefault(block.kind, {})[coefficient] = float(solution.spreads[place])
         codes = np.unique(block.codes[is_counted])
-        for code in codes[codes >= 0].tolist():
-            effects.setdefault(block.kind, {}).setdefault(block.levels[code], {})[coefficient] = float(values[code])
-    return ServingFit(name, centre, effects_of(effects), spreads, widths, n_rows=int(is_counted.sum()))
+        shifts += [(block.kind, block.levels[code], coefficient, values[code]) for code in codes[codes >= 0].tolist()]
+    return ServingFit(name, centre, effects_of(shifts), spreads, widths, n_rows=int(is_counted.sum()))
 
 
 def _evaluator(batch: ServingBatch, row: np.ndarray, target: np.ndarray) -> Evaluate:
