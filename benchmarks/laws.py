@@ -94,11 +94,11 @@ def asked(python: str, script: str, rows: dict[str, list[float]]) -> Timed:
 
 def ours(rows: dict[str, list[float]]) -> Timed:
     """The first fit, one with ten rows less, and one more of all rows."""
-    table, told = laws.losses(rows), []
+    table, told = laws.losses_of(rows), []
     for kept in (ROWS, ROWS - 10, ROWS):
         part = table.select(np.arange(kept))
         start, before = time.perf_counter(), sum(os.times()[:4])
-        law = laws.fit(part, "additive", prior=None, likelihood="huber", n_draws=DRAWS)
+        law = laws.fit_law(part, "additive", prior=None, likelihood="huber", n_draws=DRAWS)
         told.append((time.perf_counter() - start, sum(os.times()[:4]) - before))
     return Timed(told, law.law.irreducible, law.predict(table.n_params, table.tokens).loss)
 
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--scaling-laws", metavar="PYTHON")
     parser.add_argument("--chinchilla", metavar="PYTHON")
     given = parser.parse_args()
-    table = laws.table("chinchilla")
+    table = laws.loss_table("chinchilla")
     rows = {name: np.asarray(getattr(table, name))[:ROWS].tolist() for name in ("n_params", "tokens", "loss")}
     fits = {"jaxscale": ours(rows)}
     if given.scaling_laws:

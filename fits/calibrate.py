@@ -104,7 +104,7 @@ def with_novel_scatter(result: FitResult, everything: Measured, residuals: dict[
     found += new_source_scatter(everything, scatter_by("source", "unseen", everything, residuals["setup"]))
     novel = {entry.kind for entry in found}
     usual = [entry for entry in result.fit.scatter if entry.kind not in novel]
-    return dataclasses.replace(result, fit=dataclasses.replace(result.fit, scatter=(*usual, *found)))
+    return dataclasses.replace(result, fit=dataclasses.replace(result.fit, widths=(*usual, *found)))
 
 
 def new_source_scatter(everything: Measured, left_out_stacks: Sequence[Scatter]) -> list[Scatter]:
@@ -152,7 +152,7 @@ def both_stages(
     attempt = Attempt(stages.offsets, stages.offset_effects, stages.at_offsets, five_fold)
     record = fit_record("default", stages.tables, centre, attempt, data_hash)
     of_unknown = ("new_mixture", "new_chip")
-    record = dataclasses.replace(record, scatter=tuple(e for e in record.scatter if e.kind not in of_unknown))
+    record = dataclasses.replace(record, widths=tuple(e for e in record.scatter if e.kind not in of_unknown))
     return FitResult(
         fit=record,
         problem=stages.offsets,

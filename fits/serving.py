@@ -9,9 +9,9 @@ from markdown_text import markdown_table, with_contents
 
 from jaxscale.serving.calibrate.fit_serving import fit_and_hold_out
 from jaxscale.serving.calibrate.serving_few_rows import FEW_ROWS, LEAST_ROWS
-from jaxscale.serving.calibrate.serving_held_out import HeldOutServing, folds, names_left_out
+from jaxscale.serving.calibrate.serving_held_out import HeldOutServing, folds, names_left_out, widths_of
 from jaxscale.serving.calibrate.serving_problem import TARGETS, measured_serving
-from jaxscale.serving.calibrate.serving_widths import NOVELTIES, ServingWidths, widths_of
+from jaxscale.serving.calibrate.serving_widths import NOVELTIES, ServingWidths, with_density
 from jaxscale.serving.serving_memory import max_batch
 from jaxscale.serving.tables.serving_table import read_serving
 
@@ -42,12 +42,12 @@ def sets_of(held: HeldOutServing) -> dict[str, np.ndarray]:
     """Measurements of each part of the scoreboard [measurement]."""
     measured, row = held.measured, held.problem.row
     target = np.asarray(TARGETS, dtype=object)[held.problem.target]
-    source, serving = measured.sources[row], measured.levels["serving"][row]
-    mixture = np.char.endswith(measured.levels["kind"][row].astype(str), "mixture")
+    source, serving = measured.sources[row], measured.levels.column("serving")[row]
+    mixture = measured.levels.take(row).has(lambda words: words.endswith("mixture"), "kind")
     batch, loads = measured.batch, measured.batch.requests
     room = np.asarray(max_batch(batch.model, batch.engine, batch.cluster, loads.input_len + loads.output_len))
     fits = (room * batch.engine.copies * batch.engine.attention_dp >= loads.concurrency)[row]
-    llama = measured.levels["framework"][row] == "llama.cpp"
+    llama = measured.levels.column("framework")[row] == "llama.cpp"
     argonne, trtllm = source == "argonne_llm_inference_bench", source == "nvidia_trtllm"
     online, e2e = serving == "online", target == "e2e_latency_s"
     return {
@@ -92,7 +92,7 @@ def few_rows_text(held: HeldOutServing) -> str:
     """What ten rows of a stack tell of its others, and the worst of the runs of NeMo."""
     few, unseen = (100.0 * np.abs(np.expm1(errors)) for errors in (held.few_rows, held.log_errors["stack"]))
     is_scored = np.isfinite(few)
-    stacks = held.measured.levels["stack"][held.problem.row].astype(str)
+    stacks = held.measured.levels.column("stack")[held.problem.row].astype(str)
     names = np.unique(stacks[is_scored])
     medians = [[np.median(errors[is_scored & (stacks == name)]) for name in names] for errors in (unseen, few)]
     nemo = np.abs(np.expm1(held.log_errors["seen"][next(iter(sets_of(held).values()))]))
@@ -110,18 +110,17 @@ def coverage_table(held: HeldOutServing) -> str:
     measured, problem = held.measured, held.problem
     half = folds(names_left_out(measured, "seen"), 2, seed=1)[problem.row]
     targets = np.asarray(TARGETS, dtype=object)[problem.target]
-    levels = {kind: measured.levels[kind][problem.row] for kind in ("serving", "kind", *NOVELTIES[1:])}
-    density = np.asarray([kind.split()[-1] for kind in levels["kind"]], dtype=object)
+    levels = with_density(measured.levels.take(problem.row))
     inside = {novelty: np.full(len(targets), np.nan) for novelty in NOVELTIES}
     for side in (0, 1):
         hidden = {key: np.where(half == side, held.log_errors[key], np.nan) for key in NOVELTIES}
         widths = ServingWidths(widths_of(hidden, targets, levels, measured.groups[problem.row].astype(str)))
         for novelty in NOVELTIES:
-            errors, ends = held.log_errors[novelty], {}
-            for place in np.flatnonzero((half != side) & np.isfinite(errors)).tolist():
-                key = (targets[place], levels["serving"][place], density[place], levels["stack"][place], novelty)
-                lo, hi = ends.setdefault(key, widths.interval(*key))
-                inside[novelty][place] = lo <= -errors[place] <= hi
+            errors = held.log_errors[novelty]
+            for target in TARGETS:
+                scored = np.flatnonzero((half != side) & np.isfinite(errors) & (targets == target))
+                below, above = widths.sides(target, levels.take(scored), novelty)
+                inside[novelty][scored] = (-below <= -errors[scored]) & (-errors[scored] <= above)
     rows = []
     for name, mask in sets_of(held).items():
         shares = [inside[novelty][mask] for novelty in NOVELTIES]

@@ -86,7 +86,7 @@ class Centre:
         record = fit_record("centre", runs, load_fit("prior"), attempt, "")
         places = tuple(place for place in record.known if place[0] not in ("source", "stack", "unnamed"))
         return dataclasses.replace(
-            record, scatter=scatter, known=places, fitted=(), own=(), largest=(), parent=None, is_centre=True
+            record, widths=scatter, known=places, fitted=(), own=(), largest=(), parent=None, is_centre=True
         )
 
 

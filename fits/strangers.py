@@ -3,8 +3,7 @@
 from evaluate import REPORTS, SHOTS
 from markdown_text import markdown_table, rows_of
 
-from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.effects import CENTRE_KINDS, OFFSET_KINDS
+from jaxscale.calibration.coefficients import CENTRE_KINDS, OFFSET_KINDS, names
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
 

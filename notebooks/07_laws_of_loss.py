@@ -47,7 +47,7 @@ def shown(name, figure):
 # are counted without embeddings, since those fill much of a small wide model and would fake an optimum of thin ones.
 
 # %%
-runs = laws.table("gemstones-cooldown", "non-embedding")
+runs = laws.loss_table("gemstones-cooldown", "non-embedding")
 flop = np.exp(runs.log_flop)
 small = runs.select(flop < 6e19)
 large = runs.select(flop >= 6e19)
@@ -60,12 +60,12 @@ print(f"{len(small)} small runs up to {np.exp(small.log_flop).max():.1e} flop; {
 # the numbers, the noise of a run, and the error of the law itself, which grows with each decade beyond the runs.
 
 # %%
-early = laws.fit(small, terms=("shape",), n_draws=20)
+early = laws.fit_law(small, terms=("shape",), n_draws=20)
 told = early.predict_table(large)
 error = told.loss / large.loss - 1.0
 holds = float(((told.lo <= large.loss) & (large.loss <= told.hi)).mean())
 print(f"error {100 * np.abs(error).mean():.2f} %, bias {100 * error.mean():+.2f} %, intervals hold {100 * holds:.0f} %")
-free = laws.fit(small, "additive", prior=None, n_draws=0).predict_table(large)
+free = laws.fit_law(small, "additive", prior=None, n_draws=0).predict_table(large)
 naive = np.abs(free.loss / large.loss - 1.0).mean()
 print(f"the additive law without a shape term and a prior: {100 * naive:.2f} %")
 
@@ -73,7 +73,7 @@ print(f"the additive law without a shape term and a prior: {100 * naive:.2f} %")
 # ## 3. The law of all runs
 
 # %%
-law = laws.fit(runs, terms=("shape",), n_draws=20)
+law = laws.fit_law(runs, terms=("shape",), n_draws=20)
 for name, entry in law.parameters.items():
     note = "" if entry["identified"] else ", not identified"
     print(f"{name:20} {entry['value']:9.4g}  ({entry['lo']:.3g} to {entry['hi']:.3g}){note}")
@@ -101,7 +101,7 @@ print("loss {:.3f} ({:.3f} to {:.3f})".format(*best.loss))
 # %%
 cluster = js.cluster("h100-80gb", 64)
 levels = {"gpu": "h100-80gb", "precision": "bf16"}
-timed = law.optimum(days=3.0, cluster=cluster, levels=levels, n_draws=0)
+timed = js.designs.law_design(law, js.Budget(days=3.0), cluster, levels=levels, n_draws=0)
 document = timed.to_json()
 for name, value in document["design"].items():
     moves = document["sensitivity"][name]

@@ -91,7 +91,9 @@ print(f"{errors['n']} runs, median error {errors['median_ape']:.1f} %, 90 % with
 
 # %%
 space = serving.ServingSpace(precisions=("bf16", "fp8"))
-choice = serving.best_plan(model, js.cluster("h100-80gb", 8), 1000, 500, tpot_limit=0.04, levels=levels, space=space)
+choice = serving.best_serving_plan(
+    model, js.cluster("h100-80gb", 8), 1000, 500, tpot_limit=0.04, levels=levels, space=space
+)
 print({name: round(value, 3) if isinstance(value, float) else value for name, value in choice.best.to_json().items()})
 figure = serving.serving_frontier(choice, tpot_limit=0.04)
 report.write_whole(folder / "serving_frontier.png", report.png(figure))

@@ -115,7 +115,7 @@ print(f"two replicas of 1e9 parameters change the loss by {low:+.2f} to {high:+.
 # the range of its runs, then widen the intervals of days and of inner steps.
 
 # %%
-law = laws.fit(laws.table("gadre-c4"), n_draws=50)
+law = laws.fit_law(laws.loss_table("gadre-c4"), n_draws=50)
 under = islands.best_fleet_plan(model, stated.fleet, 1024, levels=levels, laws=law)
 print(
     f"{under.best.days:.2f} days ({under.best.band[0]:.2f} to {under.best.band[1]:.2f}) to a loss of {under.loss:.3f}"

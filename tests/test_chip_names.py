@@ -53,7 +53,8 @@ AMBIGUOUS = {
     "H20": {"h20-96gb", "h20-141gb"},
     "RTX 6000": {"rtx6000-ada", "rtx-pro-6000"},
 }
-UNKNOWN = ["H100X", "MI300A", "RTX 3090 Ti", "4090D", "TPU v2", "B100", "P100", "80GB", "sxm", "Ascend 910", "", "gpu"]
+UNKNOWN = ["H100X", "MI300A", "RTX 3090 Ti", "4090D", "TPU v1", "B100", "P100", "80GB", "sxm", "Ascend 910", "", "gpu"]
+UNKNOWN += ["5", "-1", "1.5"]
 
 HARDWARE = load_hardware()
 

@@ -9,8 +9,8 @@ import jaxscale as js
 from jaxscale.base.resources import run_tables
 from jaxscale.calibration.memory_limit import best_and_near
 from jaxscale.plans.plan_questions import every_plan
-from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.completion import filled, open_rows
+from jaxscale.tables.categorical import Categorical
 
 FULL = {
     "model": "llama3-8b",

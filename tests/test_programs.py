@@ -1,6 +1,9 @@
 """Compiled programs in a folder: a later process neither traces nor compiles, and nothing else changes."""
 
+import hashlib
 import os
+import pickle
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +102,56 @@ def test_a_damaged_file_is_written_again(folder):
     in_a_new_process(folder)
     scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
     assert TRACED == ["m", "m"]
+
+
+class Planted:
+    """An object that leaves a file behind when it is unpickled."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self):
+        """Function that `pickle` calls, and its arguments."""
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "has_checksum", "runs"),
+    [
+        (0o600, 0o700, True, True),
+        (0o660, 0o700, True, False),
+        (0o600, 0o777, True, False),
+        (0o600, 0o700, False, False),
+    ],
+    ids=("the user's own", "file open to the group", "folder open to all", "no checksum"),
+)
+def test_a_file_that_somebody_else_may_have_written_is_not_run(folder, file_mode, folder_mode, has_checksum, runs):
+    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
+    (program,) = files(folder)
+    assert not (program.stat().st_mode | program.parent.stat().st_mode) & 0o077
+    content = zlib.compress(pickle.dumps(Planted(folder / "mark")))
+    program.write_bytes((hashlib.sha256(content).digest() if has_checksum else b"") + content)
+    program.chmod(file_mode)
+    program.parent.chmod(folder_mode)
+    in_a_new_process(folder)
+    assert scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)[0].value.tolist() == [4.0]
+    assert (folder / "mark").exists() == runs
+
+
+def test_a_flipped_bit_is_noticed(folder):
+    scaled(Scaled(jnp.asarray([2.0]), "m"), 2.0)
+    (program,) = files(folder)
+    content = bytearray(program.read_bytes())
+    content[len(content) // 2] ^= 1
+    program.write_bytes(content)
+    assert _programs.read_program(program) is None
+
+
+def test_a_folder_of_somebody_else_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSCALE_CACHE", str(tmp_path))
+    assert _programs.cache_folder() is not None
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert _programs.cache_folder() is None
 
 
 def test_another_state_of_the_package_has_other_programs(folder, monkeypatch):

@@ -1,6 +1,7 @@
 """Errors that a user can cause and mend, and the names that their messages offer."""
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 MOST_NAMES = 30
@@ -42,7 +43,14 @@ def similar(
     inside = [other for other in known if holds(other, name)]
     # One wrong letter leaves half of a name of two.
     likeness = min(likeness, 0.5) if len(name) == 2 else likeness
-    return inside[:most] or difflib.get_close_matches(name, known, n=most, cutoff=likeness)
+    close = difflib.get_close_matches(name, known, n=3 * most, cutoff=likeness)
+    # A name of another size or version is not meant as often as one that is spelt otherwise.
+    close.sort(key=lambda other: len(_numbers_in(other) ^ _numbers_in(name)))
+    return (inside or close)[:most]
+
+
+def _numbers_in(name: str) -> set[str]:
+    return set(re.findall(r"\d+(?:\.\d+)?", name))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

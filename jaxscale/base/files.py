@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,11 +88,12 @@ def _exists(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
+def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """Name of a temporary file that takes the place of `path` once it is complete.
 
     Args:
         path: file to write; an existing one is replaced.
+        private: whether the user alone may read and write the file.
 
     Yields:
         A file in the same folder and of the same suffix, to be written to.
@@ -103,25 +105,37 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     temporary = _temporary_for(path)
     try:
         yield temporary
-        # mkstemp makes files private; the file gets the rights that open() would give it.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
+        if not private:
+            # mkstemp makes files private; the file gets the rights that open() would give it.
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)
+        # A machine that loses its power would otherwise keep the new name without the content.
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
+def write_whole(path: str | Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file in one piece: readers see the old file or the whole new one.
 
     Args:
         path: file to write.
         content: text (stored as UTF-8) or bytes.
+        private: whether the user alone may read and write the file.
 
     Raises:
         InputError: the folder is missing or closed to writing.
     """
-    with whole_file(path) as temporary:
+    with whole_file(path, private=private) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def is_private(state: os.stat_result) -> bool:
+    """Whether a file or folder belongs to the user and nobody else may write to it."""
+    if not hasattr(os, "geteuid"):  # Windows, whose profiles are closed to others
+        return True
+    return state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -3,7 +3,7 @@
 JAX's own cache of compiled programs saves compilation alone; tracing and lowering a cost model take half as long again.
 Here a program is found by the function, the structure of its arguments and the state of the package, so that neither
 is needed. They are kept in the user's cache folder; the environment variable `JAXSCALE_CACHE` names another folder, or
-says `off`.
+says `off`. To load a program is to run what its file says: files and folders that others may write to are left alone.
 """
 
 import functools
@@ -28,11 +28,14 @@ from jax.experimental import serialize_executable
 from jax.stages import Compiled
 
 from jaxscale.base.errors import InputError
-from jaxscale.base.files import write_whole
+from jaxscale.base.files import is_private, write_whole
 from jaxscale.base.resources import data_path
 
 MOST_FOLDERS = 4
 """States of the package with kept programs: the present state and the states used last [1]."""
+
+CHECKSUM_BYTES = 32
+"""Length of the checksum before a program, SHA-256 [byte]."""
 
 
 class Output(NamedTuple):
@@ -178,9 +181,9 @@ class ProgramStore:
         try:
             content = serialised(program, compiled)
             if not path.parent.is_dir():
-                path.parent.mkdir(parents=True)
+                path.parent.mkdir(parents=True, mode=0o700)
                 drop_folders(folder)
-            write_whole(path, content)
+            write_whole(path, content, private=True)
         except (AttributeError, InputError, OSError, TypeError, ValueError, pickle.PicklingError):
             # A full disk, or a program that holds functions made on the way: the next process compiles again.
             pass
@@ -214,14 +217,21 @@ def compiled_program(call: Call, options: Callable[[], dict[str, Any]]) -> tuple
 
 
 def serialised(program: Program, compiled: Compiled) -> bytes:
-    """Content of a program's file."""
-    return zlib.compress(pickle.dumps((*serialize_executable.serialize(compiled), program.result)), level=1)
+    """Content of a program's file: a checksum, and what it is of."""
+    content = zlib.compress(pickle.dumps((*serialize_executable.serialize(compiled), program.result)), level=1)
+    return hashlib.sha256(content).digest() + content
 
 
 def read_program(path: Path) -> Program | None:
-    """A program from its file; None where there is none, or none that this version of JAX can load."""
+    """A program from its file; None where there is none, or none that is the user's own, whole and of this JAX."""
     try:
-        *executable, result = pickle.loads(zlib.decompress(path.read_bytes()))
+        with path.open("rb") as file:
+            if not (is_private(path.parent.stat()) and is_private(os.fstat(file.fileno()))):
+                return None
+            checksum, content = file.read(CHECKSUM_BYTES), file.read()
+        if hashlib.sha256(content).digest() != checksum:
+            return None
+        *executable, result = pickle.loads(zlib.decompress(content))
         return Program(serialize_executable.deserialize_and_load(*executable), result)
     except Exception:  # noqa: BLE001 - whatever is wrong with a file of a cache, the program can be compiled again
         return None
@@ -274,7 +284,7 @@ def cache_folder() -> Path | None:
     """Folder for compiled programs: `JAXSCALE_CACHE`, else below `XDG_CACHE_HOME` or `~/.cache`.
 
     Returns:
-        The folder; None where it cannot be made, or where `JAXSCALE_CACHE` is `off`.
+        The folder; None where it cannot be made, belongs to somebody else, or `JAXSCALE_CACHE` is `off`.
     """
     stated = os.environ.get("JAXSCALE_CACHE", "")
     if stated.lower() == "off":
@@ -282,7 +292,12 @@ def cache_folder() -> Path | None:
     try:
         base = Path(stated) if stated else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxscale"
         folder = base / f"jax-{jax.__version__}"
-        folder.mkdir(parents=True, exist_ok=True)
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
+        # Folders of earlier releases were open to the user's group where new files are.
+        if hasattr(os, "geteuid") and folder.stat().st_uid == os.geteuid():
+            folder.chmod(0o700)
+        is_own = is_private(folder.stat())
     except (OSError, RuntimeError):  # RuntimeError: the user has no home
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    return folder if is_own and os.access(folder, os.W_OK) else None

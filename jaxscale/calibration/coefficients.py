@@ -6,13 +6,34 @@ physics. Here they are one flat module of float leaves, so that a step time diff
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import Number, as_float
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.show import leaves_shown, printed
+from jaxscale.calibration.levels import COMPANY
+from jaxscale.calibration.spec import Prior, Spec, spec_from
+from jaxscale.calibration.stand_ins import StandIns
+
+CENTRE_KINDS = ("stack", "gpu", "number_format", "recipe", "company")
+"""Kinds of level whose effects make up the centre, which answers for a stack that no fit knows."""
+
+OFFSET_KINDS = ("source", "mixture", "local_shape")
+"""Kinds of level whose effects set single stacks apart from the centre."""
+
+KINDS = (*CENTRE_KINDS, *OFFSET_KINDS)
+"""All kinds of level that have effects."""
+
+STAND_INS = StandIns(
+    # A run without a number format has that of its precision's name, as fp8 where it is not mxfp8.
+    others={"number_format": "precision"},
+    # A run that does not say was set up by its user, on chips that exchange.
+    usual={"recipe": "user", "company": COMPANY[1]},
+)
+"""Levels that count for runs that name none."""
 
 MEMORY_COEFFICIENTS = (
     "activation_factor",
@@ -23,6 +44,9 @@ MEMORY_COEFFICIENTS = (
     "framework_bytes",
 )
 """Coefficients that only the memory model reads; the others belong to the step time."""
+
+RETIRED: tuple[str, ...] = ()
+"""Coefficients of earlier fits that are counted now; what a file says of them is passed over."""
 
 
 def _coefficient() -> Any:
@@ -81,44 +105,15 @@ class Coefficients(eqx.Module):
     framework_bytes: Number = _coefficient()
 
 
-class Prior(NamedTuple):
-    """What is known of a coefficient before any fit.
-
-    Attributes:
-        median: in the coefficient's own unit.
-        spread: standard deviation in the unconstrained coordinate (log, or logit for fractions) [1].
-        kind: `positive` (log) or `fraction` (logit).
-        unit: unit of the coefficient.
-        meaning: one sentence of physics.
-        source: where median and spread come from.
-        effects: kinds of level (source, mixture, ...) by which known stacks may differ from the centre.
-        levels: standard deviation of the effects that make up the centre, by kind of level (stack, gpu, ...) [1].
-        spread_of_levels: unit of the scale of their effects; the spread itself unless single levels are known to differ
-            more than the pool is unsure of [1].
-        hides_where: `small` or `large` for a coefficient whose term hides behind others where it is so; else empty.
-    """
-
-    median: float
-    spread: float
-    kind: str
-    unit: str
-    meaning: str
-    source: str
-    effects: tuple[str, ...]
-    spread_of_levels: float
-    levels: Mapping[str, float]
-    hides_where: str = ""
-
-
 @functools.cache
-def priors() -> dict[str, Prior]:
+def training_spec() -> Spec:
+    """Table of the coefficients, `data/coefficients.toml`, in the order of the fields of `Coefficients`."""
+    return spec_from("coefficients.toml", names(), kinds=KINDS, stand_ins=STAND_INS, retired=RETIRED)
+
+
+def priors() -> Mapping[str, Prior]:
     """Prior of every coefficient, in the order of the fields of `Coefficients`."""
-    table = read_toml(data_path("coefficients.toml"))["coefficients"]
-    return {name: _prior(table[name]) for name in names()}
-
-
-def _prior(entry: Mapping[str, Any]) -> Prior:
-    return Prior(**{"spread_of_levels": entry["spread"], "levels": {}, **entry, "effects": tuple(entry["effects"])})
+    return training_spec().priors
 
 
 def names() -> tuple[str, ...]:
@@ -152,4 +147,20 @@ def values_of(coefficients: Coefficients) -> tuple[float, ...]:
 
 def prior_medians() -> Coefficients:
     """Coefficients at their prior medians: the model before it has seen a measured run."""
-    return from_values([prior.median for prior in priors().values()])
+    return from_values(list(training_spec().medians.values()))
+
+
+def constrain(unconstrained: Float[Array, "*batch coefficient"]) -> Coefficients:
+    """Coefficients in their own units from their coordinates: exp, or the logistic function for fractions."""
+    values = constrain_values(unconstrained)
+    return from_values([values[..., index] for index in range(values.shape[-1])])
+
+
+def constrain_values(unconstrained: Any) -> Any:
+    """Values in their own units from coordinates, of arrays of the host or of JAX [..., coefficient]."""
+    return training_spec().constrained(unconstrained)
+
+
+def unconstrain(coefficients: Coefficients) -> np.ndarray:
+    """Coordinates of coefficient values, in field order: log, or logit for fractions [coefficient]."""
+    return training_spec().unconstrained(values_of(coefficients))

@@ -1,32 +1,22 @@
-"""Effects of levels on the coefficients: software stack, chip, number format and so on, added up."""
+"""Effects of levels on coefficients: software stack, chip, number format and so on, added up on their coordinates."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxscale.calibration.anchors import anchor_shifts
-from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.levels import Levels
-
-CENTRE_KINDS = ("stack", "gpu", "number_format", "recipe", "company")
-"""Kinds of level whose effects make up the centre, which answers for a stack that no fit knows."""
-
-OFFSET_KINDS = ("source", "mixture", "local_shape")
-"""Kinds of level whose effects set single stacks apart from the centre."""
-
-KINDS = (*CENTRE_KINDS, *OFFSET_KINDS)
-"""All kinds of level that have effects."""
+from jaxscale.calibration.spec import Spec
 
 
 @dataclass(frozen=True)
 class LevelEffect:
-    """Shift of the unconstrained coefficients of runs that belong to one level.
+    """Shift of the coordinates of coefficients of runs that belong to one level.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: of the level, such as `source` or `chip`.
         level: its name.
         shifts: coefficient names and shifts of their log (or logit) [1].
     """
@@ -36,33 +26,53 @@ class LevelEffect:
     shifts: tuple[tuple[str, float], ...]
 
 
+def effects_of(shifts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[LevelEffect, ...]:
+    """Effects from shifts by kind of level, level and coefficient [1]."""
+    return tuple(
+        LevelEffect(kind, level, tuple(sorted((name, float(shift)) for name, shift in by_name.items())))
+        for kind, by_level in shifts.items()
+        for level, by_name in by_level.items()
+    )
+
+
+def shifts_by_level(effects: Iterable[LevelEffect]) -> dict[str, dict[str, dict[str, float]]]:
+    """Shifts by kind of level, level and coefficient, from effects [1]."""
+    shifts: dict[str, dict[str, dict[str, float]]] = {}
+    for effect in effects:
+        shifts.setdefault(effect.kind, {}).setdefault(effect.level, {}).update(effect.shifts)
+    return shifts
+
+
 @dataclass(frozen=True)
 class Effects:
-    """Effects of levels that a fit knows.
+    """Effects that a record knows of.
 
     Attributes:
-        entries: the effects.
+        entries: the effects; those of other kinds than the table of coefficients has count for nothing.
+        spec: table of the coefficients.
     """
 
     entries: tuple[LevelEffect, ...]
+    spec: Spec
 
-    def combinations(self, levels: Levels) -> tuple[Levels, Int[np.ndarray, " row"]]:
+    def combinations(self, levels: Levels, also: Iterable[str] = ()) -> tuple[Levels, Int[np.ndarray, " row"]]:
         """Each combination of levels that move coefficients once, and the combination that each run has.
 
         Args:
-            levels: of the runs, with the fit's own source and framework filled in.
+            levels: of the runs.
+            also: kinds of which every level moves coefficients, whether it has an effect or not.
 
         Returns:
             The combinations, and their positions [row].
         """
-        # A run without a number format has that of its precision's name, as fp8 where it is not mxfp8.
-        levels = levels.filled("number_format", "precision").or_usual()
-        moving: dict[str, Callable[[str], bool]] = {kind: self._by_kind.get(kind, {}).__contains__ for kind in KINDS}
-        moving["gpu"] = lambda _: True  # a chip without an effect still has an anchor
+        levels = self.spec.stand_ins.applied(levels, self.by_kind)
+        moving: dict[str, Callable[[str], bool]] = {}
+        for kind in self.spec.kinds:
+            moving[kind] = (lambda _: True) if kind in also else self.by_kind.get(kind, {}).__contains__
         return levels.only(moving).distinct()
 
     def shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Sum of the effects of the levels of each run, on the unconstrained coefficients.
+        """Sum of the effects of the levels of each run, on the coordinates of the coefficients.
 
         Args:
             combinations: of levels, as `combinations` returns them.
@@ -70,26 +80,20 @@ class Effects:
         Returns:
             The shifts [1], [row, coefficient].
         """
-        total = anchor_shifts(combinations, self._by_kind.get("gpu", {}))
-        for kind in KINDS:
-            total = total + self._gather(kind, combinations)
+        nothing = np.zeros(len(self.spec.names))
+        total = np.zeros((len(combinations), len(nothing)))
+        for kind in self.spec.kinds:
+            of_kind = self.by_kind.get(kind)
+            if of_kind and kind in combinations.codes:
+                table = np.asarray([*(of_kind.get(name, nothing) for name in combinations.names[kind]), nothing])
+                total += table[combinations.codes[kind]]
         return total
 
     @functools.cached_property
-    def _by_kind(self) -> dict[str, dict[str, np.ndarray]]:
+    def by_kind(self) -> dict[str, dict[str, np.ndarray]]:
         """Shifts of every level by kind and name [coefficient]."""
-        column = {name: index for index, name in enumerate(names())}
         shifts: dict[str, dict[str, np.ndarray]] = {}
         for effect in self.entries:
-            row = shifts.setdefault(effect.kind, {}).setdefault(effect.level, np.zeros(len(column)))
-            for name, shift in effect.shifts:
-                row[column[name]] += shift
+            row = shifts.setdefault(effect.kind, {}).setdefault(effect.level, np.zeros(len(self.spec.names)))
+            row += self.spec.column(dict(effect.shifts))
         return shifts
-
-    def _gather(self, kind: str, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Shifts that the level of one kind gives each run [row, coefficient]."""
-        of_kind, nothing = self._by_kind.get(kind, {}), np.zeros(len(names()))
-        if not of_kind or kind not in levels.codes:
-            return np.zeros((len(levels), len(nothing)))
-        table = np.asarray([*(of_kind.get(name, nothing) for name in levels.names[kind]), nothing])
-        return table[levels.codes[kind]]

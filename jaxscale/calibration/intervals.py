@@ -1,8 +1,13 @@
-"""Intervals of predictions: how far a run that a fit has not seen may be from its prediction, and what widens that."""
+"""Intervals of predictions: how far a run that a fit has not seen may be from its prediction, and what widens that.
+
+The rule is the same for records of every kind (`widest`): an interval has its usual width, or the widest that a reason
+to doubt brings; each width is that of the narrowest class of runs that has one (`looked_up`). Runs that were left out
+tell widths: `fitting/held_out.py` of training, `serving/calibrate/serving_held_out.py` of serving.
+"""
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,11 +15,57 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxscale.calibration.anchors import timed_chips
-from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.seen import SETTINGS, UNNAMED, Place, Seen
+from jaxscale.calibration.levels import Levels, Place
+from jaxscale.calibration.seen import SETTINGS, UNNAMED, Seen
 
 Z90 = 1.6448536269514722
 """Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""
+
+
+def looked_up(
+    entries: Mapping[Any, Sequence[float]],
+    levels: Levels,
+    kinds: Sequence[str],
+    places: Callable[..., Iterable[Any]],
+    usual: Sequence[float],
+) -> tuple[np.ndarray, ...]:
+    """Numbers of each run from entries of a record: those of the first place that has an entry.
+
+    Args:
+        entries: numbers by place.
+        levels: of the runs.
+        kinds: of level by which places differ.
+        places: places of runs of some levels, narrowest first, from the names of these levels, empty for none.
+        usual: numbers where no place has an entry.
+
+    Returns:
+        Each number [row].
+    """
+    combinations, index = levels.only(dict.fromkeys(kinds, bool)).distinct()
+    columns = [combinations.column(kind) for kind in kinds]
+    found = []
+    for row in range(len(combinations)):
+        where = places(*(column[row] for column in columns))
+        found.append(next((entries[place] for place in where if place in entries), usual))
+    return tuple(np.asarray(found, float).reshape(-1, len(usual))[index].T)
+
+
+def widest(
+    usual: Sequence[np.ndarray], reasons: Iterable[tuple[Bool[np.ndarray, " row"], Sequence[np.ndarray]]]
+) -> tuple[np.ndarray, ...]:
+    """Widths of intervals: the usual ones, or the widest that any reason to doubt a run brings.
+
+    Args:
+        usual: widths without any reason [width][row].
+        reasons: for which runs a reason holds [row], and widths where it does; nan is no reason to widen [width][row].
+
+    Returns:
+        The widths [width][row].
+    """
+    widths = list(usual)
+    for holds, wider in reasons:
+        widths = [np.where(holds, np.fmax(one, other), one) for one, other in zip(widths, wider, strict=True)]
+    return tuple(widths)
 
 
 @dataclass(frozen=True)
@@ -97,6 +148,12 @@ class Scatters:
         most = max(self.largest.values(), default=math.inf)
         return levels.numbers(lambda source: self.largest.get(source, most), "source", of_none=most)
 
+    @functools.cached_property
+    def _numbers(self) -> dict[Place, tuple[float, float]]:
+        """Widths in time and memory by place, those of `NO_RUNS` for a new framework of which no run tells."""
+        numbers = {place: (entry.time, entry.memory) for place, entry in self.by_level.items()}
+        return {(NO_RUNS.kind, NO_RUNS.level): (NO_RUNS.time, NO_RUNS.memory), **numbers}
+
     def interval(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> Interval:
         """Widths of intervals: the usual ones of the source, or the widest that a reason to doubt brings [row].
 
@@ -107,22 +164,16 @@ class Scatters:
         Returns:
             The widths.
         """
-        time, memory = self._usual(levels)
-        for reason in self._reasons(levels, n_chips):
-            wider = self._scatter_of(reason.kind, reason.of, levels)
-            # A kind of which no left-out runs told has nan, which is no reason to widen.
-            time = np.where(reason.holds, np.fmax(time, wider.time), time)
-            memory = np.where(reason.holds, np.fmax(memory, wider.memory), memory)
-        return Interval(time, memory)
+        reasons = self._reasons(levels, n_chips)
+        wider = ((reason.holds, self._scatter_of(reason.kind, reason.of, levels)) for reason in reasons)
+        return Interval(*widest(self._usual(levels), wider))
 
     def _usual(self, levels: Levels) -> Interval:
         """Scatter of the source, else the framework, else a new framework; of memory, the first of these with one."""
-        any_new = self.by_level.get(("unseen", ""), NO_RUNS)
-        time, memory = (np.full(len(levels), np.nan) for _ in range(2))
+        time, memory = self._own(levels)
         for scatter in (
-            self._own(levels),
-            self._lookup("framework", "framework", levels),
-            Interval(any_new.time, any_new.memory),
+            self._lookup(levels, ("framework",), lambda framework: [("framework", framework)]),
+            self._scatter_of("unseen", "", levels),
             Interval(NO_RUNS.time, NO_RUNS.memory),
         ):
             time = np.where(np.isnan(time), scatter.time, time)
@@ -131,9 +182,11 @@ class Scatters:
 
     def _own(self, levels: Levels) -> Interval:
         """Scatter of a run's source; where it names none, of the runs of its framework without a source."""
-        named, unnamed = self._lookup("source", "source", levels), self._lookup(UNNAMED, "framework", levels)
-        has_none = levels.missing("source")
-        return Interval(np.where(has_none, unnamed.time, named.time), np.where(has_none, unnamed.memory, named.memory))
+
+        def places(source: str, framework: str) -> list[Place]:
+            return [("source", source) if source else (UNNAMED, framework)]
+
+        return self._lookup(levels, ("source", "framework"), places)
 
     def _reasons(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> tuple[_Reason, ...]:
         """Every reason to widen the interval of a run: what of it is new to the fit."""
@@ -168,21 +221,12 @@ class Scatters:
         )
 
     def _scatter_of(self, kind: str, of: str, levels: Levels) -> Interval:
-        """Scatter of a kind for each run's level, else for any level; nan where no left-out runs told [row]."""
-        if kind == "unseen":
-            entry = self.by_level.get(("unseen", ""), NO_RUNS)
-            return Interval(np.full(len(levels), entry.time), np.full(len(levels), entry.memory))
-        usual = self.by_level.get((kind, ""), Scatter(kind, "", math.nan, math.nan))
-        return self._lookup(kind, of, levels, usual)
+        """Scatter of a kind for each run's level of another, else for any level; nan where none is known [row]."""
+        return self._lookup(levels, (of,) if of else (), lambda name="": [(kind, name), (kind, "")])
 
-    def _lookup(
-        self, kind: str, of: str, levels: Levels, other: Scatter = Scatter("", "", math.nan, math.nan)
-    ) -> Interval:
-        """Scatter of a kind by the run's level of another; `other` for levels that have none [row]."""
-        of_none = self.by_level.get((kind, ""), other)
-        time = levels.numbers(lambda name: self.by_level.get((kind, name), other).time, of, of_none=of_none.time)
-        memory = levels.numbers(lambda name: self.by_level.get((kind, name), other).memory, of, of_none=of_none.memory)
-        return Interval(time, memory)
+    def _lookup(self, levels: Levels, kinds: Sequence[str], places: Callable[..., Iterable[Place]]) -> Interval:
+        """Scatter of the first of the places of each run that has one, nan where none has [row]."""
+        return Interval(*looked_up(self._numbers, levels, kinds, places, (math.nan, math.nan)))
 
 
 def interval_ends(middle: Any, half: Any) -> tuple[Any, Any]:

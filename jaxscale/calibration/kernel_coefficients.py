@@ -5,40 +5,59 @@ fitted to.
 """
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
 
-from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.arrays import Number
 from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.fields import number_field
 from jaxscale.base.resources import data_path, read_toml
-
-
-def _leaf() -> Any:
-    return eqx.field(converter=as_float)
+from jaxscale.calibration.base_record import Record
+from jaxscale.calibration.spec import Spec, spec_from
 
 
 class KernelCoefficients(eqx.Module):
     """Fitted parameters of traced kernels; `data/kernels.toml` has their units, priors and sources."""
 
-    matmul_efficiency: Number = _leaf()
-    half_area: Number = _leaf()
-    exposed_share: Number = _leaf()
-    attention_efficiency: Number = _leaf()
-    traffic_efficiency: Number = _leaf()
-    kernel_launch: Number = _leaf()
-    host_launch: Number = _leaf()
-    step_launch: Number = _leaf()
-    conv_efficiency: Number = _leaf()
-    grouped_conv_efficiency: Number = _leaf()
-    conv3d_efficiency: Number = _leaf()
-    gather_passes: Number = _leaf()
+    matmul_efficiency: Number = number_field()
+    half_area: Number = number_field()
+    exposed_share: Number = number_field()
+    attention_efficiency: Number = number_field()
+    traffic_efficiency: Number = number_field()
+    kernel_launch: Number = number_field()
+    host_launch: Number = number_field()
+    step_launch: Number = number_field()
+    conv_efficiency: Number = number_field()
+    grouped_conv_efficiency: Number = number_field()
+    conv3d_efficiency: Number = number_field()
+    gather_passes: Number = number_field()
+
+
+@dataclass(frozen=True)
+class KernelFit(Record):
+    """Coefficients of the kernels of a software stack."""
+
+    @classmethod
+    @functools.cache
+    def spec(cls) -> Spec:
+        """Coefficients of traced kernels."""
+        return spec_from("kernels.toml", KernelCoefficients.__dataclass_fields__)
 
 
 @functools.cache
 def kernel_priors() -> dict[str, Any]:
-    """Priors of all coefficients of kernels, their sources, and what stacks were fitted to."""
+    """Content of `data/kernels.toml`: priors of coefficients and of paces, sources, what stacks were fitted to."""
     return read_toml(data_path("kernels.toml"))
+
+
+@functools.cache
+def _fits() -> dict[str, KernelFit]:
+    """Fit of each stack of the table, by its name."""
+    stacks = {"prior": {"host_launch": 0.0}, **kernel_priors()["fits"]}
+    path = data_path("kernels.toml")
+    return {name: KernelFit.of_tables(path, {"name": name, "coefficients": c}) for name, c in stacks.items()}
 
 
 def kernel_coefficients(stack: str = "jax") -> KernelCoefficients:
@@ -53,9 +72,6 @@ def kernel_coefficients(stack: str = "jax") -> KernelCoefficients:
     Raises:
         InputError: a stack that the table lacks.
     """
-    table = kernel_priors()
-    stacks = {"prior": {"host_launch": 0.0}, **table["fits"]}
-    if stack not in stacks:
-        raise InputError(f"stack {stack!r} of kernels is unknown; {nearest(stack, stacks)}")
-    medians = {name: entry["median"] for name, entry in table["coefficients"].items()}
-    return KernelCoefficients(**{**medians, **stacks[stack]})
+    if stack not in _fits():
+        raise InputError(f"stack {stack!r} of kernels is unknown; {nearest(stack, _fits())}")
+    return KernelCoefficients(**_fits()[stack].centre)

@@ -19,8 +19,11 @@ LEVEL_KINDS = (
 COMPANY = ("alone", "beside collectives")
 """Levels of the kind `company`: whether the kernels of a run share the chip with those of collectives."""
 
-USUAL: Mapping[str, str] = {"recipe": "user", "company": COMPANY[1]}
-"""Levels of a run that does not say: one that its user set up, on chips that exchange."""
+Names = Sequence[str | None] | np.ndarray
+"""Name of each run's level of a kind; None or empty for none [row]."""
+
+Place = tuple[str, str]
+"""Kind of a level and its name."""
 
 MOST_KEYS = 2**62
 """Combinations of levels that a whole number of 64 bits tells apart [1]."""
@@ -51,7 +54,7 @@ class Levels:
         return cls.of_columns({kind: [row.get(kind) for row in rows] for kind in kinds}, len(rows))
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, Sequence[str | None]], n_rows: int) -> "Levels":
+    def of_columns(cls, columns: Mapping[str, Names], n_rows: int) -> "Levels":
         """Levels of runs given as one column of names for each kind; an empty name counts as none."""
         codes, names = {}, {}
         for kind, column in columns.items():
@@ -59,6 +62,13 @@ class Levels:
             found = [places.setdefault(name, len(places)) if name else NO_LEVEL for name in column]
             codes[kind], names[kind] = np.asarray(found, dtype=int), tuple(places)
         return cls(codes, names, n_rows)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence["Levels"]) -> "Levels":
+        """Levels of the runs of several tables, one table after the other."""
+        kinds = dict.fromkeys(kind for part in parts for kind in part.codes)
+        columns = {kind: np.concatenate([part.column(kind) for part in parts]) for kind in kinds}
+        return cls.of_columns(columns, sum(len(part) for part in parts))
 
     def take(self, rows: np.ndarray) -> "Levels":
         """Levels of the given runs, by index or mask."""
@@ -135,14 +145,25 @@ class Levels:
         codes = np.where(self.missing(kind), of_other, self.codes.get(kind, of_other))
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
-    def or_usual(self) -> "Levels":
-        """The levels, with those of `USUAL` for the runs that have none of their kinds."""
-        filled = self
-        for kind, name in USUAL.items():
-            filled = filled.replace(filled.missing(kind), {kind: name})
-        return filled
+    def renamed(self, kind: str, name_of: Callable[[str], str], to: str = "") -> "Levels":
+        """The levels with other names of one kind; levels of one new name become one.
 
-    def with_columns(self, columns: Mapping[str, Sequence[str | None]]) -> "Levels":
+        Args:
+            kind: whose names change.
+            name_of: new name of a level, asked for once.
+            to: kind that has the new names; the same where empty.
+
+        Returns:
+            The levels.
+        """
+        if kind not in self.codes:
+            return self
+        renamed = [name_of(name) for name in self.names[kind]]
+        names = tuple(dict.fromkeys(renamed))
+        codes = np.asarray([*(names.index(name) for name in renamed), NO_LEVEL])[self.codes[kind]]
+        return Levels({**self.codes, to or kind: codes}, {**self.names, to or kind: names}, self.n_rows)
+
+    def with_columns(self, columns: Mapping[str, Names]) -> "Levels":
         """The levels with other columns of names for some kinds; an empty name counts as none."""
         others = Levels.of_columns(columns, self.n_rows)
         return Levels({**self.codes, **others.codes}, {**self.names, **others.names}, self.n_rows)

@@ -1,4 +1,4 @@
-"""The record of a fit: pooled coefficients, effects of levels, intervals, limits of memory, provenance.
+"""Fit of the cost terms: pooled coefficients, effects of levels, intervals, limits of memory, provenance.
 
 A plain record on the host. The model takes `Coefficients` alone, which a fit gives for the levels of a run.
 """
@@ -11,61 +11,84 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxscale.base.errors import InputError, one_like
-from jaxscale.base.files import write_whole
+from jaxscale.base.record_file import RecordFile
 from jaxscale.base.show import Printout, printed
-from jaxscale.base.toml_text import toml_text
-from jaxscale.calibration.coefficients import Coefficients, from_values, names, values_of
-from jaxscale.calibration.coordinates import constrain_values, unconstrain
-from jaxscale.calibration.effects import Effects, LevelEffect
-from jaxscale.calibration.intervals import Interval, Scatter, Scatters
-from jaxscale.calibration.levels import LEVEL_KINDS, Levels, on_chips
-from jaxscale.calibration.memory_limit import MemoryLimit
-from jaxscale.calibration.seen import Place, Seen
+from jaxscale.calibration.anchors import anchor_shifts
+from jaxscale.calibration.base_record import COUNTS, PLACES, TEXTS, Form, LevelRows, Record, entries_of
+from jaxscale.calibration.coefficients import Coefficients, from_values, names, training_spec
+from jaxscale.calibration.intervals import Z90, Interval, Scatter, Scatters, interval_ends
+from jaxscale.calibration.levels import LEVEL_KINDS, Levels, Place, on_chips
+from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
+from jaxscale.calibration.seen import Seen
+from jaxscale.calibration.spec import Spec
 from jaxscale.calibration.workload_paces import PaceColumns, WorkloadPace, paces_of
 
 AnyLevels = Levels | Mapping[str, str | None]
 """Levels of many runs, or the level of one run by kind."""
 
+ANCHORED_KIND = "gpu"
+"""Kind of level that moves coefficients without any effect: chips have anchors."""
+
 
 @printed(lambda fit: _shown(fit))
 @dataclass(frozen=True, repr=False)
-class Fit:
+class Fit(Record):
     """Coefficients fitted to measured runs, and how they differ and scatter between levels of runs.
 
     Attributes:
-        name: of the fit.
-        pooled: coefficients of runs of no level in particular.
-        effects: by level; a level that is not listed has the pooled value.
-        scatter: by level.
-        known: kind and name of every level of the fitted runs, effects or none.
         largest: sources and the most chips of any of their runs in the fit [1].
-        provenance: keys and values: data hash, versions, number of runs, held-out error.
         limits: of memory, of the sources that showed them.
         own: source and framework of the fitted runs, where all of them share one; a run that names neither is taken to
             be like them.
         fitted: kind and name of the sources and frameworks of the fitted runs.
-        parent: fit from which the search started; it answers for runs of sources and frameworks that it alone knows.
         is_centre: whether the fit is the centre of a calibration, the first of two stages: as the parent of another fit
             it answers for every stack that this does not know.
         paces: of traced workloads that were measured.
     """
 
-    name: str
-    pooled: Coefficients
-    effects: tuple[LevelEffect, ...] = ()
-    scatter: tuple[Scatter, ...] = ()
-    known: tuple[Place, ...] = ()
+    parent: "Fit | None" = None
     largest: tuple[tuple[str, float], ...] = ()
-    provenance: tuple[tuple[str, str], ...] = ()
     limits: tuple[MemoryLimit, ...] = ()
     own: tuple[Place, ...] = ()
     fitted: tuple[Place, ...] = ()
-    parent: "Fit | None" = None
     is_centre: bool = False
     paces: tuple[WorkloadPace, ...] = ()
+
+    file = RecordFile(
+        what="fit",
+        head="coefficients",
+        made_by="a file that `jaxscale fit --out` wrote",
+        comment="jaxscale fit; load with jaxscale.load_fit or jaxscale predict --fit",
+        ended="provenance",
+    )
+    tables = {
+        **Record.tables,
+        "centre": ("is_centre", Form(lambda _: {"answers_for_unknown_stacks": True}, lambda _: True)),
+        "fitted": ("fitted", PLACES),
+        "own": ("own", TEXTS),
+        "largest": ("largest", COUNTS),
+        "scatter": ("widths", entries_of(Scatter)),
+        "memory_limits": ("limits", entries_of(MemoryLimit)),
+        "paces": ("paces", entries_of(WorkloadPace)),
+    }
+
+    @classmethod
+    def spec(cls) -> Spec:
+        """Coefficients of the cost terms."""
+        return training_spec()
+
+    @functools.cached_property
+    def pooled(self) -> Coefficients:
+        """Coefficients of runs of no level in particular: the centre."""
+        return from_values(list(self.centre.values()))
+
+    @property
+    def scatter(self) -> tuple[Scatter, ...]:
+        """Widths of intervals by level: how far runs that were left out were from their prediction."""
+        return self.widths
 
     def coefficients(
         self, levels: Mapping[str, str | None] | None = None, n_chips: float | int | None = None
@@ -86,7 +109,7 @@ class Fit:
             raise InputError(f"{unknown[0]!r} is no kind of level; {one_like(unknown[0], LEVEL_KINDS)}")
         levels = on_chips(levels or {}, np.inf if n_chips is None else n_chips)
         rows = self.unconstrained(Levels.of_rows([levels]))
-        return from_values(constrain_values(rows[0]).tolist())
+        return from_values(self.spec().constrained(rows[0]).tolist())
 
     def coefficients_of(self, levels: Levels) -> Coefficients:
         """Coefficients of many runs, stacked: each an array [row]."""
@@ -102,23 +125,19 @@ class Fit:
         Returns:
             Coefficients, each an array [combination]; positions in it [row].
         """
-        table, index = self._unconstrained_table(levels)
-        return from_values(list(constrain_values(table).T)), index
+        table, index = self.unconstrained_table(levels)
+        return from_values(list(self.spec().constrained(table).T)), index
 
-    def unconstrained(self, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Unconstrained coefficients of runs, effects of their levels included [row, coefficient]."""
-        table, index = self._unconstrained_table(levels)
-        return table[index]
+    def _combinations(self, levels: Levels) -> tuple[Levels, Int[np.ndarray, " row"]]:
+        return self.level_shifts.combinations(self.seen.named(levels), also=(ANCHORED_KIND,))
 
-    def _unconstrained_table(self, levels: Levels) -> tuple[np.ndarray, np.ndarray]:
-        """Unconstrained coefficients [combination, coefficient], and the combination of each run [row]."""
-        combinations, index = self._effects.combinations(self.seen.named(levels))
-        table = unconstrain(self.pooled) + self._effects.shifts(combinations)
-        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
-            of_parent, index_of_parent = self.parent._unconstrained_table(levels.take(others))
-            index[others] = len(table) + index_of_parent
-            table = np.concatenate([table, of_parent])
-        return table, index
+    def _shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
+        fitted = self.level_shifts.by_kind.get(ANCHORED_KIND, {})
+        return anchor_shifts(combinations, fitted) + super()._shifts(combinations)
+
+    def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
+        """Whether the parent answers for a run, see `Seen.only_parent_knows` [row]."""
+        return self.seen.only_parent_knows(levels)
 
     def interval(self, levels: AnyLevels, n_chips: Any = 0.0) -> Interval:
         """Half-width of the 90 % interval of log step time, and standard deviation of log peak memory.
@@ -132,16 +151,39 @@ class Fit:
         Returns:
             The widths [1]: numbers for one run, else [row].
         """
-        if not isinstance(levels, Levels):
-            one = self.interval(Levels.of_rows([levels]), n_chips)
-            return Interval(float(one.time[0]), float(one.memory[0]))
-        chips = np.broadcast_to(np.asarray(n_chips, float), (len(levels),))
-        widths = self._scatters.interval(self.seen.named(levels), chips)
-        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
-            of_parent = self.parent.interval(levels.take(others), chips[others])
-            for column, values in zip(widths, of_parent, strict=True):
-                column[others] = values
-        return widths
+        rows = LevelRows.of(levels, n_chips)
+        return Interval(*map(rows.given, self.by_who_knows(rows, Fit._own_interval)))
+
+    def _own_interval(self, rows: LevelRows) -> Interval:
+        return self._scatters.interval(self.seen.named(rows.levels), rows.n_chips)
+
+    def with_intervals(
+        self,
+        answers: Mapping[str, np.ndarray],
+        levels: Levels,
+        n_chips: Float[np.ndarray, " row"],
+        capacity: Float[np.ndarray, " row"],
+        half_width: Float[np.ndarray, " row"] | float = np.nan,
+    ) -> dict[str, np.ndarray]:
+        """Predictions with their 90 % intervals and the probability of running out of memory.
+
+        Args:
+            answers: `step_time` [s] and `memory` [byte], among others, by name [row].
+            levels: of the rows.
+            n_chips: of each row [1].
+            capacity: memory of its chip [byte].
+            half_width: of the interval of log step time, where runs of the same workload tell it; else nan [1].
+
+        Returns:
+            The answers, with `lo`, `hi` [s], `memory_lo`, `memory_hi` [byte] and `oom_probability` [1] [row].
+        """
+        interval, limit = self.interval(levels, n_chips), self.memory_limit(levels, n_chips)
+        time = np.where(np.isnan(half_width), interval.time, half_width)
+        lo, hi = interval_ends(answers["step_time"], time)
+        memory_lo, memory_hi = interval_ends(answers["memory"], Z90 * interval.memory)
+        risk = probability_of_oom(answers["memory"], capacity, limit)
+        ends = {"lo": lo, "hi": hi, "memory_lo": memory_lo, "memory_hi": memory_hi}
+        return {**answers, **ends, "oom_probability": risk}
 
     def workload_paces(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> PaceColumns:
         """Paces of runs of traced workloads.
@@ -165,28 +207,23 @@ class Fit:
         Returns:
             The limit; of many runs with a share and a scatter for each [row].
         """
-        if not isinstance(levels, Levels):
-            one = self.memory_limit(Levels.of_rows([levels]), n_chips)
-            return MemoryLimit(one.source, float(one.usable[0]), float(one.scatter[0]))
-        chips = np.broadcast_to(np.asarray(n_chips, float), (len(levels),))
-        named, limits = self.seen.named(levels), self.limit_by_source
-        any_source = limits.get("", MemoryLimit("", 1.0, np.nan))
+        rows = LevelRows.of(levels, n_chips)
+        return MemoryLimit("", *map(rows.given, self.by_who_knows(rows, Fit._own_limit)))
+
+    def _own_limit(self, rows: LevelRows) -> tuple[np.ndarray, np.ndarray]:
+        named, limits = self.seen.named(rows.levels), self.limit_by_source
+        any_source = limits.get("", _ALL)
         usable = named.numbers(lambda name: limits.get(name, _ALL).usable, "source", of_none=any_source.usable)
         scatter = named.numbers(lambda name: limits.get(name, _ALL).scatter, "source", of_none=any_source.scatter)
-        scatter = np.where(np.isnan(scatter), self.interval(levels, chips).memory, scatter)
-        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
-            of_parent = self.parent.memory_limit(levels.take(others), chips[others])
-            usable[others], scatter[others] = of_parent.usable, of_parent.scatter
-        return MemoryLimit("", usable, scatter)
+        return usable, np.where(np.isnan(scatter), self._own_interval(rows).memory, scatter)
 
     def most_chips(self, levels: AnyLevels) -> Any:
         """Most chips of any fitted run of a run's source, or of any at all where the source is not known [1], [row]."""
-        if not isinstance(levels, Levels):
-            return float(self.most_chips(Levels.of_rows([levels]))[0])
-        most = self._scatters.most_chips(self.seen.named(levels))
-        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
-            most[others] = self.parent.most_chips(levels.take(others))
-        return most
+        rows = LevelRows.of(levels)
+        return rows.given(*self.by_who_knows(rows, Fit._own_most))
+
+    def _own_most(self, rows: LevelRows) -> tuple[np.ndarray]:
+        return (self._scatters.most_chips(self.seen.named(rows.levels)),)
 
     def notes(self, levels: AnyLevels, n_chips: Any = 0.0) -> Any:
         """Levels of a run that no fitted run had, and more chips than any had, in words; empty where nothing is new.
@@ -198,19 +235,14 @@ class Fit:
         Returns:
             The words: one text for one run, else [row].
         """
-        if not isinstance(levels, Levels):
-            return str(self.notes(Levels.of_rows([levels]), n_chips)[0])
-        chips = np.broadcast_to(np.asarray(n_chips, float), (len(levels),))
-        texts = self.seen.notes(levels)
-        if self.parent is not None and (others := self.seen.only_parent_knows(levels)).any():
-            texts[others] = self.parent.seen.notes(levels.take(others))
-        most = self.most_chips(levels)
-        larger = np.flatnonzero(chips > most)
-        counts, index = np.unique(np.stack([chips[larger], most[larger]]), axis=1, return_inverse=True)
+        rows = LevelRows.of(levels, n_chips)
+        texts, most = self.by_who_knows(rows, lambda fit, some: (fit.seen.notes(some.levels), *fit._own_most(some)))
+        larger = np.flatnonzero(rows.n_chips > most)
+        counts, index = np.unique(np.stack([rows.n_chips[larger], most[larger]]), axis=1, return_inverse=True)
         more = [f"on more chips than the fit saw: {count:g}, not {limit:g}" for count, limit in counts.T]
         for row, which in zip(larger.tolist(), index.ravel().tolist(), strict=True):
             texts[row] = f"{texts[row]}; {more[which]}" if texts[row] else more[which]
-        return texts
+        return rows.given(texts)
 
     @functools.cached_property
     def seen(self) -> Seen:
@@ -219,12 +251,8 @@ class Fit:
         return Seen(frozenset(self.known), frozenset(self.fitted), self.own, parent, self.is_centre)
 
     @functools.cached_property
-    def _effects(self) -> Effects:
-        return Effects(self.effects)
-
-    @functools.cached_property
     def _scatters(self) -> Scatters:
-        return Scatters(self.scatter, dict(self.largest), self.seen)
+        return Scatters(self.widths, dict(self.largest), self.seen)
 
     @property
     def scatter_by_level(self) -> dict[Place, Scatter]:
@@ -244,7 +272,7 @@ class Fit:
     @property
     def has_runs(self) -> bool:
         """Whether the fit knows of measured runs; `prior` does not."""
-        return bool(self.known or self.effects or self.scatter)
+        return bool(self.known or self.effects or self.widths)
 
     def save(
         self, path: str | Path, parameters: Mapping[str, Mapping[str, Any]] | None = None, comment: str = ""
@@ -259,29 +287,11 @@ class Fit:
         Raises:
             InputError: the folder does not exist or cannot be written.
         """
-        comment = comment or "jaxscale fit; load with jaxscale.load_fit or jaxscale predict --fit"
-        write_whole(path, toml_text({**self._document(parameters or {}), END: {}}, comment))
-
-    def _document(self, parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """The fit as nested tables."""
-        coefficients = dict(zip(names(), values_of(self.pooled), strict=True))
-        document: dict[str, Any] = {
-            "name": self.name,
-            "provenance": dict(self.provenance),
-            "coefficients": {
-                name: {"value": value, **_entry(parameters.get(name))} for name, value in coefficients.items()
-            },
-            "known": _names_by_kind(self.known),
-        }
-        document |= {"centre": {"answers_for_unknown_stacks": True}} if self.is_centre else {}
-        document |= {"fitted": _names_by_kind(self.fitted)} if self.fitted else {}
-        document |= {"own": dict(self.own)} if self.own else {}
-        document["largest"] = {source: int(count) for source, count in self.largest}
-        document["effects"] = [{"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in self.effects]
-        document["scatter"] = [vars(entry) for entry in self.scatter]
-        document["memory_limits"] = [vars(limit) for limit in self.limits]
-        document |= {"paces": [vars(pace) for pace in self.paces]} if self.paces else {}
-        return document | ({"parent": self.parent._document({})} if self.parent is not None else {})
+        document = self.document()
+        for name, entry in document["coefficients"].items():
+            parameter = (parameters or {}).get(name, {})
+            entry.update({key: parameter[key] for key in ("lo", "hi", "unit", "identified") if key in parameter})
+        self.file.write(path, document, comment)
 
 
 def _shown(fit: Fit) -> Printout:
@@ -304,20 +314,5 @@ def _shown(fit: Fit) -> Printout:
 MOST_LETTERS = 100
 """Letters of a text that are shown of a fit [1]."""
 
-END = "end"
-"""Last table of a file, without which it is not whole."""
-
 _ALL = MemoryLimit("", 1.0, np.nan)
 """Limit of a source that showed none: all of the memory."""
-
-
-def _entry(parameter: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {key: parameter[key] for key in ("lo", "hi", "unit", "identified")} if parameter else {}
-
-
-def _names_by_kind(places: tuple[Place, ...]) -> dict[str, list[str]]:
-    """Names of levels by kind, sorted."""
-    by_kind: dict[str, list[str]] = {}
-    for kind, name in sorted(places):
-        by_kind.setdefault(kind, []).append(name)
-    return by_kind

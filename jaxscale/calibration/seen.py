@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool
 
-from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.levels import Levels, Place
 
 SETTINGS = ("sequences", "recompute", "parallelism")
 """Kinds of level without effects. Only a fit of few runs lists them: a new setting then widens the interval."""
@@ -17,9 +17,6 @@ NOTED_KINDS = ("source", "framework", "gpu", "precision", "attention_kernel", "a
 
 UNNAMED = "unnamed"
 """Kind under which a fit lists the frameworks of its runs that name no source."""
-
-Place = tuple[str, str]
-"""Kind of a level and its name."""
 
 
 def software_stack(source: str) -> str:

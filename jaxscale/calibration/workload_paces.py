@@ -1,12 +1,13 @@
 """Paces of traced workloads: how much longer measured steps take than their kernels say, by workload and chip."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from jaxscale.calibration.intervals import looked_up
 from jaxscale.calibration.levels import Levels
 
 
@@ -55,32 +56,17 @@ def paces_of(paces: Sequence[WorkloadPace], levels: Levels, n_chips: Float[np.nd
     Returns:
         The paces.
     """
-    by_place = {(pace.workload, pace.gpu): pace for pace in reversed(paces)}
-    workloads, chips = ({place[side] for place in by_place} - {""} for side in (0, 1))
-    kept = levels.only({"architecture": workloads.__contains__, "gpu": chips.__contains__})
-    combinations, index = kept.distinct()
-    places = [
-        (row.get("architecture") or "", row.get("gpu") or "")
-        for row in (combinations.row(place) for place in range(len(combinations)))
-    ]
-    own = [_nearest(by_place, *place) for place in places]
-    most = np.asarray([pace.n_chips for pace in own])[index]
-    half_width = np.asarray([pace.half_width for pace in own])[index]
-    is_measured = np.asarray([bool(workload) for workload, _ in places], bool)[index]
-    return PaceColumns(
-        log_pace=np.asarray([pace.log_pace for pace in own])[index],
-        half_width=np.where(is_measured & (n_chips <= most), half_width, np.nan),
-        is_measured=is_measured,
-    )
+    entries = {(pace.workload, pace.gpu): (pace.log_pace, pace.half_width, pace.n_chips) for pace in reversed(paces)}
+    log_pace, half_width, most = looked_up(entries, levels, ("architecture", "gpu"), _places, _NO_PACE)
+    workloads = {workload for workload, _ in entries} - {""}
+    is_measured = levels.has(workloads.__contains__, "architecture")
+    return PaceColumns(log_pace, np.where(is_measured & (n_chips <= most), half_width, np.nan), is_measured)
 
 
-def _nearest(by_place: Mapping[tuple[str, str], WorkloadPace], workload: str, gpu: str) -> WorkloadPace:
-    """Pace of the workload on the chip, else on any chip, else of any workload on the chip, else none."""
-    for place in ((workload, gpu), (workload, ""), ("", gpu)):
-        if place in by_place:
-            return by_place[place]
-    return _NO_PACE
+def _places(workload: str, gpu: str) -> tuple[tuple[str, str], ...]:
+    """The workload on the chip, else on any chip, else any workload on the chip, else on any."""
+    return (workload, gpu), (workload, ""), ("", gpu), ("", "")
 
 
-_NO_PACE = WorkloadPace("", "", 0.0, np.nan, 0.0)
-"""What a fit has of a workload and a chip that no measured step had."""
+_NO_PACE = (0.0, np.nan, 0.0)
+"""Log pace, half-width and chips of a workload and a chip that no measured step had."""

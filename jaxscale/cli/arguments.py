@@ -100,7 +100,7 @@ def checked_batch(text: str, seq_len: Any) -> int:
     Raises:
         InputError: no such number, or one out of range.
     """
-    from jaxscale.runs.words.spellings import sequences_in
+    from jaxscale.runs.batch_cells import sequences_in
 
     sequences = sequences_in(text, float(seq_len))
     if sequences is None or not 1 <= sequences <= LARGEST_COUNT:

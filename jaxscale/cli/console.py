@@ -1,6 +1,7 @@
 """Output of the commands: results on stdout; progress, messages and refusals on stderr."""
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 FALLBACK = 80
 """Width of a terminal that does not tell its own [1]."""
 
+PIECE = 4096
+"""Letters that are written at once: fewer than the buffer of a file has room for [1]."""
+
 PAGES = {
     "jaxscale.hardware": "add_a_chip.md",
     "jaxscale.models": "start.md",
@@ -41,8 +45,8 @@ PAGES = {
     "jaxscale.runs": "command_line.md",
     "jaxscale.fitting": "calibrate.md",
 }
-"""Pages in docs/ by package. Where an error passed through several, the first counts: tables of losses are read by
-`jaxscale.runs` for `jaxscale.laws`. Packages that are not listed have no page that would help."""
+"""Pages in docs/ by package. Where an error passed through several, the first counts: names of models are found by
+`jaxscale.models` for `jaxscale.runs`. Packages that are not listed have no page that would help."""
 
 
 class State:
@@ -161,15 +165,37 @@ def print_result(*parts: "str | Table") -> None:
 def _write(stream: Any, part: "str | Table") -> None:
     """Write a table, or a paragraph, which wraps on a terminal alone."""
     if isinstance(part, str) and columns_of(stream) is None:
-        stream.write(part + "\n")
-    else:
-        console_on(stream).print(part)
+        _write_all(stream, part + "\n")
+        return
+    console, shown = console_on(stream), io.StringIO()
+    console.file = shown
+    console.print(part)
+    _write_all(stream, shown.getvalue())
+
+
+def _write_all(stream: Any, text: str) -> None:
+    """Write a text whole.
+
+    Raises:
+        OSError: the stream takes a part of the text alone, as a file on a full disk does.
+    """
+    try:
+        # Of a text longer than its buffer Python loses the end without an error, where a disk takes the beginning.
+        for begin in range(0, len(text), PIECE):
+            stream.write(text[begin : begin + PIECE])
+        stream.flush()
+    except OSError as error:
+        error.filename = error.filename or "the output"
+        with contextlib.suppress(OSError, ValueError):
+            # What is left in the buffer would fail once more when the process ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
 
 
 def print_text(text: str) -> None:
     """Print a text on stdout that is to be copied: no line of it is broken."""
     with aside(is_answer=True):
-        sys.stdout.write(text + "\n")
+        _write_all(sys.stdout, text + "\n")
 
 
 def check_pictures(plot: Path | None, report: Path | None, *read: "str | Path | None") -> None:

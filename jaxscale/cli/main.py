@@ -3,62 +3,26 @@
 Exit codes: 0 done; 2 bad input, with one line on stderr; 1 anything else.
 """
 
+import functools
+import operator
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import tyro
 
 from jaxscale.base.errors import InputError, one_like
-from jaxscale.burst.burst_command import BurstCommand
+from jaxscale.base.lazy import loaded
 from jaxscale.cli.console import page_of, print_text, working, write_message
-from jaxscale.cli.demo.demo_command import DemoCommand
 from jaxscale.cli.entry.parsing import parse
-from jaxscale.cli.fit import FitCommand
-from jaxscale.cli.hardware import HardwareCommand
-from jaxscale.cli.inputs.model_command import ModelCommand
-from jaxscale.cli.plan import PlanCommand
-from jaxscale.cli.predict import PredictCommand
-from jaxscale.cli.shape import ShapeCommand
-from jaxscale.cli.startup import collect_rarely, configure_jax
-from jaxscale.explore.explore_command import ExploreCommand
-from jaxscale.islands.islands_command import IslandsCommand
-from jaxscale.launch.read_command import ReadCommand
-from jaxscale.laws.commands.law_command import LawCommand
-from jaxscale.limits.limits_command import LimitsCommand
-from jaxscale.limits.sweep_command import SweepCommand
-from jaxscale.serving.commands.serving_command import ServingCommand
-from jaxscale.tracing.trace_command import TraceCommand
-from jaxscale.trends.trends_command import TrendsCommand
+from jaxscale.cli.registry import COMMANDS
+from jaxscale.cli.startup import collect_rarely, configure_jax, stopped_by_signal
 
 PROGRAM = "jaxscale"
 DESCRIPTION = (
     "Training time as a function of model shape, parallel plan, batch and hardware, calibrated on measured runs.\n\n"
     "`jaxscale --version` prints the version."
 )
-
-AnyCommand = (
-    Annotated[DemoCommand, tyro.conf.subcommand("demo")]
-    | Annotated[FitCommand, tyro.conf.subcommand("fit")]
-    | Annotated[PredictCommand, tyro.conf.subcommand("predict")]
-    | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
-    | Annotated[ShapeCommand, tyro.conf.subcommand("shape")]
-    | Annotated[ServingCommand, tyro.conf.subcommand("serving")]
-    | Annotated[LawCommand, tyro.conf.subcommand("law")]
-    | Annotated[BurstCommand, tyro.conf.subcommand("burst")]
-    | Annotated[IslandsCommand, tyro.conf.subcommand("islands")]
-    | Annotated[LimitsCommand, tyro.conf.subcommand("limits")]
-    | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
-    | Annotated[TrendsCommand, tyro.conf.subcommand("trends")]
-    | Annotated[ExploreCommand, tyro.conf.subcommand("explore")]
-    | Annotated[TraceCommand, tyro.conf.subcommand("trace")]
-    | Annotated[HardwareCommand, tyro.conf.subcommand("hardware")]
-    | Annotated[ModelCommand, tyro.conf.subcommand("model")]
-    | Annotated[ReadCommand, tyro.conf.subcommand("read")]
-)
-
-NAMES = tuple(get_args(command)[1].name for command in get_args(AnyCommand))
-"""Names of the commands, as they are listed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command is None:
             return 0
         configure_jax(starts_backend=getattr(command, "coordinator", None) is None)
-        with working(getattr(command, "action", command).quiet):
+        with stopped_by_signal(), working(getattr(command, "action", command).quiet):
             command.run()
     except InputError as error:
         page = page_of(error)
@@ -111,6 +75,16 @@ def command_of(arguments: Sequence[str]) -> Any:
     Raises:
         InputError: arguments that no command takes; one line.
     """
-    if not arguments[0].startswith("-") and arguments[0] not in NAMES:
-        raise InputError(f"command {arguments[0]!r} is unknown; {one_like(arguments[0], NAMES)}")
-    return parse(arguments, AnyCommand, PROGRAM, DESCRIPTION)
+    name = arguments[0]
+    if name in COMMANDS:
+        # Modules of the other commands stay unread.
+        return parse(arguments[1:], loaded(COMMANDS[name]), f"{PROGRAM} {name}")
+    if not name.startswith("-"):
+        raise InputError(f"command {name!r} is unknown; {one_like(name, COMMANDS)}")
+    return parse(arguments, every_command(), PROGRAM, DESCRIPTION)
+
+
+def every_command() -> Any:
+    """Union of all commands, for the help that lists them."""
+    named = (Annotated[loaded(home), tyro.conf.subcommand(name)] for name, home in COMMANDS.items())
+    return functools.reduce(operator.or_, named)

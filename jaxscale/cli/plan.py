@@ -85,7 +85,7 @@ class PlanCommand:
         from jaxscale.cli.arguments import pairs
         from jaxscale.plans.best_plan import answered
         from jaxscale.plans.plan_questions import plan_question
-        from jaxscale.runs.cells import stated_values
+        from jaxscale.runs.schema import stated_values
 
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware)
         written = written_framework(self.write)
@@ -210,7 +210,7 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
         InputError: neither the defaults nor the fit know it; says which there are.
     """
     from jaxscale.runs.defaults import known_frameworks
-    from jaxscale.runs.words.spellings import respelt
+    from jaxscale.tables.words import respelt
 
     frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
     if name is None:

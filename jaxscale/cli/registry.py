@@ -1,4 +1,25 @@
-"""What the command line takes from wings, by name: core imports none of them."""
+"""Commands, and what else the command line takes from wings, by name: core imports none of them."""
+
+COMMANDS = {
+    "demo": "jaxscale.cli.demo.demo_command:DemoCommand",
+    "fit": "jaxscale.cli.fit:FitCommand",
+    "predict": "jaxscale.cli.predict:PredictCommand",
+    "plan": "jaxscale.cli.plan:PlanCommand",
+    "shape": "jaxscale.cli.shape:ShapeCommand",
+    "serving": "jaxscale.serving.commands.serving_command:ServingCommand",
+    "law": "jaxscale.laws.commands.law_command:LawCommand",
+    "burst": "jaxscale.burst.burst_command:BurstCommand",
+    "islands": "jaxscale.islands.islands_command:IslandsCommand",
+    "limits": "jaxscale.limits.limits_command:LimitsCommand",
+    "sweep": "jaxscale.limits.sweep_command:SweepCommand",
+    "trends": "jaxscale.trends.trends_command:TrendsCommand",
+    "explore": "jaxscale.explore.explore_command:ExploreCommand",
+    "trace": "jaxscale.tracing.trace_command:TraceCommand",
+    "hardware": "jaxscale.cli.hardware:HardwareCommand",
+    "model": "jaxscale.cli.inputs.model_command:ModelCommand",
+    "read": "jaxscale.launch.read_command:ReadCommand",
+}
+"""Class of each command, in the order in which help lists them."""
 
 LAUNCH_TEXT = "jaxscale.launch.writers.launch_text:launch_text"
 """Function that writes a plan as launch settings."""

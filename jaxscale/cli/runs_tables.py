@@ -1,34 +1,31 @@
 """Reading of runs tables and writing of predictions for the commands."""
 
 import importlib
-import math
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import whole_file
 from jaxscale.cli.console import say
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs import Runs, read_runs
-from jaxscale.runs.categorical import Categorical
-from jaxscale.runs.header import misspelt
 from jaxscale.runs.predict import Prediction
-from jaxscale.runs.table import write_extended
+from jaxscale.runs.reader import RunsSchema
+from jaxscale.tables.schema import AbstractSchema
+from jaxscale.tables.writer import cell_of, write_extended
 
 
 def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
     """Read a runs table, and say how many bad rows were dropped, and which columns may be misspelt."""
     runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
-    for name, meant in misspelt(runs.columns).items():
-        say(f"{path}: column {name!r} is not read (is {meant!r} meant?)")
-    say_dropped(runs)
+    say_doubts(runs, RunsSchema)
     return runs
 
 
-def say_dropped(runs: Runs) -> None:
-    """Say how many bad rows of a table were dropped, if any."""
+def say_doubts(runs: Runs, schema: type[AbstractSchema]) -> None:
+    """Say which columns of a table may be misspelt, and how many bad rows were dropped."""
+    for name, meant in schema.misspelt(runs.columns).items():
+        say(f"{runs.path}: column {name!r} is not read (is {meant!r} meant?)")
     if runs.n_skipped:
         say(f"{runs.path}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
 
@@ -44,16 +41,7 @@ def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
     if path.suffix.lower() == ".parquet":
         _write_parquet(path, prediction)
         return
-    write_extended(path, runs.texts(), {name: _texts(values) for name, values in prediction.columns().items()})
-
-
-def _texts(values: np.ndarray) -> list[str]:
-    """Cells of a column; a number that repeats is written once."""
-    if values.dtype.kind != "f":
-        return [_cell(value) for value in values.tolist()]
-    numbers = Categorical.of_numbers(values)
-    texts = [_cell(value) for value in numbers.values]
-    return [texts[code] for code in numbers.codes.tolist()]
+    write_extended(path, runs.texts(), prediction.columns())
 
 
 def _write_parquet(path: Path, prediction: Prediction) -> None:
@@ -88,7 +76,7 @@ def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
     rows = []
     for row in range(len(runs)):
         told = {name: _whole(column[row]) for name, column in identity.items()}
-        added = {name: None if _cell(column[row]) == "" else column[row] for name, column in columns.items()}
+        added = {name: None if cell_of(column[row]) == "" else column[row] for name, column in columns.items()}
         rows.append({"line": int(runs.lines[row]), **told, "plan": prediction.plan(row), **added})
     return rows
 
@@ -96,12 +84,3 @@ def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
 def _whole(value: Any) -> Any:
     """A number as an integer where it is whole."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _cell(value: float | bool | str | None) -> str:
-    """A cell of a table; numbers with seven digits, more than any measurement has."""
-    if isinstance(value, float):
-        return f"{value:.7g}" if math.isfinite(value) else ""
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)

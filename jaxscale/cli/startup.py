@@ -7,9 +7,12 @@ import importlib.util
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 """Modules of JAX for NVIDIA GPUs, which speak on stderr where there is none."""
@@ -64,3 +67,20 @@ def without_foreign_lines() -> Iterator[None]:
             held.seek(0)
             lines = held.read().decode(errors="replace").splitlines()
             sys.stderr.write("".join(f"{line}\n" for line in lines if not FOREIGN.match(line)))
+
+
+@contextlib.contextmanager
+def stopped_by_signal() -> Iterator[None]:
+    """Work that a batch system may end by SIGTERM: files that are being written are cleared up first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python takes signals in the main thread alone
+        return
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)

@@ -15,8 +15,8 @@ from jaxscale.models.model_catalogue import catalogue_model, model_entries, unkn
 from jaxscale.models.model_file import ModelDescription, described_model
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan_questions import PlanQuestion, plan_question
-from jaxscale.runs.cells import stated_values
 from jaxscale.runs.defaults import known_frameworks
+from jaxscale.runs.schema import stated_values
 
 
 @dataclass(frozen=True)

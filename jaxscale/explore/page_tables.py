@@ -1,7 +1,5 @@
 """Tables of the views of a page: in words on the page, in plain numbers as CSV."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +11,7 @@ from jaxscale.base.units import DAY, GB
 from jaxscale.explore.page_words import count, days, percent, ranked_plan_texts
 from jaxscale.explore.page_work import PageView
 from jaxscale.report.style import seconds
+from jaxscale.tables.writer import csv_text
 
 SMALLEST_TERM = 5e-4
 """Terms below this share of their sum, and slopes below it, are left out on the page, not in files [1]."""
@@ -29,11 +28,7 @@ def tab_records(view: PageView, tab: str) -> Records:
 
 def tab_csv(view: PageView, tab: str) -> str:
     """Table of a view as CSV, in full precision."""
-    columns, rows = tab_records(view, tab)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([columns, *rows])
-    return text.getvalue()
+    return csv_text(*tab_records(view, tab))
 
 
 def tab_html(view: PageView, tab: str) -> str:

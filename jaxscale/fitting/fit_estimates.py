@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.coefficients import names, priors
-from jaxscale.calibration.coordinates import constrain_values, slope_of_values, unconstrain
+from jaxscale.calibration.coefficients import constrain_values, names, priors, training_spec, unconstrain
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import Fit
@@ -103,7 +102,7 @@ class FitEstimates(LogErrors):
     def _parameters_about(self, centre: np.ndarray) -> dict[str, dict[str, Any]]:
         values = constrain_values(centre)
         spread = np.asarray(self.problem.parametrisation.spread)
-        error = spread * np.sqrt(np.diag(self.diagnostics.covariance))[: len(names())] * slope_of_values(centre)
+        error = spread * np.sqrt(np.diag(self.diagnostics.covariance))[: len(names())] * training_spec().slopes(centre)
         moves = (self.intervals - np.asarray(self.solution.parameters)[: len(names()), None]) * spread[:, None]
         low, high = (constrain_values(centre + moves[:, side]) for side in (0, 1))
         is_identified = self.identified

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.coefficients import prior_medians, priors
-from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.calibration.coefficients import prior_medians, priors, unconstrain
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import is_apart
 from jaxscale.fitting.informed_coefficients import bounds_memory, informed_coefficients

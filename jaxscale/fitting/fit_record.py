@@ -7,8 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxscale.calibration.coefficients import Coefficients, from_values, names
-from jaxscale.calibration.coordinates import constrain_values, unconstrain
+from jaxscale.calibration.coefficients import Coefficients, constrain_values, from_values, names, unconstrain
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
@@ -70,9 +69,9 @@ def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_ha
     }
     return Fit(
         name=name,
-        pooled=moved(before.pooled, best),
+        centre=moved(before.pooled, best),
         effects=kept_effects(before, rows) + effects,
-        scatter=own_scatter(before, measured, held_out) + (before.scatter or novel_scatter()),
+        widths=own_scatter(before, measured, held_out) + (before.scatter or novel_scatter()),
         known=tuple(sorted(passed_on | shown | unnamed)),
         largest=largest_clusters(before, measured),
         provenance=tuple(provenance.items()),

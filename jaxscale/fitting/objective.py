@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.smooth import Temperature
-from jaxscale.calibration.coordinates import constrain
+from jaxscale.calibration.coefficients import constrain
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import table_of
 from jaxscale.costs.memory import Memory, memory

@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxscale.calibration.coefficients import names, priors
-from jaxscale.calibration.effects import CENTRE_KINDS, OFFSET_KINDS
+from jaxscale.calibration.coefficients import CENTRE_KINDS, OFFSET_KINDS, names, priors
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.seen import is_apart, table_of
 from jaxscale.runs.defaults import default_for

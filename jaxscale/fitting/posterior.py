@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.coordinates import constrain_values, unconstrain
+from jaxscale.calibration.coefficients import constrain_values, names, unconstrain
 from jaxscale.fitting.objective import loss
 
 if TYPE_CHECKING:

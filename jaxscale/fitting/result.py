@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxscale.base.show import MOST_LINES
 from jaxscale.base.table import text_of
-from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.calibration.coefficients import unconstrain
 from jaxscale.fitting.fit_estimates import FitEstimates
 from jaxscale.fitting.summary import cautions, summary_html, summary_json, summary_parts
 

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.errors import InputError
+from jaxscale.base.keys import check_keys, number_of
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.units import GB
 from jaxscale.hardware.chip_names import ChipNames
@@ -42,6 +43,9 @@ NUMBERS = (
     "idle_power_w",
 )
 """Every number a chip may state, in the order in which missing ones are filled in."""
+
+TEXTS = ("vendor", "name", "note", "aliases", "source")
+"""What a chip may state beside its numbers."""
 
 NO_SPINE = 1e9
 """Rail size of a network without a spine level: more chips than any cluster has [1]."""
@@ -183,12 +187,13 @@ def _parse_chips(path: Path, content: Mapping[str, Any]) -> dict[str, ChipEntry]
 
 
 def _parse_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntry:
-    texts = {"vendor", "name", "note", "aliases", "source"}
-    unknown = set(fields) - texts - set(NUMBERS)
-    if unknown:
-        key = sorted(unknown)[0]
-        raise InputError(f"{where}: {key!r} is not a known number; {nearest(key, NUMBERS)}")
-    numbers = {key: _number(f"{where}.{key}", fields[key]) for key in NUMBERS if key in fields}
+    stated = {key: value for key, value in fields.items() if key not in TEXTS}
+    check_keys(where, stated, NUMBERS, "a known number")
+    numbers = {
+        key: number_of(f"{where}.{key}", stated[key], "a number above 0", 0.0, 1e15, is_above=True)
+        for key in NUMBERS
+        if key in stated
+    }
     for key in (*REQUIRED, "peak_tflops_bf16"):
         if key not in numbers and not (key == "peak_tflops_bf16" and "peak_tflops_fp32" in numbers):
             raise InputError(f"{where}: {key} is missing; it is required, a number above 0")
@@ -197,16 +202,6 @@ def _parse_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntr
     sources = {key: str(v["source"]) for key, v in fields.items() if isinstance(v, dict) and "source" in v}
     filled, fallbacks = _fill(numbers)
     return ChipEntry(chip_id, str(fields.get("name", chip_id)), filled, tuple(numbers), sources, fallbacks)
-
-
-def _number(where: str, value: Any) -> float:
-    if isinstance(value, dict):
-        value = value.get("value")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{where} = {value!r} is not a number; expected a number above 0")
-    if not 0.0 < value < 1e15:
-        raise InputError(f"{where} = {value!r} is out of range; expected a number above 0")
-    return float(value)
 
 
 def _fill(stated: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:

@@ -72,7 +72,8 @@ class ChipNames:
         if exact := self._by_key.get("".join(words)):
             return tuple(sorted(exact))
         names_a_chip = any(_HAS_DIGIT.search(word) and not _NOT_A_CHIP.fullmatch(word) for word in words)
-        if not names_a_chip:
+        # One or two digits alone are a count or a version, and are part of many full names.
+        if not names_a_chip or all(word.isdigit() and len(word) < 3 for word in words):
             return ()
         return tuple(sorted(chip for chip, its in self._words.items() if its.issuperset(words)))
 

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.keys import check_keys, number_of
 from jaxscale.base.resources import read_toml
 from jaxscale.base.units import GB, GBIT
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
@@ -73,7 +74,7 @@ def read_fleet(path: str | Path, hardware: Hardware | None = None, slow_loss: fl
             one line with file, key and what would be valid.
     """
     where, document = str(path), read_toml(Path(path))
-    _check_keys(where, document, OF_FLEET)
+    check_keys(where, document, OF_FLEET)
     catalogue = _catalogue(Path(path), document, hardware)
     islands = document.get("islands")
     if not isinstance(islands, dict) or not islands:
@@ -95,27 +96,15 @@ def _catalogue(path: Path, document: Mapping[str, Any], hardware: Hardware | Non
     return Hardware({**base.chips, **load_hardware(path).chips}) if "chips" in document else base
 
 
-def _check_keys(where: str, table: Any, valid: Sequence[str]) -> None:
-    if not isinstance(table, dict):
-        raise InputError(f"{where} = {table!r} is no table; expected one with {', '.join(valid)}")
-    for key in table:
-        if key not in valid:
-            raise InputError(f"{where}: {key!r} is not a known key; {nearest(key, valid)}")
-
-
 def _number(where: str, value: Any, low: float, above: bool = True, high: float = 1e15) -> float:
     """A number in its range, above the low end or from it on."""
-    asked = f"expected a number {'above' if above else 'of at least'} {low:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{where} = {value!r} is not a number; {asked}")
-    if not (low < value if above else low <= value) or not value <= high:
-        raise InputError(f"{where} = {value!r} is out of range; {asked}")
-    return float(value)
+    expected = f"a number {'above' if above else 'of at least'} {low:g}"
+    return number_of(where, value, expected, low, high, is_above=above)
 
 
 def _island(where: str, table: Any, hardware: Hardware) -> tuple[Cluster, str, float]:
     """Cluster, chip and uplink [byte/s] of one island."""
-    _check_keys(where, table, OF_ISLAND)
+    check_keys(where, table, OF_ISLAND)
     for key in ("gpu", "n_gpus"):
         if key not in table:
             raise InputError(f"{where}: {key} is missing; it is required")
@@ -142,7 +131,7 @@ def _links(where: str, table: Any, names: tuple[str, ...], uplinks: np.ndarray, 
         if count > 1:
             raise InputError(f"{where}: [links] is missing; {count} islands need gbit_per_s and latency_ms")
         table = {"gbit_per_s": 1.0}
-    _check_keys(f"{where}: links", table, OF_LINKS)
+    check_keys(f"{where}: links", table, OF_LINKS)
     pairs = table.get("pair", [])
     if not isinstance(pairs, list):
         raise InputError(f"{where}: links.pair is no list of tables; expected [[links.pair]]")
@@ -179,7 +168,7 @@ def _matrix(where: str, value: Any, names: Sequence[str], optional: bool, low: f
 
 def _set_pair(where: str, pair: Any, names: Sequence[str], bandwidth: np.ndarray, latency: np.ndarray) -> None:
     """Numbers of one pair, both ways."""
-    _check_keys(where, pair, OF_PAIR)
+    check_keys(where, pair, OF_PAIR)
     ends = pair.get("between")
     if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1]:
         raise InputError(f"{where}.between = {ends!r}; expected the names of two islands")

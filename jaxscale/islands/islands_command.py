@@ -15,6 +15,7 @@ from jaxscale.cli.arguments import (
     Quiet,
     ReportFolder,
     SequenceLength,
+    checked_batch,
     checked_count,
     option,
 )
@@ -32,7 +33,9 @@ class IslandsCommand:
     model: Annotated[
         str, option(metavar="NAME|FILE.toml", help="catalogue model, or a file with the fields of a Transformer")
     ]
-    global_batch: Annotated[int, option(metavar="B", help="sequences in a step of all islands together")]
+    global_batch: Annotated[
+        str, option(metavar="B", help="sequences in a step of all islands together, or tokens: `4M tokens`")
+    ]
     loss: Annotated[
         float | None,
         option(metavar="L", help="loss to reach; that of 20 tokens per parameter where left out"),
@@ -58,7 +61,6 @@ class IslandsCommand:
         Raises:
             InputError: a malformed fleet, an unknown name, a number out of range, or a model that does not fit.
         """
-        checked_count("--global-batch", self.global_batch)
         if self.seq_len is not None:
             checked_count("--seq-len", self.seq_len)
         if self.loss is not None and not 0.0 < self.loss < 100.0:
@@ -76,6 +78,7 @@ class IslandsCommand:
         stated = read_fleet(self.fleet, hardware, 0.0 if self.nominal_links else stated_slow_loss())
         law = None if self.law is None else load_law(self.law)
         model = load_model(self.model, self.seq_len)
+        batch = checked_batch(self.global_batch, model.seq_len)
         fitted = js.load_fit(self.fit)
         framework = checked_framework(self.framework, fitted)
         precision = self.precision.lower()
@@ -86,7 +89,7 @@ class IslandsCommand:
         levels = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
         stage("searching the plans of the islands, alone and together")
         choice = best_fleet_plan(
-            model, stated.fleet, self.global_batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law
+            model, stated.fleet, batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law
         )
         answer(self.json, choice.to_json, lambda: islands_tables(choice))
         save_pictures(

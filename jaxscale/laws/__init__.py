@@ -7,7 +7,14 @@ from jaxscale.base.lazy import public_face
 if TYPE_CHECKING:
     from jaxscale.laws.fitting.approaches import growth as growth
     from jaxscale.laws.fitting.approaches import isoflop_minima as isoflop_minima
+    from jaxscale.laws.fitting.backtest import backtest_of as backtest_of
+    from jaxscale.laws.fitting.backtest import checked_law as checked_law
+    from jaxscale.laws.fitting.comparison import compare_forms as compare_forms
     from jaxscale.laws.fitting.fitted_law import FittedLaw as FittedLaw
+    from jaxscale.laws.fitting.law_store import law_document as law_document
+    from jaxscale.laws.fitting.law_store import load_law as load_law
+    from jaxscale.laws.fitting.law_store import save_law as save_law
+    from jaxscale.laws.fitting.loss_fit import fit_law as fit_law
     from jaxscale.laws.fitting.optimal_batch import optimal_batch as optimal_batch
     from jaxscale.laws.goodput import FailureLaw as FailureLaw
     from jaxscale.laws.goodput import failure_law as failure_law
@@ -22,16 +29,9 @@ if TYPE_CHECKING:
     from jaxscale.laws.loss import loss_law as loss_law
     from jaxscale.laws.loss import shape_law as shape_law
     from jaxscale.laws.losses.loss_reader import Losses as Losses
-    from jaxscale.laws.verbs import backtest as backtest
-    from jaxscale.laws.verbs import check as check
-    from jaxscale.laws.verbs import compare as compare
-    from jaxscale.laws.verbs import document as document
-    from jaxscale.laws.verbs import fit as fit
-    from jaxscale.laws.verbs import load as load
-    from jaxscale.laws.verbs import losses as losses
-    from jaxscale.laws.verbs import read as read
-    from jaxscale.laws.verbs import save as save
-    from jaxscale.laws.verbs import table as table
-    from jaxscale.laws.verbs import tables as tables
+    from jaxscale.laws.losses.loss_reader import losses_of as losses_of
+    from jaxscale.laws.losses.loss_reader import read_losses as read_losses
+    from jaxscale.laws.losses.loss_tables import loss_table as loss_table
+    from jaxscale.laws.losses.loss_tables import loss_table_names as loss_table_names
 
 public_face(__name__)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.keys import check_keys, number_of
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.units import GB
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
@@ -74,27 +75,12 @@ def checked_number(where: str, name: str, value: Any) -> float:
     Raises:
         InputError: not a number, or out of range.
     """
-    if isinstance(value, Mapping):
-        value = value.get("value")
     low = 1.0 if name in AT_LEAST_ONE else 0.0 if name in AT_LEAST_ZERO else sys.float_info.min
     high = 1.0 if name in AT_MOST_ONE else math.inf
-    return min(number_between(where, name, value, low, high, valid_range(name)), LARGEST)
+    return min(number_of(f"{where}: {name}", value, _valid_range(name), low, high), LARGEST)
 
 
-def number_between(where: str, name: str, value: Any, low: float, high: float, expected: str) -> float:
-    """A number of a file.
-
-    Raises:
-        InputError: not a number, or not from `low` to `high`, which `expected` says in words.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise InputError(f"{where}: {name} = {value!r} is not a number; expected {expected}")
-    if not low <= value <= high:
-        raise InputError(f"{where}: {name} = {value:g} is out of range; expected {expected}")
-    return float(value)
-
-
-def valid_range(name: str) -> str:
+def _valid_range(name: str) -> str:
     """Valid values of a field, in words."""
     low = "a number of at least 1" if name in AT_LEAST_ONE else "a number above 0"
     low = "a number of at least 0" if name in AT_LEAST_ZERO else low
@@ -109,13 +95,9 @@ def _fields(where: str, table: Mapping[str, Any], hardware: Hardware) -> dict[st
             fields |= chip_fields(hardware[str(table["gpu"])])
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-    for name, value in table.items():
-        if name in TEXTS:
-            continue
-        if name not in FIELDS:
-            raise InputError(f"{where}: {name!r} is not a field of a scenario; {nearest(name, FIELDS)}")
-        fields[name] = checked_number(where, name, value)
-    return fields
+    numbers = {name: value for name, value in table.items() if name not in TEXTS}
+    check_keys(where, numbers, FIELDS, "a field of a scenario")
+    return fields | {name: checked_number(where, name, value) for name, value in numbers.items()}
 
 
 @functools.cache
@@ -159,7 +141,7 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
             if not isinstance(table, dict):
                 raise InputError(f"{where} must be a table of fields")
             fields = {**default, **_fields(where, table, hardware)}
-            years = number_between(where, "years", table.get("years", 0.0), -50.0, 50.0, "a number from -50 to 50")
+            years = number_of(f"{where}: years", table.get("years", 0.0), "a number from -50 to 50", -50.0, 50.0)
             library[name] = FrontierScenario(**evolve(fields, years))
     return library
 

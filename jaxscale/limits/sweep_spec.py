@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.keys import check_keys, number_of
 from jaxscale.base.resources import read_toml
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
@@ -35,7 +36,6 @@ from jaxscale.limits.scenario_library import (
     LOWEST,
     checked_number,
     load_scenarios,
-    number_between,
     on_chip,
     scenario_named,
 )
@@ -110,9 +110,7 @@ def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
     """
     table = read_toml(Path(path))
     hardware = hardware or load_hardware()
-    for key in table:
-        if key not in KEYS:
-            raise InputError(f"{path}: {key!r} is not known; {nearest(key, KEYS)}")
+    check_keys(str(path), table, KEYS, "known")
     chosen = scenario_named(str(table.get("scenario", "default")), load_scenarios(hardware=hardware))
     if "gpu" in table:
         chosen = on_chip(chosen, hardware[str(table["gpu"])])
@@ -129,6 +127,7 @@ def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
     if plan is not None and not isinstance(plan, dict):
         raise InputError(f"{path}: plan = {plan!r} is no table; expected [plan] with degrees such as tp = 8")
     if plan is not None:
+        check_keys(f"{path}: plan", plan, PLAN_DEGREES, "a degree of a plan")
         plan = {name: _degree(f"{path}: plan", name, value) for name, value in plan.items()}
     elif any(name in PLAN_DEGREES for name in values):
         plan = {}
@@ -136,9 +135,7 @@ def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
 
 
 def _degree(where: str, name: str, value: Any) -> float:
-    if name not in PLAN_DEGREES:
-        raise InputError(f"{where}: {name!r} is not a degree of a plan; {nearest(name, PLAN_DEGREES)}")
-    return number_between(where, name, value, 1.0, LARGEST, "a number of at least 1")
+    return number_of(f"{where}: {name}", value, "a number of at least 1", 1.0, LARGEST)
 
 
 def _axis(where: str, name: str, axis: Any) -> np.ndarray:
@@ -165,5 +162,5 @@ def _value(where: str, name: str, value: Any) -> float:
     if name in PLAN_DEGREES:
         return _degree(where, name, value)
     if name == SIZE:
-        return number_between(where, name, value, LOWEST, HIGHEST, f"a number from {LOWEST:g} to {HIGHEST:g}")
+        return number_of(f"{where}: {name}", value, f"a number from {LOWEST:g} to {HIGHEST:g}", LOWEST, HIGHEST)
     return checked_number(where, name, value)

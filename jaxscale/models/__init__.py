@@ -2,6 +2,7 @@
 
 from jaxscale.models.model_catalogue import catalogue_model as catalogue_model
 from jaxscale.models.model_catalogue import model_fields as model_fields
+from jaxscale.models.model_catalogue import model_id as model_id
 from jaxscale.models.model_file import ModelDescription as ModelDescription
 from jaxscale.models.model_file import described_model as described_model
 from jaxscale.models.model_file import model as model

@@ -20,26 +20,43 @@ def model_entries() -> dict[str, dict[str, Any]]:
 
 
 @functools.cache
-def model_fields() -> dict[str, dict[str, Any]]:
-    """Shape fields of every catalogue model, by lower-case name and alias."""
-    fields: dict[str, dict[str, Any]] = {}
-    for name, entry in model_entries().items():
-        shape = {key: value for key, value in entry.items() if key in ARGUMENTS}
-        for alias in (name, *entry.get("aliases", [])):
-            fields[alias.lower()] = shape
-    return fields
+def _ids() -> dict[str, str]:
+    """Catalogue ids by lower-case name and alias."""
+    return {
+        alias.lower(): name for name, entry in model_entries().items() for alias in (name, *entry.get("aliases", []))
+    }
 
 
 @functools.cache
-def _by_key() -> dict[str, dict[str, Any]]:
-    return {model_keys(name)[0]: shape for name, shape in model_fields().items()}
+def _ids_by_key() -> dict[str, str]:
+    return {model_keys(name)[0]: own for name, own in _ids().items()}
+
+
+def model_id(name: str) -> str | None:
+    """Catalogue id of a model by a name as people and tools write it, None for an unknown one."""
+    if (own := _ids().get(name.strip().lower())) is not None:
+        return own
+    return next((_ids_by_key()[key] for key in model_keys(name) if key in _ids_by_key()), None)
+
+
+@functools.cache
+def _shapes() -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: value for key, value in entry.items() if key in ARGUMENTS}
+        for name, entry in model_entries().items()
+    }
+
+
+@functools.cache
+def model_fields() -> dict[str, dict[str, Any]]:
+    """Shape fields of every catalogue model, by lower-case name and alias."""
+    return {alias: _shapes()[name] for alias, name in _ids().items()}
 
 
 def catalogue_model(name: str) -> Mapping[str, Any] | None:
     """Shape fields of a catalogue model by a name as people and tools write it, None for an unknown one."""
-    if (fields := model_fields().get(name.strip().lower())) is not None:
-        return fields
-    return next((_by_key()[key] for key in model_keys(name) if key in _by_key()), None)
+    found = model_id(name)
+    return None if found is None else _shapes()[found]
 
 
 def unknown_model(name: str) -> str:

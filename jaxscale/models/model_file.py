@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.errors import InputError
+from jaxscale.base.keys import check_keys
 from jaxscale.base.resources import read_toml
 from jaxscale.models.hf.hf_model import converted
 from jaxscale.models.model_catalogue import catalogue_model, unknown_model
@@ -117,9 +118,8 @@ def _toml_fields(path: Path) -> dict[str, Any]:
     fields = fields.get("model", fields)
     if not isinstance(fields, dict):
         raise InputError(f"{path}: model = {fields!r} is no table; expected [model] with n_layers and so on")
+    check_keys(str(path), fields, ARGUMENTS, "a field of a model")
     for name, value in fields.items():
-        if name not in ARGUMENTS:
-            raise InputError(f"{path}: {name!r} is not a field of a model; {nearest(name, ARGUMENTS)}")
         if not isinstance(value, int | float):
             raise InputError(f"{path}: {name} = {value!r} is not a number; expected a number, or true or false")
         if not (name.endswith("_share") or float(value).is_integer()):

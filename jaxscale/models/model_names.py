@@ -6,8 +6,10 @@ import re
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _BEGINNINGS = ("meta-", "nvidia-", "google-", "mistral-ai-", "qwen-", "openai-", "microsoft-", "ibm-", "deepseek-ai-")
 _ENDINGS = re.compile(
-    r"[-_ ](hf|instruct|it|chat|base|pt|bf16|fp8|fp4|nvfp4|mxfp4|gguf|awq|gptq|int4|int8|w4a16|w8a8|4bit|8bit|dynamic|"
-    r"thinking|preview|(instruct[-_ ])?v0\.\d|(?:instruct[-_ ])?\d{4}|\d\d-\d{4})$"
+    r"[-_ ](hf|instruct|it|chat|base|pt|sft|dpo|bf16|fp16|fp8|fp4|nvfp4|mxfp4|kv|gguf|awq|gptq|bnb|nf4|hqq|exl2|marlin|"
+    r"int4|int8|w4a16|w4a8|w8a8|w8a16|[48][-_ ]?bit|q\d(_k)?(_[sml])?|qat|quantized|dynamic|unsloth|mlx|"
+    # Variants for longer contexts differ in the base of their rotations alone.
+    r"\d{1,4}k|1m|thinking|preview|(instruct[-_ ])?v0\.\d|(?:instruct[-_ ])?\d{4}|\d\d-\d{4})$"
 )
 
 

@@ -16,9 +16,9 @@ from jaxscale.plans.framework_space import stated_space
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.relaxed_search import search_plans
 from jaxscale.plans.score import Judged, score_tables
-from jaxscale.runs.defaults import translate
 from jaxscale.runs.run_levels import model_levels
 from jaxscale.runs.software import software_of
+from jaxscale.tables.words import translate
 
 MOST_DEGREES = 50_000
 """Combinations of degrees up to which every plan is scored, some 50 for each; beyond, the search is by gradient [1]."""

@@ -20,9 +20,9 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.local import local_plan
 from jaxscale.plans.plan import Plan
-from jaxscale.runs.categorical import Categorical, compacted, together
 from jaxscale.runs.description import Description
 from jaxscale.runs.shapes import Shapes
+from jaxscale.tables.categorical import Categorical, compacted, together
 
 
 class RunBatch(eqx.Module):
@@ -101,10 +101,8 @@ class Measured(eqx.Module):
 def concatenate(tables: Sequence[Measured]) -> Measured:
     """Several tables of measured runs as one."""
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[table.batch for table in tables])
-    kinds = tables[0].levels.codes
-    names = {kind: np.concatenate([table.levels.column(kind) for table in tables]).tolist() for kind in kinds}
     columns = {name: np.concatenate([getattr(table, name) for table in tables]) for name in MEASURED_COLUMNS}
-    return Measured(batch, **columns, levels=Levels.of_columns(names, len(batch)))
+    return Measured(batch, **columns, levels=Levels.concatenated([table.levels for table in tables]))
 
 
 def classes(numbers: PyTree, words: Sequence[Sequence[str] | np.ndarray]) -> np.ndarray:

@@ -1,28 +1,16 @@
 """Checks that need several cells of a row: degrees against chips, microbatches against the batch, heads, experts."""
 
 import operator
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
-from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical
+from jaxscale.tables.schema import Check
 
 Numbers = Mapping[str, np.ndarray]
 DEGREES = ("dp", "tp", "pp", "cp")
-
-
-class Check(NamedTuple):
-    """A contradiction between cells that are each valid.
-
-    Attributes:
-        is_broken: whether a row contradicts itself [row].
-        problem: what to say of a row by its position: column, value, what would be valid.
-    """
-
-    is_broken: np.ndarray
-    problem: Callable[[int], str]
 
 
 def row_checks(runs: Runs, entries: Categorical) -> list[Check]:
@@ -146,7 +134,6 @@ def _shape_checks(runs: Runs, entries: Categorical) -> list[Check]:
     )
     experts = _filled(n_experts, 1.0)
     is_fractional = np.isnan(stated_width) & (np.nan_to_num(width % heads) > 0.0)
-    is_uneven = np.nan_to_num(heads % kv_heads) > 0.0
 
     def fractional(row: int) -> str:
         return (
@@ -154,15 +141,39 @@ def _shape_checks(runs: Runs, entries: Categorical) -> list[Check]:
             "expected a divisor of it, or a catalogue model that states its head_dim"
         )
 
-    def uneven(row: int) -> str:
-        return (
+    # One problem of a shape is told at a time.
+    uneven = heads_check(heads, kv_heads, ~is_fractional)
+    return [Check(is_fractional, fractional), uneven, experts_check(top_k, experts, ~is_fractional & ~uneven.is_broken)]
+
+
+def heads_check(heads: np.ndarray, kv_heads: np.ndarray, judged: np.ndarray | bool = True) -> Check:
+    """Key/value heads divide query heads.
+
+    Args:
+        heads: H [1], [row].
+        kv_heads: K [1], [row].
+        judged: rows that are looked at [row].
+    """
+    return Check(
+        (np.nan_to_num(heads % kv_heads) > 0.0) & judged,
+        lambda row: (
             f"column 'n_kv_heads' = '{kv_heads[row]:.15g}': does not divide n_heads; expected a divisor of "
             f"{heads[row]:.15g}"
-        )
+        ),
+    )
 
-    def few_experts(row: int) -> str:
-        return f"column 'moe_top_k' = '{top_k[row]:.15g}': more than n_experts; expected at most {experts[row]:.15g}"
 
-    # One problem of a shape is told at a time.
-    is_few = (top_k > experts) & ~is_uneven & ~is_fractional
-    return [Check(is_fractional, fractional), Check(is_uneven & ~is_fractional, uneven), Check(is_few, few_experts)]
+def experts_check(top_k: np.ndarray, experts: np.ndarray, judged: np.ndarray | bool = True) -> Check:
+    """The experts of a token exist.
+
+    Args:
+        top_k: k [1], [row].
+        experts: E [1], [row].
+        judged: rows that are looked at [row].
+    """
+    return Check(
+        (top_k > experts) & judged,
+        lambda row: (
+            f"column 'moe_top_k' = '{top_k[row]:.15g}': more than n_experts; expected at most {experts[row]:.15g}"
+        ),
+    )

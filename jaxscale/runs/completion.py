@@ -21,11 +21,11 @@ from jaxscale.plans.framework_space import COUNTS, stated_space
 from jaxscale.plans.plan_questions import PlanQuestion, find_plans
 from jaxscale.plans.rules import BATCH_RULE, RULES, decided, model_columns
 from jaxscale.runs import Runs
-from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.run_levels import OF_PLANS
 from jaxscale.runs.schema import COLUMNS, MAX_GPUS
 from jaxscale.runs.software import UNDECIDED
+from jaxscale.tables.categorical import Categorical, together
 
 OPEN = ("tp", "pp", "dp", "micro_batch_size", "n_microbatches", "global_batch_size_seqs")
 """Columns of which an empty cell can leave a row open."""

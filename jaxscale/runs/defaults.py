@@ -1,30 +1,17 @@
-"""What words and empty cells of a table mean: vocabularies, defaults by framework and source, facts about tables."""
+"""What empty cells of a runs table mean: defaults by framework and source, facts about tables."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache, partial
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.seen import table_of
-from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.table import Runs
-
-
-@cache
-def vocabularies() -> Mapping[str, Any]:
-    """The tables of `vocabularies.toml`: words of a runs table and what they mean to the model.
-
-    Number formats come by their own names, the narrowest first, and then by the other names in the file.
-    """
-    tables = tomllib.loads(files("jaxscale.runs").joinpath("vocabularies.toml").read_text(encoding="utf-8"))
-    own_names = {name: name for name in reversed(PRECISIONS)}
-    return {**tables, "precisions": {**own_names, **tables["precisions"]}}
+from jaxscale.tables.categorical import Categorical, together
+from jaxscale.tables.words import translate, vocabularies
 
 
 @cache
@@ -50,28 +37,6 @@ def table_facts() -> Mapping[str, Mapping[str, Any]]:
     folders = ("runs", "restricted", "restricted/runs")
     paths = [path for folder in folders for path in sorted(data_path(folder).glob("*.toml"))]
     return {path.stem: read_toml(path) for path in paths}
-
-
-def translate(vocabulary: str, word: str) -> str | None:
-    """The model's word for a word of a table, or None if the vocabulary lacks it.
-
-    Args:
-        vocabulary: `precisions`, `number_formats`, `status`, or a choice of software such as `recompute`.
-        word: the cell.
-
-    Returns:
-        One of `PRECISIONS`, a number format, ok/oom, or a word of the plan; None for a word of no vocabulary.
-    """
-    known: Mapping[str, str] = vocabularies()[vocabulary]
-    word = word.lower()
-    if vocabulary == "precisions":
-        return next((meaning for token, meaning in known.items() if token in word), None)
-    return known.get(word)
-
-
-def words(vocabulary: str) -> str:
-    """The valid words of a vocabulary, for messages."""
-    return ", ".join(vocabularies()[vocabulary])
 
 
 def default_for(name: str, framework: str | None, source: str | None) -> Any:

@@ -8,15 +8,16 @@ import numpy as np
 from jaxscale.calibration.levels import Levels
 from jaxscale.plans.optimizers import mixed_precision_bytes
 from jaxscale.plans.plan import FLAGS, SOFTWARE_CHOICES
-from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.checks import degrees
-from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation, translate
+from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation
 from jaxscale.runs.remarks import incomplete, remarks_on
 from jaxscale.runs.row_kinds import of_a_kind
 from jaxscale.runs.run_levels import run_levels
-from jaxscale.runs.schema import SHAPE
 from jaxscale.runs.shapes import ModelLookup, Shapes, shapes_of
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical, together
+from jaxscale.tables.names import SHAPE
+from jaxscale.tables.words import translate
 
 REQUIRED_BESIDE_SHAPE = ("seq_len", "gpu", "n_gpus", "global_batch_size_seqs")
 """Columns of which every cell must be filled, whatever the row's model."""

@@ -13,10 +13,10 @@ from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import model_flops
 from jaxscale.runs.arrays import FSDP_FROM, Measured, RunBatch, assemble, classes, padded
-from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.description import Description, describe_rows
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical, joined, together
 
 FLOPS_OF = {"full": 1.0, "full, recomputed": 4.0 / 3.0}
 """Flops that a source counts over 6 x matmul parameters and full attention: a recomputed forward pass is a third more

@@ -11,7 +11,6 @@ from jaxtyping import Array
 
 from jaxscale.base.show import MOST_LINES, Printout, printed
 from jaxscale.base.units import GB, quantity
-from jaxscale.calibration.answer_intervals import with_intervals
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
@@ -22,12 +21,12 @@ from jaxscale.plans.plan import DECIDED, decided_words, in_short
 from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.completion import completed, open_rows
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
-from jaxscale.runs.tables_in_memory import AnyTable
+from jaxscale.tables.categorical import Categorical, joined, together
+from jaxscale.tables.tables_in_memory import AnyTable
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
@@ -315,7 +314,7 @@ def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, f
     """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
     answers = collected(blocks, len(batch), EVALUATED)
-    return with_intervals(answers, levels, chips, capacity, fit)
+    return fit.with_intervals(answers, levels, chips, capacity)
 
 
 def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:

@@ -1,36 +1,84 @@
-"""Read a runs table and refuse what is malformed, with file, line, column, value and what would be valid."""
+"""Runs tables, read and checked against the catalogues of chips and models."""
 
-import csv
-import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-
-from jaxscale.base.errors import InputError, one_like
-from jaxscale.hardware.catalogue import Hardware, load_hardware
-from jaxscale.models import catalogue_model, model_fields
-from jaxscale.runs.categorical import Categorical, TextColumn
-from jaxscale.runs.cells import first_of, parse_cells, show
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs.batch_cells import batches_in_sequences
 from jaxscale.runs.checks import row_checks
-from jaxscale.runs.header import canonical, check_header, hint_of_misspelt
+from jaxscale.runs.model_files import with_model_files
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
-from jaxscale.runs.schema import BY_NAME, MAX_ROWS, SHAPE
-from jaxscale.runs.shapes import ModelLookup, catalogue_entries
+from jaxscale.runs.schema import BY_NAME, REQUIRED
+from jaxscale.runs.shapes import catalogue_entries
 from jaxscale.runs.table import Runs
-from jaxscale.runs.tables_in_memory import HANDED_IN, AnyTable, Records, table_in_memory
-from jaxscale.runs.words.batch_cells import batches_in_sequences
-from jaxscale.runs.words.model_files import with_model_files
+from jaxscale.tables.cells import show
+from jaxscale.tables.names import SHAPE, ModelLookup, Names
+from jaxscale.tables.reader import read
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
+from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.tables_in_memory import AnyTable
 
 BATCH = "global_batch_size_seqs"
 
+OF_A_WORKLOAD = ("gpu", "n_gpus")
+"""Columns that a table of traced workloads needs beside `workload`."""
 
-# Rows that are turned into columns at a time.
-_BLOCK = 256
-# Lines of problems in a message; `InputError.problems` has them all.
-_MAX_LISTED = 20
+COMPLETED = ("tp", "pp", "micro_batch_size", BATCH)
+"""Columns that a run needs and a table may lack: `predict` completes rows whose cells are empty."""
+
+NEEDED = tuple(name for name in REQUIRED if name not in COMPLETED)
+"""Columns that a table of models needs."""
+
+# What fills a required column that is absent.
+_FILLED_BY: dict[str, set[str]] = dict.fromkeys(SHAPE, {"model", "model_file"})
+
+
+class RunsSchema(AbstractSchema[Runs]):
+    """Tables of training runs."""
+
+    columns = BY_NAME
+    says_nothing = ("source_row", "notes", "model_file")
+
+    def lacks(self, header: Header) -> str:
+        """Absent required columns that no present column fills."""
+        columns = header.columns
+        needed = OF_A_WORKLOAD if "workload" in columns else NEEDED
+        missing = [name for name in needed if name not in columns and _FILLED_BY.get(name, set()).isdisjoint(columns)]
+        if not missing:
+            return ""
+        names = f"{', '.join(map(repr, missing))}{self._hint(missing, columns)}"
+        return f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(NEEDED)}"
+
+    def _hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
+        """Question about the first column that resembles a missing column; empty if none does."""
+        meant = ((column, name) for column, name in self.misspelt(columns).items() if name in missing)
+        return next((f" (is {show(column)} meant for {name!r}?)" for column, name in meant), "")
+
+    def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
+        """Runs with batches in sequences and shapes from model files."""
+        values = dict(table.values)
+        if problems.get(BATCH):
+            values[BATCH], problems[BATCH] = batches_in_sequences(
+                table.cells[BATCH], values[BATCH], values.get("seq_len"), problems[BATCH]
+            )
+        runs, unreadable = with_model_files(Runs.of(replace(table, values=values)))
+        # A file with a mistake is a problem of the cell that names the file.
+        problems |= unreadable
+        return runs
+
+    def checks(self, table: Runs) -> list[Check]:
+        """Degrees against chips, microbatches against the batch, heads and experts."""
+        return row_checks(table, catalogue_entries(table, self.names.lookup))
+
+    def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
+        """Contradictions, problems of rows without a transformer, and rows of unknown models."""
+        yield from super().row_problems(table, bad)
+        for kind, is_kind in kinds_in(table):
+            yield kind.problems(table, is_kind, self.names.is_model, bad)
+        # A row of a workload needs no model.
+        judged = ~of_a_kind(table)
+        judged[list(bad)] = False
+        yield self.unknown_models(table, judged, self._hint(SHAPE, table.columns))
 
 
 def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
@@ -51,14 +99,7 @@ def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | N
     """
     if isinstance(table, Runs):
         return table
-    names = (hardware or load_hardware()).names
-    return read_table(
-        table,
-        known_gpus=names.ids,
-        lookup=catalogue_model,
-        known_models=model_fields(),
-        skip_bad=skip_bad,
-    )
+    return read(table, RunsSchema(Names.of(hardware)), skip_bad=skip_bad)
 
 
 def read_table(
@@ -87,200 +128,4 @@ def read_table(
     Raises:
         InputError: the file cannot be read as a runs table, or has bad rows; with `skip_bad`, if all are bad.
     """
-    path = Path(table) if isinstance(table, str | Path) else HANDED_IN
-    header, records = csv_table(path) if isinstance(table, str | Path) else table_in_memory(table)
-    read, n_cells = _read_columns(path, header, records, known_gpus)
-    if not len(read.runs):
-        raise InputError(f"{path}: no data rows; expected one row per run below the header")
-    problems = {
-        row: f"{count} cells; expected {len(read.runs.columns)}, as in the header" for row, count in n_cells.items()
-    }
-    problems |= _told(_cell_problems(read))
-    problems |= _told(_contradictions(read.runs, lookup, set(problems)))
-    for kind, is_kind in kinds_in(read.runs):
-        found = kind.problems(read.runs, is_kind, lambda name: lookup(name) is not None, set(problems))
-        problems |= _told(found)
-    problems |= _model_problems(read.runs, lookup, known_models, set(problems))
-    return without_bad_rows(read.runs, problems, skip_bad)
-
-
-def without_bad_rows(runs: Runs, problems: Mapping[int, str], skip_bad: bool) -> Runs:
-    """A table of any kind without its bad rows, if they are to be dropped.
-
-    Args:
-        runs: the table, bad rows included.
-        problems: what is wrong with each bad row, by its position.
-        skip_bad: drop bad rows instead of refusing the file.
-
-    Raises:
-        InputError: there are bad rows; with `skip_bad`, if all are bad.
-    """
-    lines = [f"{runs.path}:{runs.lines[row]}: {problem}" for row, problem in sorted(problems.items())]
-    if lines and (not skip_bad or len(lines) == len(runs)):
-        by_line = {int(runs.lines[row]): problem for row, problem in problems.items()}
-        raise _refusal(runs.path, by_line, lines, len(runs))
-    if not lines:
-        return runs
-    kept = runs.take(np.setdiff1d(np.arange(len(runs)), list(problems)))
-    return replace(kept, problems=tuple(lines))
-
-
-def _refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: int) -> InputError:
-    """One problem is its own message, in however many rows; several are listed below a summary."""
-    grouped: dict[str, list[int]] = {}
-    for line, problem in sorted(problems.items()):
-        grouped.setdefault(problem, []).append(line)
-    told = [f"{path}:{where[0]}: {problem}{_more(where[1:])}" for problem, where in grouped.items()]
-    if len(told) == 1:
-        return InputError(told[0], lines)
-    listed = [f"{path}: {len(lines)} of {n_rows} rows are bad", *told[:_MAX_LISTED]]
-    if len(told) > _MAX_LISTED:
-        listed.append(f"... and {len(told) - _MAX_LISTED} more")
-    return InputError("\n".join(listed), lines)
-
-
-def _more(lines: list[int]) -> str:
-    """The other lines that have the same problem."""
-    return f" (and the same in {len(lines)} more: lines {first_of(lines, _MAX_LISTED)})" if lines else ""
-
-
-class _Table(NamedTuple):
-    """A table as it was read, bad rows included.
-
-    Attributes:
-        runs: its columns.
-        problems: what is wrong with bad cells, by their code in their column [column].
-    """
-
-    runs: Runs
-    problems: dict[str, dict[int, str]]
-
-
-def _read_columns(
-    path: Path, header: list[str], records: Records, known_gpus: Mapping[str, str]
-) -> tuple[_Table, dict[int, int]]:
-    """The table, and the number of cells of rows that have not as many as the header, by row."""
-    columns = tuple(map(canonical, header))
-    check_header(path, columns)
-    lines, cells, n_cells = coded_columns(path, records, len(columns))
-    values, problems = {}, {}
-    for name, column in zip(columns, cells, strict=True):
-        if name in BY_NAME:
-            parsed = parse_cells(BY_NAME[name], list(map(str.strip, column.values)), known_gpus)
-            values[name], problems[name] = Categorical(column.codes, tuple(parsed.values)), parsed.problems
-    texts = dict(zip(columns, cells, strict=True))
-    if problems.get(BATCH):
-        values[BATCH], problems[BATCH] = batches_in_sequences(
-            texts[BATCH], values[BATCH], values.get("seq_len"), problems[BATCH]
-        )
-    runs, unreadable = with_model_files(Runs(path, columns, lines, texts, values))
-    return _Table(runs, problems | unreadable), n_cells
-
-
-def csv_table(path: Path) -> tuple[list[str], Records]:
-    """Header of a CSV table, and the records below it with the line on which each starts.
-
-    Raises:
-        InputError: the file cannot be read, or is empty.
-    """
-    records = csv_records(path)
-    first = next(records, None)
-    if first is None:
-        raise InputError(f"{path}: empty file; expected a CSV table with a header")
-    return first[1], records
-
-
-def coded_columns(
-    path: Path, records: Iterator[tuple[int, list[str]]], n_columns: int
-) -> tuple[np.ndarray, list[Categorical], dict[int, int]]:
-    """Lines and columns of the records, and the number of cells of those that have not one for each column."""
-    columns = [TextColumn() for _ in range(n_columns)]
-    lines: list[int] = []
-    n_cells: dict[int, int] = {}
-    # A block whose cells stay in the cache of the processor is turned into columns three times as fast as a long one.
-    while block := list(itertools.islice(records, _BLOCK)):
-        for place, (_, record) in enumerate(block):
-            if len(record) != n_columns:
-                n_cells[len(lines) + place] = len(record)
-        lines += [line for line, _ in block]
-        if len(lines) > MAX_ROWS:
-            raise InputError(f"{path}: too many rows; expected at most {MAX_ROWS}: split the file")
-        rows = [record if len(record) == n_columns else [""] * n_columns for _, record in block]
-        for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
-            column.add(cells)
-    return np.asarray(lines, dtype=int), [column.categorical() for column in columns], n_cells
-
-
-def csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Records of a CSV file with the line on which each starts; blank lines are left out."""
-    start = 1
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.reader(handle, strict=True)
-            for record in reader:
-                if record and (record[0].strip() or any(map(str.strip, record))):
-                    yield start, record
-                start = reader.line_num + 1
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text; expected a CSV file saved as UTF-8") from None
-    except csv.Error as error:
-        raise InputError(f"{path}:{start}: not valid CSV ({error}); expected closed quotes and short cells") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: cannot be read ({reason}); expected a CSV file") from None
-
-
-def _told(problems: Mapping[int, list[str]]) -> dict[int, str]:
-    """The first problem of each row, and how many more there are."""
-    return {
-        row: several[0] + (f" (and {len(several) - 1} more in this row)" if len(several) > 1 else "")
-        for row, several in problems.items()
-    }
-
-
-def _cell_problems(table: _Table) -> dict[int, list[str]]:
-    """What is wrong with single cells, by row."""
-    problems: dict[int, list[str]] = {}
-    for name, by_code in table.problems.items():
-        cells = table.runs.cells[name]
-        for row in np.flatnonzero(np.isin(cells.codes, list(by_code))).tolist():
-            text = show(cells[row].strip())
-            problems.setdefault(row, []).append(f"column {name!r} = {text}: {by_code[cells.codes[row]]}")
-    return problems
-
-
-def _contradictions(runs: Runs, lookup: ModelLookup, bad: Collection[int]) -> dict[int, list[str]]:
-    """What contradicts itself in rows whose cells are each valid, by row."""
-    problems: dict[int, list[str]] = {}
-    for check in row_checks(runs, catalogue_entries(runs, lookup)):
-        for row in np.flatnonzero(check.is_broken).tolist():
-            if row not in bad:
-                problems.setdefault(row, []).append(check.problem(row))
-    return problems
-
-
-def _model_problems(
-    runs: Runs, lookup: ModelLookup, known_models: Collection[str], bad: Collection[int]
-) -> dict[int, str]:
-    """Rows without a shape whose model is unknown, so that there is nothing to read.
-
-    Where the table has shape columns, an unknown model is a problem only if no row of the table has a shape.
-    """
-    models = runs.categories("model")
-    is_judged = np.ones(len(runs), dtype=bool)
-    is_judged[list(bad)] = False
-    is_judged &= ~of_a_kind(runs)
-    is_known = models.matches(lambda name: bool(name) and lookup(name) is not None)
-    n_given = np.sum([~np.isnan(runs.numbers(name)) for name in SHAPE], axis=0)
-    is_known |= n_given == len(SHAPE)
-    has_columns = all(name in runs.columns for name in SHAPE)
-    if has_columns and np.any(is_judged & is_known):
-        return {}
-    is_named = models.matches(bool)
-    is_problem = is_judged & ~is_known & (((n_given == 0) & is_named) if has_columns else True)
-    hint = hint_of_misspelt(SHAPE, runs.columns)
-    told: dict[str, str] = {}
-    for name in {models[row] or "" for row in np.flatnonzero(is_problem).tolist()}:
-        known = one_like(name, known_models) if known_models else "expected a catalogue model"
-        told[name] = f"column 'model' = {show(name)}: unknown model and no shape{hint}; {known}, or {', '.join(SHAPE)}"
-    return {row: told[models[row] or ""] for row in np.flatnonzero(is_problem).tolist()}
+    return read(table, RunsSchema(Names(known_gpus, lookup, known_models)), skip_bad=skip_bad)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from jaxscale.runs.categorical import Categorical, joined, together
 from jaxscale.runs.checks import quotes_count
-from jaxscale.runs.schema import SHAPE
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical, joined, together
+from jaxscale.tables.names import SHAPE
 
 
 def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: Categorical) -> Categorical:

@@ -9,10 +9,11 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.calibration.levels import COMPANY, NO_LEVEL, Levels
 from jaxscale.models.transformer import Transformer
-from jaxscale.runs.categorical import Categorical, together
-from jaxscale.runs.defaults import EmptyCells, translate
+from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.shapes import Shapes
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical, together
+from jaxscale.tables.words import translate
 
 OF_MODELS = ("mixture", "architecture", "sequences")
 """Kinds of level that follow from the model and its sequence length."""

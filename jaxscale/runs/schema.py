@@ -1,54 +1,14 @@
 """The columns of a runs table: what each holds, what is valid and what an empty cell means."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
 
-Kind = Literal["integer", "number", "share", "flag", "word", "name", "text"]
-Value = float | bool | str
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.tables.cells import Column, Kind, Value, parse_cells, show
+from jaxscale.tables.names import SHAPE, Names
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
 MAX_GPUS = 1e8
 MAX_BATCH = 1e10
-# A row of distinct cells takes about 1 kB of memory.
-MAX_ROWS = 4_000_000
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of the runs table.
-
-    Attributes:
-        name: header of the column.
-        kind: `integer` (8 or 8.0), `number` (> 0), `flag` (true or false), `word` (one of a vocabulary), `name`
-            (text whose case does not matter), `text` or `share` (a number from 0 to 1).
-        meaning: what a cell says.
-        unit: unit of the cell.
-        default: what an empty cell means.
-        required: a row needs it for a prediction.
-        minimum: least valid value of an integer.
-        maximum: greatest valid value of an integer or a number.
-        vocabulary: table of `vocabularies.toml` that lists the valid words, or other words for some names.
-    """
-
-    name: str
-    kind: Kind
-    meaning: str
-    unit: str = ""
-    default: str = "unknown"
-    required: bool = False
-    minimum: int = 1
-    maximum: float = MAX_GPUS
-    vocabulary: str = ""
-
-    @property
-    def expected(self) -> str:
-        """What a valid cell looks like, in words."""
-        if self.kind == "integer":
-            upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
-            return f"a whole number >= {self.minimum}{upper}"
-        return {"number": "a number > 0", "share": "a number from 0 to 1", "flag": "true or false"}.get(
-            self.kind, "text"
-        )
 
 
 def _count(name: str, meaning: str, default: str = "", maximum: float = MAX_GPUS) -> Column:
@@ -132,7 +92,7 @@ COLUMNS = (
     Column("causal", "flag", "a token attends to earlier ones alone", "", "true"),
     _shape_share("trainable_share", "share of the weights that receive gradients; 0 for low-rank adapters"),
     _count("seq_len", "sequence length [token]", maximum=1e9),
-    Column("gpu", "text", "catalogue id of the chip", "", "the row is incomplete", True),
+    Column("gpu", "chip", "catalogue id of the chip", "", "the row is incomplete", True),
     _count("n_gpus", "chips in the run"),
     _count("gpus_per_node", "chips in a scale-up domain, or in a tray of one", "of the chip"),
     Column("inter_node_gbit_per_s_per_gpu", "number", "scale-out bandwidth", "Gbit/s", "of the chip", maximum=1e6),
@@ -210,8 +170,35 @@ COLUMNS = (
 
 BY_NAME = {column.name: column for column in COLUMNS}
 REQUIRED = tuple(column.name for column in COLUMNS if column.required)
-# A catalogue model fills these three, so their columns may be absent.
-SHAPE = ("n_layers", "d_model", "n_heads")
 # Everything that describes a model in a row; the sequence length belongs to the run, not to the model.
 _NAMES = tuple(BY_NAME)
 MODEL_FIELDS = _NAMES[_NAMES.index(SHAPE[0]) : _NAMES.index("seq_len")]
+
+_OTHER_NAMES = {"recompute": "activation_recompute"}
+"""Columns by the names of the choices of a plan that they state."""
+
+
+def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
+    """Values of columns that are stated one by one, as on a command line.
+
+    Args:
+        option: through which they are stated, for messages.
+        texts: cells by column.
+
+    Returns:
+        Values by column.
+
+    Raises:
+        InputError: no such column, or a cell that it cannot hold; names the option.
+    """
+    values: dict[str, Value] = {}
+    for name, text in texts.items():
+        name = _OTHER_NAMES.get(name, name)
+        if name not in BY_NAME:
+            raise InputError(f"{option} {name}: no such column; {one_like(name, BY_NAME)}")
+        parsed = parse_cells(BY_NAME[name], [text], Names())
+        if parsed.problems:
+            raise InputError(f"{option} {name} = {show(text)}: {parsed.problems[0]}")
+        if (value := parsed.values[0]) is not None:
+            values[name] = value
+    return values

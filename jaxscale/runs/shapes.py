@@ -1,18 +1,17 @@
 """Shapes of the models of a table: catalogue entries of the models that rows name, and what the rows say themselves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxscale.runs.categorical import Categorical, compacted, together
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.schema import MODEL_FIELDS
 from jaxscale.runs.table import Runs
-
-ModelLookup = Callable[[str], Mapping[str, Any] | None]
+from jaxscale.tables.categorical import Categorical, compacted, together
+from jaxscale.tables.names import ModelLookup
 
 PATTERN = 0.25
 """Share of the depth from which on dense layers are taken to alternate with mixtures, as in Llama 4 (1/2), and not to

@@ -10,10 +10,10 @@ import numpy as np
 from jaxscale.models import catalogue_model
 from jaxscale.plans.plan import Plan
 from jaxscale.runs.arrays import plans_of
-from jaxscale.runs.categorical import Categorical
 from jaxscale.runs.description import describe_rows
 from jaxscale.runs.run_levels import OF_MODELS, OF_PLANS
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical
 
 UNDECIDED: Mapping[str, Any] = {
     **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches"), 1.0),

@@ -12,11 +12,11 @@ from jaxscale.base.jit import filter_jit
 from jaxscale.costs.step import tokens_per_step
 from jaxscale.models.transformer import model_flops
 from jaxscale.runs.arrays import Measured, RunBatch, padded
-from jaxscale.runs.categorical import Categorical, together
-from jaxscale.runs.cells import first_of
 from jaxscale.runs.measured import Described
 from jaxscale.runs.siblings import contradicted
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical, together
+from jaxscale.tables.cells import first_of
 
 LINES_TOLD = 10
 """Lines of runs that are named one by one [1]."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxscale.serving.calibrate.serving_record import load_serving_fit as load_serving_fit
     from jaxscale.serving.calibrate.stack_levels import stack_levels as stack_levels
     from jaxscale.serving.choose.best_engine import ServingChoice as ServingChoice
-    from jaxscale.serving.choose.best_engine import best_plan as best_plan
+    from jaxscale.serving.choose.best_engine import best_serving_plan as best_serving_plan
     from jaxscale.serving.choose.engine_space import ServingSpace as ServingSpace
     from jaxscale.serving.choose.lifetime import LifetimeLoad as LifetimeLoad
     from jaxscale.serving.choose.lifetime import lifetime_cost as lifetime_cost

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import host_arrays
 from jaxscale.base.jit import array_jit
+from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_figures import is_latent
 from jaxscale.runs.arrays import bucket_of, padded
@@ -20,13 +20,18 @@ from jaxscale.serving.calibrate.serving_coefficients import serving_coefficients
 from jaxscale.serving.calibrate.serving_record import ServingFit, load_serving_fit
 from jaxscale.serving.serving_memory import serving_memory
 from jaxscale.serving.serving_time import serving_time
-from jaxscale.serving.tables.serving_rows import ServingBatch, ServingRows, describe_serving
+from jaxscale.serving.tables.serving_rows import ServingBatch, describe_serving
+from jaxscale.serving.tables.serving_table import read_serving
+from jaxscale.tables.tables_in_memory import AnyTable
 
 ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Predicted columns that have intervals."""
 
 BLOCK = 16384
 """Rows that are evaluated together [1]."""
+
+NEW_KINDS = ("framework", "chip", "stack", "model")
+"""Kinds of level whose new levels widen an interval, in the order in which a note names them."""
 
 GUESSING = 1.8
 """Tokens of a step with one token guessed ahead and right in 80 of 100 cases (DeepSeek-V3, arXiv 2412.19437, section
@@ -111,12 +116,12 @@ def _evaluate(batch: ServingBatch, logs: Float[Array, "row coefficient"]) -> dic
 
 
 def predict_serving(
-    runs: Runs, fit: ServingFit | str | Path = "default", hardware: Hardware | None = None
+    runs: AnyTable, fit: ServingFit | str | Path = "default", hardware: Hardware | None = None
 ) -> ServingPrediction:
     """Predict every row of a serving table; measured columns are never read.
 
     Args:
-        runs: the table.
+        runs: the table, as `read_serving` takes it.
         fit: a fit, `default`, `prior`, or a file.
         hardware: catalogue of chips; the shipped one where None.
 
@@ -124,18 +129,18 @@ def predict_serving(
         Predictions in the order of the table.
 
     Raises:
-        InputError: no such fit.
+        InputError: no such fit, or a table with bad rows.
     """
-    record = load_serving_fit(fit)
+    record, runs = load_serving_fit(fit), read_serving(runs, hardware=hardware)
     rows = describe_serving(runs, hardware)
     if rows.batch is None:
         empty = {name: np.full(len(runs), np.nan) for name in ANSWERS}
         return ServingPrediction(empty, empty, empty, empty["ttft_s"], empty["ttft_s"], rows.notes)
-    answers = _answers(rows.batch, record.logs(rows.levels))
+    answers = _answers(rows.batch, record.unconstrained(rows.levels))
     is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (answers["latent"] > 0.5)
-    lo, hi = _intervals(answers, rows, record, is_open)
+    lo, hi = _intervals(answers, rows.levels, record, is_open)
     notes = rows.notes.copy()
-    remarks = _remarks(rows, record, is_open)
+    remarks = _remarks(rows.levels, record, is_open)
     notes[rows.index] = ["; ".join(filter(None, both)) for both in zip(notes[rows.index], remarks, strict=True)]
 
     def spread(values: np.ndarray) -> np.ndarray:
@@ -163,48 +168,51 @@ def _answers(batch: ServingBatch, logs: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.concatenate([np.asarray(block[name]) for block in blocks])[: len(batch)] for name in blocks[0]}
 
 
-def novelties(rows: ServingRows, fit: ServingFit) -> list[tuple[str, ...]]:
-    """What is new of each row to a fit, see `serving_widths.NOVELTIES` [row]."""
-    levels = rows.levels
-    news = []
-    for place in range(len(rows.index)):
-        new = [kind for kind in ("framework", "chip") if not fit.has_seen(kind, levels[kind][place])]
-        if not new and not fit.has_seen("stack", levels["stack"][place]):
-            new = ["stack"]
-        if not fit.has_seen("model", levels["model"][place]):
-            new.append("model")
-        news.append(tuple(new) or ("seen",))
-    return news
+def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
+    """What is new of each row to a fit: whether it is so, by the kinds of `serving_widths.NOVELTIES` [row]."""
+    new = {kind: fit.is_new(kind, levels) for kind in NEW_KINDS}
+    new["stack"] &= ~(new["framework"] | new["chip"])
+    return {**new, "seen": ~np.any(list(new.values()), axis=0)}
 
 
 def _intervals(
-    answers: Mapping[str, np.ndarray], rows: ServingRows, fit: ServingFit, is_open: np.ndarray
+    answers: Mapping[str, np.ndarray], levels: Levels, fit: ServingFit, is_open: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Ends of the intervals: the widest that anything new of a row brings [answer, row]."""
-    table, levels = fit.intervals, rows.levels
-    density = [kind.split()[-1] for kind in levels["kind"]]
-    keys = list(zip(levels["serving"], density, levels["stack"], novelties(rows, fit), strict=True))
-    known: dict[Any, tuple[float, float]] = {}
     lo, hi = {}, {}
     for name in ANSWERS:
-        for key in set(keys) - {key[1:] for key in known if key[0] == name}:
-            ends = [table.interval(name, *key[:3], novelty) for novelty in key[3]]
-            known[(name, *key)] = (min(0.0, *(end[0] for end in ends)), max(0.0, *(end[1] for end in ends)))
-        ends = np.asarray([known[(name, *key)] for key in keys])
+        low, high = fit.intervals.ends(name, levels, novelties(levels, fit))
         # Where a table does not say whether tokens are guessed ahead, both may be: steps then yield more.
-        low = np.where(is_open & (name in ("tpot_s", "e2e_latency_s")), np.log(GUESSING), 0.0)
-        high = np.where(is_open & (name == "output_tokens_per_s_total"), np.log(GUESSING), 0.0)
-        lo[name] = answers[name] * np.exp(np.minimum(ends[:, 0], -low))
-        hi[name] = answers[name] * np.exp(np.maximum(ends[:, 1], high))
+        is_shorter = is_open & (name in ("tpot_s", "e2e_latency_s"))
+        is_faster = is_open & (name == "output_tokens_per_s_total")
+        lo[name] = answers[name] * np.exp(np.minimum(low, np.where(is_shorter, -np.log(GUESSING), 0.0)))
+        hi[name] = answers[name] * np.exp(np.maximum(high, np.where(is_faster, np.log(GUESSING), 0.0)))
     return lo, hi
 
 
-def _remarks(rows: ServingRows, fit: ServingFit, is_open: np.ndarray) -> list[str]:
+def _remarks(levels: Levels, fit: ServingFit, is_open: np.ndarray) -> list[str]:
     """What the fit has not seen of each row, and what its table leaves open [row]."""
-    told = []
-    for place, new in enumerate(novelties(rows, fit)):
-        names = [f"{kind} {rows.levels[kind][place] or 'not named'}" for kind in new if kind != "seen"]
-        unseen = f"not seen by the fit: {', '.join(names)}" if names else ""
-        guess = "multi-token prediction not stated: the interval covers both" if is_open[place] else ""
-        told.append("; ".join(filter(None, (unseen, guess))))
-    return told
+    combinations, index = levels.only(dict.fromkeys((*NEW_KINDS, "release"), bool)).distinct()
+    new = novelties(combinations, fit)
+    # Of a framework that the fit has not seen there is no release to stand in.
+    other = fit.is_new("release", combinations) & ~new["framework"]
+    counted = fit.spec().stand_ins.applied(combinations, fit.level_shifts.by_kind).column("release")
+    texts = []
+    for place in range(len(combinations)):
+        row = combinations.row(place)
+        names = [f"{kind} {row[kind] or 'not named'}" for kind in NEW_KINDS if new[kind][place]]
+        text = f"not seen by the fit: {', '.join(names)}" if names else ""
+        if other[place] and (release := str(row["release"])).partition(" ")[2]:
+            text = "; ".join(filter(None, (text, _release_remark(release, str(counted[place])))))
+        texts.append(text)
+    unseen = np.asarray([*texts, ""], dtype=object)[index]
+    guess = "multi-token prediction not stated: the interval covers both"
+    return ["; ".join(filter(None, (text, guess * bool(o)))) for text, o in zip(unseen, is_open, strict=True)]
+
+
+def _release_remark(release: str, counted: str) -> str:
+    """Which release stands in for one that the fit has not seen."""
+    if counted == release:
+        return f"not seen by the fit: release {release}"
+    stated = "" if counted.partition(" ")[2] else " of no stated release"
+    return f"release {release} counts as {counted.strip()}{stated}"

@@ -1,11 +1,22 @@
 """`jaxscale trends`: what more chips return, in speed, power and money."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, checked_count, option
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    ModelName,
+    PlotFile,
+    Quiet,
+    ReportFolder,
+    checked_batch,
+    checked_count,
+    option,
+)
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
-from jaxscale.cli.plan import checked_framework
+from jaxscale.cli.plan import checked_framework, load_model
 
 if TYPE_CHECKING:
     from jaxscale.trends.layout import ParallelLayout
@@ -15,7 +26,7 @@ if TYPE_CHECKING:
 class TrendsCommand:
     """Throughput, power, cost and marginal returns of FSDP training against the number of chips."""
 
-    model: Annotated[str, option(metavar="NAME", help="model of the catalogue")] = "llama2-7b"
+    model: ModelName = "llama2-7b"
     gpu: Annotated[str, option(metavar="ID", help="v100-32gb, a100-80gb, h100-80gb, b200, gb200 or gb300")] = (
         "h100-80gb"
     )
@@ -26,7 +37,8 @@ class TrendsCommand:
         float | None, option(metavar="B", help="weak scaling: sequences per chip and step; 2 where left out")
     ] = None
     global_batch: Annotated[
-        float | None, option(metavar="B", help="strong scaling: sequences per step, all chips together")
+        str | None,
+        option(metavar="B", help="strong scaling: sequences per step, all chips together, or tokens: `4M tokens`"),
     ] = None
     tp: Annotated[int, option(metavar="N", help="tensor-parallel degree")] = 1
     pp: Annotated[int, option(metavar="N", help="pipeline stages; above 1 the optimizer alone is sharded")] = 1
@@ -64,22 +76,22 @@ class TrendsCommand:
         from jaxscale.trends.layout import UNLIMITED
 
         n = report.chip_range(self.lowest, self.highest)
-        batch = report.batch_of(self.sequences_per_chip, self.global_batch)
+        if self.seq_len is not None:
+            checked_count("--seq-len", self.seq_len)
+        model = load_model(self.model, self.seq_len)
+        together = None if self.global_batch is None else checked_batch(self.global_batch, model.seq_len)
+        batch = report.batch_of(self.sequences_per_chip, together)
         layout = self._layout()
         report.check_layout(layout, batch, n)
         check_pictures(self.plot, self.report, self.fit, self.hardware)
-        changes: dict[str, Any] = {}
-        if self.seq_len is not None:
-            changes["seq_len"] = checked_count("--seq-len", self.seq_len)
         fitted = js.load_fit(self.fit)
         setup = library.deployment(
-            self.model,
+            model,
             self.gpu,
             framework=checked_framework(self.framework, fitted),
             fit=fitted,
             hardware=js.load_hardware(self.hardware),
             power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
-            **changes,
         )
         stage("computing the trend and its intervals")
         trend = report.trend(setup, layout, batch, n, self.least_return)

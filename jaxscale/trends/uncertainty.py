@@ -4,8 +4,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, from_values, priors
-from jaxscale.calibration.coordinates import constrain_values, unconstrain
+from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, constrain_values, from_values, priors, unconstrain
 from jaxscale.trends.layout import Deployment
 
 

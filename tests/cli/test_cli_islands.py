@@ -122,3 +122,13 @@ def test_days_under_a_fitted_law_of_the_loss(run, tmp_path, document):
     assert "% of the drawn laws no number of tokens reaches the loss" in close.out and "above" in close.out
     refused = run(*COMMAND, "--law", FLEET)
     assert refused.code == 2 and len(refused.err.strip().splitlines()) == 1
+
+
+def test_a_batch_in_tokens_is_that_in_sequences(run):
+    (command, fleet, *words), batch = COMMAND[:-2], COMMAND[-1]
+    in_sequences = run(command, fleet, *words, "--global-batch", batch, "--json")
+    in_tokens = run(command, fleet, *words, "--global-batch", f"{batch * 4096} tokens", "--json")
+    assert in_tokens.code == 0, in_tokens.err
+    assert in_tokens.json == in_sequences.json
+    other = run(command, fleet, *words, "--global-batch", "0.5M tokens", "--json")
+    assert other.json != in_sequences.json

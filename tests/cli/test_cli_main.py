@@ -1,6 +1,8 @@
 """Arguments, exit codes, and what goes to which stream."""
 
 import importlib.util
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,8 +59,8 @@ def test_an_unreadable_refusal_still_gives_a_line():
 
 
 def test_any_other_failure_is_exit_1_and_not_hidden():
-    broken = "import jaxscale.cli.main as m; m.HardwareCommand.run = lambda self: 1 / 0"
-    code = f"{broken}; raise SystemExit(m.main(['hardware']))"
+    broken = "from jaxscale.cli import hardware, main; hardware.HardwareCommand.run = lambda self: 1 / 0"
+    code = f"{broken}; raise SystemExit(main.main(['hardware']))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 1
     assert "ZeroDivisionError" in result.stderr
@@ -108,3 +110,34 @@ def test_refusals_name_the_page_that_helps(run, arguments, page):
 def test_pages_that_refusals_name_exist():
     assert all((DOCS / page).is_file() for page in PAGES.values())
     assert all(importlib.util.find_spec(package) for package in PAGES)
+
+
+@pytest.mark.parametrize(("limit", "code"), [(4096, 1), (2**24, 0)], ids=("full", "roomy"))
+def test_an_answer_that_a_disk_takes_in_part_is_told(tmp_path, limit, code):
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    path = tmp_path / "chips.json"
+    command = [sys.executable, "-m", "jaxscale", "hardware", "--json"]
+    with path.open("w") as file:
+        result = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=60, preexec_fn=fill)  # noqa: PLW1509
+    assert result.returncode == code, result.stderr
+    assert (path.stat().st_size > limit) is False
+    assert result.stderr == ("jaxscale: the output: file too large\n" if code else "")
+
+
+def test_a_command_that_is_terminated_leaves_no_file_behind(tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from jaxscale.base.files import whole_file\n"
+        "from jaxscale.cli import hardware, main\n"
+        "def run(self):\n"
+        "    with whole_file(sys.argv[1]) as temporary:\n"
+        "        temporary.write_text('begun')\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "hardware.HardwareCommand.run = run\n"
+        "sys.exit(main.main(['hardware']))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, tmp_path / "out.csv"], timeout=60, check=False)
+    assert result.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())

@@ -30,6 +30,7 @@ import jaxscale as js
 from jaxscale.base.table import Table
 from jaxscale.cli import console
 from jaxscale.cli.entry import progress
+from jaxscale.cli.main import every_command
 from jaxscale.laws.losses.loss_tables import loss_table
 
 LOG = "\n".join(
@@ -334,6 +335,7 @@ def ask(run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Answer]:
     def keep(is_json: bool, document: Callable[[], Any], parts: Callable[[], Any]) -> None:
         kept.append(Answer(json.loads(json.dumps(console.plain(document()))), tuple(parts())))
 
+    every_command()  # else a command that is loaded later would keep what follows
     answered = console.answer
     for name, module in list(sys.modules.items()):
         if name.startswith("jaxscale.") and vars(module).get("answer") is answered:

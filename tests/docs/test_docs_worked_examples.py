@@ -13,9 +13,11 @@ PAGES = [page for page in sorted((ROOT / "docs").glob("add_*.md")) if steps(page
 TOUCHED = {
     "add_a_chip": 0,
     "add_a_framework": 1,
+    "add_a_kind_of_work": 0,
     "add_a_number_format": 1,
     "add_a_table": 3,
     "add_a_term": 4,
+    "add_a_wing": 5,
     "add_a_workload": 1,
 }
 """Files of the package and its data that each addition may touch, at most [1]."""

@@ -52,6 +52,7 @@ def apply(block: Block, folder: Path) -> str:
     path = folder / name
     if verb == "new":
         assert not path.exists(), f"{name} exists already"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(block.text, encoding="utf-8")
         return name
     text = path.read_text(encoding="utf-8")

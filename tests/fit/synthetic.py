@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxscale as js
-from jaxscale.calibration.coordinates import unconstrain
+from jaxscale.calibration.coefficients import unconstrain
 from jaxscale.fitting.objective import (
     predicted_logs,
 )

@@ -184,7 +184,7 @@ def test_a_fit_whose_settings_were_left_out_says_so(measured: Measured, result: 
 
 def test_equal_runs_move_the_start_and_keep_its_scatter(measured: Measured):
     unseen = Scatter("unseen", "", 0.4, 0.3)
-    start = start_at_truth(scatter=(unseen,))
+    start = start_at_truth(widths=(unseen,))
     synthetic = synthetic_runs(measured, noise=0.01)
     five = dataclasses.replace(synthetic, step_time=1.4 * np.asarray(synthetic.step_time)).take(np.zeros(5, dtype=int))
     fitted = fit_measured(five, start=start, n_starts=1)
@@ -199,7 +199,7 @@ def test_a_fit_of_one_cluster_leaves_others_to_its_start(measured: Measured):
     """Runs of the start's other clusters are predicted as before, and those of the fitted one as it was found."""
     others = {"source": "theirs/other", "framework": "other"}
     known = tuple((kind, level) for kind, level in others.items())
-    start = start_at_truth(known=known, scatter=(Scatter("source", "theirs/other", 0.07, 0.1),))
+    start = start_at_truth(known=known, widths=(Scatter("source", "theirs/other", 0.07, 0.1),))
     synthetic = synthetic_runs(measured, noise=0.01)
     slower = dataclasses.replace(synthetic, step_time=1.4 * np.asarray(synthetic.step_time))
     fitted = fit_measured(slower.take(np.arange(0, 64, 8)), start=start, n_starts=1, n_folds=2).fit
@@ -258,7 +258,7 @@ def test_runs_that_the_start_has_seen_are_not_held_out(measured: Measured, resul
 def test_runs_that_the_start_has_seen_may_widen_its_scatter(measured: Measured, error: float, is_wider: bool):
     """An interval that has grown too narrow does not stay so for ever; one that is wide enough does."""
     source = measured.levels.column("source")[0]
-    before = start_at_truth(scatter=(Scatter("source", source, 0.05, 0.1),), known=(("source", source),))
+    before = start_at_truth(widths=(Scatter("source", source, 0.05, 0.1),), known=(("source", source),))
     found = own_scatter(before, measured, np.full((len(measured.batch), 2), error))
     entry = next(entry for entry in found if (entry.kind, entry.level) == ("source", source))
     assert (entry.time > 0.05) == (entry.memory > 0.1) == is_wider

@@ -66,5 +66,5 @@ def test_runs_of_a_framework_without_a_source_tell_of_such_runs():
     before = (Scatter("framework", framework, 0.1, 0.1), Scatter("new_source", "", 0.2, 0.1))
     levels = {"source": "", "framework": framework}
     priors = js.prior_medians()
-    assert Fit("mine", priors, scatter=(own, *before), known=known).interval(levels).time == pytest.approx(0.3)
-    assert Fit("start", priors, scatter=before, known=known).interval(levels).time == before[1].time
+    assert Fit("mine", priors, widths=(own, *before), known=known).interval(levels).time == pytest.approx(0.3)
+    assert Fit("start", priors, widths=before, known=known).interval(levels).time == before[1].time

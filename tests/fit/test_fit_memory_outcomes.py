@@ -18,7 +18,7 @@ from jaxscale.fitting.memory_outcomes import Outcomes, fitted_limit, memory_limi
 from jaxscale.runs.measured import measured_runs
 
 PEAK_SCATTER = 0.1
-RECORD = Fit("fit", js.prior_medians(), scatter=(Scatter("source", "mine", 0.1, PEAK_SCATTER),))
+RECORD = Fit("fit", js.prior_medians(), widths=(Scatter("source", "mine", 0.1, PEAK_SCATTER),))
 
 
 def runs_about(usable: float, scatter: float, n: int, sure: bool = False) -> Outcomes:

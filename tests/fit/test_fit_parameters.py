@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from jaxscale.base.arrays import as_arrays
 from jaxscale.calibration.anchors import chip_anchors
-from jaxscale.calibration.coefficients import Coefficients, names, prior_medians, priors
-from jaxscale.calibration.coordinates import constrain, unconstrain
+from jaxscale.calibration.coefficients import Coefficients, constrain, names, prior_medians, priors, unconstrain
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
@@ -190,7 +189,7 @@ def test_jacobian_is_the_derivative_of_rows():
 def _calibrated() -> Fit:
     return Fit(
         name="test",
-        pooled=prior_medians(),
+        centre=prior_medians(),
         effects=(
             LevelEffect("source", "a", (("attention_efficiency", 0.1),)),
             LevelEffect("gpu", "h200", (("attention_efficiency", -0.05), ("fsdp_overlap", 1.0))),

@@ -60,7 +60,7 @@ def test_what_no_fitted_run_had_widens_the_interval():
         Scatter("unseen", "", 0.6, 0.1),
     )
     known = (("architecture", "d64"), ("framework", "f"), ("gpu", "a"), ("precision", "bf16"), ("source", "mine/f"))
-    record = fit_with("fit", scatter=scatters, known=known, largest=(("mine/f", 64.0),))
+    record = fit_with("fit", widths=scatters, known=known, largest=(("mine/f", 64.0),))
     mine = {"source": "mine/f", "framework": "f", "architecture": "d64"}
 
     def kind(n_chips: float, **changes: str) -> str:
@@ -81,8 +81,8 @@ def test_a_chip_that_only_the_start_has_seen_sets_runs_apart_like_another_system
         Scatter("unseen", "", 0.6, 0.1),
     )
     start = fit_with("start", known=(("gpu", "b"), ("precision", "fp8")))
-    mine = fit_with("mine", scatter=scatters, known=(("source", "mine/f"), ("gpu", "a")), parent=start)
-    again = fit_with("again", scatter=scatters, known=mine.known, parent=mine)
+    mine = fit_with("mine", widths=scatters, known=(("source", "mine/f"), ("gpu", "a")), parent=start)
+    again = fit_with("again", widths=scatters, known=mine.known, parent=mine)
     levels = {"source": "mine/f", "framework": "f"}
     for record in (mine, again):
         assert kind_of(record, {**levels, "gpu": "a"}) == "source"
@@ -112,7 +112,7 @@ def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
         Scatter("new_source", "f", 0.2, 0.05),
         Scatter("new_source", "", 0.3, 0.2),
     )
-    record = fit_with("fit", scatter=scatters, known=(("framework", "f"), ("framework", "g"), ("source", "a/f")))
+    record = fit_with("fit", widths=scatters, known=(("framework", "f"), ("framework", "g"), ("source", "a/f")))
     assert record.interval({"source": "a/f", "framework": "f"}).time == 0.05
     # The widest of time and of memory, wherever each is from.
     assert record.interval({"source": "b/f", "framework": "f"}) == (0.2, 0.1)
@@ -124,7 +124,7 @@ def test_a_new_source_of_a_known_framework_is_further_off_than_its_own_runs():
 def test_peaks_that_no_run_stated_scatter_as_those_of_an_unseen_stack(tmp_path):
     """No measured scatter of memory is no small one; time keeps its own."""
     scatters = (Scatter("source", "a/f", 0.05, math.nan), Scatter("unseen", "", 0.4, 0.2))
-    record = fit_with("fit", scatter=scatters, known=(("source", "a/f"), ("framework", "f")))
+    record = fit_with("fit", widths=scatters, known=(("source", "a/f"), ("framework", "f")))
     path = tmp_path / "fit.toml"
     record.save(path)
     for known in (record, js.load_fit(path)):
@@ -144,7 +144,7 @@ def _of_one_cluster() -> js.Fit:
     return fit_with(
         "mine",
         effects=(LevelEffect("source", "mine/f", (("straggler", 0.5),)), LevelEffect("framework", "g", ())),
-        scatter=(Scatter("source", "mine/f", 0.05, 0.1), Scatter("unseen", "", 0.6, 0.3)),
+        widths=(Scatter("source", "mine/f", 0.05, 0.1), Scatter("unseen", "", 0.6, 0.3)),
         known=(("framework", "f"), ("framework", "g"), ("source", "mine/f")),
         limits=(MemoryLimit("mine/f", 0.9, 0.04),),
         own=(("source", "mine/f"), ("framework", "f")),
@@ -173,7 +173,7 @@ def _from_a_start() -> js.Fit:
         "start",
         jax.tree.map(lambda value: 0.9 * value, js.prior_medians()),
         effects=(LevelEffect("source", "yours/g", (("straggler", 0.2),)),),
-        scatter=(Scatter("source", "yours/g", 0.07, 0.1), Scatter("framework", "g", 0.08, 0.1)),
+        widths=(Scatter("source", "yours/g", 0.07, 0.1), Scatter("framework", "g", 0.08, 0.1)),
         known=(("framework", "f"), ("framework", "g"), ("source", "theirs/f"), ("source", "yours/g")),
         limits=(MemoryLimit("yours/g", 0.8, 0.05),),
     )
@@ -231,9 +231,9 @@ def test_a_record_is_the_same_on_disk(tmp_path, record: js.Fit):
     loaded = js.load_fit(path)
     if record.parent is not None:
         np.testing.assert_allclose(values_of(loaded.parent.pooled), values_of(record.parent.pooled), rtol=1e-5)
-        loaded = dataclasses.replace(loaded, parent=dataclasses.replace(loaded.parent, pooled=record.parent.pooled))
+        loaded = dataclasses.replace(loaded, parent=dataclasses.replace(loaded.parent, centre=record.parent.pooled))
     np.testing.assert_allclose(values_of(loaded.pooled), values_of(record.pooled), rtol=1e-5)
-    assert dataclasses.replace(loaded, pooled=record.pooled) == record
+    assert dataclasses.replace(loaded, centre=record.pooled) == record
 
 
 def test_a_fit_that_ends_early_is_refused(tmp_path):
@@ -256,7 +256,7 @@ def test_a_saved_fit_from_before_a_cost_term_still_loads(tmp_path):
     older, shipped = js.load_fit(path), js.load_fit("default")
     prior = js.prior_medians().scan_efficiency
     assert shipped.pooled.scan_efficiency != prior == older.pooled.scan_efficiency
-    assert older == dataclasses.replace(shipped, pooled=dataclasses.replace(shipped.pooled, scan_efficiency=prior))
+    assert older == dataclasses.replace(shipped, centre=dataclasses.replace(shipped.pooled, scan_efficiency=prior))
     setting, levels = (js.Plan(dp=8), js.cluster("h100-80gb", 8)), {"source": shipped.fitted[-1][1]}
     for name, is_moved in (("llama3-8b", False), ("nemotron-h-56b", True)):
         times = [js.step_time(js.model(name), *setting, fit.coefficients(levels)).total for fit in (older, shipped)]
@@ -268,7 +268,7 @@ def test_any_name_and_any_fraction_survives_on_disk(tmp_path):
     record = fit_with("fit", effects=(LevelEffect("source", nasty, (("straggler", 0.5),)),), known=(("source", nasty),))
     nearly_one = dataclasses.replace(js.prior_medians(), tp_overlap=0.99999999)
     path = tmp_path / "mine.toml"
-    dataclasses.replace(record, pooled=nearly_one).save(path)
+    dataclasses.replace(record, centre=nearly_one).save(path)
     loaded = js.load_fit(path)
     assert loaded.effects == record.effects and loaded.known == record.known
     assert loaded.pooled.tp_overlap == 0.99999999
@@ -336,4 +336,4 @@ def test_fits_that_state_no_memory_are_equal_when_read_twice():
     first, again = (js.load_fit("mosaic_llm_foundry") for _ in range(2))
     assert any(math.isnan(scatter.memory) for scatter in first.scatter)
     assert first == again and hash(first) == hash(again)
-    assert dataclasses.replace(first, scatter=first.scatter[1:]) != again
+    assert dataclasses.replace(first, widths=first.scatter[1:]) != again

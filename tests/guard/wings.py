@@ -152,7 +152,7 @@ def laws() -> Document:
     """Numbers of five fitted laws, and documents of the commands on one of them."""
     found: Document = {}
     for name, (form, terms) in LAWS.items():
-        law = js.laws.fit(js.laws.table(name), form, terms, n_draws=8)
+        law = js.laws.fit_law(js.laws.loss_table(name), form, terms, n_draws=8)
         told = law.predict([1e8, 1e9, 7e10], [2e9, 2e10, 1.4e12])
         found[name] = figures(
             {

@@ -192,7 +192,7 @@ def test_days_fall_with_pace_and_have_a_best_number_of_inner_steps():
 @pytest.fixture(scope="module")
 def fitted_law():
     """Law of the loss of a shipped table, with few draws."""
-    return js.laws.fit(js.laws.table("gadre-c4"), n_draws=20)
+    return js.laws.fit_law(js.laws.loss_table("gadre-c4"), n_draws=20)
 
 
 def test_a_fitted_law_of_the_loss_takes_the_place_of_the_default(fitted_law):

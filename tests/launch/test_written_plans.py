@@ -17,7 +17,7 @@ from jaxscale.launch.options.option_table import option_key, option_table
 from jaxscale.launch.readers.read_run import RunRow, run_of
 from jaxscale.launch.writers.launch_text import WRITERS, LaunchText, launch_text
 from jaxscale.models.transformer import Transformer, n_params
-from jaxscale.runs.table import write_table
+from jaxscale.tables.writer import write_table
 
 SEQ_LEN = 4096
 MISSING = "model: "

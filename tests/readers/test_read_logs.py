@@ -14,7 +14,7 @@ from jaxscale.launch.readers.launch_precision import precision_cell
 from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
 from jaxscale.launch.readers.settings_text import command_line_settings
 from jaxscale.launch.readers.step_series import StepSeries
-from jaxscale.runs.table import write_table
+from jaxscale.tables.writer import write_table
 
 
 def written(path: Path, text: str) -> Path:

@@ -5,9 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-import jaxscale as js
-from jaxscale.base.errors import InputError
-from jaxscale.designs import law_designs
 from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.law_designs import LawDesign
 from jaxscale.laws.fitting.approaches import growth
@@ -152,27 +149,6 @@ def test_counts_of_parameters_are_not_mixed(design):
     rows = {row[0]: row for row in choice_rows(less.to_json())}
     assert rows["params as the law counts"][1] == "9e+09"
     assert rows["params"][2] == rows["tokens_per_param"][2] == "-"
-
-
-def test_an_optimum_of_days_is_a_design(law, monkeypatch):
-    asked = {}
-
-    def searched(fitted, budget, cluster, **search):
-        asked.update(law=fitted, days=budget.days, cluster=cluster, **search)
-        return "design"
-
-    monkeypatch.setattr(law_designs, "law_design", searched)
-    cluster = js.cluster("h100-80gb", 8)
-    assert law.optimum(days=3.0, cluster=cluster, n_draws=2) == "design"
-    assert asked == {"law": law, "days": 3.0, "cluster": cluster, "n_draws": 2}
-    for wrong in (
-        {},
-        {"flop": 1e22, "days": 3.0, "cluster": cluster},
-        {"days": 3.0},
-        {"flop": 1e22, "cluster": cluster},
-    ):
-        with pytest.raises(InputError, match="either flop, or days and a cluster"):
-            law.optimum(**wrong)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(1e6, "$10^{6}$"), (3e8, r"$3\cdot 10^{8}$"), (12000.0, "12\u2009000")])

@@ -23,7 +23,7 @@ def stack():
 @pytest.fixture(scope="module")
 def choice():
     """Engines of a small model on two chips."""
-    return serving.best_plan(MODEL, CLUSTER, 500, 200, tpot_limit=0.03, ttft_limit=2.0, fit="prior", top=3)
+    return serving.best_serving_plan(MODEL, CLUSTER, 500, 200, tpot_limit=0.03, ttft_limit=2.0, fit="prior", top=3)
 
 
 def pictures(report):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from run_tables import GOOD, read, write_rows
 
 from jaxscale.runs.arrays import classes
-from jaxscale.runs.categorical import TRIED, Categorical, TextColumn, joined, together
+from jaxscale.tables.categorical import TRIED, Categorical, TextColumn, joined, together
 
 words = st.lists(st.sampled_from(["", "a", "b", "c d"]), min_size=1, max_size=40)
 numbers = st.lists(st.sampled_from([0.0, 1.0, 2.5, 1e9, -3.0]), min_size=1, max_size=40)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from run_tables import GOOD, read, write_rows
 
 from jaxscale.base.errors import InputError
-from jaxscale.runs.header import COMPLETED, misspelt
-from jaxscale.runs.schema import BY_NAME, MAX_ROWS
+from jaxscale.runs.reader import COMPLETED, RunsSchema
+from jaxscale.runs.schema import BY_NAME
+from jaxscale.tables.reader import MAX_ROWS
 
 SHAPE = dict.fromkeys(("n_layers", "d_model", "n_heads"), "")
 
@@ -120,8 +121,9 @@ def test_columns_that_look_like_others_are_found():
         "zero": "zero_stage",
         "peak_memory_gb": "peak_mem_gb",
     }
-    assert misspelt(columns) == expected
-    assert misspelt([*columns, "zero_stage"]) == {name: is_ for name, is_ in expected.items() if name != "zero"}
+    assert RunsSchema.misspelt(columns) == expected
+    stated = {name: meant for name, meant in expected.items() if name != "zero"}
+    assert RunsSchema.misspelt([*columns, "zero_stage"]) == stated
 
 
 def test_a_problem_of_many_rows_is_told_once(tmp_path):
@@ -179,7 +181,7 @@ def test_missing_file_and_folder(tmp_path):
 
 def test_too_many_rows(table, monkeypatch):
     assert MAX_ROWS >= 100_000
-    monkeypatch.setattr("jaxscale.runs.reader.MAX_ROWS", 2)
+    monkeypatch.setattr("jaxscale.tables.reader.MAX_ROWS", 2)
     assert "too many rows; expected at most 2" in refused(table({}, {}, {}))
 
 

@@ -129,7 +129,7 @@ def test_the_search_finds_the_exhaustive_optimum():
         lengths = (float(rng.integers(50, 2000)), float(rng.integers(50, 1000)))
         limit = float(rng.uniform(0.008, 0.06))
         best = exhaustive(DENSE, cluster, lengths, limit, SMALL, prior.coefficients())
-        choice = serving.best_plan(DENSE, cluster, *lengths, tpot_limit=limit, fit="prior", space=SMALL)
+        choice = serving.best_serving_plan(DENSE, cluster, *lengths, tpot_limit=limit, fit="prior", space=SMALL)
         assert choice.best.tpot <= limit and choice.best.memory <= 0.92 * float(cluster.chip.hbm_bytes)
         found.append(choice.best.throughput_per_chip / best)
     assert np.mean(np.asarray(found) >= 0.99) >= 0.95
@@ -146,7 +146,7 @@ def test_memory_is_never_exceeded():
         lengths = (float(10 ** rng.uniform(1.5, 5.0)), float(10 ** rng.uniform(1.0, 4.0)))
         limit = float(10 ** rng.uniform(-2.2, 0.0))
         try:
-            choice = serving.best_plan(model, cluster, *lengths, tpot_limit=limit, fit="prior", top=1)
+            choice = serving.best_serving_plan(model, cluster, *lengths, tpot_limit=limit, fit="prior", top=1)
         except InputError as error:
             assert "no engine" in str(error)
             continue
@@ -160,23 +160,24 @@ def test_memory_is_never_exceeded():
 def test_the_frontier_rises_and_limits_have_prices():
     cluster = js.cluster("h100-80gb", 8)
     loose, tight = (
-        serving.best_plan(LARGE, cluster, 1000, 500, tpot_limit=limit, fit="prior") for limit in (0.08, 0.08 * 0.99)
+        serving.best_serving_plan(LARGE, cluster, 1000, 500, tpot_limit=limit, fit="prior")
+        for limit in (0.08, 0.08 * 0.99)
     )
     assert np.all(np.diff(loose.frontier, axis=0) > 0.0)
     gain = np.log(loose.best.throughput_per_chip / tight.best.throughput_per_chip) / np.log(1 / 0.99)
     assert loose.prices["tpot"] == pytest.approx(gain, abs=0.15)
-    free = serving.best_plan(LARGE, cluster, 1000, 500, fit="prior")
+    free = serving.best_serving_plan(LARGE, cluster, 1000, 500, fit="prior")
     assert free.best.throughput_per_chip >= loose.best.throughput_per_chip
     assert free.prices["tpot"] == 0.0
 
 
 def test_impossible_limits_say_what_is_possible():
     with pytest.raises(InputError, match=r"tpot of 1e-05 s \(at least .* s is possible\)"):
-        serving.best_plan(DENSE, js.cluster("h100-80gb", 1), 100, 100, tpot_limit=1e-5)
+        serving.best_serving_plan(DENSE, js.cluster("h100-80gb", 1), 100, 100, tpot_limit=1e-5)
     with pytest.raises(InputError, match="the leanest needs"):
-        serving.best_plan(LARGE, js.cluster("h100-80gb", 1), 100, 100)
+        serving.best_serving_plan(LARGE, js.cluster("h100-80gb", 1), 100, 100)
     with pytest.raises(InputError, match="precision 'int3' is unknown"):
-        serving.best_plan(DENSE, H100, 100, 100, space=serving.ServingSpace(("int3",)))
+        serving.best_serving_plan(DENSE, H100, 100, 100, space=serving.ServingSpace(("int3",)))
 
 
 def test_answers_of_unequal_length_take_the_sum_of_their_steps():

@@ -1,14 +1,19 @@
 """The fit of serving stacks: what it recovers, what a stranger gets, files, few rows."""
 
 import csv
+import tomllib
 
 import numpy as np
 import pytest
 
 import jaxscale as js
 from jaxscale import InputError, data_path, serving
+from jaxscale.base.resources import fit_path
+from jaxscale.calibration.effects import LevelEffect
+from jaxscale.calibration.levels import Levels
 from jaxscale.serving.calibrate.serving_few_rows import drawn_by_group
-from jaxscale.serving.calibrate.serving_widths import ServingWidths, widths_of
+from jaxscale.serving.calibrate.serving_held_out import widths_of
+from jaxscale.serving.calibrate.serving_widths import ServingWidths
 from jaxscale.serving.tables.serving_rows import describe_serving
 
 
@@ -26,8 +31,8 @@ def subset(path, source, keep, change=lambda row: row):
 def test_intervals_hold_what_they_say():
     rng = np.random.default_rng(0)
     n = 4000
-    levels = {name: np.full(n, word, dtype=object) for name, word in
-              (("serving", "online"), ("kind", "gqa dense"), ("stack", "vllm h100"))}  # fmt: skip
+    words = {"serving": "online", "kind": "gqa dense", "stack": "vllm h100"}
+    levels = Levels.of_columns({kind: [word] * n for kind, word in words.items()}, n)
     errors = 0.2 * rng.normal(size=n)
     groups = np.repeat(np.arange(n // 20), 20).astype(str)
     widths = ServingWidths(widths_of({"seen": errors}, np.full(n, "tpot_s", dtype=object), levels, groups))
@@ -45,8 +50,8 @@ def test_stacks_that_few_groups_tell_of_share_their_width():
     stacks = np.concatenate([np.repeat([f"engine-{i} h100" for i in range(12)], 20), np.repeat("vllm h100", 400)])
     groups = np.repeat(np.arange(64), 10).astype(str)
     errors = np.where(stacks == "vllm h100", 0.1, 0.6) * rng.normal(size=64)[groups.astype(int)]
-    levels = {name: np.full(640, word, dtype=object) for name, word in (("serving", "static"), ("kind", "gqa dense"))}
-    levels |= {name: stacks.astype(object) for name in ("stack", "model", "chip", "framework")}
+    columns = {"serving": ["static"] * 640, "kind": ["gqa dense"] * 640, "stack": stacks.tolist()}
+    levels = Levels.of_columns(columns, 640)
     targets = np.full(640, "e2e_latency_s", dtype=object)
     widths = ServingWidths(widths_of({"seen": errors}, targets, levels, groups))
     small, large = (
@@ -101,7 +106,8 @@ def test_rows_are_drawn_from_as_many_groups_as_there_are():
 
 def test_a_fit_without_intervals_is_read_again(tmp_path):
     """As a refinement of the priors by a few rows has none."""
-    bare = serving.ServingFit("bare", serving.load_serving_fit("prior").centre, {"chip": {"x": {"link": 0.1}}}, {})
+    effects = (LevelEffect("chip", "x", (("link", 0.1),)),)
+    bare = serving.ServingFit("bare", serving.load_serving_fit("prior").centre, effects)
     bare.save(tmp_path / "bare.toml")
     again = serving.load_serving_fit(tmp_path / "bare.toml")
     assert again.coefficients(chip="x").link > again.coefficients().link and again.widths == ()
@@ -113,6 +119,34 @@ def test_files_that_are_no_fits(tmp_path):
         serving.load_serving_fit(tmp_path / "bad.toml")
     with pytest.raises(InputError, match="is not shipped"):
         serving.load_serving_fit("potato")
+    with pytest.raises(InputError, match="'chips' is no kind of level; expected one like chip"):
+        serving.load_serving_fit().coefficients(chips="h100-80gb")
+    text = fit_path("serving.toml").read_text(encoding="utf-8")
+    (tmp_path / "bad.toml").write_text(text.replace("\nlink = ", "\nlinks = ", 1), encoding="utf-8")
+    with pytest.raises(InputError, match="coefficients.links is not a coefficient"):
+        serving.load_serving_fit(tmp_path / "bad.toml")
+    serving.load_serving_fit().save(tmp_path / "serving.toml")
+    whole = (tmp_path / "serving.toml").read_text(encoding="utf-8")
+    (tmp_path / "bad.toml").write_text(whole[: whole.rindex("[[widths]]")], encoding="utf-8")
+    with pytest.raises(InputError, match="expected a whole fit of serving stacks"):
+        serving.load_serving_fit(tmp_path / "bad.toml")
+    with pytest.raises(InputError, match="not a fit but a fit of serving stacks"):
+        js.load_fit(tmp_path / "serving.toml")
+
+
+def test_the_shipped_file_of_an_older_version_is_read_to_the_letter():
+    """Log coefficients of a stack are the sums of the numbers in the text, an unknown fork those of its framework."""
+    table = tomllib.loads(fit_path("serving.toml").read_text(encoding="utf-8"))
+    fit = serving.load_serving_fit()
+    levels = {"framework": "my-vllm-fork", "chip": "h100-80gb", "model": "nobody's"}
+    names = {**levels, "framework": "vllm"}
+    shifts = [entry["shifts"] for entry in table["effects"] if names.get(entry["kind"]) == entry["level"]]
+    assert len(shifts) == 2
+    (found,) = fit.unconstrained(Levels.of_rows([levels]))
+    for name, log in zip(table["centre"], found, strict=True):
+        assert log == pytest.approx(np.log(table["centre"][name]) + sum(one.get(name, 0.0) for one in shifts))
+    assert [vars(width) for width in fit.widths] == table["widths"] and fit.n_rows == table["n_rows"]
+    assert not np.allclose(found, fit.unconstrained(Levels.of_rows([{**levels, "chip": "nobody's"}])))
 
 
 def test_what_is_new_of_a_row_is_told_and_widens_its_interval(tmp_path):
@@ -138,11 +172,11 @@ def test_levels_of_a_planned_engine_are_those_of_a_row(tmp_path, name, attention
     )
     rows = describe_serving(serving.read_serving(path))
     planned = serving.stack_levels("vllm", "h100-80gb", js.model(name), name=name)
-    assert planned == {kind: rows.levels[kind][0] for kind in planned}
+    assert planned == {kind: rows.levels.row(0)[kind] for kind in planned}
     assert {"kind", "generation", "line", "pair", "serving"} <= set(planned)
     path.write_text(path.read_text().replace(f",{attention}\n", ",\n"))
     unstated = describe_serving(serving.read_serving(path))
-    assert unstated.levels["kind"][0] == planned["kind"], "the catalogue knows the attention of a model"
+    assert unstated.levels.row(0)["kind"] == planned["kind"], "the catalogue knows the attention of a model"
     fit = serving.load_serving_fit()
     bare = fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")
     floors = [coefficients.layer_floor for coefficients in (fit.coefficients(**planned), bare)]

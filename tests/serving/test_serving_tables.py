@@ -132,7 +132,19 @@ def test_empty_cells_take_their_defaults(tmp_path):
     assert rows.batch.engine.weight_bytes.tolist() == [2.0, 1.0, 1.0]
     assert rows.batch.requests.at_limit.tolist() == [0.0, 1.0, 0.0]
     assert "16-bit weights" in rows.notes[0] and "all chips in tensor parallelism" in rows.notes[0]
-    assert rows.levels["serving"][1] == "offline_max"
+    assert rows.levels.row(1)["serving"] == "offline_max"
+
+
+def test_the_answer_does_not_hang_on_the_spelling_of_a_model(tmp_path):
+    shape = {"n_layers": "32", "d_model": "4096", "n_heads": "32", "n_kv_heads": "8"}
+    spellings = ("llama3-8b", "Meta-Llama-3-8B-Instruct", "meta-llama/Meta-Llama-3-8B")
+    path = write(tmp_path / "t.csv", *({"model": name} for name in spellings), {"model": "my-own", **shape})
+    found = serving.predict_serving(serving.read_serving(path))
+    for quantity in ("tpot_s", "ttft_s"):
+        times = found.values[quantity]
+        assert times[0] == times[1] == times[2] != times[3]
+    rows = describe_serving(serving.read_serving(write(tmp_path / "t.csv", {"model": "moonshotai/Kimi-K2-Instruct"})))
+    assert rows.levels.column("model").tolist() == ["kimi-k2"]
 
 
 def test_words_of_tools_are_understood(tmp_path):

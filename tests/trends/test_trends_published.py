@@ -77,7 +77,7 @@ def test_fitted_powers_are_nearer_to_those_published(answers):
 def test_without_ring_latency_the_throughput_would_not_fall():
     def instant(fit):
         pooled = dataclasses.replace(fit.pooled, link_latency_scale=1e-6, network_latency_scale=1e-6)
-        return dataclasses.replace(fit, pooled=pooled, parent=None if fit.parent is None else instant(fit.parent))
+        return dataclasses.replace(fit, centre=pooled, parent=None if fit.parent is None else instant(fit.parent))
 
     answers = reproduce(fit=instant(load_fit()))
     value, tolerance = published_values()["throughput_fall"]

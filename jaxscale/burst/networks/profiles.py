@@ -5,7 +5,6 @@ Both tables hold forward plus backward time of one layer against the batch per G
 `V2` were too, the others launch kernel by kernel from the host.
 """
 
-import csv
 import functools
 import json
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from jaxscale.base.resources import data_path
 from jaxscale.burst.networks import blocks, layers
 from jaxscale.burst.networks.layers import Layer
+from jaxscale.tables.reader import csv_table
 
 TABLES = ("deeppool_layer_times_a100.csv", "deeppool_layer_profiles_a100.csv")
 
@@ -112,18 +112,19 @@ def _layer(kind: str, p: dict, shape: tuple[int, ...], regime: str, previous: La
 
 def _read(name: str) -> list[LayerTime]:
     layer_times, previous, last = [], None, None
-    with data_path(f"companion/{name}").open(newline="") as file:
-        for row in csv.DictReader(file):
-            recording = row.get("file") or row["network"]
-            block = (recording, row["network"], row.get("block"), row["batch_size"])
-            previous = previous if block == last else None
-            regime, last = REGIMES[recording], block
-            parameters = json.loads(row["layer_params_json"])
-            layer = _layer(row["layer_type"], parameters, _shape(row["input_shape"]), regime, previous)
-            milliseconds = float(row.get("time_ms") or row["time_ms_avg"])
-            batch = int(row["batch_size"])
-            layer_times.append(LayerTime(name, recording, row["network"], regime, batch, layer, 1e-3 * milliseconds))
-            previous = layer
+    header, records = csv_table(data_path(f"companion/{name}"))
+    for _, cells in records:
+        row = dict(zip(header, cells, strict=True))
+        recording = row.get("file") or row["network"]
+        block = (recording, row["network"], row.get("block"), row["batch_size"])
+        previous = previous if block == last else None
+        regime, last = REGIMES[recording], block
+        parameters = json.loads(row["layer_params_json"])
+        layer = _layer(row["layer_type"], parameters, _shape(row["input_shape"]), regime, previous)
+        milliseconds = float(row.get("time_ms") or row["time_ms_avg"])
+        batch = int(row["batch_size"])
+        layer_times.append(LayerTime(name, recording, row["network"], regime, batch, layer, 1e-3 * milliseconds))
+        previous = layer
     return layer_times
 
 

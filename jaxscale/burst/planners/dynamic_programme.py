@@ -19,7 +19,7 @@ Reduction = Callable[[Array, int], Array]
 """Minimum or maximum of an array along an axis; exact, or smooth."""
 
 
-class Record(NamedTuple):
+class StageChoices(NamedTuple):
     """Choices of the recursion, from which the plan is read off.
 
     Attributes:
@@ -61,7 +61,7 @@ def forward(
     forbidden: ArrayLike,
     minimum: Reduction,
     maximum: Reduction,
-) -> tuple[Array, Record]:
+) -> tuple[Array, StageChoices]:
     r"""Best time from the first step to each option of the last.
 
     Chain: $S_l(b) = \min_a S_{l-1}(a) + c_l(a, b)$. Block with branches j between options a and b:
@@ -106,7 +106,7 @@ def forward(
         modes = jnp.concatenate([serial[None], jnp.where(exists[width][:, None, None], parallel, forbidden)])
         ends = state.path[:, None] + minimum(modes, 0)
         path = jnp.where(flag["closes"], minimum(ends, 0), state.path)
-        record = Record(ahead, _first_minimum(ends, 0), _first_minimum(modes, 0))
+        record = StageChoices(ahead, _first_minimum(ends, 0), _first_minimum(modes, 0))
         serial, parallel = (jnp.where(flag["closes"], 0.0, value) for value in (serial, parallel))
         return _State(path, inside, serial, parallel), record
 
@@ -131,7 +131,7 @@ class Choice(NamedTuple):
 
 
 def backtrack(
-    graph: LayerGraph, edge: Float[Array, "step place option option"], record: Record, last_option: ArrayLike
+    graph: LayerGraph, edge: Float[Array, "step place option option"], record: StageChoices, last_option: ArrayLike
 ) -> Choice:
     """Follow the minima from the last step to the first.
 

@@ -44,14 +44,14 @@ class Listed(NamedTuple):
         return self.text.endswith("(required)")
 
 
-def parse(arguments: Sequence[str], commands: Any, program: str, description: str) -> Any:
+def parse(arguments: Sequence[str], commands: Any, program: str, description: str | None = None) -> Any:
     """The command that the arguments ask for; None where they asked for help, which has been printed.
 
     Args:
-        arguments: those of the process, without the program's name.
-        commands: union of the commands.
-        program: its name.
-        description: what the help says of it.
+        arguments: those of the process behind the words of `program`.
+        commands: a command, or the union of all.
+        program: name of the program, and of the command where there is one.
+        description: of the help; that of the command where None.
 
     Raises:
         InputError: arguments that no command takes; one line.
@@ -64,16 +64,19 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
     except SystemExit as stop:
         if not stop.code:
             return None
-    text = next(text for path in (_path(arguments), []) if (text := _help_of(path, commands, common)))
+    name, *command = program.split()
+    below = _path(arguments)[: 2 - len(command)]
+    text = next(text for path in (below, []) if (text := _help_of(path, commands, common)))
     usage = text.partition("\n\n")[0]
     path = usage.partition("[")[0].split()[2:]
+    words = [*command, *arguments]
     line = (
-        _no_command(arguments, path, usage)
-        or _unknown(arguments, list(listed_in(text)))
-        or _missing(arguments, list(listed_in(text)), path)
+        _no_command(words, path, usage)
+        or _unknown(words, list(listed_in(text)))
+        or _missing(words, list(listed_in(text)), path)
         or one_line(refusal.getvalue())
     )
-    raise InputError(f"{line} (see {' '.join((program, *path))} --help)") from None
+    raise InputError(f"{line} (see {' '.join((name, *path))} --help)") from None
 
 
 def _help_of(path: Sequence[str], commands: Any, common: dict[str, Any]) -> str:

@@ -8,8 +8,8 @@ from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models import catalogue_model, described_model
 from jaxscale.runs import Runs, read_runs
+from jaxscale.runs.batch_cells import sequences_in
 from jaxscale.runs.schema import BY_NAME
-from jaxscale.runs.words.spellings import sequences_in
 
 
 def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Hardware) -> Runs:

@@ -1,7 +1,5 @@
 r"""Fits of the law of looseness to measured losses: $\rho = c\, (N / 10^9)^{-g} (M - 1)^p (H / 30)^h$."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
-from jaxscale.islands.looseness.loose_law import LooseLaw
+from jaxscale.islands.looseness.loose_law import LooseFit, LooseLaw
 
 FITTED = ("coefficient", "params_exponent", "replicas_exponent", "steps_exponent")
 """Numbers that a fit finds, in order; the first by its logarithm."""
@@ -20,20 +18,6 @@ START = (-5.0, 0.2, 0.8, 0.5)
 
 Column = Float[np.ndarray, " run"]
 """Numbers of several runs."""
-
-
-class LooseFit(NamedTuple):
-    """A fitted law of looseness.
-
-    Attributes:
-        law: without a gain of the outer momentum.
-        deviation: standard deviation of each of `FITTED`, of the first that of its logarithm; 0 where it was given [1].
-        rms: root of the mean squared miss of the rise [1].
-    """
-
-    law: LooseLaw
-    deviation: dict[str, float]
-    rms: float
 
 
 def _law(numbers: Array) -> LooseLaw:
@@ -67,7 +51,7 @@ def fit_loose_law(n_params: Column, replicas: Column, inner_steps: Column, rise:
         rise: relative rise of the loss [1], [run].
 
     Returns:
-        The law and its uncertainty.
+        The law, without a gain of the outer momentum, and its uncertainty.
 
     Raises:
         InputError: columns that are not equally long, fewer than six runs, or a single replica.
@@ -88,6 +72,6 @@ def fit_loose_law(n_params: Column, replicas: Column, inner_steps: Column, rise:
     covariance = np.linalg.inv(slopes.T @ slopes) * variance * 1e6
     widths = np.sqrt(np.diag(covariance)) * free
     deviation = {name: float(width) for name, width in zip(FITTED, widths, strict=True)}
-    log_coefficient, params_exponent, replicas_exponent, steps_exponent = (float(number) for number in numbers)
-    law = LooseLaw(float(np.exp(log_coefficient)), params_exponent, replicas_exponent, steps_exponent, 0.0)
-    return LooseFit(law, deviation, float(np.sqrt(np.mean(misses**2))))
+    values = dict(zip(FITTED, [float(np.exp(numbers[0])), *numbers[1:].tolist()], strict=True))
+    law = LooseLaw(**values, outer_gain=0.0)
+    return LooseFit("own", law, spreads={"centre": deviation}, rms=float(np.sqrt(np.mean(misses**2))))

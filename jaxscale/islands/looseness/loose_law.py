@@ -8,15 +8,17 @@ exchange. The critical batch grows by $r(M) = r_1 M^b$. Data parallelism has non
 """
 
 import functools
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import Number, as_float, with_fields
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.arrays import Number, with_fields
+from jaxscale.base.fields import number_field
+from jaxscale.calibration.base_record import NUMBER, Record
+from jaxscale.calibration.spec import Spec, spec_from
 
 TINY_REPLICAS = 1e-9
 """Added to M - 1, so that slopes are finite at one replica [1]."""
@@ -36,14 +38,14 @@ class LooseLaw(eqx.Module):
         batch_exponent: b [1].
     """
 
-    coefficient: Number = eqx.field(converter=as_float)
-    params_exponent: Number = eqx.field(converter=as_float)
-    replicas_exponent: Number = eqx.field(converter=as_float)
-    steps_exponent: Number = eqx.field(converter=as_float)
-    outer_gain: Number = eqx.field(converter=as_float)
-    hidden_rise: Number = eqx.field(converter=as_float, default=0.0)
-    batch_ratio: Number = eqx.field(converter=as_float, default=1.0)
-    batch_exponent: Number = eqx.field(converter=as_float, default=0.0)
+    coefficient: Number = number_field()
+    params_exponent: Number = number_field()
+    replicas_exponent: Number = number_field()
+    steps_exponent: Number = number_field()
+    outer_gain: Number = number_field()
+    hidden_rise: Number = number_field(0.0)
+    batch_ratio: Number = number_field(1.0)
+    batch_exponent: Number = number_field(0.0)
 
     def over_one_replica(self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike) -> Array:
         """Relative rise of the loss over that of one replica with the same outer momentum [1]."""
@@ -80,14 +82,45 @@ class LooseLaw(eqx.Module):
         return self.batch_ratio * jnp.power(jnp.asarray(replicas), self.batch_exponent)
 
 
-@functools.cache
-def _numbers() -> dict[str, Any]:
-    return read_toml(data_path("islands.toml"))["looseness"]
+@dataclass(frozen=True)
+class LooseFit(Record):
+    """A fitted law of looseness.
+
+    Attributes:
+        rms: root of the mean squared miss of the rise [1].
+    """
+
+    rms: float = 0.0
+
+    tables = {**Record.tables, "rms": ("rms", NUMBER)}
+
+    @classmethod
+    @functools.cache
+    def spec(cls) -> Spec:
+        """Numbers of the law of looseness, as shipped, and how far they are uncertain."""
+        return spec_from("islands.toml", LooseLaw.__dataclass_fields__, table="looseness")
+
+    @property
+    def law(self) -> LooseLaw:
+        """The law at its best numbers."""
+        return LooseLaw(**self.centre)
+
+    @property
+    def deviation(self) -> Mapping[str, float]:
+        """Standard deviation of each fitted number, of the coefficient that of its logarithm; 0 where it was given."""
+        return self.spreads["centre"]
+
+
+def _shipped() -> LooseFit:
+    """The law of looseness as published runs tell."""
+    priors = LooseFit.spec().priors
+    spreads = {name: prior.spread for name, prior in priors.items() if prior.spread > 0.0}
+    return LooseFit("shipped", LooseFit.spec().medians, spreads={"centre": spreads})
 
 
 def loose_law() -> LooseLaw:
     """The law of looseness as shipped."""
-    return LooseLaw(**{name: entry["value"] for name, entry in _numbers().items() if name != "spread"})
+    return _shipped().law
 
 
 def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
@@ -100,11 +133,4 @@ def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
     Returns:
         The laws; numbers without a stated spread are the same in all of them.
     """
-    law, spread, draws = loose_law(), _numbers()["spread"], np.random.default_rng(seed)
-    changes = {}
-    for name, width in spread.items():
-        deviates = width * draws.standard_normal(count)
-        value = getattr(law, name)
-        changes[name] = value * np.exp(deviates) if name == "coefficient" else value + deviates
-    same = {name: np.full(count, getattr(law, name)) for name in law.__dataclass_fields__ if name not in changes}
-    return with_fields(law, {**same, **changes})
+    return LooseLaw(**_shipped().draws(count, seed))

@@ -1,6 +1,5 @@
 """History of a run as a CSV table, as Weights & Biases exports it: columns are mapped to quantities of a step."""
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.launch.readers.read_run import MEASURED, RunRow, finished_row
 from jaxscale.launch.readers.step_series import StepSeries
+from jaxscale.tables.reader import csv_table
 
 FILLED = {**{column: name for name, column in MEASURED.items()}, "peak_mem_gb": "memory_gb", "mfu": "mfu"}
 """Quantities of a step by the column of the runs table that they fill."""
@@ -28,19 +28,13 @@ def run_of_history(path: Path, columns: Mapping[str, str], stated: Mapping[str, 
         if name not in FILLED:
             raise InputError(f"{name!r} is not measured at each step; expected one of {', '.join(FILLED)}")
     series = StepSeries()
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.DictReader(handle)
-            header = reader.fieldnames or []
-            for own in columns.values():
-                if own not in header:
-                    raise InputError(f"{path}:1: no column {own!r}; {one_like(own, header)}")
-            for place, record in enumerate(reader):
-                series.add(float(place), **{FILLED[name]: _float(record[own]) for name, own in columns.items()})
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text; expected a CSV table") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    header, records = csv_table(path)
+    for own in columns.values():
+        if own not in header:
+            raise InputError(f"{path}:1: no column {own!r}; {one_like(own, header)}")
+    for place, (_, record) in enumerate(records):
+        cells = dict(zip(header, record, strict=False))
+        series.add(float(place), **{FILLED[name]: _float(cells.get(own)) for name, own in columns.items()})
     medians = series.medians()
     if not medians:
         raise InputError(f"{path}: no number in {', '.join(columns.values())}; expected one row for each step")

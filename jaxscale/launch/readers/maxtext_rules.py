@@ -1,6 +1,6 @@
 """Settings of MaxText as cells of a runs table."""
 
-from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, number_of, product_of_degrees
+from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
 from jaxscale.models import catalogue_model
 
 AXES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
@@ -35,7 +35,7 @@ def maxtext_cells(read: ReadSettings, cells: Cells) -> Cells:
     policy = str(read.value("remat_policy") or "full")
     found["activation_recompute"] = "full" if policy == "custom" else policy
     _batch(read, found)
-    layers = number_of(found.get("n_layers")) or number_of(
+    layers = plain_number(found.get("n_layers")) or plain_number(
         (catalogue_model(str(cells.get("model") or "")) or {}).get("n_layers")
     )
     if (per_stage := read.number("num_layers_per_pipeline_stage")) and layers:
@@ -64,7 +64,7 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
     found |= {column: value for column, value in sizes.items() if value not in (None, -1)}
     activations = read.value("mlp_activations")
     found["gated_mlp"] = len(activations) > 1 if isinstance(activations, list | tuple) else True
-    if (number_of(found.get("n_experts")) or 1.0) > 1.0 and not number_of(found.get("n_dense_layers")):
+    if (plain_number(found.get("n_experts")) or 1.0) > 1.0 and not plain_number(found.get("n_dense_layers")):
         found.pop("n_dense_layers", None)
         step = read.number("interleave_moe_layer_step")
         if step and step > 1:

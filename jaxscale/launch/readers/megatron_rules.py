@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from jaxscale.launch.options.check_settings import pattern_of, stages_of
-from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, number_of, product_of_degrees
+from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
 
 MIXERS, MLPS = "M*", "-E"
 """Letters of a hybrid's pattern: layers that mix tokens, and MLPs."""
@@ -92,7 +92,7 @@ def _attention(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if window:
         left = list(window)[0] if isinstance(window, list | tuple) else str(window).strip("() ").split(",")[0]
         found["window"] = int(left) + 1
-        layers = number_of(found.get("n_layers") or cells.get("n_layers"))
+        layers = plain_number(found.get("n_layers") or cells.get("n_layers"))
         found["window_share"] = _share(read.value("window_attn_skip_freq"), layers)
 
 
@@ -117,12 +117,12 @@ def _experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if read.is_complete:
         found["moe_top_k"] = read.number("moe_router_topk") or 2.0
         found["expert_bias"] = not read.flag("disable_bias_linear") or None
-        found["etp"] = read.number("expert_tensor_parallel_size") or number_of(cells.get("tp"))
+        found["etp"] = read.number("expert_tensor_parallel_size") or plain_number(cells.get("tp"))
     elif read.value("add_bias_linear") is True:
         found["expert_bias"] = True
     if (shared := read.number("moe_shared_expert_intermediate_size")) and width:
         found["n_shared_experts"] = shared / width
-    freq, layers = read.value("moe_layer_freq"), number_of(cells.get("n_layers"))
+    freq, layers = read.value("moe_layer_freq"), plain_number(cells.get("n_layers"))
     if freq is not None and layers and "n_dense_layers" not in found:
         pattern = pattern_of(freq)
         mixtures = sum(pattern) if pattern else math.ceil(layers / int(freq))
@@ -145,7 +145,7 @@ def _vocabulary(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Vocabulary as it is padded, and whether the embeddings are one matrix."""
     vocabulary, padded = read.number("vocab_size"), read.number("padded_vocab_size")
     divisor = read.number("make_vocab_size_divisible_by") or (128.0 if read.is_complete else 1.0)
-    step = divisor * (number_of(cells.get("tp")) or 1.0)
+    step = divisor * (plain_number(cells.get("tp")) or 1.0)
     if padded:
         found["vocab_size"] = padded
     elif vocabulary and (read.is_complete or read.flag("should_pad_vocab")) and not read.has("no_pad_vocab_size"):
@@ -166,14 +166,14 @@ def _chips(read: ReadSettings, cells: Cells, found: Cells) -> None:
 
 def _replicas(cells: Cells, found: Cells) -> float | None:
     """Data-parallel degree, from the chips [1]."""
-    chips = number_of(found.get("n_gpus") or cells.get("n_gpus"))
-    return chips / product_of_degrees(cells, "tp", "pp", "cp") if chips else number_of(cells.get("dp"))
+    chips = plain_number(found.get("n_gpus") or cells.get("n_gpus"))
+    return chips / product_of_degrees(cells, "tp", "pp", "cp") if chips else plain_number(cells.get("dp"))
 
 
 def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Chunks of layers on each chip of a pipeline."""
     per_chunk = read.number("num_layers_per_virtual_pipeline_stage")
-    layers, pp = number_of(cells.get("n_layers")), number_of(cells.get("pp")) or 1.0
+    layers, pp = plain_number(cells.get("n_layers")), plain_number(cells.get("pp")) or 1.0
     if per_chunk and layers:
         found["vpp"] = layers / pp / per_chunk
     elif chunks := read.number("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
@@ -182,7 +182,7 @@ def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
         found["vpp"] = stages_of(layout) / pp
     elif "|" in str(read.value("hybrid_layer_pattern") or ""):
         found["vpp"] = (str(read.value("hybrid_layer_pattern")).count("|") + 1) / pp
-    if pp > 1.0 and number_of(found.get("vpp")) == 1.0:
+    if pp > 1.0 and plain_number(found.get("vpp")) == 1.0:
         found.pop("vpp")
     if any(read.has(f"account_for_{part}_in_pipeline_split") for part in ("embedding", "loss")):
         found["balanced_stages"] = None
@@ -224,9 +224,9 @@ def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if granularity is None and found["framework"] == "ms-swift":
         granularity = "selective"
     found["activation_recompute"] = str(granularity) if granularity in ("full", "selective") else "none"
-    layers, per_stage = number_of(cells.get("n_layers")), read.number("recompute_num_layers")
+    layers, per_stage = plain_number(cells.get("n_layers")), read.number("recompute_num_layers")
     if granularity == "full" and read.value("recompute_method") == "block" and layers and per_stage:
-        stage = math.ceil(layers / (number_of(cells.get("pp")) or 1.0))
+        stage = math.ceil(layers / (plain_number(cells.get("pp")) or 1.0))
         found["activation_recompute"] = per_stage / stage if per_stage < stage else "full"
     if found["activation_recompute"] != "selective":
         cells.pop("recompute_modules", None)
@@ -237,7 +237,7 @@ KERNELS = {"flash": "flash", "fused": "cudnn", "unfused": "eager", "local": "eag
 
 def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """What kernels, graphs and collectives do."""
-    tp = number_of(cells.get("tp")) or 1.0
+    tp = plain_number(cells.get("tp")) or 1.0
     overlap = read.flag("tp_comm_overlap")
     if tp > 1.0 and overlap is not None:
         found["tp_overlap"] = "full" if overlap else "none" if read.value("sequence_parallel") else "backward"

@@ -11,7 +11,8 @@ from jaxscale.launch.readers.logs.log_format import Gathered, LogFormat
 from jaxscale.launch.readers.read_log import read_log
 from jaxscale.launch.readers.settings_text import FORM, remarks_of, settings_of
 from jaxscale.models import catalogue_model
-from jaxscale.runs.schema import COLUMNS, REQUIRED, SHAPE
+from jaxscale.runs.schema import COLUMNS, REQUIRED
+from jaxscale.tables.names import SHAPE
 
 MEASURED = {
     "seconds": "step_time_s",

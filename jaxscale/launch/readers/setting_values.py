@@ -36,7 +36,7 @@ class ReadSettings:
 
     def number(self, *names: str) -> float | None:
         """Value as a number; None where it is absent or no number."""
-        return number_of(self.value(*names))
+        return plain_number(self.value(*names))
 
     def flag(self, *names: str) -> bool | None:
         """Value as a switch; None where it is absent, or false where absent options are off."""
@@ -55,7 +55,7 @@ def value_of(settings: Settings, *names: str) -> Any:
     return ReadSettings(settings).value(*names)
 
 
-def number_of(value: Any) -> float | None:
+def plain_number(value: Any) -> float | None:
     """A value as a number, None where it is none."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -64,7 +64,7 @@ def product(cells: Cells, *names: str) -> float | None:
     """Product of several cells, None where one is empty."""
     found = 1.0
     for name in names:
-        value = number_of(cells.get(name))
+        value = plain_number(cells.get(name))
         if value is None:
             return None
         found *= value
@@ -75,7 +75,7 @@ def product_of_degrees(cells: Cells, *names: str) -> float:
     """Product of degrees, an empty one counting as 1 [1]."""
     found = 1.0
     for name in names:
-        found *= number_of(cells.get(name)) or 1.0
+        found *= plain_number(cells.get(name)) or 1.0
     return found
 
 

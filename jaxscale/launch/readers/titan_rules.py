@@ -1,6 +1,6 @@
 """Settings of torchtitan, as Python or TOML, as cells of a runs table."""
 
-from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, number_of, product_of_degrees
+from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
 from jaxscale.models import catalogue_model
 
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "loopedbfs": "interleaved"}
@@ -46,11 +46,11 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
     _batch(read, cells, found)
     _recomputation(read, found)
     _software(read, cells, found)
-    pp = number_of(cells.get("pp")) or 1.0
+    pp = plain_number(cells.get("pp")) or 1.0
     schedule = str(read.value("pipeline_parallel_schedule") or "").lower()
     if pp > 1.0 and schedule:
         found["schedule"] = SCHEDULES.get(schedule)
-    layers = number_of(found.get("n_layers")) or number_of(
+    layers = plain_number(found.get("n_layers")) or plain_number(
         (catalogue_model(str(found.get("model") or "")) or {}).get("n_layers")
     )
     if (per_stage := read.number("pipeline_parallel_layers_per_stage")) and layers:
@@ -91,7 +91,7 @@ def _of_registry(family: str, flavour: str) -> str | None:
 
 def _batch(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Sequences of a microbatch and of a step; releases after 0.3.0 count tokens."""
-    pp, length = number_of(cells.get("pp")) or 1.0, read.number("max_context_length", "seq_len")
+    pp, length = plain_number(cells.get("pp")) or 1.0, read.number("max_context_length", "seq_len")
     tokens, step = read.number("num_tokens_per_microbatch_per_dp_rank"), read.number("num_tokens_per_train_step")
     if tokens and length:
         found["micro_batch_size"] = tokens / length
@@ -133,7 +133,7 @@ def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
         found["execution"] = "cuda-graphs"
     elif compiles is not None:
         found["execution"] = "compiled" if compiles else "eager"
-    if (number_of(cells.get("tp")) or 1.0) > 1.0:
+    if (plain_number(cells.get("tp")) or 1.0) > 1.0:
         overlap = read.value("enable_async_tensor_parallel")
         found["tp_overlap"] = None if overlap is None and compiles is None else "full" if overlap else "none"
         splits = read.value("enable_sequence_parallel")

@@ -7,7 +7,7 @@ from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
     known_model,
-    number_of,
+    plain_number,
     product,
     product_of_degrees,
     take_model,
@@ -42,10 +42,10 @@ def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
     found["n_gpus"] = product_of_degrees(cells, "dp", "tp", "pp", "cp") if "dp" in cells else None
     found["global_batch_size_seqs"] = product(cells, "micro_batch_size", "n_microbatches", "dp")
     mode, overlap = read.value("tp_mode"), read.value("tp_linear_async_communication")
-    if (number_of(cells.get("tp")) or 1.0) > 1.0:
+    if (plain_number(cells.get("tp")) or 1.0) > 1.0:
         found["sequence_parallel"] = None if mode is None else mode == "REDUCE_SCATTER"
         found["tp_overlap"] = None if overlap is None else "full" if overlap else "none"
-    if (number_of(cells.get("pp")) or 1.0) > 1.0:
+    if (plain_number(cells.get("pp")) or 1.0) > 1.0:
         found["schedule"] = {"afab": "gpipe", "1f1b": "1f1b"}.get(str(read.value("pp_engine")))
     if (tied := read.value("tie_word_embeddings")) is not None:
         found["tied_embeddings"] = tied
@@ -54,8 +54,8 @@ def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
     if (in_32 := read.value("accumulate_grad_in_fp32")) is not None:
         found["gradient_bytes"] = 4 if in_32 else 2
     _nanotron_experts(read, cells, found)
-    divisor, vocabulary = read.number("make_vocab_size_divisible_by") or 1.0, number_of(cells.get("vocab_size"))
-    step = divisor * (number_of(cells.get("tp")) or 1.0)
+    divisor, vocabulary = read.number("make_vocab_size_divisible_by") or 1.0, plain_number(cells.get("vocab_size"))
+    step = divisor * (plain_number(cells.get("tp")) or 1.0)
     if vocabulary:
         found["vocab_size"] = math.ceil(vocabulary / step) * step
     return found
@@ -70,7 +70,7 @@ def _nanotron_experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
     found["d_ff_expert"] = width
     if read.value("enable_shared_expert"):
         found["n_shared_experts"] = (read.number("shared_expert_intermediate_size") or 5632.0) / width
-    mixtures, layers = read.value("moe_config.layers"), number_of(cells.get("n_layers"))
+    mixtures, layers = read.value("moe_config.layers"), plain_number(cells.get("n_layers"))
     if isinstance(mixtures, list) and mixtures != [-1] and layers:
         found["n_dense_layers"] = layers - len(mixtures)
     word = read.value("token_dispatcher_type")
@@ -129,12 +129,12 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None
     if str(version) == "2" or reshard is not None:
         found["zero_stage"] = 3 if reshard is not False else 2
     stage = read.value("zero_optimization.stage", "zero_optimization_stage", "zero_stage", "ds.zero_stage")
-    if number_of(stage) is not None:
+    if plain_number(stage) is not None:
         found["zero_stage"] = stage
     if kind in ("deepspeed", "pytorch-fsdp") and stage is None:
         stage = read.value("deepspeed_config.zero_stage")
-        found["zero_stage"] = found["zero_stage"] if number_of(stage) is None else stage
-    cells.pop("zero_stage", None) if number_of(cells.get("zero_stage")) is None else None
+        found["zero_stage"] = found["zero_stage"] if plain_number(stage) is None else stage
+    cells.pop("zero_stage", None) if plain_number(cells.get("zero_stage")) is None else None
     file = read.value("deepspeed", "deepspeed_config")
     if isinstance(file, str) and found["zero_stage"] is None:
         _of_file_name(file, found)
@@ -249,11 +249,11 @@ def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
     if kind == "openrlhf":
         _reinforcement(read, cells, found)
     batch, micro, steps = (
-        number_of(cells.get(name)) for name in ("global_batch_size_seqs", "micro_batch_size", "n_microbatches")
+        plain_number(cells.get(name)) for name in ("global_batch_size_seqs", "micro_batch_size", "n_microbatches")
     )
     if batch and micro and steps and "dp" not in cells:
         found["dp"] = batch / micro / steps
-    chips = number_of(found.get("n_gpus") or cells.get("n_gpus"))
+    chips = plain_number(found.get("n_gpus") or cells.get("n_gpus"))
     if "global_batch_size_seqs" not in cells and chips:
         replicas = chips / product_of_degrees({**cells, **{k: v for k, v in found.items() if v}}, "tp", "cp")
         found["global_batch_size_seqs"] = product({**cells, "dp": replicas}, "micro_batch_size", "n_microbatches", "dp")
@@ -265,7 +265,7 @@ def _reinforcement(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if all(lengths):
         found["seq_len"] = sum(length or 0.0 for length in lengths)
     if samples := read.number("n_samples_per_prompt"):
-        batch = number_of(cells.get("global_batch_size_seqs"))
+        batch = plain_number(cells.get("global_batch_size_seqs"))
         found["global_batch_size_seqs"] = batch * samples if batch else None
     if name := read.value("pretrain", "actor.model_name_or_path"):
         found["model"] = known_model(str(name)) or name
@@ -310,7 +310,7 @@ def automodel_cells(read: ReadSettings, cells: Cells) -> Cells:
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
     reshard = read.value("reshard_after_forward")
     found["zero_stage"] = None if reshard is None else (3 if reshard else 2)
-    if (pp := number_of(cells.get("pp")) or 1.0) > 1.0 and (micro := read.value("pp_microbatch_size")):
+    if (pp := plain_number(cells.get("pp")) or 1.0) > 1.0 and (micro := read.value("pp_microbatch_size")):
         cells["micro_batch_size"] = micro
         is_interleaved = "interleaved" in str(read.value("pp_schedule")) and pp > 1
         found["schedule"] = "interleaved" if is_interleaved else None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -53,7 +53,7 @@ class LawPredict:
         from jaxscale.laws.law_tables import prediction_table
         from jaxscale.laws.losses.loss_checks import check_needed
         from jaxscale.laws.losses.loss_reader import read_losses, with_count
-        from jaxscale.runs.table import write_extended
+        from jaxscale.tables.writer import write_extended
 
         if self.out is not None:
             check_writable(self.out, self.law, self.points)
@@ -65,15 +65,13 @@ class LawPredict:
         for note in table.notes:
             say(note)
         told = law.predict_table(table)
-        columns = dict(zip(PREDICTED, (told.loss, told.lo, told.hi), strict=True))
+        columns: dict[str, Any] = dict(zip(PREDICTED, (told.loss, told.lo, told.hi), strict=True))
         far = float(told.decades.max())
         if far > 1.0:
             say(f"the farthest point is {far:.1f} decades outside the fitted range: intervals widen with each decade")
         if self.out is not None:
-            added = {name: [f"{value:.7g}" for value in values] for name, values in columns.items()}
-            write_extended(
-                self.out, {table.headings.get(name, name): cells.tolist() for name, cells in table.cells.items()}, added
-            )
+            written = {table.headings[name]: cells for name, cells in table.texts().items()}
+            write_extended(self.out, written, columns)
             say(f"wrote {self.out}")
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         answer(
@@ -148,14 +146,17 @@ class LawOptimal:
 
     def _design(self, law: "FittedLaw", days: float) -> "LawDesign":
         """The best design of a time on the chips."""
+        from jaxscale.designs.budgets import Budget
+        from jaxscale.designs.law_designs import law_design
         from jaxscale.hardware.catalogue import cluster, load_hardware
 
         assert self.gpu is not None and self.n_gpus is not None
         chips, n_gpus = load_hardware(self.hardware), checked_count("--n-gpus", self.n_gpus)
         say(f"searching the best design of {days:g} days on {n_gpus} {self.gpu}")
-        return law.optimum(
-            days=days,
-            cluster=cluster(self.gpu, n_gpus, hardware=chips),
+        return law_design(
+            law,
+            Budget(days=days),
+            cluster(self.gpu, n_gpus, hardware=chips),
             fit=self.fit,
             levels={"gpu": chips[self.gpu].id, "precision": "bf16"},
             template=self.model,

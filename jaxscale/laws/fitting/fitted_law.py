@@ -1,18 +1,15 @@
 """A fitted law of loss: its numbers with intervals, predictions with the parts of their error, and the optimum."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.intervals import Z90
-from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.fitting.loss_covariates import covariates_of
 from jaxscale.laws.fitting.loss_forms import BASE, TRAITS, law_of
 from jaxscale.laws.fitting.loss_priors import LawPrior
@@ -309,41 +306,14 @@ class FittedLaw:
         fields = ("log_aspect", "log_batch", "log_unique", "log_experts")
         return self.predict(table.n_params, table.tokens, {name: getattr(runs, name) for name in fields})
 
-    @overload
-    def optimum(self, flop: float) -> LawOptimum: ...
+    def optimum(self, flop: float) -> LawOptimum:
+        """Compute-optimal parameters and tokens of a training compute, with 90 % intervals.
 
-    @overload
-    def optimum(self, flop: None = None, *, days: float, cluster: Cluster, **search: Any) -> Any: ...
-
-    def optimum(
-        self, flop: float | None = None, *, days: float | None = None, cluster: Cluster | None = None, **search: Any
-    ) -> Any:
-        """Optimal run of a number of training flop, or of a time on a cluster.
+        The best run of a time on a cluster is `jaxscale.designs.law_design`.
 
         Args:
             flop: T = 6 N D, N in the count of the law [flop].
-            days: time, in place of the flop [day].
-            cluster: chips and network on which the time passes.
-            search: further arguments of `jaxscale.designs.law_design`, such as `fit`, `template` and `n_draws`.
-
-        Returns:
-            For flop a `LawOptimum`, compute-optimal parameters and tokens with 90 % intervals; for days a `LawDesign`,
-            the best shape, batch and plan beside the compute-optimal run of as many flop.
-
-        Raises:
-            InputError: none or both of flop and days, or days without a cluster.
         """
-        if (flop is None) == (days is None) or (days is None) != (cluster is None):
-            raise InputError("optimum: expected either flop, or days and a cluster")
-        if days is not None:
-            # Designs build on laws. This method alone looks the other way, by name and when it is called.
-            designs = importlib.import_module("jaxscale.designs.law_designs")
-            return designs.law_design(self, designs.Budget(days=days), cluster, **search)
-        assert flop is not None
-        return self._compute_optimum(flop)
-
-    def _compute_optimum(self, flop: float) -> LawOptimum:
-        """Compute-optimal parameters and tokens with 90 % intervals."""
         with jax.enable_x64(True):
             best = [float(value) for value in self.law.optimum(flop)]
             drawn = [np.asarray(value) for value in self.samples.optimum(flop)]

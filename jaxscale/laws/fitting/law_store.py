@@ -9,18 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.errors import InputError
-from jaxscale.base.files import write_whole
-from jaxscale.base.resources import read_toml
-from jaxscale.base.toml_text import toml_text
+from jaxscale.base.record_file import RecordFile
 from jaxscale.laws.fitting.fitted_law import Fitted, FittedLaw, Range
 from jaxscale.laws.fitting.loss_forms import BASE, form_of, traits
 from jaxscale.laws.fitting.loss_priors import LawPrior
 from jaxscale.laws.fitting.loss_terms import TERMS, number_names
 
-END = "end"
-"""Last table of a whole file."""
-
-COMMENT = "Law of loss fitted by jaxscale. Numbers and draws are logarithms, except numbers that may be negative."
+LAW_FILE = RecordFile(
+    what="law of loss",
+    head="law",
+    made_by="a file that `jaxscale law fit --out` wrote",
+    comment="Law of loss fitted by jaxscale. Numbers and draws are logarithms, except numbers that may be negative.",
+    ended="law",
+)
+"""File of a law."""
 
 
 def law_document(law: FittedLaw) -> dict[str, Any]:
@@ -90,9 +92,8 @@ def save_law(law: FittedLaw, path: str | Path) -> Path:
             "best": [float(value) for value in fitted.numbers],
             "draws": [[float(value) for value in draw] for draw in fitted.draws],
         },
-        END: {"whole": True},
     }
-    write_whole(path, toml_text(document, COMMENT))
+    LAW_FILE.write(path, document)
     return Path(path)
 
 
@@ -102,21 +103,15 @@ def load_law(path: str | Path) -> FittedLaw:
     Raises:
         InputError: the file is missing, cut, or not a law.
     """
-    path = Path(path)
-    document = read_toml(path)
-    if "law" not in document or END not in document:
-        raise InputError(f"{path}: not a whole law of loss; expected a file that `jaxscale law fit --out` wrote")
-    try:
-        return _law(document)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a law of loss ({error}); expected a file of `jaxscale law fit --out`") from None
+    return LAW_FILE.read(path, _law)
 
 
-def _law(document: Mapping[str, Any]) -> FittedLaw:
+def _law(path: Path, document: Mapping[str, Any]) -> FittedLaw:
+    """Law from the tables of its file."""
     told, prior = document["law"], document["prior"]
     terms = tuple(told["terms"].split())
     if not set(terms) <= set(TERMS):
-        raise ValueError(f"terms {', '.join(terms)}")
+        raise InputError(f"{path}: terms {', '.join(terms)}; expected some of {', '.join(TERMS)}")
     names = number_names(terms)
     if tuple(document["numbers"]["names"]) != names:
         raise ValueError("numbers of another version")

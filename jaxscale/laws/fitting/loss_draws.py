@@ -31,7 +31,7 @@ def cluster_ids(table: Losses, cluster: str | None = "auto") -> Int[np.ndarray, 
     if cluster != "auto":
         if cluster not in table.cells:
             raise InputError(f"cluster {cluster!r} is not a column of {table.name}; expected auto, rows or a column")
-        return np.unique(table.cells[cluster].astype(str), return_inverse=True)[1]
+        return np.unique(table.cells[cluster].map(str.strip).array().astype(str), return_inverse=True)[1]
     shapes = np.stack([table.number("n_layers"), table.number("d_model")], axis=1)
     if np.isfinite(shapes).all():
         distinct, of_row = np.unique(shapes, axis=0, return_inverse=True)

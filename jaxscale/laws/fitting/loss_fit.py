@@ -41,7 +41,7 @@ def fit_law(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> FittedLaw:
-    """Law of loss fitted to a table, `js.laws.fit(js.laws.read("runs.csv"))`.
+    """Law of loss fitted to a table, `js.laws.fit_law(js.laws.read_losses("runs.csv"))`.
 
     Args:
         table: of the runs.

@@ -1,6 +1,6 @@
 """The columns of a table of losses: one row is one run, or one checkpoint of a run, on one evaluation set."""
 
-from jaxscale.runs.schema import Column
+from jaxscale.tables.cells import Column
 
 
 def _count(name: str, meaning: str, unit: str = "1", maximum: float = 1e20) -> Column:

@@ -5,14 +5,15 @@ parameters, or from steps and batch, where no column states them.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.laws.losses.loss_columns import LOSS_COLUMN
+from jaxscale.tables.schema import ColumnHeading
+from jaxscale.tables.table import AbstractTable
 
 OTHER_NAMES = {
     **dict.fromkeys(("n", "param", "params", "num_params", "parameters", "model_size", "size"), "n_params"),
@@ -56,62 +57,40 @@ ALSO["loss"] = "or perplexity, bits_per_byte"
 _CELL = re.compile(r"([0-9.,]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
 
 
-class LossHeading(NamedTuple):
-    """What a heading means.
-
-    Attributes:
-        column: of the schema; the heading itself where it means none.
-        factor: of its numbers [1].
-        unit: of a loss that is not in nats per token, empty for all else.
-    """
-
-    column: str
-    factor: float = 1.0
-    unit: str = ""
-
-
-def meaning(heading: str) -> LossHeading:
+def meaning(heading: str) -> ColumnHeading:
     """Column, factor and unit that a heading means; any case, blanks and brackets will do."""
     text = heading.strip().lower()
     if text in LOSS_COLUMN:
-        return LossHeading(text)
+        return ColumnHeading(text)
     words = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
     # `eval/loss` of a logger: what stands before the stroke is a group of its figures.
     words = re.sub(r"^(eval|val|validation|train|test)_(?=(loss|ppl|perplexity|bpb)$)", "", words)
     if words in OTHER_LOSSES:
-        return LossHeading("loss", unit=OTHER_LOSSES[words])
+        return ColumnHeading("loss", unit=OTHER_LOSSES[words])
     name, _, factor = words.rpartition("_")
     for whole, scale in ((words, 1.0), (name, FACTORS.get(factor, 0.0))):
         column = whole if whole in LOSS_COLUMN else OTHER_NAMES.get(whole, "")
         if column and scale and (scale == 1.0 or column in COUNTED):
-            return LossHeading(column, scale)
-    return LossHeading(heading.strip())
+            return ColumnHeading(column, scale)
+    return ColumnHeading(heading.strip())
 
 
-def meanings(header: Sequence[str]) -> list[LossHeading]:
+def meanings(header: Sequence[str]) -> list[ColumnHeading]:
     """Meanings of all headings; a column under its own name leaves other names of it as they are."""
     stated = {heading.strip().lower() for heading in header}
     found = [meaning(heading) for heading in header]
     return [
-        LossHeading(heading.strip()) if one.column in stated and heading.strip().lower() != one.column else one
+        ColumnHeading(heading.strip()) if one.column in stated and heading.strip().lower() != one.column else one
         for heading, one in zip(header, found, strict=True)
     ]
 
 
-def plain_cells(column: str, cells: np.ndarray) -> np.ndarray:
-    """Cells with `7B`, `300 M` and `1.4T` written out; others as they are [row]."""
-    if column not in COUNTED:
-        return cells
-    found = [_CELL.fullmatch(cell) for cell in cells]
-    return np.asarray(
-        [
-            f"{float(match[1].replace(',', '')) * FACTORS[match[2].lower()]:.12g}"
-            if match and match[2].lower() in FACTORS and match[1].replace(",", "").count(".") <= 1
-            else cell
-            for cell, match in zip(cells, found, strict=True)
-        ],
-        dtype=object,
-    )
+def plain_cell(cell: str) -> str:
+    """A cell with `7B`, `300 M` or `1.4T` written out; any other as it is."""
+    found = _CELL.fullmatch(cell)
+    if found is None or found[2].lower() not in FACTORS or found[1].replace(",", "").count(".") > 1:
+        return cell
+    return f"{float(found[1].replace(',', '')) * FACTORS[found[2].lower()]:.12g}"
 
 
 def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, " row"]:
@@ -121,20 +100,13 @@ def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, "
     return values * np.log(2.0) if unit else values
 
 
-def derived(values: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
+def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
     """Parameters and tokens where their own cells are empty, and a note on each.
 
-    Args:
-        values: numbers by column, nan where a cell is empty.
-
     Returns:
-        The columns that changed, and the notes.
+        The columns that changed, nan where a cell stays empty, and the notes.
     """
-    size = len(next(iter(values.values())))
-    empty = np.full(size, np.nan)
-    params, tokens, flop, steps, batch = (
-        values.get(name, empty) for name in ("n_params", "tokens", "flops", "steps", "batch_tokens")
-    )
+    params, tokens, flop, steps, batch = map(table.numbers, ("n_params", "tokens", "flops", "steps", "batch_tokens"))
     changes, notes = {}, []
     sources = (
         ("tokens", tokens, steps * batch, "steps times batch_tokens"),

@@ -1,13 +1,14 @@
 """Shipped tables of losses by name: which rows of a file one law describes."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.resources import data_path, read_toml
-from jaxscale.laws.losses.loss_reader import Losses, best_of, read_losses, with_family
+from jaxscale.laws.losses.loss_reader import Losses, best_of, read_losses
 
 
 @functools.cache
@@ -29,7 +30,7 @@ def loss_table_names(judged: bool = True) -> tuple[str, ...]:
 
 
 def loss_table(name: str, count: str = "") -> Losses:
-    """Table of losses by name, `js.laws.table("gemstones")`.
+    """Table of losses by name, `js.laws.loss_table("gemstones")`.
 
     Args:
         name: of `data/losses/tables.toml`.
@@ -48,7 +49,7 @@ def loss_table(name: str, count: str = "") -> Losses:
         )
     table = read_losses(path, count=count, where=entry.get("where"))
     for column, value in entry.get("leave_out", {}).items():
-        table = table.select(table.cells[column] != value)
+        table = table.where(**{column: lambda cell, value=value: cell != value})
     if entry.get("plain"):
         table = table.select(table.text("notes") == "")
     if entry.get("one_epoch"):
@@ -57,7 +58,7 @@ def loss_table(name: str, count: str = "") -> Losses:
         table = best_of(table, entry["best_of"])
     if "drop_largest" in entry:
         table = table.select(np.sort(np.argsort(table.loss, kind="stable")[: -entry["drop_largest"]]))
-    return with_family(table, name, entry["family"])
+    return replace(table, label=name, family=entry["family"])
 
 
 def train_below_params(name: str) -> float | None:

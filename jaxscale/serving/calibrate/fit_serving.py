@@ -11,7 +11,14 @@ from jaxscale.fitting.statistics.mixed_effects import solve_mixed
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.table import Runs
 from jaxscale.serving.calibrate.serving_few_rows import refined, stacks_left_out
-from jaxscale.serving.calibrate.serving_held_out import FOLDS, HeldOutServing, errors_left_out, folds, names_left_out
+from jaxscale.serving.calibrate.serving_held_out import (
+    FOLDS,
+    HeldOutServing,
+    errors_left_out,
+    folds,
+    names_left_out,
+    widths_of,
+)
 from jaxscale.serving.calibrate.serving_problem import (
     TARGETS,
     MeasuredServing,
@@ -20,7 +27,7 @@ from jaxscale.serving.calibrate.serving_problem import (
     serving_problem,
 )
 from jaxscale.serving.calibrate.serving_record import ServingFit, load_serving_fit
-from jaxscale.serving.calibrate.serving_widths import NOVELTIES, widths_of
+from jaxscale.serving.calibrate.serving_widths import NOVELTIES
 
 Progress = Callable[[str], None]
 
@@ -55,7 +62,7 @@ def fit_and_hold_out(
             parts = folds(names_left_out(measured, novelty), FOLDS[novelty])
             errors[novelty] = errors_left_out(problem, solution, parts)
     held = {novelty: errors[novelty] for novelty in NOVELTIES}
-    levels = {kind: measured.levels[kind][problem.row] for kind in ("serving", "kind", *NOVELTIES[1:])}
+    levels = measured.levels.take(problem.row)
     targets, groups = np.asarray(TARGETS, dtype=object)[problem.target], measured.groups[problem.row].astype(str)
     fit = as_fit(name, problem, solution, widths_of(held, targets, levels, groups), everything)
     return fit, HeldOutServing(measured, problem, errors, few_rows)

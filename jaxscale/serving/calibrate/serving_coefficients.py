@@ -6,33 +6,13 @@ import equinox as eqx
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import Number
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.calibration.spec import Spec, spec_from
+from jaxscale.calibration.stand_ins import StandIns, longest_within
+from jaxscale.serving.calibrate.level_names import nearest_release
 
 
 class ServingCoefficients(eqx.Module):
-    """Efficiencies and times of a stack, each above zero.
-
-    Attributes:
-        weight_bandwidth: share of the memory bandwidth at which weights are read [1].
-        expert_bandwidth: share of that at which experts are read, and of the matmul rate at which they compute [1].
-        cache_bandwidth: share of the memory bandwidth at which the key/value cache is read [1].
-        matmul: share of the peak that the matmuls of decode steps reach [1].
-        prefill_matmul: share of the peak that the matmuls of prompts reach [1].
-        narrow_matmul: part of those two shares that is left where a narrower format doubles the peak [1].
-        layer_floor: launches and small kernels of one layer of one pass [s].
-        step_floor: scheduler and sampler of one pass [s].
-        sequence_floor: scheduler and sampler of one sequence of one step [s].
-        collective_latency: small all-reduce between two chips [s].
-        link: share of the bandwidth of links that large collectives reach [1].
-        link_ramp: time constant with which the bandwidth of links ramps up with the size of a message [s].
-        first_token: fixed part of the time to the first token [s].
-        queue: prompts that the first token waits for, per sequence in flight [1].
-        lockstep: part of the prompts of the other attention ranks, which step together, that the first token waits for
-            like those of its own [1].
-        waiting: requests of each copy that wait for a place while the others are answered [1].
-        batch_limit: sequences that the scheduler admits to a rank where the client sends more [1].
-        pace: factor on every time, which levels such as the release or the model move [1].
-    """
+    """Efficiencies and times of a stack, above zero; `data/serving.toml` has their units, priors and meanings."""
 
     weight_bandwidth: Number
     expert_bandwidth: Number
@@ -65,14 +45,16 @@ SERVING_NAMES = tuple(ServingCoefficients.__dataclass_fields__)
 
 
 @functools.cache
-def serving_priors() -> dict[str, dict[str, float]]:
-    """Prior median and spread of each coefficient by name, from `data/serving.toml`."""
-    return read_toml(data_path("serving.toml"))["coefficients"]
+def serving_spec() -> Spec:
+    """Table of the coefficients, `data/serving.toml`, in the order of `SERVING_NAMES`."""
+    # A fork or a wrapper often bears the name of a framework within its own.
+    choices = {"framework": longest_within, "release": nearest_release}
+    return spec_from("serving.toml", SERVING_NAMES, stand_ins=StandIns(choices=choices))
 
 
 def usual_coefficients() -> ServingCoefficients:
     """Coefficients at the medians of their priors."""
-    return ServingCoefficients(**{name: float(serving_priors()[name]["median"]) for name in SERVING_NAMES})
+    return ServingCoefficients(**serving_spec().medians)
 
 
 def serving_coefficients(logs: Float[ArrayLike, " coefficient"]) -> ServingCoefficients:

@@ -1,27 +1,30 @@
 """A fit of serving stacks refined by few rows of a new one, and how well ten rows tell of the others."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
+from jaxscale.calibration.effects import effects_of, shifts_by_level
 from jaxscale.fitting.statistics.mixed_effects import MixedSolution, solve_mixed
+from jaxscale.serving.calibrate.serving_coefficients import serving_spec
 from jaxscale.serving.calibrate.serving_held_out import (
     FOLDS,
     errors_left_out,
     fits_without,
     folds,
     names_left_out,
+    widths_of,
 )
 from jaxscale.serving.calibrate.serving_problem import (
     TARGETS,
     MeasuredServing,
     ServingProblem,
     as_fit,
-    effect_spreads,
     serving_problem,
 )
 from jaxscale.serving.calibrate.serving_record import ServingFit
-from jaxscale.serving.calibrate.serving_widths import ServingWidth, widths_of
+from jaxscale.serving.calibrate.serving_widths import ServingWidth
 
 KNOWN_SPREAD = 0.7
 """Spread of a further effect of a level that the earlier fit has seen, relative to that of a new one [1]."""
@@ -44,8 +47,10 @@ def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> Servin
     Returns:
         The new fit.
     """
-    spreads = {kind: _scaled(kind, by_name, measured, earlier) for kind, by_name in effect_spreads().items()}
-    problem = serving_problem(measured, earlier.logs(measured.levels), spreads)
+    spreads = {
+        kind: _scaled(kind, by_name, measured, earlier) for kind, by_name in serving_spec().effect_spreads().items()
+    }
+    problem = serving_problem(measured, earlier.unconstrained(measured.levels), spreads)
     everything = np.ones(len(measured.groups), dtype=bool)
     solution = solve_mixed(problem.mixed, everything, learns_spreads=False, steps=20)
     # Rows of one table differ less among themselves than rows of all: their own scale of errors.
@@ -53,19 +58,19 @@ def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> Servin
     start = MixedSolution(solution.effects, solution.spreads, noise, solution.log_errors)
     solution = solve_mixed(problem.mixed, everything, start, learns_spreads=False, steps=20)
     added = as_fit(name, problem, solution, (), everything)
-    effects = {kind: dict(by_level) for kind, by_level in earlier.effects.items()}
-    for kind, by_level in added.effects.items():
-        for level, shifts in by_level.items():
-            known = effects.setdefault(kind, {}).get(level, {})
-            effects[kind][level] = {c: known.get(c, 0.0) + shifts.get(c, 0.0) for c in {**known, **shifts}}
+    effects = shifts_by_level(earlier.effects)
+    for effect in added.effects:
+        known = effects.setdefault(effect.kind, {}).setdefault(effect.level, {})
+        for coefficient, shift in effect.shifts:
+            known[coefficient] = known.get(coefficient, 0.0) + shift
     widths = (*earlier.widths, *_own_widths(measured, problem, solution))
-    return ServingFit(name, earlier.centre, effects, earlier.spreads, widths, earlier.n_rows + len(everything))
+    n_rows = earlier.n_rows + len(everything)
+    return replace(earlier, name=name, effects=effects_of(effects), widths=widths, n_rows=n_rows)
 
 
 def _scaled(kind: str, usual: Mapping[str, float], measured: MeasuredServing, earlier: ServingFit) -> dict[str, float]:
     """Spreads of further effects of a kind: in full where any level is new, else a part of them."""
-    levels = set(measured.levels[kind].tolist())
-    is_new = any(not earlier.has_seen(kind, level) for level in levels)
+    is_new = earlier.is_new(kind, measured.levels).any()
     spreads = {**usual, **earlier.spreads.get(kind, {})}
     return {name: spread * (1.0 if is_new else KNOWN_SPREAD) for name, spread in spreads.items()}
 
@@ -86,8 +91,7 @@ def _own_widths(
         return ()
     rows = np.arange(len(measured.groups)).astype(str)
     errors = errors_left_out(problem, solution, folds(rows, 5))
-    levels = {kind: measured.levels[kind][problem.row] for kind in ("serving", "kind", "stack")}
-    targets = np.asarray(TARGETS, dtype=object)[problem.target]
+    levels, targets = measured.levels.take(problem.row), np.asarray(TARGETS, dtype=object)[problem.target]
     # Each row counts as a group: the rows are those of the user, and so are the rows to come.
     found = widths_of({"seen": errors}, targets, levels, rows[problem.row])
     return tuple(width for width in found if width.stack)
@@ -114,7 +118,7 @@ def stacks_left_out(
             shown = rows[drawn_by_group(measured.groups[rows], FEW_ROWS)]
             fit = refined(measured.take(shown), earlier, "few")
             scored = np.isin(problem.row, np.setdiff1d(rows, shown))
-            values = problem.mixed.evaluate(fit.logs(measured.levels))[0]
+            values = problem.mixed.evaluate(fit.unconstrained(measured.levels))[0]
             few[scored] = (values - problem.mixed.log_measured)[scored]
     return unseen, few
 

@@ -10,12 +10,13 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import host_arrays
 from jaxscale.base.jit import array_jit
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.calibration.effects import effects_of
+from jaxscale.calibration.levels import Levels
 from jaxscale.fitting.statistics.mixed_effects import Block, Evaluate, MixedProblem, MixedSolution
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.arrays import padded
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_priors
+from jaxscale.serving.calibrate.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
 from jaxscale.serving.calibrate.serving_record import ServingFit
 from jaxscale.serving.calibrate.serving_widths import ServingWidth
 from jaxscale.serving.serving_time import serving_time
@@ -30,24 +31,22 @@ class MeasuredServing(NamedTuple):
 
     Attributes:
         batch: what ran [row].
-        levels: level of each row by kind [kind][row].
+        levels: of each row.
         measured: what was measured, nan where it was not [row, target].
         sources: table of each row [row].
         groups: rows that differ in load alone share a group: model, chip, chips, degrees [row].
     """
 
     batch: ServingBatch
-    levels: Mapping[str, np.ndarray]
+    levels: Levels
     measured: np.ndarray
     sources: np.ndarray
     groups: np.ndarray
 
     def take(self, rows: np.ndarray) -> "MeasuredServing":
         """The given rows, by index or mask."""
-        levels = {kind: column[rows] for kind, column in self.levels.items()}
-        return MeasuredServing(
-            self.batch.take(rows), levels, self.measured[rows], self.sources[rows], self.groups[rows]
-        )
+        columns = (self.measured, self.sources, self.groups)
+        return MeasuredServing(self.batch.take(rows), self.levels.take(rows), *(column[rows] for column in columns))
 
 
 def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -> MeasuredServing:
@@ -66,8 +65,7 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
         groups = np.asarray([" ".join(map(str, key)) for key in zip(*names, *degrees, strict=True)], dtype=object)
         parts.append(MeasuredServing(rows.batch, rows.levels, measured, sources, groups).take(kept))
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part.batch for part in parts])
-    kinds = parts[0].levels
-    levels = {kind: np.concatenate([part.levels[kind] for part in parts]) for kind in kinds}
+    levels = Levels.concatenated([part.levels for part in parts])
     return MeasuredServing(batch, levels, *(np.concatenate([part[place] for part in parts]) for place in (2, 3, 4)))
 
 
@@ -97,9 +95,9 @@ def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
     return rows, targets
 
 
-def class_names(levels: Mapping[str, np.ndarray], rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def class_names(levels: Levels, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Class of error of measurements: target, kind of serving, dense or mixture [measurement]."""
-    serving, kinds = levels["serving"][rows], levels["kind"][rows]
+    serving, kinds = (levels.column(kind)[rows] for kind in ("serving", "kind"))
     names = [f"{TARGETS[t]} {s} {k.split()[-1]}" for t, s, k in zip(targets, serving, kinds, strict=True)]
     return np.asarray(names, dtype=object)
 
@@ -136,20 +134,20 @@ def serving_problem(
     Returns:
         The problem.
     """
-    priors = serving_priors()
+    spec = serving_spec()
     row, target = _measurements(measured)
     n_rows = len(measured.groups)
     blocks = []
     if base is None:
-        medians = np.log([priors[name]["median"] for name in SERVING_NAMES])
+        medians = spec.unconstrained(list(spec.medians.values()))
         base = np.broadcast_to(medians, (n_rows, len(SERVING_NAMES))).copy()
         zeros = np.zeros(n_rows, dtype=int)
         blocks = [
-            Block("centre", place, zeros, ("",), float(priors[name]["spread"]), is_free=False)
-            for place, name in enumerate(SERVING_NAMES)
+            Block("centre", place, zeros, ("",), prior.spread, is_free=False)
+            for place, prior in enumerate(spec.priors.values())
         ]
-    for kind, by_name in (spreads or effect_spreads()).items():
-        names, codes = np.unique(measured.levels[kind].astype(str), return_inverse=True)
+    for kind, by_name in (spreads or spec.effect_spreads()).items():
+        names, codes = np.unique(measured.levels.column(kind).astype(str), return_inverse=True)
         is_named = np.asarray([bool(name.strip()) for name in names])
         codes = np.where(is_named[codes], codes, -1)
         for name, spread in by_name.items():
@@ -183,7 +181,7 @@ def as_fit(
         codes = np.unique(block.codes[is_counted])
         for code in codes[codes >= 0].tolist():
             effects.setdefault(block.kind, {}).setdefault(block.levels[code], {})[coefficient] = float(values[code])
-    return ServingFit(name, centre, effects, spreads, widths, int(is_counted.sum()))
+    return ServingFit(name, centre, effects_of(effects), spreads, widths, n_rows=int(is_counted.sum()))
 
 
 def _evaluator(batch: ServingBatch, row: np.ndarray, target: np.ndarray) -> Evaluate:
@@ -196,8 +194,3 @@ def _evaluator(batch: ServingBatch, row: np.ndarray, target: np.ndarray) -> Eval
         return values, slopes
 
     return evaluate
-
-
-def effect_spreads() -> Mapping[str, Mapping[str, float]]:
-    """Prior spread of the effects by kind of level and coefficient, from `data/serving.toml`."""
-    return read_toml(data_path("serving.toml"))["effects"]

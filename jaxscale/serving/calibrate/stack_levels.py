@@ -5,6 +5,7 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models.transformer import Transformer, ssm_layers
+from jaxscale.serving.calibrate.level_names import framework_level, model_level
 from jaxscale.serving.tables.serving_rows import attention_words, generation_of
 
 
@@ -15,6 +16,7 @@ def stack_levels(
     *,
     name: str = "",
     serving: str = "online",
+    release: str = "",
     hardware: Hardware | None = None,
 ) -> dict[str, str]:
     """Levels of a planned engine, `fit.coefficients(**serving.stack_levels("vllm", "h100-80gb", model))`.
@@ -25,6 +27,7 @@ def stack_levels(
         model: the transformer, whose kind of attention and mixture counts.
         name: of the model in serving tables.
         serving: kind of serving.
+        release: of the framework; not stated where empty.
         hardware: catalogue of chips; the shipped one where None.
 
     Returns:
@@ -34,10 +37,10 @@ def stack_levels(
         InputError: no such chip.
     """
     entry = (hardware or load_hardware())[chip]
-    age = generation_of(entry)
+    age, framework = generation_of(entry), framework_level(framework, entry.name.split()[0], release)
     levels = {
         "framework": framework, "chip": entry.id, "generation": age, "line": f"{framework} {age}",
-        "stack": f"{framework} {entry.id}", "serving": serving,
+        "stack": f"{framework} {entry.id}", "serving": serving, "release": f"{framework} {release}",
     }  # fmt: skip
     if model is not None:
         density = "mixture" if number(model.n_experts) > 1.0 else "dense"
@@ -45,5 +48,5 @@ def stack_levels(
         attention = attention_words(number(model.kv_lora_rank), number(ssm_layers(model)), window)
         levels["kind"] = f"{attention} {density}"
     if name:
-        levels |= {"model": name.lower(), "pair": f"{framework} {name.lower()}"}
+        levels |= {"model": model_level(name), "pair": f"{framework} {model_level(name)}"}
     return levels

@@ -234,10 +234,6 @@ def best_serving_plan(
     return ServingChoice(ranked[0], tuple(ranked), frontier, prices, len(table) + sum(map(len, fine)))
 
 
-best_plan = best_serving_plan
-"""Name of the search within `js.serving`."""
-
-
 def _chips(table: EngineTable) -> np.ndarray:
     """Chips in use, those for prompts included [candidate]."""
     engine = table.engine

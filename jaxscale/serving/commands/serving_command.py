@@ -46,29 +46,33 @@ class ServingPredict:
         """
         import jaxscale as js
         from jaxscale.base.files import check_writable
-        from jaxscale.cli.runs_tables import say_dropped, say_unanswered
-        from jaxscale.serving.commands.serving_tables import prediction_cells, write_serving
+        from jaxscale.cli.runs_tables import say_doubts, say_unanswered
         from jaxscale.serving.serving_report import serving_error_table
+        from jaxscale.serving.tables.serving_table import ServingSchema
+        from jaxscale.tables.writer import write_extended
 
         if self.out is not None:
             check_writable(self.out, self.table, self.fit, self.hardware)
         check_pictures(self.plot, self.report, self.table, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
-        say_dropped(runs)
+        say_doubts(runs, ServingSchema)
         stage(f"predicting {len(runs):,} rows" if len(runs) > 1 else "predicting")
         prediction = js.serving.predict_serving(runs, self.fit, hardware)
         answered = int((prediction.values["tpot_s"] > 0).sum())
         say_unanswered(len(runs), answered)
+        columns = prediction.columns()
         if self.out is not None:
-            write_serving(self.out, runs, prediction)
+            write_extended(self.out, runs.texts(), columns)
             say(f"wrote {self.out}")
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        rows = [dict(zip(columns, row, strict=True)) for row in values]
         errors = prediction.errors(runs)
         counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
         told = (f"{answered} of {len(runs)} rows predicted", *([serving_error_table(errors)] if errors else []))
         answer(
             self.json,
-            lambda: {**counts, "errors": errors, "predictions": prediction_cells(prediction)},
+            lambda: {**counts, "errors": errors, "predictions": rows},
             lambda: told,
         )
         draw(self.plot, self.report, runs, prediction, f"Predictions for {self.table.name}")

@@ -56,7 +56,7 @@ class ServingPlan:
         model, cluster = js.model(self.model), js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         levels = js.serving.stack_levels(self.framework, chip, model, name=self.model, hardware=hardware)
         stage("scoring engines")
-        choice = js.serving.best_plan(
+        choice = js.serving.best_serving_plan(
             model,
             cluster,
             self.input_len,

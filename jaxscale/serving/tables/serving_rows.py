@@ -10,13 +10,16 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxscale.base.resources import data_path, read_toml
+from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import ARGUMENTS, DEFAULT_VOCABULARY, Transformer
 from jaxscale.runs.table import Runs
+from jaxscale.serving.calibrate.level_names import framework_level, model_level
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
+from jaxscale.tables.categorical import Categorical, joined, together
 
 LEVEL_KINDS = (
     "framework", "chip", "generation", "line", "stack", "release", "format", "model", "pair", "kind", "serving",
@@ -64,13 +67,13 @@ class ServingRows(NamedTuple):
     Attributes:
         batch: the rows that can be answered [answered row]; None where there are none.
         index: of each among the rows of the table [answered row].
-        levels: level of each by kind, see `LEVEL_KINDS` [kind][answered row].
+        levels: of each, see `LEVEL_KINDS` [answered row].
         notes: what a row lacks, or what was assumed, empty for nothing [row].
     """
 
     batch: ServingBatch | None
     index: np.ndarray
-    levels: Mapping[str, np.ndarray]
+    levels: Levels
     notes: np.ndarray
 
 
@@ -84,8 +87,7 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
     Returns:
         The rows that can be answered, and notes on all.
     """
-    notes = _Notes(len(runs))
-    shapes = _shapes(runs, notes)
+    shapes, is_another = _shapes(runs)
     lengths = [runs.numbers(name) for name in ("input_len", "output_len")]
     lacking = {
         "a model in the catalogue, or n_layers, d_model and n_heads": np.isnan(
@@ -95,34 +97,29 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
         "input_len": np.isnan(lengths[0]),
         "output_len": np.isnan(lengths[1]),
     }
-    for what, mask in lacking.items():
-        notes.add(mask, f"not predicted: lacks {what}")
+    notes = [_said(is_another, "the shape of the row differs from that of its name in the catalogue, and counts")]
+    notes += [_said(mask, f"not predicted: lacks {what}") for what, mask in lacking.items()]
     index = np.flatnonzero(~np.any(list(lacking.values()), axis=0))
     if not len(index):
-        return ServingRows(None, index, {}, notes.texts())
+        return ServingRows(None, index, Levels.of_rows([]), joined(notes).array())
     kept, picked = runs.take(index), {name: column[index] for name, column in shapes.items()}
     model = Transformer(**_arguments(picked))
     hardware = hardware or load_hardware()
     levels = _levels(kept, picked, hardware)
-    engine, requests = _engine(kept, picked, levels, notes, index)
-    batch = ServingBatch(model, engine, _clusters(kept, engine, hardware), requests)
-    return ServingRows(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), batch), index, levels, notes.texts())
+    engine = _engine(kept, picked, levels)
+    batch = ServingBatch(model, engine, _clusters(kept, engine, hardware), _requests(kept, levels))
+    batch = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), batch)
+    assumed = (
+        _said(np.isnan(kept.numbers("tp")), "assumed: all chips in tensor parallelism"),
+        _said(kept.categories("precision").matches(lambda word: word is None), "assumed: 16-bit weights"),
+    )
+    notes += [remark.spread(index, len(runs), "") for remark in assumed]
+    return ServingRows(batch, index, Levels.of_columns(levels, len(index)), joined(notes).array())
 
 
-class _Notes:
-    """Remarks on the rows of a table."""
-
-    def __init__(self, n_rows: int):
-        self._texts: list[list[str]] = [[] for _ in range(n_rows)]
-
-    def add(self, mask: np.ndarray, text: str) -> None:
-        """Add a remark to the rows of a mask."""
-        for row in np.flatnonzero(mask).tolist():
-            self._texts[row].append(text)
-
-    def texts(self) -> np.ndarray:
-        """Remarks of each row, joined [row]."""
-        return np.asarray(["; ".join(texts) for texts in self._texts], dtype=object)
+def _said(mask: np.ndarray, text: str) -> Categorical:
+    """A remark on the rows of a mask."""
+    return Categorical(mask.astype(int), ("", text))
 
 
 def _entry_of(name: str | None) -> Mapping[str, Any]:
@@ -130,8 +127,8 @@ def _entry_of(name: str | None) -> Mapping[str, Any]:
     return (catalogue_model(name) if name else None) or {}
 
 
-def _shapes(runs: Runs, notes: _Notes) -> dict[str, np.ndarray]:
-    """Arguments of `Transformer` of each row, nan where the default counts [argument][row].
+def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Arguments of `Transformer` of each row, nan where the default counts, and whether its name is of another shape.
 
     A cell of the row counts before the catalogue, the catalogue before what its kind of attention usually has.
     """
@@ -143,7 +140,6 @@ def _shapes(runs: Runs, notes: _Notes) -> dict[str, np.ndarray]:
     for name in ("n_layers", "d_model", "n_experts"):
         both = ~np.isnan(stated[name]) & ~np.isnan(named[name])
         agrees &= ~both | (stated[name] == named[name])
-    notes.add(~agrees, "the shape of the row differs from that of its name in the catalogue, and counts")
     kinds = runs.categories("attention")
     usual = {name: kinds.numbers(lambda kind, name=name: _attention_fields(kind).get(name)) for name in ARGUMENTS}
     shapes = {}
@@ -152,7 +148,7 @@ def _shapes(runs: Runs, notes: _Notes) -> dict[str, np.ndarray]:
         column = np.where(np.isnan(column), usual[name], column)
         own = stated.get(name, np.full(len(runs), np.nan))
         shapes[name] = np.where(np.isnan(own), column, own)
-    return shapes
+    return shapes, ~agrees
 
 
 def _attention_fields(kind: str | None) -> Mapping[str, Any]:
@@ -204,15 +200,15 @@ def generation_of(entry: ChipEntry) -> str:
 
 def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) -> dict[str, np.ndarray]:
     """Level of each row by kind, empty where it has none."""
-    framework, chip = (runs.categories(name).map(lambda cell: cell or "").array() for name in ("framework", "gpu"))
+    chip, release, stated = map(runs.text, ("gpu", "release", "attention"))
+    stacks = together(*map(runs.categories, ("framework", "gpu", "release")))
+    framework = stacks.map(lambda stack: _framework(stack, hardware)).array()
     precision = runs.categories("precision").map(lambda cell: cell or "bf16").array()
     serving = runs.categories("serving").array()
     has_batch, has_clients = (~np.isnan(runs.numbers(name)) for name in ("batch_size", "concurrency"))
     usual = np.where(has_clients, "online", np.where(has_batch, "static", "offline_max"))
     serving = np.where(serving == np.asarray(None), usual, serving)
-    release = runs.categories("release").map(lambda cell: cell or "").array()
-    model = runs.categories("model").map(lambda cell: (cell or "").lower()).array()
-    stated = runs.categories("attention").map(lambda cell: cell or "").array()
+    model = runs.categories("model").map(lambda cell: model_level(cell or "")).array()
     latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
     attention = np.where(stated == "", attention_words(latent, state, window), stated)
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
@@ -231,6 +227,12 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
         "kind": _joined(attention, np.where(is_mixture, "mixture", "dense").astype(object)),
         "serving": serving.astype(object),
     }
+
+
+def _framework(stack: tuple[str | None, str, str | None], hardware: Hardware) -> str:
+    """Level of the framework of a stack: its name, chip and release."""
+    name, chip, release = stack
+    return framework_level(name or "", hardware[chip].name.split()[0], release or "")
 
 
 def attention_words(latent: ArrayLike, state: ArrayLike, window: ArrayLike) -> np.ndarray:
@@ -252,13 +254,10 @@ def _joined(*columns: np.ndarray) -> np.ndarray:
     return np.asarray([" ".join(names) for names in zip(*columns, strict=True)], dtype=object)
 
 
-def _engine(
-    runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, np.ndarray], notes: _Notes, index: np.ndarray
-) -> tuple[Engine, Requests]:
+def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, np.ndarray]) -> Engine:
     chips, tp, pp, dp = (runs.numbers(name) for name in ("n_gpus", "tp", "pp", "dp"))
-    is_open = np.isnan(tp)
     pp, dp = np.nan_to_num(pp, nan=1.0), np.nan_to_num(dp, nan=1.0)
-    tp = np.where(is_open, np.maximum(np.nan_to_num(chips, nan=1.0) / (pp * dp), 1.0), tp)
+    tp = np.where(np.isnan(tp), np.maximum(np.nan_to_num(chips, nan=1.0) / (pp * dp), 1.0), tp)
     chips = np.where(np.isnan(chips), tp * pp * dp, chips)
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
     attention_dp = np.where(is_mixture, dp, 1.0)
@@ -270,24 +269,12 @@ def _engine(
     narrow = precision.matches(lambda word: word in ("fp8", "fp4"))
     cache_bytes = _filled(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), np.where(narrow, 1.0, 2.0))
     formats = [precision.matches(lambda word, name=name: WEIGHT_FORMATS[word][1] == name) for name in PRECISIONS]
-    engine = Engine(
+    return Engine(
         tp, pp,
         attention_dp=attention_dp, copies=copies,
         weight_bytes=precision.numbers(lambda word: WEIGHT_FORMATS[word][0]), cache_bytes=cache_bytes,
         formats=np.stack(formats, axis=-1).astype(float), overlap=np.zeros(len(tp)), expert_nodes=np.full(len(tp), 1e3),
     )  # fmt: skip
-    for mask, text in (
-        (is_open, "assumed: all chips in tensor parallelism"),
-        (runs.categories("precision").matches(lambda word: word is None), "assumed: 16-bit weights"),
-    ):
-        notes.add(_rows(index, mask, len(notes.texts())), text)
-    return engine, _requests(runs, levels)
-
-
-def _rows(index: np.ndarray, mask: np.ndarray, n_rows: int) -> np.ndarray:
-    spread = np.zeros(n_rows, dtype=bool)
-    spread[index[mask]] = True
-    return spread
 
 
 def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:

@@ -1,37 +1,172 @@
-"""Read a serving table and refuse what is malformed, with file, line, column, value and what would be valid."""
+"""Serving tables: what their columns hold, what is valid, what an empty cell means; read and checked."""
 
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from jaxscale.base.errors import InputError, one_like
-from jaxscale.hardware.catalogue import Hardware, load_hardware
-from jaxscale.models import catalogue_model, model_fields
-from jaxscale.runs.categorical import Categorical
-from jaxscale.runs.cells import parse_cells, show
-from jaxscale.runs.checks import Check
-from jaxscale.runs.header import check_names
-from jaxscale.runs.reader import coded_columns, csv_table, without_bad_rows
+from jaxscale.base.errors import one_like
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs.checks import experts_check, heads_check
+from jaxscale.runs.schema import MAX_BATCH
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
-from jaxscale.serving.tables.serving_columns import (
-    OTHER_WORDS,
-    SERVING_BY_NAME,
-    SERVING_KINDS,
-    SERVING_REQUIRED,
-    SERVING_SHAPE,
+from jaxscale.tables.cells import Column
+from jaxscale.tables.names import SHAPE, Names
+from jaxscale.tables.reader import read
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
+from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.tables_in_memory import AnyTable
+
+MAX_LENGTH = 1e8
+"""Tokens of a request at most: a longer one is a slip [token]."""
+
+SERVING_KINDS = {
+    "static": "one batch, all start together",
+    "online": "a client keeps requests in flight",
+    "offline_max": "all requests wait; the engine picks the batch",
+    "disagg": "prompts on engines of their own",
+}
+"""Kinds of serving by the word of a table."""
+
+
+OTHER_WORDS = {
+    "nvfp4": "fp4", "mxfp4": "fp4", "fp8_block": "fp8", "fp8-block": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+    "w8a8": "int8", "w8a16": "int8", "w4a16": "int4", "w4a8": "int4", "awq": "int4", "gptq": "int4", "half": "fp16",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "16": "bf16", "8": "fp8", "4": "int4",
+    "offline": "offline_max", "throughput": "offline_max", "max": "offline_max", "server": "online",
+    "latency": "static", "disaggregated": "disagg",
+}  # fmt: skip
+"""Other words that tools write for formats and kinds of serving, and what they mean."""
+
+
+def _size(name: str, meaning: str, default: str = "", maximum: float = 1e8, minimum: int = 1) -> Column:
+    required = not default
+    return Column(
+        name, "integer", meaning, "1", default or "the row is incomplete", required, minimum=minimum, maximum=maximum
+    )
+
+
+def _word(name: str, meaning: str, known: Collection[str], default: str) -> Column:
+    words = {word: word for word in known} | {other: word for other, word in OTHER_WORDS.items() if word in known}
+    return Column(name, "name", f"{meaning}: {', '.join(known)}", default=default, words=words)
+
+
+def _length(name: str, meaning: str) -> Column:
+    return Column(name, "number", meaning, "token", "the row is incomplete", True, maximum=MAX_LENGTH)
+
+
+def _time(name: str, meaning: str) -> Column:
+    return Column(name, "number", meaning, "s", "not measured", maximum=1e7)
+
+
+SERVING_COLUMNS = (
+    Column("source", "text", "where the row comes from; one name per table"),
+    Column("source_row", "text", "place in the source"),
+    Column("model", "text", "name of the model; a catalogue name fills the shape columns"),
+    Column("framework", "name", "serving framework"),
+    Column("release", "text", "release of the framework"),
+    Column("gpu", "chip", "catalogue id of the chip", "", "the row is incomplete", True),
+    _size("n_gpus", "chips of all copies", "tp pp dp"),
+    _size("tp", "tensor-parallel degree", "n_gpus / (pp dp)"),
+    _size("pp", "pipeline stages", "1"),
+    _size("ep", "expert-parallel degree", "tp dp"),
+    _size("dp", "attention data parallelism of a mixture of experts, else copies", "1"),
+    _word("precision", "format of the weights", WEIGHT_FORMATS, "bf16"),
+    _word("kv_precision", "format of the cache", CACHE_FORMATS, "fp8 below 16 bits"),
+    _word("serving", "kind of serving", SERVING_KINDS, "online, static with a batch"),
+    _size("batch_size", "sequences in flight", "the concurrency", MAX_BATCH),
+    _size("concurrency", "requests that the client keeps in flight", "as many as the engine takes", MAX_BATCH),
+    _length("input_len", "prompt of a request"),
+    _length("output_len", "answer of a request"),
+    _size("n_requests", "requests of the benchmark", "a stream without end", MAX_BATCH),
+    Column("prefix_hit", "number", "share of prompt tokens that are cached", "1", "0", maximum=1.0),
+    _size("draft_tokens", "tokens guessed ahead in each step", "not recorded", 1e3, minimum=0),
+    Column("acceptance", "number", "probability that a guessed token is right", "1", "0.7", maximum=1.0),
+    _time("ttft_s", "time to the first token"),
+    _time("tpot_s", "time per token after the first"),
+    _time("e2e_latency_s", "time from arrival to the last token"),
+    Column(
+        "output_tokens_per_s_total", "number", "answer tokens of all copies", "token/s", "not measured", maximum=1e10
+    ),
+    Column(
+        "total_tokens_per_s",
+        "number",
+        "prompt and answer tokens of all copies",
+        "token/s",
+        "not measured",
+        maximum=1e11,
+    ),
+    Column("peak_mem_gb", "number", "peak memory of a chip", "1e9 byte", "not measured", maximum=1e6),
+    Column("status", "name", "ok, oom, suspect (not fitted) or incomplete", default="ok"),
+    Column("notes", "text", "remarks"),
+    _size("n_layers", "depth", "from the catalogue model", 1e5),
+    _size("d_model", "width", "from the catalogue model", 1e7),
+    _size("n_heads", "query heads", "from the catalogue model", 1e6),
+    _size("n_kv_heads", "key/value heads", "from the catalogue model, else n_heads", 1e6),
+    _size("head_dim", "width of a head", "from the catalogue model, else d_model / n_heads", 1e6),
+    _size("d_ff", "width of the dense MLP, 0 for none", "from the catalogue model, else 4 d_model", minimum=0),
+    _size("vocab_size", "vocabulary", "from the catalogue model, else 51200"),
+    _size("n_experts", "experts of a mixture layer", "from the catalogue model, else 1", 1e6),
+    _size("moe_top_k", "experts of a token", "from the catalogue model, else 1", 1e6),
+    _size("d_ff_expert", "width of an expert", "from the catalogue model, else d_ff"),
+    Column("attention", "name", "kind of attention", default="from the catalogue model, else gqa"),
 )
+"""Columns of a serving table, in the order of the shipped ones."""
 
-WORDS = {"precision": WEIGHT_FORMATS, "kv_precision": CACHE_FORMATS, "serving": SERVING_KINDS}
-"""Columns whose cells are words of a vocabulary."""
+SERVING_BY_NAME = {column.name: column for column in SERVING_COLUMNS}
+SERVING_REQUIRED = ("gpu", "input_len", "output_len")
+"""Columns that a table needs beside those of a model: its name, or `SHAPE`."""
 
 
-def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
+class ServingSchema(AbstractSchema[Runs]):
+    """Tables of measured or planned serving."""
+
+    columns = SERVING_BY_NAME
+    row = "measurement"
+    says_nothing = ("source_row", "notes")
+
+    def lacks(self, header: Header) -> str:
+        """The first required column that is absent; a model or its shape is required."""
+        columns = header.columns
+        shape = () if "model" in columns else SHAPE
+        missing = next((name for name in (*SERVING_REQUIRED, *shape) if name not in columns), "")
+        least = f"{', '.join(SERVING_REQUIRED)} and model or {', '.join(SHAPE)}"
+        return missing and f"missing column {missing!r}; expected at least {least}; {one_like(missing, columns)}"
+
+    def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
+        """The cells as they are."""
+        del header, problems
+        return Runs.of(table)
+
+    def checks(self, table: Runs) -> list[Check]:
+        """Degrees against chips, heads and experts."""
+        chips, heads, kv_heads, top_k = map(table.numbers, ("n_gpus", "n_heads", "n_kv_heads", "moe_top_k"))
+        tp, pp = (np.nan_to_num(table.numbers(name), nan=1.0) for name in ("tp", "pp"))
+        experts = np.nan_to_num(table.numbers("n_experts"), nan=np.inf)
+        few_chips = Check(
+            chips < tp * pp,
+            lambda row: (
+                f"column 'n_gpus' = '{chips[row]:.15g}': fewer than tp*pp = {tp[row]:g}*{pp[row]:g}; expected "
+                f"at least {tp[row] * pp[row]:g}"
+            ),
+        )
+        return [few_chips, heads_check(heads, kv_heads), experts_check(top_k, experts)]
+
+    def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
+        """Contradictions, and rows that name an unknown model where the table has no shape columns at all."""
+        yield from super().row_problems(table, bad)
+        if not all(name in table.columns for name in SHAPE):
+            judged = table.categories("model").matches(bool)
+            judged[list(bad)] = False
+            yield self.unknown_models(table, judged)
+
+
+def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
     """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
 
     Args:
-        path: a CSV file, UTF-8, comma-separated, with a header.
+        table: path of a CSV file, UTF-8, comma-separated, with a header, or whatever else `js.read_runs` takes. A table
+            that was read already is returned as it is.
         skip_bad: drop bad rows instead of refusing the file.
         hardware: chips that the table may name; the shipped catalogue where None.
 
@@ -41,92 +176,4 @@ def read_serving(path: str | Path, *, skip_bad: bool = False, hardware: Hardware
     Raises:
         InputError: the file cannot be read as a serving table, or has bad rows; with `skip_bad`, if all are bad.
     """
-    path = Path(path)
-    header, records = csv_table(path)
-    columns = tuple(map(_canonical, header))
-    _check_columns(path, columns)
-    lines, cells, n_cells = coded_columns(path, records, len(columns))
-    if not len(lines):
-        raise InputError(f"{path}: no data rows; expected one row per measurement below the header")
-    known = {name: entry.id for name, entry in (hardware or load_hardware()).chips.items()}
-    values, problems = {}, {row: f"{n} cells; expected {len(columns)}, as in the header" for row, n in n_cells.items()}
-    for name, column in zip(columns, cells, strict=True):
-        if name not in SERVING_BY_NAME:
-            continue
-        texts = list(map(str.strip, column.values))
-        parsed = parse_cells(SERVING_BY_NAME[name], texts, known)
-        bad, found = dict(parsed.problems), parsed.values
-        if name in WORDS:
-            found = [OTHER_WORDS.get(str(word), word) for word in found]
-            bad |= {code: f"not known; expected one of {', '.join(WORDS[name])}"
-                    for code, word in enumerate(found) if word and word not in WORDS[name]}  # fmt: skip
-        values[name] = Categorical(column.codes, tuple(found))
-        for row in np.flatnonzero(np.isin(column.codes, list(bad))).tolist():
-            problems.setdefault(row, f"column {name!r} = {show(column[row].strip())}: {bad[column.codes[row]]}")
-    runs = Runs(path, columns, lines, dict(zip(columns, cells, strict=True)), values)
-    for check in _row_checks(runs):
-        for row in np.flatnonzero(check.is_broken).tolist():
-            problems.setdefault(row, check.problem(row))
-    return without_bad_rows(runs, problems, skip_bad)
-
-
-def _canonical(name: str) -> str:
-    name = name.strip()
-    return name.lower() if name.lower() in SERVING_BY_NAME else name
-
-
-def _check_columns(path: Path, columns: tuple[str, ...]) -> None:
-    """Refuse a header that is not one of a serving table."""
-    check_names(path, columns)
-    shape = () if "model" in columns else SERVING_SHAPE
-    missing = [name for name in (*SERVING_REQUIRED, *shape) if name not in columns]
-    if missing:
-        close = one_like(missing[0], columns)
-        least = f"{', '.join(SERVING_REQUIRED)} and model or {', '.join(SERVING_SHAPE)}"
-        raise InputError(f"{path}:1: missing column {missing[0]!r}; expected at least {least}; {close}")
-
-
-def _row_checks(runs: Runs) -> list[Check]:
-    """Contradictions between cells that are each valid."""
-    chips = runs.numbers("n_gpus")
-    tp, pp = (np.nan_to_num(runs.numbers(name), nan=1.0) for name in ("tp", "pp"))
-    heads, kv_heads = runs.numbers("n_heads"), runs.numbers("n_kv_heads")
-    experts, top_k = np.nan_to_num(runs.numbers("n_experts"), nan=np.inf), runs.numbers("moe_top_k")
-    return [
-        Check(
-            chips < tp * pp,
-            lambda row: (
-                f"column 'n_gpus' = '{chips[row]:.15g}': fewer than tp*pp = {tp[row]:g}*{pp[row]:g}; expected "
-                f"at least {tp[row] * pp[row]:g}"
-            ),
-        ),
-        Check(
-            np.nan_to_num(heads % kv_heads) > 0.0,
-            lambda row: (
-                f"column 'n_kv_heads' = '{kv_heads[row]:.15g}': does not divide n_heads; expected a divisor of "
-                f"{heads[row]:.15g}"
-            ),
-        ),
-        Check(
-            top_k > experts,
-            lambda row: (
-                f"column 'moe_top_k' = '{top_k[row]:.15g}': more than n_experts; expected at most {experts[row]:.15g}"
-            ),
-        ),
-        _unknown_models(runs),
-    ]
-
-
-def _unknown_models(runs: Runs) -> Check:
-    """Rows that name an unknown model where the table has no shape columns at all."""
-    models = runs.categories("model")
-    known: Collection[str] = model_fields()
-    has_shape = all(name in runs.columns for name in SERVING_SHAPE)
-    is_unknown = models.matches(lambda name: name is not None and catalogue_model(name) is None)
-    return Check(
-        is_unknown & (not has_shape),
-        lambda row: (
-            f"column 'model' = {show(models[row] or '')}: unknown model and no shape; "
-            f"{one_like(models[row] or '', known)}, or {', '.join(SERVING_SHAPE)}"
-        ),
-    )
+    return table if isinstance(table, Runs) else read(table, ServingSchema(Names.of(hardware)), skip_bad=skip_bad)

@@ -16,8 +16,8 @@ from jaxscale.calibration.record import Fit
 from jaxscale.fitting.statistics.mixed_effects import Block, MixedProblem, MixedSolution
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.runs import Runs
-from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.measured import describe_runs, measured_times
+from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tracing.rows.predict_traced import predict_traced
 
 KINDS_OF_PACE = ("workload", "chip", "workload_on_chip")

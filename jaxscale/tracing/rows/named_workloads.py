@@ -8,9 +8,9 @@ import numpy as np
 
 from jaxscale import examples
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.runs.cells import show
 from jaxscale.runs.schema import MODEL_FIELDS
 from jaxscale.runs.table import Runs
+from jaxscale.tables.cells import show
 from jaxscale.tracing.traced_workload import Workload, load_workload
 from jaxscale.tracing.tracer import trace
 

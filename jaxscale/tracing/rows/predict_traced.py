@@ -8,9 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import filled_rows, stacked
 from jaxscale.base.jit import filter_jit
-from jaxscale.calibration.answer_intervals import with_intervals
 from jaxscale.calibration.coefficients import from_values
-from jaxscale.calibration.intervals import interval_ends
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import best_and_near
@@ -134,11 +132,7 @@ def _paced(
     """Predictions of cases at the pace of their workload, with their intervals [case]."""
     paces = fit.workload_paces(levels, n_chips)
     times = {name: found[name] * np.exp(paces.log_pace) for name in ("step_time", *TERM_NAMES)}
-    answers = with_intervals({**found, **times}, levels, n_chips, capacity, fit)
-    is_own = np.isfinite(paces.half_width)
-    ends = interval_ends(answers["step_time"], paces.half_width)
-    own = {name: np.where(is_own, end, answers[name]) for name, end in zip(("lo", "hi"), ends, strict=True)}
-    return {**answers, **own}
+    return fit.with_intervals({**found, **times}, levels, n_chips, capacity, paces.half_width)
 
 
 @filter_jit

@@ -9,11 +9,12 @@ from jaxtyping import Int
 
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.levels import Levels
-from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.checks import degrees
-from jaxscale.runs.defaults import EmptyCells, translate
+from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.run_levels import company_of, setup_name
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical, together
+from jaxscale.tables.words import translate
 from jaxscale.tracing.plans.class_plan import ClassPlan, batch_class
 from jaxscale.tracing.plans.class_plan_space import StatedDegrees, class_plans, split_names
 from jaxscale.tracing.rows.named_workloads import workload_named

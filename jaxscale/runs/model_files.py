@@ -5,9 +5,9 @@ from pathlib import Path
 
 from jaxscale.base.errors import InputError
 from jaxscale.models.model_file import model_file_fields
-from jaxscale.runs.categorical import Categorical, together
 from jaxscale.runs.schema import MODEL_FIELDS
 from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical, together
 
 COLUMN = "model_file"
 

@@ -1,17 +1,18 @@
-"""Cells of a column of a runs table: text to value, or the reason why not."""
+"""Columns of tables, and cells turned from text into values or refused with a reason."""
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxscale.base.errors import InputError, one_like
-from jaxscale.hardware.chip_names import ChipNames
-from jaxscale.runs.defaults import translate, words
-from jaxscale.runs.schema import BY_NAME, Column, Value
-from jaxscale.runs.words.spellings import question, respelt, without_separators
+from jaxscale.tables.names import Names
+from jaxscale.tables.words import question, respelt, translate, vocabularies, without_separators
+
+Kind = Literal["integer", "number", "share", "flag", "word", "name", "chip", "text"]
+Value = float | bool | str
 
 # Stricter than float(): no underscores, no digits of other scripts.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -23,6 +24,47 @@ YES_OR_NO = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "
 _MAX_SHOWN = 60
 
 
+@dataclass(frozen=True)
+class Column:
+    """Column of a table.
+
+    Attributes:
+        name: header of the column.
+        kind: `integer` (8 or 8.0), `number` (> 0), `share` (a number from 0 to 1), `flag` (true or false), `word` (of a
+            vocabulary, kept as written), `name` (a name or a word in any case), `chip` (name of a chip, resolved to the
+            catalogue id) or `text`.
+        meaning: meaning of a cell.
+        unit: unit of a cell.
+        default: meaning of an empty cell.
+        required: whether a prediction needs a filled cell.
+        minimum: least valid value of an integer.
+        maximum: greatest valid value of an integer or a number.
+        vocabulary: table of `vocabularies.toml` with the valid words, or with synonyms of names.
+        words: meanings of the valid words of a name; empty where all names are valid.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    unit: str = ""
+    default: str = "unknown"
+    required: bool = False
+    minimum: int = 1
+    maximum: float = 1e8
+    vocabulary: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> str:
+        """Description of a valid cell."""
+        if self.kind == "integer":
+            upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
+            return f"a whole number >= {self.minimum}{upper}"
+        return {"number": "a number > 0", "share": "a number from 0 to 1", "flag": "true or false"}.get(
+            self.kind, "text"
+        )
+
+
 def show(text: str) -> str:
     """A cell for a message: quoted, on one line, shortened if very long."""
     return repr(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "...")
@@ -32,21 +74,21 @@ class Parsed(NamedTuple):
     """Values of cells.
 
     Attributes:
-        values: value of each cell, None where it is empty or bad.
-        problems: what is wrong with the bad ones, by their place.
+        values: value of each cell, None for an empty or bad cell.
+        problems: problems of the bad cells, by position.
     """
 
     values: list[Value | None]
     problems: dict[int, str]
 
 
-def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, str]) -> Parsed:
-    """Values of cells of one column.
+def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
+    """Values of cells of a column.
 
     Args:
-        column: what the cells should hold.
-        texts: the cells, without surrounding blanks.
-        known_gpus: catalogue ids of chips by name, aliases included.
+        column: description of valid cells.
+        texts: cells without surrounding blanks.
+        names: valid names of chips.
 
     Returns:
         The values and the problems.
@@ -54,54 +96,28 @@ def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, s
     texts = [respelt(column.name, text) if text else text for text in texts]
     if column.kind in ("integer", "number", "share"):
         return _parse_numbers(column, texts)
-    if column.kind == "text" and column.name != "gpu":
+    if column.kind == "text":
         return Parsed([text or None for text in texts], {})
-    parse = _gpu_parser(known_gpus) if column.name == "gpu" else lambda text: _parse_word(column, text)
+    parse = names.chip if column.kind == "chip" else lambda text: _parse_word(column, text)
     parsed = [parse(text) if text else (None, "") for text in texts]
     problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}
     return Parsed([value for value, _ in parsed], problems)
-
-
-def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
-    """Values of columns that are stated one by one, as on a command line.
-
-    Args:
-        option: through which they are stated, for messages.
-        texts: cells by column.
-
-    Returns:
-        Values by column.
-
-    Raises:
-        InputError: no such column, or a cell that it cannot hold; names the option.
-    """
-    values: dict[str, Value] = {}
-    for name, text in texts.items():
-        name = ALIASES.get(name, name)
-        if name not in BY_NAME:
-            raise InputError(f"{option} {name}: no such column; {one_like(name, BY_NAME)}")
-        parsed = parse_cells(BY_NAME[name], [text], {})
-        if parsed.problems:
-            raise InputError(f"{option} {name} = {show(text)}: {parsed.problems[0]}")
-        if (value := parsed.values[0]) is not None:
-            values[name] = value
-    return values
-
-
-ALIASES = {"recompute": "activation_recompute"}
-"""Columns by the names of the choices of a plan that they state."""
 
 
 def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
     if column.kind == "flag":
         flag = YES_OR_NO.get(text.lower())
         return flag, "" if flag is not None else f"not a flag; expected {column.expected}"
-    if column.kind == "word" and translate(column.vocabulary, text) is None:
-        return None, question(column.name, text) or f"not known; expected one of {words(column.vocabulary)}"
-    if column.kind == "name":
-        name = text.lower()
-        return (translate(column.vocabulary, name) or name) if column.vocabulary else name, ""
-    return text, ""
+    if column.kind == "word":
+        if translate(column.vocabulary, text) is not None:
+            return text, ""
+        known = ", ".join(vocabularies()[column.vocabulary])
+        return None, question(column.name, text) or f"not known; expected one of {known}"
+    name = text.lower()
+    if column.words:
+        known = ", ".join(word for word, meaning in column.words.items() if word == meaning)
+        return column.words.get(name), "" if name in column.words else f"not known; expected one of {known}"
+    return (translate(column.vocabulary, name) or name) if column.vocabulary else name, ""
 
 
 def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
@@ -125,7 +141,7 @@ def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
 
 
 def _floats(texts: Sequence[str]) -> list[float | None]:
-    """Numbers of texts, None where a text is none."""
+    """Numbers of texts, None for a text without a number."""
     # One scan of all texts is quicker than one of each: without other characters, float() is as strict as _NUMBER.
     if not _NOT_NUMERIC.search("\n".join(texts)):
         try:
@@ -154,23 +170,10 @@ def _range_problem(column: Column, value: float) -> str:
 
 
 def _plain(bound: float) -> str:
-    """A bound as people write it: 3, 100, 1e8."""
+    """A bound in the notation of people: 3, 100, 1e8."""
     return f"{bound:g}" if bound < 1e5 else f"{bound:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
-def _gpu_parser(known: Mapping[str, str]) -> Callable[[str], tuple[str | None, str]]:
-    """Parser of names of chips: catalogue id, None if none is meant, and the problem, empty if there is none."""
-    names = ChipNames(known)
-
-    def parse(text: str) -> tuple[str | None, str]:
-        meant = names.meant(text)
-        if len(meant) == 1:
-            return meant[0], ""
-        return None, f"{names.problem(text, meant)}, or a chip of your own by --hardware FILE.toml"
-
-    return parse
-
-
 def first_of(lines: Sequence[int | str], most: int) -> str:
-    """Numbers of lines, or words, for a message, no more than so many."""
+    """Numbers of lines, or words, for a message, at most a given count."""
     return ", ".join([*map(str, lines[:most]), *(["..."] if len(lines) > most else [])])

@@ -1,0 +1,136 @@
+"""Files of records: TOML that is written whole or not at all, ends with a table of its own, and is read once.
+
+A file says what it is a record of (`record`) and by which rules it is written (`format`). Files of release 0.1 say
+neither; of these some end with the last table too.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import write_whole
+from jaxscale.base.resources import read_toml
+from jaxscale.base.toml_text import toml_text
+
+Kept = TypeVar("Kept")
+
+END = "end"
+"""Last table of a file, without which it is not whole."""
+
+FORMAT = 2
+"""Rules by which files are written; those of release 0.1 state none [1]."""
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """Kind of file that a record is kept in.
+
+    Attributes:
+        what: name of the record, as messages say it.
+        head: a table that every such file has.
+        made_by: file that is expected in place of another, as messages say it.
+        comment: first line of a file.
+        ended: a table of files of release 0.1 that end with `END`; none of the others do.
+        old_head: name of the table `head` in files of release 0.1, where it was another.
+    """
+
+    what: str
+    head: str
+    made_by: str
+    comment: str
+    ended: str = ""
+    old_head: str = ""
+
+    def write(self, path: str | Path, document: Mapping[str, Any], comment: str = "") -> None:
+        """Write a record, whole or not at all.
+
+        Args:
+            path: file to write.
+            document: nested tables.
+            comment: first line of the file; the usual one where empty.
+
+        Raises:
+            InputError: the folder is missing or closed to writing.
+        """
+        marked = {"record": self.what, "format": FORMAT, **document, END: {}}
+        write_whole(path, toml_text(marked, comment or self.comment))
+
+    def read(self, path: str | Path, parse: Callable[[Path, Mapping[str, Any]], Kept]) -> Kept:
+        """The record of a file; a file that has not changed since is not read again.
+
+        Args:
+            path: the file.
+            parse: record from the path and the nested tables.
+
+        Returns:
+            What `parse` makes of them.
+
+        Raises:
+            InputError: the file is missing, cut, of a later version, or no such record.
+        """
+        path = Path(path)
+        try:
+            state = path.stat()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+        return _read(self, path, path.absolute(), state.st_mtime_ns, state.st_size, parse)
+
+    def checked(self, path: Path, table: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The tables of a file, if they are a whole record of this kind.
+
+        Raises:
+            InputError: another record, a later version, or a file that was cut.
+        """
+        what, rules = table.get("record", self.what), table.get("format", 1)
+        if what != self.what:
+            raise InputError(f"{path}: not a {self.what} but a {what}; expected {self.made_by}")
+        if not isinstance(rules, int) or rules > FORMAT:
+            raise InputError(f"{path}: format = {rules!r} is of a later version; expected at most {FORMAT}")
+        if END not in table and ("format" in table or self.ended in table):
+            raise InputError(
+                f"{path}: cut or of another version; expected a whole {self.what}, up to its last table [{END}]"
+            )
+        if self.head not in table and self.old_head in table:
+            table = {**table, self.head: table[self.old_head]}
+        if not isinstance(table.get(self.head), Mapping):
+            raise InputError(f"{path}: not a {self.what}; expected {self.made_by}, with tables [{self.head}]")
+        return table
+
+    def is_one(self, path: Path) -> bool:
+        """Whether a file looks like a record of this kind."""
+        text = path.read_text(encoding="utf-8")
+        return f'\nrecord = "{self.what}"\n' in text or ("\nrecord = " not in text and f"\n[{self.head}." in text)
+
+    def parsed(self, path: Path, parse: Callable[[], Kept]) -> Kept:
+        """What becomes of the tables of a file.
+
+        Raises:
+            InputError: a table or a number is missing or of another kind, or `parse` has said what is wrong.
+        """
+        try:
+            return parse()
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+            raise InputError(
+                f"{path}: its record is cut or of another version ({reason}); expected a whole {self.what}"
+            ) from None
+
+
+@functools.lru_cache(maxsize=32)
+def _read(
+    kind: RecordFile,
+    path: Path,
+    absolute: Path,
+    modified: int,
+    size: int,
+    parse: Callable[[Path, Mapping[str, Any]], Any],
+) -> Any:
+    """A record from its file in the state of a time."""
+    del absolute, modified, size
+    table = kind.checked(path, read_toml(path))
+    return kind.parsed(path, lambda: parse(path, table))

@@ -1,0 +1,212 @@
+"""Table of the coefficients of one kind of record: unit, range, prior and source of each, and their coordinates.
+
+A file of `data/` states them. Effects and priors act on coordinates: the logarithm of a positive coefficient, the
+logit of a fraction, a real number itself.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.calibration.stand_ins import NO_STAND_INS, StandIns
+
+RANGES = {
+    "positive": (0.0, np.inf),
+    "fraction": (0.0, 1.0),
+    "real": (-np.inf, np.inf),
+}
+"""Ends of the range of each kind of coefficient, none of which is a value."""
+
+FARTHEST = 80.0
+"""Coordinate beyond which a value no longer changes: keeps the exponential finite in 32 bits too [1]."""
+
+
+class Prior(NamedTuple):
+    """What is known of a coefficient before any fit.
+
+    Attributes:
+        median: in the coefficient's own unit.
+        spread: standard deviation of the coordinate [1].
+        kind: `positive` (coordinate: log), `fraction` (logit) or `real` (the value itself).
+        unit: unit of the coefficient.
+        meaning: one sentence of physics.
+        source: where median and spread come from.
+        effects: kinds of level (source, mixture, ...) by which known stacks may differ from the centre.
+        levels: standard deviation of the effects that make up the centre, by kind of level (stack, gpu, ...) [1].
+        spread_of_levels: unit of the scale of their effects; the spread itself unless single levels are known to differ
+            more than the pool is unsure of [1].
+        hides_where: `small` or `large` for a coefficient whose term hides behind others where it is so; else empty.
+        may_be_zero: whether the value may be 0, for what a stack lacks.
+    """
+
+    median: float
+    spread: float
+    kind: str
+    unit: str
+    meaning: str
+    source: str
+    effects: tuple[str, ...]
+    spread_of_levels: float
+    levels: Mapping[str, float]
+    hides_where: str = ""
+    may_be_zero: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """Coefficients of one kind of record.
+
+    Attributes:
+        priors: of each, in the order of the coefficients.
+        kinds: of level that have effects, in the order in which these add up.
+        stand_ins: levels that count for runs that name none, or one without effects.
+        retired: coefficients of earlier versions; what a file says of them is passed over.
+    """
+
+    priors: Mapping[str, Prior]
+    kinds: tuple[str, ...] = ()
+    stand_ins: StandIns = NO_STAND_INS
+    retired: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coefficients, in order."""
+        return tuple(self.priors)
+
+    @functools.cached_property
+    def medians(self) -> dict[str, float]:
+        """Prior median of each coefficient, in its own unit."""
+        return {name: float(prior.median) for name, prior in self.priors.items()}
+
+    def effect_spreads(self) -> dict[str, dict[str, float]]:
+        """Prior spread of the effects by kind of level and coefficient [1]."""
+        spreads = {
+            kind: {name: prior.levels[kind] for name, prior in self.priors.items() if kind in prior.levels}
+            for kind in self.kinds
+        }
+        return {kind: by_name for kind, by_name in spreads.items() if by_name}
+
+    @functools.cached_property
+    def _is_fraction(self) -> np.ndarray:
+        return np.asarray([prior.kind == "fraction" for prior in self.priors.values()])
+
+    @functools.cached_property
+    def _is_real(self) -> np.ndarray:
+        return np.asarray([prior.kind == "real" for prior in self.priors.values()])
+
+    def constrained(self, coordinates: Any) -> Any:
+        """Values in their own units from coordinates, of arrays of the host or of JAX [..., coefficient]."""
+        xp = jnp if isinstance(coordinates, jax.Array) else np
+        bounded = xp.clip(coordinates, -FARTHEST, FARTHEST)
+        values = xp.where(self._is_fraction, 1.0 / (1.0 + xp.exp(-bounded)), xp.exp(bounded))
+        return xp.where(self._is_real, coordinates, values) if self._is_real.any() else values
+
+    def unconstrained(self, values: Any) -> np.ndarray:
+        """Coordinates of values in their own units, on the host [..., coefficient]."""
+        values = np.asarray(values, float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logits = np.where(self._is_fraction, np.log(values) - np.log1p(-values), np.log(values))
+        return np.where(self._is_real, values, logits)
+
+    def slopes(self, coordinates: np.ndarray) -> np.ndarray:
+        """Change of each value v for one of its coordinate: v of a log, v (1 - v) of a logit, else 1."""
+        values = self.constrained(coordinates)
+        slopes = np.where(self._is_fraction, values * (1.0 - values), values)
+        return np.where(self._is_real, 1.0, slopes)
+
+    def column(self, values: Mapping[str, float]) -> Float[np.ndarray, " coefficient"]:
+        """Numbers by name as one array, 0 where none is named [coefficient]."""
+        return np.asarray([values.get(name, 0.0) for name in self.names], float)
+
+    def stated(self, where: Any, entries: Mapping[str, Any]) -> dict[str, float]:
+        """Values that a file states, in order, the prior median of each coefficient that it leaves out.
+
+        A file of before a term was added lacks its coefficients: of these the priors tell.
+
+        Args:
+            where: file, for messages.
+            entries: numbers by name, or tables with a number `value`.
+
+        Returns:
+            Every value by name.
+
+        Raises:
+            InputError: an unknown coefficient, or a value out of its range.
+        """
+        kept = self.known(f"{where}: coefficients.", entries)
+        found = {name: _value(f"{where}: coefficients.{name}", kept[name], self.priors[name]) for name in kept}
+        return {**self.medians, **found}
+
+    def known(self, where: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Entries of a file by coefficient, without those of retired ones.
+
+        Args:
+            where: file and table, for messages, in front of the name of a coefficient.
+            entries: by name.
+
+        Raises:
+            InputError: an unknown coefficient.
+        """
+        kept = {name: entry for name, entry in entries.items() if name not in self.retired}
+        if unknown := sorted(set(kept) - set(self.names)):
+            raise InputError(f"{where}{unknown[0]} is not a coefficient; expected one of {', '.join(self.names)}")
+        return kept
+
+
+def _value(where: str, entry: Any, prior: Prior) -> float:
+    """Number of an entry, within the range of its coefficient."""
+    value = entry.get("value") if isinstance(entry, Mapping) else entry
+    low, high = RANGES[prior.kind]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+        if low < number < high or (prior.may_be_zero and number == 0.0):
+            return number
+    raise InputError(f"{where} = {value!r} is out of range; expected a number between {low:g} and {high:g}")
+
+
+def spec_from(
+    file: str,
+    names: Iterable[str],
+    *,
+    table: str = "coefficients",
+    kinds: tuple[str, ...] = (),
+    stand_ins: StandIns = NO_STAND_INS,
+    retired: tuple[str, ...] = (),
+) -> Spec:
+    """Coefficients that a file of `data/` describes.
+
+    Args:
+        file: name of the file. A table `[effects]` states prior spreads of effects by kind of level and coefficient,
+            where the entries of the coefficients do not.
+        names: of the coefficients, in the order of the fields of their module; the file describes each.
+        table: with an entry for each coefficient.
+        kinds: of level that have effects; those of the table `[effects]` where none are given.
+        stand_ins: rules for levels without effects.
+        retired: coefficients of earlier versions.
+
+    Returns:
+        The table.
+    """
+    content = read_toml(data_path(file))
+    by_kind = content.get("effects", {})
+    kinds = kinds or tuple(by_kind)
+    priors = {}
+    for name in names:
+        levels = {kind: spreads[name] for kind, spreads in by_kind.items() if name in spreads}
+        priors[name] = _prior({"levels": levels, **content[table][name]})
+    return Spec(priors, kinds, stand_ins, retired)
+
+
+def _prior(entry: Mapping[str, Any]) -> Prior:
+    """Prior of an entry of a table; the date of its source is for readers alone."""
+    usual = {"spread_of_levels": entry["spread"], "kind": "positive"}
+    stated = {name: value for name, value in entry.items() if name != "date"}
+    return Prior(**{**usual, **stated, "effects": tuple(entry.get("effects", ()))})

@@ -1,1 +1,0 @@
-"""Words of runs tables as people and tools write them."""

@@ -1,0 +1,200 @@
+"""Schemas of tables: known columns, meaning of headings, required columns, contradictions between cells."""
+
+import abc
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from jaxscale.base.errors import InputError, one_like, similar
+from jaxscale.tables.cells import Column, Parsed, parse_cells, show
+from jaxscale.tables.names import SHAPE, Names
+from jaxscale.tables.table import AbstractTable
+
+Kind = TypeVar("Kind", bound=AbstractTable)
+
+CellProblems = dict[str, dict[int, str]]
+"""Problem of each bad cell, by code of the cell [column]."""
+
+_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+_ALIKE, _WHOLE_WORD = 0.75, 4
+"""Likeness of two names (`difflib`) from which a heading may be a misspelt column [1], and letters of a heading inside
+a column from which the likeness is taken for granted [1]."""
+
+
+class ColumnHeading(NamedTuple):
+    """Meaning of a heading.
+
+    Attributes:
+        column: column of the schema; the heading where the schema has none.
+        factor: factor of the numbers below the heading [1].
+        unit: unit of the numbers where the schema has a different unit, else empty.
+    """
+
+    column: str
+    factor: float = 1.0
+    unit: str = ""
+
+
+class Header(NamedTuple):
+    """First line of a table.
+
+    Attributes:
+        written: headings as in the file.
+        meant: meanings of the headings.
+    """
+
+    written: tuple[str, ...]
+    meant: tuple[ColumnHeading, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column of each heading."""
+        return tuple(heading.column for heading in self.meant)
+
+
+class Check(NamedTuple):
+    """A contradiction between valid cells.
+
+    Attributes:
+        is_broken: whether the cells of a row contradict each other [row].
+        problem: message about a row by position: column, value, valid values.
+    """
+
+    is_broken: np.ndarray
+    problem: Callable[[int], str]
+
+
+class AbstractSchema(abc.ABC, Generic[Kind]):
+    """Schema of tables, from which the reader takes all rules and the class of the result.
+
+    Attributes:
+        columns: known columns by name.
+        row: noun for a row, in messages.
+        says_nothing: columns without influence on predictions, harmless where misspelt.
+
+    Args:
+        names: valid names of chips and models.
+    """
+
+    columns: ClassVar[Mapping[str, Column]]
+    row: ClassVar[str] = "run"
+    says_nothing: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, names: Names):
+        """Take the valid names."""
+        self.names = names
+
+    def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
+        """Meanings of headings; known columns match in any case."""
+        names = [name.strip() for name in header]
+        return [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
+
+    @classmethod
+    def misspelt(cls, columns: Sequence[str]) -> dict[str, str]:
+        """Unknown columns of a table that resemble an absent known column, with the name of the known column."""
+        absent = [name for name in cls.columns if name not in (*columns, *cls.says_nothing)]
+        unread = [name for name in columns if name not in cls.columns and not name.startswith(("predicted_", "term_"))]
+        close = {name: similar(name, absent, _holds, most=1, likeness=_ALIKE) for name in unread}
+        return {name: alike[0] for name, alike in close.items() if alike}
+
+    @abc.abstractmethod
+    def lacks(self, header: Header) -> str:
+        """Message about required columns that a header lacks, with the valid ones; empty for a complete header."""
+
+    def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
+        """Values of the distinct cells of a known column."""
+        return parse_cells(self.columns[heading.column], texts, self.names)
+
+    @abc.abstractmethod
+    def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Kind:
+        """Table of the class of the schema, empty cells filled in from related cells.
+
+        Args:
+            table: cells and values as read.
+            header: first line.
+            problems: problems of cells, changed in place: solved problems go, new problems are added.
+        """
+
+    def checks(self, table: Kind) -> Iterable[Check]:
+        """Contradictions between cells, in the order of the messages."""
+        del table
+        return ()
+
+    def row_problems(self, table: Kind, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
+        """Problems of rows whose cells are all valid.
+
+        Args:
+            table: all rows, bad rows included.
+            bad: rows with a problem so far, earlier yields included.
+
+        Yields:
+            Problems by row.
+        """
+        problems: dict[int, list[str]] = {}
+        for check in self.checks(table):
+            for row in np.flatnonzero(check.is_broken).tolist():
+                if row not in bad:
+                    problems.setdefault(row, []).append(check.problem(row))
+        yield problems
+
+    def unknown_models(self, table: AbstractTable, judged: np.ndarray, hint: str = "") -> dict[int, list[str]]:
+        """Rows with an unknown model and without a shape.
+
+        In a table with shape columns, an unknown model is a problem only if no row has a shape.
+
+        Args:
+            table: models and shapes.
+            judged: whether a row has a model and no problem so far [row].
+            hint: question about a misspelt shape column, for the message.
+
+        Returns:
+            Problems by row.
+        """
+        models = table.categories("model")
+        # A shape in the row makes the name of the model irrelevant.
+        is_known = models.matches(self.names.is_model)
+        n_given = np.sum([~np.isnan(table.numbers(name)) for name in SHAPE], axis=0)
+        is_known |= n_given == len(SHAPE)
+        has_columns = all(name in table.columns for name in SHAPE)
+        if has_columns and np.any(judged & is_known):
+            return {}
+        is_problem = judged & ~is_known & (((n_given == 0) & models.matches(bool)) if has_columns else True)
+        told: dict[str, str] = {}
+        for name in {models[row] or "" for row in np.flatnonzero(is_problem).tolist()}:
+            known = one_like(name, self.names.known_models) if self.names.known_models else "expected a catalogue model"
+            told[name] = (
+                f"column 'model' = {show(name)}: unknown model and no shape{hint}; {known}, or {', '.join(SHAPE)}"
+            )
+        return {row: [told[models[row] or ""]] for row in np.flatnonzero(is_problem).tolist()}
+
+
+def check_names(path: Path, header: Header) -> None:
+    """Refuse a header without commas, or with a repeated column.
+
+    Args:
+        path: file, for the message.
+        header: first line of the table.
+
+    Raises:
+        InputError: wrong delimiter, a repeated column, or two headings with the same meaning.
+    """
+    columns = header.columns
+    if len(columns) == 1:
+        for mark, name in _DELIMITERS.items():
+            if mark in columns[0]:
+                raise InputError(f"{path}:1: the header is separated by {name}; expected commas")
+    for name in dict.fromkeys(columns):
+        # Headings that differ in case alone are a repetition; different words need an explanation.
+        named = [heading for heading, column in zip(header.written, columns, strict=True) if column == name]
+        if len(named) > 1 and len({heading.strip().lower() for heading in named}) > 1:
+            told = " and ".join(map(repr, named))
+            raise InputError(f"{path}:1: {told} both mean {name!r}; expected one of them, or {name!r} beside them")
+        if len(named) > 1:
+            raise InputError(f"{path}:1: column {show(name)} appears twice; expected each column once")
+
+
+def _holds(other: str, name: str) -> bool:
+    return len(name) >= _WHOLE_WORD and name in other

@@ -1,0 +1,222 @@
+"""Tables in memory: columns on the host, cells as written and their values."""
+
+import abc
+import importlib
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, SupportsIndex, TypeVar, overload
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.show import MOST_LINES, Printout, printed
+from jaxscale.tables.categorical import Categorical, chained
+from jaxscale.tables.cells import Value
+
+Own = TypeVar("Own", bound="AbstractTable")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row of a table.
+
+    Attributes:
+        line: line of the file on which the row starts [1].
+        cells: cells as written, in the order of the header.
+        values: values of the known columns with a filled cell; numbers are floats.
+    """
+
+    line: int
+    cells: tuple[str, ...]
+    values: Mapping[str, Value]
+
+    def __getitem__(self, name: str) -> Any:
+        """Value of a known column, None for an empty cell or an absent column."""
+        return self.values.get(name)
+
+
+@printed(lambda table: _shown(table))
+@dataclass(frozen=True, repr=False)
+class AbstractTable(abc.ABC):
+    """A table, column by column.
+
+    Attributes:
+        path: source file.
+        columns: header, in the order of the file, unknown columns included.
+        lines: first line of each kept row in the file [1], [row].
+        cells: cells of each column as written [column, row].
+        values: values of the known columns, None for an empty cell; numbers are floats [column, row].
+        problems: a line for each dropped bad row.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    lines: Int[np.ndarray, " row"]
+    cells: Mapping[str, Categorical]
+    values: Mapping[str, Categorical]
+    problems: tuple[str, ...] = ()
+
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Columns shown in a printed table."""
+
+    @classmethod
+    def of(cls: type[Own], table: "AbstractTable", **more: Any) -> Own:
+        """A table of this class with the columns of a given table, and the further fields of the class."""
+        return cls(table.path, table.columns, table.lines, table.cells, table.values, table.problems, **more)
+
+    def texts(self) -> dict[str, list[str]]:
+        """Cells as written, in the order of the header [column, row]."""
+        return {name: self.cells[name].array().tolist() for name in self.columns}
+
+    @property
+    def n_skipped(self) -> int:
+        """Dropped bad rows [1]."""
+        return len(self.problems)
+
+    def __len__(self) -> int:
+        """Kept rows [1]."""
+        return len(self.lines)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Kept rows in the order of the file."""
+        return (self.row(index) for index in range(len(self)))
+
+    @property
+    def rows(self) -> "Rows":
+        """Kept rows as a sequence, each row made on access."""
+        return Rows(self)
+
+    def row(self, index: int) -> Row:
+        """Kept row by position."""
+        cells = tuple(self.cells[name][index] for name in self.columns)
+        values = ((name, column[index]) for name, column in self.values.items())
+        return Row(int(self.lines[index]), cells, {name: value for name, value in values if value is not None})
+
+    def __getitem__(self: Own, rows: "np.ndarray | slice | Sequence[int]") -> Own:
+        """The given rows: by a mask, by positions, or by a slice."""
+        return self.take(np.arange(len(self))[rows])
+
+    def where(self: Own, **wanted: Any) -> Own:
+        """Rows with the wanted values: `table.where(gpu="h100-80gb", n_gpus=lambda count: count >= 64)`.
+
+        Args:
+            wanted: by column a value, several values, or a condition on a value, None for an empty cell.
+
+        Raises:
+            InputError: no such column.
+        """
+        mask = np.ones(len(self), dtype=bool)
+        for name, value in wanted.items():
+            if name not in (*self.columns, *self.values):
+                raise InputError(f"{name!r} is no column of {self.path}; {one_like(name, self.columns)}")
+            mask &= self.categories(name).matches(_condition(value))
+        return self.take(mask)
+
+    def __add__(self: Own, other: Own) -> Own:
+        """Rows of two tables in sequence; cells of columns absent from a table are empty."""
+        columns = tuple(dict.fromkeys((*self.columns, *other.columns)))
+        cells = {name: _chained(self, other, lambda table, name=name: table.cells.get(name), "") for name in columns}
+        known = dict.fromkeys((*self.values, *other.values))
+        values = {name: _chained(self, other, lambda table, name=name: table.values.get(name), None) for name in known}
+        lines = np.concatenate([self.lines, other.lines])
+        problems = (*self.problems, *other.problems)
+        return replace(self, columns=columns, lines=lines, cells=cells, values=values, problems=problems)
+
+    def take(self: Own, rows: np.ndarray) -> Own:
+        """The given rows, by index or mask."""
+        cells, values = (
+            {name: column.take(rows) for name, column in columns.items()} for columns in (self.cells, self.values)
+        )
+        return replace(self, lines=self.lines[rows], cells=cells, values=values)
+
+    def categories(self, name: str) -> Categorical:
+        """Values of a column as codes, texts of an unknown column; None for an empty cell or an absent column."""
+        return self.values.get(name) or self.cells.get(name) or Categorical.constant(None, len(self))
+
+    def numbers(self, name: str) -> Float[np.ndarray, " row"]:
+        """Values of a known column of numbers or flags, nan for an empty cell or an absent column [row]."""
+        return self.categories(name).numbers()
+
+    def text(self, name: str) -> np.ndarray:
+        """Words of a column, empty for an empty cell or an absent column [row]."""
+        return self.categories(name).map(lambda word: word or "").array()
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame of cells; known columns hold values, None for an empty cell.
+
+        Raises:
+            ImportError: pandas is not installed (`pip install jaxscale[tables]`).
+        """
+        pandas = importlib.import_module("pandas")  # an extra, which type checkers need not have
+        columns = {name: self.values.get(name, self.cells[name]).array() for name in self.columns}
+        return pandas.DataFrame(columns, index=pandas.Index(self.lines, name="line")).infer_objects()
+
+    def column(self, name: str) -> list[Any]:
+        """Values of a column as a list over rows, None for an empty cell; texts of an unknown column."""
+        return self.categories(name).array().tolist()
+
+
+def _shown(table: AbstractTable) -> Printout:
+    """The first rows of some columns."""
+    names = [name for name in table.shown if name in table.values]
+    rows = [[str(row.line), *(_cell_text(row[name]) for name in names)] for row in table.rows[:MOST_LINES]]
+    dropped = f", {table.n_skipped} bad ones dropped" if table.n_skipped else ""
+    title = f"{type(table).__name__}: {len(table)} rows of {len(table.columns)} columns from {table.path}{dropped}"
+    return Printout(title, ("line", *names), rows)
+
+
+def _cell_text(value: Any) -> str:
+    """A value in print."""
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _condition(value: Any) -> Callable[[Any], bool]:
+    """Condition of a wanted value: the value if callable, membership of several values, or equality."""
+    if callable(value):
+        return lambda cell: bool(value(cell))
+    several = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+    return lambda cell: cell in several
+
+
+def _chained(
+    first: AbstractTable,
+    second: AbstractTable,
+    column_of: Callable[[AbstractTable], Categorical | None],
+    empty: Any,
+) -> Categorical:
+    """A column of two tables in sequence, empty for a table without the column."""
+    return chained([column_of(table) or Categorical.constant(empty, len(table)) for table in (first, second)])
+
+
+class Rows(Sequence[Row]):
+    """Rows of a table as a sequence, each row made on access.
+
+    Args:
+        table: the table.
+    """
+
+    def __init__(self, table: AbstractTable):
+        """Look at the rows of a table."""
+        self._table = table
+
+    def __len__(self) -> int:
+        """Rows of the table [1]."""
+        return len(self._table)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Row | list[Row]:
+        """A row, or the rows of a slice."""
+        if isinstance(index, slice):
+            return [self._table.row(place) for place in range(*index.indices(len(self)))]
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"row {place} of a table of {len(self)}")
+        return self._table.row(place)

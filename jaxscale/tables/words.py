@@ -1,0 +1,71 @@
+"""Words of people and tools in cells: vocabularies, spellings, numbers with separators."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jaxscale.hardware.formats import PRECISIONS
+
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,'’\u00a0\u202f]\d{3})+(\.\d+)?")
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("jaxscale.tables").joinpath(name).read_text(encoding="utf-8"))
+
+
+@cache
+def vocabularies() -> Mapping[str, Any]:
+    """Tables of `vocabularies.toml`: words of cells and their meaning to the model.
+
+    Names of number formats come first, the narrowest format first, then the synonyms of the file.
+    """
+    tables = _read("vocabularies.toml")
+    own_names = {name: name for name in reversed(PRECISIONS)}
+    return {**tables, "precisions": {**own_names, **tables["precisions"]}}
+
+
+def translate(vocabulary: str, word: str) -> str | None:
+    """Word of the model for a word of a cell, None where the vocabulary has no such word.
+
+    Args:
+        vocabulary: `precisions`, `number_formats`, `status`, or a choice of software such as `recompute`.
+        word: the cell.
+
+    Returns:
+        One of `PRECISIONS`, a number format, ok/oom, or a word of the plan; None for a word of no vocabulary.
+    """
+    known: Mapping[str, str] = vocabularies()[vocabulary]
+    word = word.lower()
+    if vocabulary == "precisions":
+        return next((meaning for token, meaning in known.items() if token in word), None)
+    return known.get(word)
+
+
+@cache
+def spellings() -> Mapping[str, Any]:
+    """Words of schemas by column and spelling, from `spellings.toml`; `questions` has the answers to unclear words."""
+    return _read("spellings.toml")
+
+
+def _key(text: str) -> str:
+    """A word without case, separators and the name of an enumeration."""
+    return re.sub(r"[-_ ]+", "_", text.strip().lower().rsplit(".", 1)[-1]).strip("_")
+
+
+def respelt(column: str, text: str) -> str:
+    """Cell in the spelling of the schema, unchanged for an unknown spelling."""
+    known = spellings().get(column)
+    return known.get(_key(text), text) if known else text
+
+
+def question(column: str, text: str) -> str:
+    """Message about a word too unclear for a cell of a column; empty for a clear or unknown word."""
+    return spellings()["questions"].get(column, {}).get(_key(text), "")
+
+
+def without_separators(text: str) -> str:
+    """A number without separators of thousands; a text without such separators unchanged."""
+    return re.sub(r"[,'’\u00a0\u202f]", "", text) if _THOUSANDS.fullmatch(text) else text
