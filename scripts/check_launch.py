@@ -1,8 +1,14 @@
 """Written launch settings, and what the programs' own parsers make of them; started by `check_launch.sh`."""
 
+import functools
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import json
+import os
 import sys
+import types
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +19,7 @@ MODELS = (
 )  # fmt: skip
 N_CHIPS = 64
 SEQ_LEN = 4096
-ENDINGS = {"torchtitan": "py", "deepspeed": "json", "megatron-lm": "json"}
+ENDINGS = {"torchtitan": "py", "deepspeed": "json", "megatron-lm": "json", "maxtext": "yaml"}
 
 
 def write(folder: Path) -> None:
@@ -32,7 +38,9 @@ def write(folder: Path) -> None:
             plan = {**space.software.words(), "dp": N_CHIPS // 2, "tp": 2, "pp": 1, "cp": 1, "ep": 1, "vpp": 1}
             plan |= {"zero_stage": space.zero_stage[-1], "micro_batch_size": 1, "n_microbatches": 4}
             plan |= {"sequence_parallel": True, "recompute": "none", "schedule": "1f1b", "shard_group": N_CHIPS // 2}
-            text = launch_text(framework, plan, fields, SEQ_LEN, name)
+            # One slice of all chips, as host devices are.
+            node = N_CHIPS if framework == "maxtext" else 8
+            text = launch_text(framework, plan, fields, SEQ_LEN, name, node)
             path = folder / f"{framework}_{name}.{ending}".replace(".", "_", name.count("."))
             is_options = framework == "megatron-lm"
             path.write_text(json.dumps(dict(text.settings)) if is_options else text.text, encoding="utf-8")
@@ -114,17 +122,69 @@ def megatron_config(path: Path) -> None:
     kind(**own)
 
 
+class _Absent(types.ModuleType):
+    """A module that is not installed and that no check of a configuration calls."""
+
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return unittest.mock.MagicMock(name=name)
+
+
+class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what is not installed of a program's trainers and data sets."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname.startswith(("maxtext", "jax", "rocm", "cuda", "scipy")):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _Absent(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing to run."""
+
+
+@functools.cache
+def _maxtext() -> Any:
+    """Module of MaxText's configuration, on as many host devices as the run has chips."""
+    os.environ |= {"XLA_FLAGS": f"--xla_force_host_platform_device_count={N_CHIPS}", "JAX_PLATFORMS": "cpu"}
+    for name in ("flax.linen", "flax.nnx", "omegaconf", "pydantic", "yaml"):
+        importlib.import_module(name)
+    importlib.import_module("jax").devices()
+    sys.meta_path.append(_AbsentFinder())
+    return importlib.import_module("maxtext.configs.pyconfig")
+
+
+def maxtext_config(path: Path) -> None:
+    """Read a configuration beside base.yml, on the chips of this host, whose kernel of attention is the plain one."""
+    module = _maxtext()
+    settings = importlib.import_module("yaml").safe_load(path.read_text(encoding="utf-8"))
+    settings |= {"hardware": "cpu", "attention": "dot_product", "skip_jax_distributed_system": True}
+    words = [
+        f"{key}={json.dumps(value) if isinstance(value, list | bool) else value}" for key, value in settings.items()
+    ]
+    read = module.initialize(["train", str(Path(module.__file__).with_name("base.yml")), *words])
+    assert (read.num_decoder_layers, read.emb_dim) == (settings["base_num_decoder_layers"], settings["base_emb_dim"])
+
+
 CHECKS: dict[str, Callable[[Path], float | None]] = {
     "torchtitan": torchtitan_params,
     "deepspeed": deepspeed_batch,
     "megatron-lm": megatron_config,
+    "maxtext": maxtext_config,
 }
 
 
-def check(folder: Path) -> int:
+def check(folder: Path, frameworks: tuple[str, ...]) -> int:
     """Feed each file to its program; the number of those that it refuses or makes another model of."""
     wrong = 0
     for entry in json.loads((folder / "list.json").read_text(encoding="utf-8")):
+        if entry["framework"] not in frameworks:
+            continue
         name = f"{entry['framework']} {entry['model']}"
         if entry["missing"] and entry["framework"] != "deepspeed":
             print(f"{name}: told as missing: {'; '.join(entry['missing'])}")
@@ -146,4 +206,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "write":
         write(Path(sys.argv[2]))
     else:
-        raise SystemExit(min(check(Path(sys.argv[2])), 1))
+        programs = tuple(sys.argv[3:]) or ("torchtitan", "deepspeed", "megatron-lm")
+        raise SystemExit(min(check(Path(sys.argv[2]), programs), 1))

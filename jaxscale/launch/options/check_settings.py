@@ -3,6 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from types import CodeType
 from typing import Any
 
 from jaxscale.base.errors import InputError, nearest
@@ -151,18 +153,21 @@ class SettingValues:
 
     def evaluated(self, rule: str) -> Any:
         """Value of an expression of the tables."""
-        functions: dict[str, Callable[..., Any]] = {
-            "max": max, "min": min, "product": math.prod, "layers": layers_of, "stages": stages_of,
-            "segments": segments_of, "stated": lambda name: name in self.stated,
-        }  # fmt: skip
-
-        def spelt(match: re.Match[str]) -> str:
-            word = match[0]
-            is_plain = word.startswith("'") or word in _WORDS or word in functions
-            return word if is_plain else f"v[{word!r}]"
-
+        functions = {**FUNCTIONS, "stated": self.stated.__contains__}
         # Expressions of the tables of the package alone, which no input reaches.
-        return eval(_NAME.sub(spelt, rule), {"__builtins__": {}, **functions}, {"v": self})  # noqa: S307
+        return eval(_program(rule), {"__builtins__": {}, **functions}, {"v": self})  # noqa: S307
+
+
+@cache
+def _program(rule: str) -> CodeType:
+    """Compiled expression, in which each name asks for the value of an option."""
+    return compile(_NAME.sub(_asked, rule), rule, "eval")
+
+
+def _asked(match: re.Match[str]) -> str:
+    """A word of a rule: a name as the question for its value, any other as it is."""
+    word = match[0]
+    return word if word.startswith("'") or word in (*_WORDS, *FUNCTIONS, "stated") else f"v[{word!r}]"
 
 
 PATTERN_PART = re.compile(r"\[([\d,\s]+)\](?:\s*\*\s*(\d+))?")
@@ -201,3 +206,14 @@ def expanded_layout(layout: str) -> str:
 def segments_of(pattern: Any) -> int:
     """Segments of a pattern of layers of a hybrid, apart by |; a pattern without any fits all [1]."""
     return str(pattern).split("/")[0].count("|") + 1 if "|" in str(pattern) else 0
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "max": max,
+    "min": min,
+    "product": math.prod,
+    "layers": layers_of,
+    "stages": stages_of,
+    "segments": segments_of,
+}
+"""Functions of rules."""
