@@ -1,4 +1,4 @@
-"""Keys and numbers of TOML files: names that are known, values in their range, in the same words everywhere."""
+"""Checks of TOML files: known keys, numbers in a range."""
 
 import math
 from collections.abc import Collection
@@ -8,13 +8,13 @@ from jaxscale.base.errors import InputError, nearest
 
 
 def check_keys(where: str, table: Any, valid: Collection[str], what: str = "a known key") -> None:
-    """Refuse a table with a key that it cannot have.
+    """Refuse a table with an unknown key.
 
     Args:
-        where: file and place in it.
-        table: value of the place.
-        valid: keys that it may have.
-        what: what a key is.
+        where: file and path of the table in the file.
+        table: value found there.
+        valid: known keys.
+        what: noun for a key, in the message.
 
     Raises:
         InputError: no table, or an unknown key.
@@ -29,15 +29,15 @@ def check_keys(where: str, table: Any, valid: Collection[str], what: str = "a kn
 def number_of(
     where: str, value: Any, expected: str, low: float = 0.0, high: float = math.inf, *, is_above: bool = False
 ) -> float:
-    """A number of a file in its range.
+    """Number of a file in a range.
 
     Args:
         where: file and key.
-        value: of the key, or a table with a `value` and its source.
-        expected: the range in words.
+        value: value of the key, or a table with `value` and a source.
+        expected: range in words.
         low: least valid number.
         high: greatest valid number.
-        is_above: whether the least one is not valid itself.
+        is_above: whether `low` is excluded.
 
     Raises:
         InputError: not a number, or out of range.

@@ -30,7 +30,7 @@ Spreads = Mapping[str, Mapping[str, float]]
 """Standard deviations by kind of level and coefficient [1]."""
 
 
-class Form(NamedTuple):
+class FileForm(NamedTuple):
     """How a field of a record is kept in its file.
 
     Attributes:
@@ -50,24 +50,26 @@ def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
     return by_kind
 
 
-def entries_of(entry: type) -> Form:
-    """Form of a tuple of entries of a class: a list of tables."""
-    return Form(lambda values: [vars(value) for value in values], lambda table: tuple(entry(**one) for one in table))
+def tables_of_entries(entry: type) -> FileForm:
+    """FileForm of a tuple of entries of a class: a list of tables."""
+    return FileForm(
+        lambda values: [vars(value) for value in values], lambda table: tuple(entry(**one) for one in table)
+    )
 
 
-NUMBER = Form(lambda value: value, lambda value: value)
+NUMBER = FileForm(lambda value: value, lambda value: value)
 """A number as it is."""
 
-TEXTS = Form(dict, lambda table: tuple((key, str(value)) for key, value in table.items()))
+TEXTS = FileForm(dict, lambda table: tuple((key, str(value)) for key, value in table.items()))
 """Pairs of texts."""
 
-COUNTS = Form(
+COUNTS = FileForm(
     lambda counts: {name: int(count) for name, count in counts},
     lambda table: tuple((name, float(count)) for name, count in table.items()),
 )
 """Pairs of a name and a whole number."""
 
-PLACES = Form(names_by_kind, lambda table: tuple((kind, name) for kind, names in table.items() for name in names))
+PLACES = FileForm(names_by_kind, lambda table: tuple((kind, name) for kind, names in table.items() for name in names))
 """Levels: their names by kind."""
 
 
@@ -98,7 +100,10 @@ class Record(abc.ABC):
     provenance: tuple[tuple[str, str], ...] = ()
 
     file: ClassVar[RecordFile] = RecordFile("record", "coefficients", "a file of a record", "Record of a fit.")
-    tables: ClassVar[Mapping[str, tuple[str, Form]]] = {"provenance": ("provenance", TEXTS), "known": ("known", PLACES)}
+    tables: ClassVar[Mapping[str, tuple[str, FileForm]]] = {
+        "provenance": ("provenance", TEXTS),
+        "known": ("known", PLACES),
+    }
 
     @classmethod
     @abc.abstractmethod

@@ -17,7 +17,7 @@ from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
 from jaxscale.base.show import Printout, printed
 from jaxscale.calibration.anchors import anchor_shifts
-from jaxscale.calibration.base_record import COUNTS, PLACES, TEXTS, Form, LevelRows, Record, entries_of
+from jaxscale.calibration.base_record import COUNTS, PLACES, TEXTS, FileForm, LevelRows, Record, tables_of_entries
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, training_spec
 from jaxscale.calibration.intervals import Z90, Interval, Scatter, Scatters, interval_ends
 from jaxscale.calibration.levels import LEVEL_KINDS, Levels, Place, on_chips
@@ -66,13 +66,13 @@ class Fit(Record):
     )
     tables = {
         **Record.tables,
-        "centre": ("is_centre", Form(lambda _: {"answers_for_unknown_stacks": True}, lambda _: True)),
+        "centre": ("is_centre", FileForm(lambda _: {"answers_for_unknown_stacks": True}, lambda _: True)),
         "fitted": ("fitted", PLACES),
         "own": ("own", TEXTS),
         "largest": ("largest", COUNTS),
-        "scatter": ("widths", entries_of(Scatter)),
-        "memory_limits": ("limits", entries_of(MemoryLimit)),
-        "paces": ("paces", entries_of(WorkloadPace)),
+        "scatter": ("widths", tables_of_entries(Scatter)),
+        "memory_limits": ("limits", tables_of_entries(MemoryLimit)),
+        "paces": ("paces", tables_of_entries(WorkloadPace)),
     }
 
     @classmethod

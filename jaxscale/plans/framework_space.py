@@ -6,7 +6,9 @@ from typing import Any
 from jaxscale.base.errors import InputError
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.framework_rules import FRAMEWORK_RULES
 from jaxscale.plans.plan import Plan
+from jaxscale.plans.rules import RULES
 from jaxscale.runs.defaults import default_for, framework_defaults
 from jaxscale.runs.software import software_of
 from jaxscale.tables.words import translate
@@ -48,8 +50,11 @@ def stated_space(cells: Mapping[str, Any], software: Plan) -> PlanSpace:
     stated = {name: (round(cells[name]),) for name in COUNTS if cells.get(name) is not None}
     recomputes = any(cells.get(name) is not None for name in ("activation_recompute", "recompute_modules"))
     stated_flag = cells.get("sequence_parallel")
+    degrees = {name: tuple(values) for name, values in default_for("degrees", framework, None).items()}
+    rules = tuple(FRAMEWORK_RULES[name] for name in default_for("plan_rules", framework, None))
     return PlanSpace(
-        **{"zero_stage": tuple(default_for("zero_stages", framework, None)), **stated},  # pyright: ignore
+        **{"zero_stage": tuple(default_for("zero_stages", framework, None)), **degrees, **stated},  # pyright: ignore
+        rules=(*RULES, *rules),
         sequence_parallel=(False, True) if stated_flag is None else (bool(stated_flag),),
         schedule=_schedules(cells.get("schedule"), framework),
         software=software,

@@ -250,7 +250,7 @@ def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -
     return sentences
 
 
-MODEL_FIELDS = ("n_heads", "n_kv_heads", "d_ff", "seq_len", "n_experts")
+MODEL_FIELDS = ("n_heads", "n_kv_heads", "d_ff", "seq_len", "n_experts", "tied_embeddings")
 PLAN_FIELDS = (*DEGREES, "dual_pipe")
 
 

@@ -40,7 +40,7 @@ class RunsSchema(AbstractSchema[Runs]):
     says_nothing = ("source_row", "notes", "model_file")
 
     def lacks(self, header: Header) -> str:
-        """Required columns that are absent and that no other column fills."""
+        """Absent required columns that no present column fills."""
         columns = header.columns
         needed = OF_A_WORKLOAD if "workload" in columns else NEEDED
         missing = [name for name in needed if name not in columns and _FILLED_BY.get(name, set()).isdisjoint(columns)]
@@ -50,18 +50,19 @@ class RunsSchema(AbstractSchema[Runs]):
         return f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(NEEDED)}"
 
     def _hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
-        """The first column that looks like a missing one, as a question in a message; empty without one."""
+        """Question about the first column that resembles a missing column; empty if none does."""
         meant = ((column, name) for column, name in self.misspelt(columns).items() if name in missing)
         return next((f" (is {show(column)} meant for {name!r}?)" for column, name in meant), "")
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
-        """Batches in sequences, and shapes of the files that rows name."""
+        """Runs with batches in sequences and shapes from model files."""
         values = dict(table.values)
         if problems.get(BATCH):
             values[BATCH], problems[BATCH] = batches_in_sequences(
                 table.cells[BATCH], values[BATCH], values.get("seq_len"), problems[BATCH]
             )
         runs, unreadable = with_model_files(Runs.of(replace(table, values=values)))
+        # A file with a mistake is a problem of the cell that names the file.
         problems |= unreadable
         return runs
 
@@ -70,10 +71,11 @@ class RunsSchema(AbstractSchema[Runs]):
         return row_checks(table, catalogue_entries(table, self.names.lookup))
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, what kinds of rows beside the transformer refuse, and rows whose model nobody knows."""
+        """Contradictions, problems of rows without a transformer, and rows of unknown models."""
         yield from super().row_problems(table, bad)
         for kind, is_kind in kinds_in(table):
             yield kind.problems(table, is_kind, self.names.is_model, bad)
+        # A row of a workload needs no model.
         judged = ~of_a_kind(table)
         judged[list(bad)] = False
         yield self.unknown_models(table, judged, self._hint(SHAPE, table.columns))

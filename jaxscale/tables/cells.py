@@ -1,4 +1,4 @@
-"""Columns of tables and their cells: what a column holds, and text to value, or the reason why not."""
+"""Columns of tables, and cells turned from text into values or refused with a reason."""
 
 import math
 import re
@@ -26,21 +26,21 @@ _MAX_SHOWN = 60
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
+    """Column of a table.
 
     Attributes:
         name: header of the column.
-        kind: `integer` (8 or 8.0), `number` (> 0), `share` (a number from 0 to 1), `flag` (true or false), `word` (one
-            of a vocabulary, kept as it is written), `name` (a name or a word, whose case does not matter), `chip` (name
-            of a chip, resolved to its catalogue id) or `text`.
-        meaning: what a cell says.
-        unit: unit of the cell.
-        default: what an empty cell means.
-        required: a row needs it for a prediction.
+        kind: `integer` (8 or 8.0), `number` (> 0), `share` (a number from 0 to 1), `flag` (true or false), `word` (of a
+            vocabulary, kept as written), `name` (a name or a word in any case), `chip` (name of a chip, resolved to the
+            catalogue id) or `text`.
+        meaning: meaning of a cell.
+        unit: unit of a cell.
+        default: meaning of an empty cell.
+        required: whether a prediction needs a filled cell.
         minimum: least valid value of an integer.
         maximum: greatest valid value of an integer or a number.
-        vocabulary: table of `vocabularies.toml` that lists the valid words, or other words for some names.
-        words: valid words of a name and what each means; none where any name is valid.
+        vocabulary: table of `vocabularies.toml` with the valid words, or with synonyms of names.
+        words: meanings of the valid words of a name; empty where all names are valid.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Column:
 
     @property
     def expected(self) -> str:
-        """What a valid cell looks like, in words."""
+        """Description of a valid cell."""
         if self.kind == "integer":
             upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
             return f"a whole number >= {self.minimum}{upper}"
@@ -74,8 +74,8 @@ class Parsed(NamedTuple):
     """Values of cells.
 
     Attributes:
-        values: value of each cell, None where it is empty or bad.
-        problems: what is wrong with the bad ones, by their place.
+        values: value of each cell, None for an empty or bad cell.
+        problems: problems of the bad cells, by position.
     """
 
     values: list[Value | None]
@@ -83,12 +83,12 @@ class Parsed(NamedTuple):
 
 
 def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
-    """Values of cells of one column.
+    """Values of cells of a column.
 
     Args:
-        column: what the cells should hold.
-        texts: the cells, without surrounding blanks.
-        names: of chips.
+        column: description of valid cells.
+        texts: cells without surrounding blanks.
+        names: valid names of chips.
 
     Returns:
         The values and the problems.
@@ -141,7 +141,7 @@ def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
 
 
 def _floats(texts: Sequence[str]) -> list[float | None]:
-    """Numbers of texts, None where a text is none."""
+    """Numbers of texts, None for a text without a number."""
     # One scan of all texts is quicker than one of each: without other characters, float() is as strict as _NUMBER.
     if not _NOT_NUMERIC.search("\n".join(texts)):
         try:
@@ -170,10 +170,10 @@ def _range_problem(column: Column, value: float) -> str:
 
 
 def _plain(bound: float) -> str:
-    """A bound as people write it: 3, 100, 1e8."""
+    """A bound in the notation of people: 3, 100, 1e8."""
     return f"{bound:g}" if bound < 1e5 else f"{bound:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def first_of(lines: Sequence[int | str], most: int) -> str:
-    """Numbers of lines, or words, for a message, no more than so many."""
+    """Numbers of lines, or words, for a message, at most a given count."""
     return ", ".join([*map(str, lines[:most]), *(["..."] if len(lines) > most else [])])

@@ -1,4 +1,4 @@
-"""Names of chips and models in tables: one resolution for tables of every kind."""
+"""Names of chips and models in tables, resolved alike for all schemas."""
 
 import functools
 from collections.abc import Callable, Collection, Mapping
@@ -12,17 +12,17 @@ from jaxscale.models import catalogue_model, model_fields
 ModelLookup = Callable[[str], Mapping[str, Any] | None]
 
 SHAPE = ("n_layers", "d_model", "n_heads")
-"""Columns of the least that describes a model; the name of a catalogue model fills them."""
+"""Columns of the smallest description of a model; a catalogue name stands for all three."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names that a table may hold.
+    """Valid names of chips and models.
 
     Attributes:
         chips: catalogue ids of chips by name, aliases included.
         lookup: fields of a catalogue model by name, None for an unknown name.
-        known_models: names for the message about an unknown model.
+        known_models: names offered in the message about an unknown model.
     """
 
     chips: Mapping[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Names:
         """Names of the catalogues.
 
         Args:
-            hardware: chips that a table may name; the shipped catalogue where None.
+            hardware: catalogue of chips; the shipped catalogue where None.
         """
         return cls((hardware or load_hardware()).names.ids, catalogue_model, model_fields())
 
@@ -43,12 +43,12 @@ class Names:
         return ChipNames(self.chips)
 
     def chip(self, text: str) -> tuple[str | None, str]:
-        """Catalogue id of a chip, None where a name means none or several, and the problem, empty if there is none."""
+        """Catalogue id of a chip and an empty problem; None and the problem for an unknown or ambiguous name."""
         meant = self._chip_names.meant(text)
         if len(meant) == 1:
             return meant[0], ""
         return None, f"{self._chip_names.problem(text, meant)}, or a chip of your own by --hardware FILE.toml"
 
     def is_model(self, name: str | None) -> bool:
-        """Whether a name is that of a model of the catalogue."""
+        """Whether the catalogue has a model of the name."""
         return bool(name) and self.lookup(name) is not None

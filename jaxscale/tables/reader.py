@@ -1,4 +1,4 @@
-"""Read a table of any kind and refuse what is malformed, with file, line, column, value and what would be valid."""
+"""Reader of tables: malformed input is refused with file, line, column, value and valid values."""
 
 import csv
 import itertools
@@ -25,25 +25,25 @@ _MAX_LISTED = 20
 
 @dataclass(frozen=True, repr=False)
 class _TextTable(AbstractTable):
-    """A table as it was read, before its schema makes it one of its kind."""
+    """Cells as read, before the schema applies."""
 
 
 def read(
     source: AnyTable, schema: AbstractSchema[Kind], *, skip_bad: bool = False, where: Mapping[str, str] | None = None
 ) -> Kind:
-    """Read and check a table of a kind.
+    """Read and check a table.
 
     Args:
-        source: path of a CSV file, UTF-8, comma-separated, with a header, or what else holds a table.
-        schema: of the kind.
+        source: path of a CSV file, UTF-8, comma-separated, with a header; or a table in memory, see `AnyTable`.
+        schema: rules and class of the table.
         skip_bad: drop bad rows instead of refusing the file.
-        where: keeps the rows whose cells are equal to these, by column; others are not looked at.
+        where: wanted cells by column; rows with different cells are left out unread.
 
     Returns:
         The table.
 
     Raises:
-        InputError: the file cannot be read as a table of the kind, or has bad rows; with `skip_bad`, if all are bad.
+        InputError: an unreadable file, a header that the schema refuses, or bad rows; with `skip_bad`, no good row.
     """
     path = Path(source) if isinstance(source, str | Path) else HANDED_IN
     written, records = csv_table(path) if isinstance(source, str | Path) else table_in_memory(source)
@@ -60,6 +60,7 @@ def read(
         kept[list(n_cells)] = True
         places = np.cumsum(kept) - 1
         cells, n_cells = cells.take(np.flatnonzero(kept)), {int(places[row]): n for row, n in n_cells.items()}
+    # Work on cells is done for each distinct text, not for each row.
     values, bad = _valued(cells, header, schema)
     table = schema.table(replace(cells, values=values), header, bad)
     expected = f"expected {len(written)}, as in the header"
@@ -71,7 +72,7 @@ def read(
 
 
 def _rows_where(cells: AbstractTable, where: Mapping[str, str]) -> np.ndarray:
-    """Whether the cells of each row are as wanted [row]."""
+    """Whether each row has the wanted cells [row]."""
     kept = np.ones(len(cells), dtype=bool)
     for name, wanted in where.items():
         if name not in cells.cells:
@@ -86,7 +87,7 @@ def _rows_where(cells: AbstractTable, where: Mapping[str, str]) -> np.ndarray:
 def _valued(
     cells: AbstractTable, header: Header, schema: AbstractSchema[Kind]
 ) -> tuple[dict[str, Categorical], CellProblems]:
-    """Values of the known columns, and what is wrong with their cells."""
+    """Values of the known columns, and problems of cells."""
     values: dict[str, Categorical] = {}
     problems: CellProblems = {}
     for heading in header.meant:
@@ -98,7 +99,7 @@ def _valued(
 
 
 def _cell_problems(table: AbstractTable, header: Header, bad: CellProblems) -> dict[int, list[str]]:
-    """What is wrong with single cells, by row."""
+    """Problems of single cells by row, in the order of the columns."""
     problems: dict[int, list[str]] = {}
     unit_of = {heading.column: f" ({heading.unit})" for heading in header.meant if heading.unit}
     for name, by_code in bad.items():
@@ -110,7 +111,7 @@ def _cell_problems(table: AbstractTable, header: Header, bad: CellProblems) -> d
 
 
 def _without_bad_rows(table: Kind, problems: Mapping[int, str], skip_bad: bool) -> Kind:
-    """The table without its bad rows, where they are to be dropped and are not all there is."""
+    """The table without bad rows; a refusal unless bad rows are to be dropped and a good row is left."""
     lines = [f"{table.path}:{table.lines[row]}: {problem}" for row, problem in sorted(problems.items())]
     if lines and (not skip_bad or len(lines) == len(table)):
         by_line = {int(table.lines[row]): problem for row, problem in problems.items()}
@@ -122,7 +123,7 @@ def _without_bad_rows(table: Kind, problems: Mapping[int, str], skip_bad: bool) 
 
 
 def _refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: int) -> InputError:
-    """One problem is its own message, in however many rows; several are listed below a summary."""
+    """A single problem, in any number of rows, is the message; several problems are listed below a summary."""
     grouped: dict[str, list[int]] = {}
     for line, problem in sorted(problems.items()):
         grouped.setdefault(problem, []).append(line)
@@ -136,15 +137,15 @@ def _refusal(path: Path, problems: Mapping[int, str], lines: list[str], n_rows: 
 
 
 def _more(lines: list[int]) -> str:
-    """The other lines that have the same problem."""
+    """Further lines with an equal problem."""
     return f" (and the same in {len(lines)} more: lines {first_of(lines, _MAX_LISTED)})" if lines else ""
 
 
 def csv_table(path: Path) -> tuple[list[str], Records]:
-    """Header of a CSV table, and the records below it with the line on which each starts.
+    """Header of a CSV table, and the records below the header with their first lines.
 
     Raises:
-        InputError: the file cannot be read, or is empty.
+        InputError: an unreadable or empty file.
     """
     records = _csv_records(path)
     first = next(records, None)
@@ -154,7 +155,7 @@ def csv_table(path: Path) -> tuple[list[str], Records]:
 
 
 def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Records of a CSV file with the line on which each starts; blank lines are left out."""
+    """Records of a CSV file with their first lines, blank lines left out."""
     start = 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
@@ -173,7 +174,7 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _told(problems: Mapping[int, list[str]]) -> dict[int, str]:
-    """The first problem of each row, and how many more there are."""
+    """First problem of each row, and the number of further problems."""
     return {
         row: several[0] + (f" (and {len(several) - 1} more in this row)" if len(several) > 1 else "")
         for row, several in problems.items()
@@ -181,7 +182,7 @@ def _told(problems: Mapping[int, list[str]]) -> dict[int, str]:
 
 
 def _coded_columns(path: Path, names: tuple[str, ...], records: Records) -> tuple[AbstractTable, dict[int, int]]:
-    """Records as a table of cells, and the number of cells of those that have not one for each column, by row."""
+    """Records as a table of cells, and the number of cells of rows longer or shorter than the header, by row."""
     columns = [TextColumn() for _ in names]
     lines: list[int] = []
     n_cells: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What makes a table one of its kind: columns, headings, what a header needs, what rows may not say."""
+"""Schemas of tables: known columns, meaning of headings, required columns, contradictions between cells."""
 
 import abc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,21 +15,22 @@ from jaxscale.tables.table import AbstractTable
 Kind = TypeVar("Kind", bound=AbstractTable)
 
 CellProblems = dict[str, dict[int, str]]
-"""What is wrong with bad cells, by their code in their column [column]."""
+"""Problem of each bad cell, by code of the cell [column]."""
 
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _ALIKE, _WHOLE_WORD = 0.75, 4
-"""Likeness of two names from which one may be meant by the other (`difflib`) [1], or letters of one inside it [1]."""
+"""Likeness of two names (`difflib`) from which a heading may be a misspelt column [1], and letters of a heading inside
+a column from which the likeness is taken for granted [1]."""
 
 
 class ColumnHeading(NamedTuple):
-    """What a heading of a table means.
+    """Meaning of a heading.
 
     Attributes:
-        column: of the schema; the heading itself where it means none.
-        factor: of its numbers [1].
-        unit: of numbers in another unit than that of the schema, empty for all else.
+        column: column of the schema; the heading where the schema has none.
+        factor: factor of the numbers below the heading [1].
+        unit: unit of the numbers where the schema has a different unit, else empty.
     """
 
     column: str
@@ -42,7 +43,7 @@ class Header(NamedTuple):
 
     Attributes:
         written: headings as in the file.
-        meant: what each means.
+        meant: meanings of the headings.
     """
 
     written: tuple[str, ...]
@@ -50,16 +51,16 @@ class Header(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Column that each heading means."""
+        """Column of each heading."""
         return tuple(heading.column for heading in self.meant)
 
 
 class Check(NamedTuple):
-    """A contradiction between cells that are each valid.
+    """A contradiction between valid cells.
 
     Attributes:
-        is_broken: whether a row contradicts itself [row].
-        problem: what to say of a row by its position: column, value, what would be valid.
+        is_broken: whether the cells of a row contradict each other [row].
+        problem: message about a row by position: column, value, valid values.
     """
 
     is_broken: np.ndarray
@@ -67,15 +68,15 @@ class Check(NamedTuple):
 
 
 class AbstractSchema(abc.ABC, Generic[Kind]):
-    """A kind of table: what its reader expects, and the table that it makes.
+    """Schema of tables, from which the reader takes all rules and the class of the result.
 
     Attributes:
         columns: known columns by name.
-        row: what a row is, in messages.
-        says_nothing: columns in which nothing is lost where they are misspelt.
+        row: noun for a row, in messages.
+        says_nothing: columns without influence on predictions, harmless where misspelt.
 
     Args:
-        names: of chips and models that a table may hold.
+        names: valid names of chips and models.
     """
 
     columns: ClassVar[Mapping[str, Column]]
@@ -83,17 +84,17 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
     says_nothing: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, names: Names):
-        """Take the names that a table may hold."""
+        """Take the valid names."""
         self.names = names
 
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """What each heading means; the case of a known column does not matter."""
+        """Meanings of headings; known columns match in any case."""
         names = [name.strip() for name in header]
         return [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
 
     @classmethod
     def misspelt(cls, columns: Sequence[str]) -> dict[str, str]:
-        """Columns of a table that are not read, but look like one that it lacks, and which that is."""
+        """Unknown columns of a table that resemble an absent known column, with the name of the known column."""
         absent = [name for name in cls.columns if name not in (*columns, *cls.says_nothing)]
         unread = [name for name in columns if name not in cls.columns and not name.startswith(("predicted_", "term_"))]
         close = {name: similar(name, absent, _holds, most=1, likeness=_ALIKE) for name in unread}
@@ -101,7 +102,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
 
     @abc.abstractmethod
     def lacks(self, header: Header) -> str:
-        """What a header lacks, and what would be valid; empty for nothing."""
+        """Message about required columns that a header lacks, with the valid ones; empty for a complete header."""
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
         """Values of the distinct cells of a known column."""
@@ -109,25 +110,25 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
 
     @abc.abstractmethod
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Kind:
-        """The table of this kind, cells that others fill filled in.
+        """Table of the class of the schema, empty cells filled in from related cells.
 
         Args:
-            table: as it was read.
-            header: its first line.
-            problems: of its cells; those that turn out to be none are taken out, further ones put in.
+            table: cells and values as read.
+            header: first line.
+            problems: problems of cells, changed in place: solved problems go, new problems are added.
         """
 
     def checks(self, table: Kind) -> Iterable[Check]:
-        """Contradictions between cells, in the order in which they are told."""
+        """Contradictions between cells, in the order of the messages."""
         del table
         return ()
 
     def row_problems(self, table: Kind, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """What is wrong with rows whose cells are each valid.
+        """Problems of rows whose cells are all valid.
 
         Args:
-            table: bad rows included.
-            bad: rows whose problems are told already, those of an earlier yield among them.
+            table: all rows, bad rows included.
+            bad: rows with a problem so far, earlier yields included.
 
         Yields:
             Problems by row.
@@ -140,19 +141,20 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         yield problems
 
     def unknown_models(self, table: AbstractTable, judged: np.ndarray, hint: str = "") -> dict[int, list[str]]:
-        """Rows without a shape whose model is unknown, so that there is nothing to read.
+        """Rows with an unknown model and without a shape.
 
-        Where the table has shape columns, an unknown model is a problem only if no row of the table has a shape.
+        In a table with shape columns, an unknown model is a problem only if no row has a shape.
 
         Args:
-            table: with models and their shapes.
-            judged: which rows are of models, and not bad for another reason [row].
-            hint: at a shape column that is misspelt, for the message.
+            table: models and shapes.
+            judged: whether a row has a model and no problem so far [row].
+            hint: question about a misspelt shape column, for the message.
 
         Returns:
             Problems by row.
         """
         models = table.categories("model")
+        # A shape in the row makes the name of the model irrelevant.
         is_known = models.matches(self.names.is_model)
         n_given = np.sum([~np.isnan(table.numbers(name)) for name in SHAPE], axis=0)
         is_known |= n_given == len(SHAPE)
@@ -170,14 +172,14 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
 
 
 def check_names(path: Path, header: Header) -> None:
-    """Refuse a header of a table of any kind that is not separated by commas, or has a column twice.
+    """Refuse a header without commas, or with a repeated column.
 
     Args:
         path: file, for the message.
         header: first line of the table.
 
     Raises:
-        InputError: wrong delimiter, a column twice, or two headings that mean one column.
+        InputError: wrong delimiter, a repeated column, or two headings with the same meaning.
     """
     columns = header.columns
     if len(columns) == 1:
@@ -185,6 +187,7 @@ def check_names(path: Path, header: Header) -> None:
             if mark in columns[0]:
                 raise InputError(f"{path}:1: the header is separated by {name}; expected commas")
     for name in dict.fromkeys(columns):
+        # Headings that differ in case alone are a repetition; different words need an explanation.
         named = [heading for heading, column in zip(header.written, columns, strict=True) if column == name]
         if len(named) > 1 and len({heading.strip().lower() for heading in named}) > 1:
             told = " and ".join(map(repr, named))

@@ -1,4 +1,4 @@
-"""A table in memory: columns on the host, cells as they were and their values."""
+"""Tables in memory: columns on the host, cells as written and their values."""
 
 import abc
 import importlib
@@ -21,12 +21,12 @@ Own = TypeVar("Own", bound="AbstractTable")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table.
+    """Row of a table.
 
     Attributes:
         line: line of the file on which the row starts [1].
-        cells: cells as the file has them, in the order of its columns.
-        values: values of the known columns whose cell is not empty; numbers are floats.
+        cells: cells as written, in the order of the header.
+        values: values of the known columns with a filled cell; numbers are floats.
     """
 
     line: int
@@ -34,22 +34,22 @@ class Row:
     values: Mapping[str, Value]
 
     def __getitem__(self, name: str) -> Any:
-        """Value of a known column, None where the cell is empty or the column absent."""
+        """Value of a known column, None for an empty cell or an absent column."""
         return self.values.get(name)
 
 
 @printed(lambda table: _shown(table))
 @dataclass(frozen=True, repr=False)
 class AbstractTable(abc.ABC):
-    """A table of any kind, column by column.
+    """A table, column by column.
 
     Attributes:
-        path: file that it was read from.
+        path: source file.
         columns: header, in the order of the file, unknown columns included.
-        lines: line of the file on which each row kept starts [1], [row].
-        cells: cells of each column as the file has them [column, row].
-        values: values of the known columns, None where a cell is empty; numbers are floats [column, row].
-        problems: one line for each bad row that was dropped.
+        lines: first line of each kept row in the file [1], [row].
+        cells: cells of each column as written [column, row].
+        values: values of the known columns, None for an empty cell; numbers are floats [column, row].
+        problems: a line for each dropped bad row.
     """
 
     path: Path
@@ -60,37 +60,37 @@ class AbstractTable(abc.ABC):
     problems: tuple[str, ...] = ()
 
     shown: ClassVar[tuple[str, ...]] = ()
-    """Columns that a table shows of its rows, as far as it has them."""
+    """Columns shown in a printed table."""
 
     @classmethod
     def of(cls: type[Own], table: "AbstractTable", **more: Any) -> Own:
-        """A table of this kind with the columns of another one, and what the kind has beside them."""
+        """A table of this class with the columns of a given table, and the further fields of the class."""
         return cls(table.path, table.columns, table.lines, table.cells, table.values, table.problems, **more)
 
     def texts(self) -> dict[str, list[str]]:
-        """Cells as the file has them, in the order of its columns [column, row]."""
+        """Cells as written, in the order of the header [column, row]."""
         return {name: self.cells[name].array().tolist() for name in self.columns}
 
     @property
     def n_skipped(self) -> int:
-        """Bad rows that were dropped [1]."""
+        """Dropped bad rows [1]."""
         return len(self.problems)
 
     def __len__(self) -> int:
-        """Rows kept [1]."""
+        """Kept rows [1]."""
         return len(self.lines)
 
     def __iter__(self) -> Iterator[Row]:
-        """The rows kept, one by one, in the order of the file."""
+        """Kept rows in the order of the file."""
         return (self.row(index) for index in range(len(self)))
 
     @property
     def rows(self) -> "Rows":
-        """The rows kept as a sequence; each is put together when it is asked for."""
+        """Kept rows as a sequence, each row made on access."""
         return Rows(self)
 
     def row(self, index: int) -> Row:
-        """One row kept, by its position among them."""
+        """Kept row by position."""
         cells = tuple(self.cells[name][index] for name in self.columns)
         values = ((name, column[index]) for name, column in self.values.items())
         return Row(int(self.lines[index]), cells, {name: value for name, value in values if value is not None})
@@ -100,10 +100,10 @@ class AbstractTable(abc.ABC):
         return self.take(np.arange(len(self))[rows])
 
     def where(self: Own, **wanted: Any) -> Own:
-        """Rows whose cells are as wanted: `table.where(gpu="h100-80gb", n_gpus=lambda count: count >= 64)`.
+        """Rows with the wanted values: `table.where(gpu="h100-80gb", n_gpus=lambda count: count >= 64)`.
 
         Args:
-            wanted: by column a value, several of them, or a condition on a value, None where a cell is empty.
+            wanted: by column a value, several values, or a condition on a value, None for an empty cell.
 
         Raises:
             InputError: no such column.
@@ -116,7 +116,7 @@ class AbstractTable(abc.ABC):
         return self.take(mask)
 
     def __add__(self: Own, other: Own) -> Own:
-        """The rows of two tables, one after the other; cells of columns that one of them lacks are empty."""
+        """Rows of two tables in sequence; cells of columns absent from a table are empty."""
         columns = tuple(dict.fromkeys((*self.columns, *other.columns)))
         cells = {name: _chained(self, other, lambda table, name=name: table.cells.get(name), "") for name in columns}
         known = dict.fromkeys((*self.values, *other.values))
@@ -133,19 +133,19 @@ class AbstractTable(abc.ABC):
         return replace(self, lines=self.lines[rows], cells=cells, values=values)
 
     def categories(self, name: str) -> Categorical:
-        """Values of a column as codes, texts of one that is not known; None where a cell is empty or it is absent."""
+        """Values of a column as codes, texts of an unknown column; None for an empty cell or an absent column."""
         return self.values.get(name) or self.cells.get(name) or Categorical.constant(None, len(self))
 
     def numbers(self, name: str) -> Float[np.ndarray, " row"]:
-        """Values of a known column of numbers or flags, nan where a cell is empty or the column absent [row]."""
+        """Values of a known column of numbers or flags, nan for an empty cell or an absent column [row]."""
         return self.categories(name).numbers()
 
     def text(self, name: str) -> np.ndarray:
-        """Words of a column, empty where a cell is or the column is absent [row]."""
+        """Words of a column, empty for an empty cell or an absent column [row]."""
         return self.categories(name).map(lambda word: word or "").array()
 
     def to_pandas(self) -> Any:
-        """The table as a pandas DataFrame of its cells; known columns hold values, None where a cell is empty.
+        """The table as a pandas DataFrame of cells; known columns hold values, None for an empty cell.
 
         Raises:
             ImportError: pandas is not installed (`pip install jaxscale[tables]`).
@@ -155,7 +155,7 @@ class AbstractTable(abc.ABC):
         return pandas.DataFrame(columns, index=pandas.Index(self.lines, name="line")).infer_objects()
 
     def column(self, name: str) -> list[Any]:
-        """Values of a column, one for each row, None where empty; texts of a column that is not known."""
+        """Values of a column as a list over rows, None for an empty cell; texts of an unknown column."""
         return self.categories(name).array().tolist()
 
 
@@ -169,12 +169,12 @@ def _shown(table: AbstractTable) -> Printout:
 
 
 def _cell_text(value: Any) -> str:
-    """A value as it is shown."""
+    """A value in print."""
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _condition(value: Any) -> Callable[[Any], bool]:
-    """Condition that a wanted value stands for: itself, one of several, or equality."""
+    """Condition of a wanted value: the value if callable, membership of several values, or equality."""
     if callable(value):
         return lambda cell: bool(value(cell))
     several = value if isinstance(value, list | tuple | set | frozenset) else (value,)
@@ -187,12 +187,12 @@ def _chained(
     column_of: Callable[[AbstractTable], Categorical | None],
     empty: Any,
 ) -> Categorical:
-    """A column of two tables, one after the other; empty where a table lacks it."""
+    """A column of two tables in sequence, empty for a table without the column."""
     return chained([column_of(table) or Categorical.constant(empty, len(table)) for table in (first, second)])
 
 
 class Rows(Sequence[Row]):
-    """Rows of a table as a sequence, each put together when it is asked for.
+    """Rows of a table as a sequence, each row made on access.
 
     Args:
         table: the table.
@@ -213,7 +213,7 @@ class Rows(Sequence[Row]):
     def __getitem__(self, index: slice) -> list[Row]: ...
 
     def __getitem__(self, index: SupportsIndex | slice) -> Row | list[Row]:
-        """One row, or the rows of a slice."""
+        """A row, or the rows of a slice."""
         if isinstance(index, slice):
             return [self._table.row(place) for place in range(*index.indices(len(self)))]
         place = operator.index(index)

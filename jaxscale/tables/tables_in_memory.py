@@ -1,4 +1,4 @@
-"""Tables that come from no file: DataFrames, mappings of columns, lists of rows, as a CSV file would have them."""
+"""Tables without a file, as records of a CSV file: DataFrames, mappings of columns, lists of rows."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -7,18 +7,18 @@ from typing import Any
 from jaxscale.base.errors import InputError
 
 AnyTable = Any
-"""What holds a table: a path, `Runs`, a DataFrame of pandas or polars, a table of pyarrow, a mapping of columns, or a
-sequence of mappings, one for each row."""
+"""A table: a path, a DataFrame of pandas or polars, a table of pyarrow, a mapping of columns, or a sequence of rows as
+mappings."""
 
 Records = Iterator[tuple[int, list[str]]]
-"""Rows of cells, each with the line on which it starts."""
+"""Rows of cells with their first lines."""
 
 HANDED_IN = Path("table")
-"""Name, in messages, of a table that comes from no file."""
+"""Name, in messages, of a table without a file."""
 
 
 def table_in_memory(table: Any) -> tuple[list[str], Records]:
-    """Header and records of a table, as a CSV file would have them; rows count from 1.
+    """Header and records of a table, as those of a CSV file; rows count from 1.
 
     Raises:
         InputError: not a table, or columns of unequal length.
@@ -50,7 +50,7 @@ def _columns_of(table: Any) -> Mapping[Any, Any]:
 
 
 def _mapping_columns(table: Mapping[Any, Any]) -> dict[Any, list[Any]]:
-    """Columns of a mapping, where a single value stands for every row."""
+    """Columns of a mapping; a single value stands for all rows."""
     is_single = {name: isinstance(value, str) or not isinstance(value, Iterable) for name, value in table.items()}
     several = {name: list(value) for name, value in table.items() if not is_single[name]}
     length = max((len(values) for values in several.values()), default=1)

@@ -1,4 +1,4 @@
-"""Words of people and tools in the cells of tables: vocabularies, other spellings, numbers with separators."""
+"""Words of people and tools in cells: vocabularies, spellings, numbers with separators."""
 
 import re
 import tomllib
@@ -18,9 +18,9 @@ def _read(name: str) -> dict[str, Any]:
 
 @cache
 def vocabularies() -> Mapping[str, Any]:
-    """The tables of `vocabularies.toml`: words of tables and what they mean to the model.
+    """Tables of `vocabularies.toml`: words of cells and their meaning to the model.
 
-    Number formats come by their own names, the narrowest first, and then by the other names in the file.
+    Names of number formats come first, the narrowest format first, then the synonyms of the file.
     """
     tables = _read("vocabularies.toml")
     own_names = {name: name for name in reversed(PRECISIONS)}
@@ -28,7 +28,7 @@ def vocabularies() -> Mapping[str, Any]:
 
 
 def translate(vocabulary: str, word: str) -> str | None:
-    """The model's word for a word of a table, or None if the vocabulary lacks it.
+    """Word of the model for a word of a cell, None where the vocabulary has no such word.
 
     Args:
         vocabulary: `precisions`, `number_formats`, `status`, or a choice of software such as `recompute`.
@@ -46,26 +46,26 @@ def translate(vocabulary: str, word: str) -> str | None:
 
 @cache
 def spellings() -> Mapping[str, Any]:
-    """Words of the schema by column and spelling, from `spellings.toml`; under `questions` what to ask about others."""
+    """Words of schemas by column and spelling, from `spellings.toml`; `questions` has the answers to unclear words."""
     return _read("spellings.toml")
 
 
 def _key(text: str) -> str:
-    """A word without case, separators and the name of its enumeration."""
+    """A word without case, separators and the name of an enumeration."""
     return re.sub(r"[-_ ]+", "_", text.strip().lower().rsplit(".", 1)[-1]).strip("_")
 
 
 def respelt(column: str, text: str) -> str:
-    """Cell as the schema spells it; as it is where no other spelling is known."""
+    """Cell in the spelling of the schema, unchanged for an unknown spelling."""
     known = spellings().get(column)
     return known.get(_key(text), text) if known else text
 
 
 def question(column: str, text: str) -> str:
-    """What to ask about a word that means no cell of a column by itself; empty for any other word."""
+    """Message about a word too unclear for a cell of a column; empty for a clear or unknown word."""
     return spellings()["questions"].get(column, {}).get(_key(text), "")
 
 
 def without_separators(text: str) -> str:
-    """A number without the separators of its thousands; any other text as it is."""
+    """A number without separators of thousands; a text without such separators unchanged."""
     return re.sub(r"[,'’\u00a0\u202f]", "", text) if _THOUSANDS.fullmatch(text) else text

@@ -1,4 +1,4 @@
-"""Tables written as CSV: in one piece, so that readers see the old file or the whole new one."""
+"""Writer of tables: CSV files replaced whole, columns of predictions added."""
 
 import csv
 import io
@@ -14,12 +14,12 @@ from jaxscale.tables.categorical import Categorical
 
 
 def write_extended(path: str | Path, cells: Mapping[str, Sequence[Any]], added: Mapping[str, np.ndarray]) -> None:
-    """Write a table with further columns behind its own; a further column replaces one of the same name.
+    """Write a table with added columns; an added column replaces a column of equal name.
 
     Args:
-        path: file to write; an existing one is replaced.
-        cells: of the table [column, row].
-        added: values of the further columns [column, row].
+        path: file to write; an existing file is replaced.
+        cells: cells of the table [column, row].
+        added: values of the added columns [column, row].
 
     Raises:
         InputError: the folder is missing or closed to writing.
@@ -30,7 +30,7 @@ def write_extended(path: str | Path, cells: Mapping[str, Sequence[Any]], added: 
 
 
 def _texts(values: np.ndarray) -> list[str]:
-    """Cells of a column; a number that repeats is written once."""
+    """Cells of a column, each distinct number formatted once."""
     if values.dtype.kind != "f":
         return [cell_of(value) for value in values.tolist()]
     numbers = Categorical.of_numbers(values)
@@ -39,7 +39,7 @@ def _texts(values: np.ndarray) -> list[str]:
 
 
 def cell_of(value: float | bool | str | None) -> str:
-    """A value as the cell of a table; numbers with seven digits, more than any measurement has."""
+    """A value as the cell of a table; numbers have seven digits, more than measurements."""
     if isinstance(value, float):
         return f"{value:.7g}" if math.isfinite(value) else ""
     if value is None:
@@ -48,10 +48,10 @@ def cell_of(value: float | bool | str | None) -> str:
 
 
 def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV table in one piece: readers see the old file or the whole new one.
+    """Write a CSV table; readers see the old file or the complete new file.
 
     Args:
-        path: file to write; an existing one is replaced.
+        path: file to write; an existing file is replaced.
         columns: header.
         rows: cells of each row, in the order of `columns`; None is an empty cell.
 

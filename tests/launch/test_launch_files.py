@@ -9,7 +9,7 @@ import jaxscale as js
 from jaxscale.base.errors import InputError
 from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
 from jaxscale.launch.readers.settings_text import has_open_parts, python_settings
-from jaxscale.runs.table import write_table
+from jaxscale.tables.writer import write_table
 
 
 def read(folder: Path, name: str, text: str) -> RunRow:

@@ -1,5 +1,7 @@
 """Settings that are written: keys that the program has, the whole model, and the same run when they are read again."""
 
+import ast
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from jaxscale.launch.options.option_table import option_key, option_table
 from jaxscale.launch.readers.read_run import RunRow, run_of
 from jaxscale.launch.writers.launch_text import WRITERS, LaunchText, launch_text
 from jaxscale.models.transformer import Transformer, n_params
-from jaxscale.runs.table import write_table
+from jaxscale.tables.writer import write_table
 
 SEQ_LEN = 4096
 MISSING = "model: "
@@ -181,6 +183,33 @@ def test_launchers_options_stand_apart():
     assert "--nnodes 64" in launcher and "--nproc-per-node 4" in launcher and "--nnodes" not in program
     assert 'torchrun "${TORCHRUN[@]}" pretrain_gpt.py "${OPTIONS[@]}"' in program
     assert "pretrain_hybrid.py" in written("megatron-lm", "nemotron-h-56b").text
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gemma3-27b", "nemotron-h-56b"])
+def test_a_shell_hands_over_the_settings_as_they_are(tmp_path: Path, name: str):
+    """The script is run by bash, with a launcher that prints what it is given."""
+    launcher = tmp_path / "torchrun"
+    launcher.write_text('#!/bin/bash\nprintf "%s\\n" "$CUDA_DEVICE_MAX_CONNECTIONS" "$@"\n')
+    launcher.chmod(0o755)
+    text = written("megatron-lm", name, zero_stage=1)
+    (tmp_path / "launch.sh").write_text(text.text)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "launch.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    connections, *words = done.stdout.splitlines()
+    options = words[words.index(next(word for word in words if word.startswith("pretrain_"))) + 1 :]
+    given = [[key] if value is True else [key, str(value)] for key, value in text.settings.items() if key[:4] != "env."]
+    assert options == [word for pair in given for word in pair] and connections == "1"
+
+
+def test_python_settings_are_python():
+    """No configuration has a mistake of syntax, and each keyword stands once."""
+    for framework in ("megatron-bridge", "torchtitan"):
+        for name in MODELS[:4]:
+            for call in ast.walk(ast.parse(written(framework, name).text)):
+                names = [word.arg for word in call.keywords] if isinstance(call, ast.Call) else []
+                assert len(names) == len(set(names)), (framework, name, names)
 
 
 def test_a_vision_tower_is_told():

@@ -148,7 +148,9 @@ def titan_params(settings: dict[str, Any], text: str) -> float:
     builder = next(
         call for call in calls if ast.unparse(call.func).startswith("family._build") and len(call.keywords) > 4
     )
-    a = {word.arg: word.value.value for word in builder.keywords if isinstance(word.value, ast.Constant)}
+    a: dict[Any, Any] = {
+        word.arg: word.value.value for word in builder.keywords if isinstance(word.value, ast.Constant)
+    }
     d, heads = a["dim"], a["n_heads"]
     if "kv_lora_rank" in a:
         rope, part = a["qk_rope_head_dim"], a["qk_nope_head_dim"]

@@ -3,6 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from types import CodeType
 from typing import Any
 
 from jaxscale.base.errors import InputError, nearest
@@ -106,8 +108,9 @@ def _bad_value(option: Option, value: Any) -> list[str]:
     words = [str(part) for part in value] if isinstance(value, list | tuple) else str(value).split()
     if option.choices and value not in OFF and not set(words) <= set(option.choices) | {"None", "null"}:
         return [f"{key}: {value!r} is none of its choices {', '.join(option.choices)}"]
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if option.kind == "int" and value is not None and not (is_number and value == int(value)):
+    number: Any = value
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if option.kind == "int" and value is not None and not (is_number and float(number).is_integer()):
         return [f"{key}: {value!r} is no whole number"]
     if option.kind == "float" and value is not None and not is_number:
         return [f"{key}: {value!r} is no number"]
@@ -150,18 +153,21 @@ class SettingValues:
 
     def evaluated(self, rule: str) -> Any:
         """Value of an expression of the tables."""
-        functions: dict[str, Callable[..., Any]] = {
-            "max": max, "min": min, "product": math.prod, "layers": layers_of, "stages": stages_of,
-            "segments": segments_of, "stated": lambda name: name in self.stated,
-        }  # fmt: skip
-
-        def spelt(match: re.Match[str]) -> str:
-            word = match[0]
-            is_plain = word.startswith("'") or word in _WORDS or word in functions
-            return word if is_plain else f"v[{word!r}]"
-
+        functions = {**FUNCTIONS, "stated": self.stated.__contains__}
         # Expressions of the tables of the package alone, which no input reaches.
-        return eval(_NAME.sub(spelt, rule), {"__builtins__": {}, **functions}, {"v": self})  # noqa: S307
+        return eval(_program(rule), {"__builtins__": {}, **functions}, {"v": self})  # noqa: S307
+
+
+@cache
+def _program(rule: str) -> CodeType:
+    """Compiled expression, in which each name asks for the value of an option."""
+    return compile(_NAME.sub(_asked, rule), rule, "eval")
+
+
+def _asked(match: re.Match[str]) -> str:
+    """A word of a rule: a name as the question for its value, any other as it is."""
+    word = match[0]
+    return word if word.startswith("'") or word in (*_WORDS, *FUNCTIONS, "stated") else f"v[{word!r}]"
 
 
 PATTERN_PART = re.compile(r"\[([\d,\s]+)\](?:\s*\*\s*(\d+))?")
@@ -200,3 +206,14 @@ def expanded_layout(layout: str) -> str:
 def segments_of(pattern: Any) -> int:
     """Segments of a pattern of layers of a hybrid, apart by |; a pattern without any fits all [1]."""
     return str(pattern).split("/")[0].count("|") + 1 if "|" in str(pattern) else 0
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "max": max,
+    "min": min,
+    "product": math.prod,
+    "layers": layers_of,
+    "stages": stages_of,
+    "segments": segments_of,
+}
+"""Functions of rules."""

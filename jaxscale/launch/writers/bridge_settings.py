@@ -118,7 +118,7 @@ def bridge_script(run: RunSettings, lines: SettingLines, release: str) -> str:
     model = [(key[6:], value, comment) for key, value, comment in lines.entries if key.startswith("model.")]
     rest = [entry for entry in lines.entries if not entry[0].startswith("model.")]
     environment = " ".join(f"{name}={value}" for name, value in lines.environment.items())
-    per_node = min(run.chips_per_node, run.n_chips)
+    per_node = run.ranks_per_node
     return (
         "\n".join(
             [

@@ -50,9 +50,9 @@ def _commented(title: str, form: Callable[[SettingLines], str]) -> Callable[[Run
 
 
 Write = Callable[[RunSettings, SettingLines], None]
-Form = Callable[[RunSettings, SettingLines, str], str]
+SettingsForm = Callable[[RunSettings, SettingLines, str], str]
 
-WRITERS: Mapping[str, tuple[Write, Form]] = {
+WRITERS: Mapping[str, tuple[Write, SettingsForm]] = {
     "megatron-lm": (megatron_settings, megatron_script),
     "megatron-bridge": (bridge_settings, bridge_script),
     "torchtitan": (torchtitan_settings, torchtitan_script),

@@ -64,9 +64,15 @@ class RunSettings:
         return self.count("dp") * self.count("tp") * self.count("pp") * self.count("cp")
 
     @property
+    def ranks_per_node(self) -> int:
+        """Processes of a host: the most of its chips that give every host as many [1]."""
+        most = min(self.chips_per_node, self.n_chips)
+        return next(ranks for ranks in range(most, 0, -1) if self.n_chips % ranks == 0)
+
+    @property
     def n_nodes(self) -> int:
         """Hosts of the run [1]."""
-        return -(-self.n_chips // self.chips_per_node)
+        return self.n_chips // self.ranks_per_node
 
     @property
     def global_batch(self) -> int:

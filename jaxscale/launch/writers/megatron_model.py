@@ -47,8 +47,8 @@ def _layers(run: RunSettings, lines: SettingLines) -> None:
         lines.add("--mamba-num-groups", groups)
         lines.add("--mamba-head-dim", MAMBA_HEAD)
         lines.add("--mamba-num-heads", inner // MAMBA_HEAD)
-        if state * groups != shape.count("ssm_state") or inner % MAMBA_HEAD:
-            lines.lacks_model("recurrent layers that are no Mamba-2 of whole groups; Mamba-2 is written")
+        if not shape.is_mamba2(MAMBA_HEAD):
+            lines.lacks_model("recurrent layers that are no Mamba-2: linear attention, or Mamba-1; Mamba-2 is written")
     if shape.has("n_predict_layers"):
         lines.lacks_model("prediction layers of a hybrid")
 

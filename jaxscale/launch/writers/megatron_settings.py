@@ -40,7 +40,7 @@ def megatron_settings(run: RunSettings, lines: SettingLines) -> None:
 
 def megatron_script(run: RunSettings, lines: SettingLines, release: str) -> str:
     """A script that starts the run: torchrun's options apart from the program's."""
-    per_node = min(run.chips_per_node, run.n_chips)
+    per_node = run.ranks_per_node
     program = "pretrain_hybrid.py" if run.shape.is_hybrid else "pretrain_gpt.py"
     launcher = [f"  --nnodes {run.n_nodes}", f"  --nproc-per-node {per_node}  # {run.n_chips} chips"]
     head = ["#!/bin/bash", f"# Megatron-LM {release}; on each node, with torchrun's --node-rank and --master-addr"]

@@ -104,6 +104,16 @@ class ModelShape:
         dense = "-" * (mlp - experts)
         return alternated(mixers, alternated(dense, "E" * experts) if 2 * len(dense) > mlp else dense + "E" * experts)
 
+    def is_mamba2(self, head_width: int) -> bool:
+        """Whether state-space layers are Mamba-2: whole heads of a width in whole groups, a state of a power of 2.
+
+        Linear attention and Mamba-1 have the same fields, but states of other sizes, or as wide as all heads.
+        """
+        inner, groups, state = (self.count(f"ssm_{name}") for name in ("d_inner", "groups", "state"))
+        each = state // max(groups, 1)
+        is_whole = inner % head_width == 0 and groups > 0 and each * groups == state
+        return is_whole and (inner // head_width) % groups == 0 and each & (each - 1) == 0 and state < inner
+
     def unlike(self) -> list[str]:
         """Parts of attention and output that no framework has an option for."""
         said = []

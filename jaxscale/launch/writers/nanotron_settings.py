@@ -48,6 +48,8 @@ def _parallelism(run: RunSettings, lines: SettingLines) -> None:
     if run.count("ep") > 1:
         lines.lacks(f"ep = {run.count('ep')}: its groups of processes cannot be made above 1; 1 is written")
     lines.add("parallelism.context_parallel_size", run.count("cp"))
+    if run.count("cp") > 1:
+        lines.add(f"{MODEL}_attn_implementation", "llama3_ring_attention", "of context parallelism")
     lines.add("parallelism.pp_engine", "afab" if run.plan.get("schedule") == "gpipe" else "1f1b")
     splits = run.does("sequence_parallel")
     lines.add("parallelism.tp_mode", "REDUCE_SCATTER" if splits else "ALL_REDUCE")
@@ -106,8 +108,6 @@ def _model(run: RunSettings, lines: SettingLines) -> None:
     lines.add(f"{MODEL}vocab_size", shape.count("vocab_size"))
     lines.add(f"{MODEL}tie_word_embeddings", shape.is_tied)
     lines.add(f"{MODEL}hidden_act", "silu")
-    if run.count("cp") > 1:
-        lines.add(f"{MODEL}_attn_implementation", "llama3_ring_attention", "of context parallelism")
     if has_all_windows:
         lines.add(f"{MODEL}sliding_window_size", shape.count("window"))
     elif windows:

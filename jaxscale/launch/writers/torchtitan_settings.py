@@ -253,7 +253,7 @@ def _precision(run: RunSettings, lines: SettingLines) -> None:
 
 def torchtitan_script(run: RunSettings, lines: SettingLines, release: str) -> str:
     """A module of the registry with the function `run`."""
-    per_node = min(run.chips_per_node, run.n_chips)
+    per_node = run.ranks_per_node
     launcher = f"torchrun --nnodes {run.n_nodes} --nproc-per-node {per_node}"
     sections = {name: _section(lines, name) for name in ("training", "parallelism", "compile")}
     values = {key: value for key, value, _ in lines.entries}

@@ -11,7 +11,7 @@ import jax
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
 from jaxscale.base.resources import fit_path
-from jaxscale.calibration.base_record import NUMBER, Record, entries_of
+from jaxscale.calibration.base_record import NUMBER, Record, tables_of_entries
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Spec
 from jaxscale.serving.calibrate.level_names import model_level
@@ -36,7 +36,7 @@ class ServingFit(Record):
         comment="Fit of serving stacks; made by fits/serving.py or `serving fit`.",
         old_head="centre",
     )
-    tables = {**Record.tables, "n_rows": ("n_rows", NUMBER), "widths": ("widths", entries_of(ServingWidth))}
+    tables = {**Record.tables, "n_rows": ("n_rows", NUMBER), "widths": ("widths", tables_of_entries(ServingWidth))}
 
     @classmethod
     def spec(cls) -> Spec:

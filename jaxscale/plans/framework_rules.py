@@ -1,0 +1,38 @@
+"""Rules of plans that single frameworks have beside those of all, by the name that `data/frameworks.toml` uses."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxscale.plans.rules import Rule, divides
+
+_RULES = (
+    Rule(
+        "whole key/value heads",
+        lambda tp, n_kv_heads: divides(tp, n_kv_heads),
+        lambda tp, n_kv_heads: f"tp = {tp:g} must divide n_kv_heads = {n_kv_heads:g}",
+    ),
+    Rule(
+        "untied pipelines",
+        lambda pp, tied_embeddings: np.equal(pp, 1) | np.equal(tied_embeddings, 0),
+        lambda pp: f"pp = {pp:g} needs embeddings that are not tied",
+    ),
+    Rule(
+        "equal stages",
+        lambda pp, vpp, n_layers: divides(pp * vpp, n_layers),
+        lambda pp, vpp, n_layers: f"pp * vpp = {pp * vpp:g} must divide n_layers = {n_layers:g}",
+    ),
+    Rule(
+        "microbatches of stages",
+        lambda pp, n_microbatches: divides(pp, n_microbatches),
+        lambda pp, n_microbatches: f"n_microbatches = {n_microbatches:g} must be a multiple of pp = {pp:g}",
+    ),
+    Rule(
+        "experts on replicas",
+        lambda ep, dp: divides(ep, dp),
+        lambda ep, dp: f"ep = {ep:g} must divide dp = {dp:g}",
+    ),
+)
+
+FRAMEWORK_RULES: Mapping[str, Rule] = {rule.name: rule for rule in _RULES}
+"""Rules by name, each decided by the fields that it names."""
