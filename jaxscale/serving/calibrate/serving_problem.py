@@ -179,7 +179,8 @@ def as_fit(
             continue
         spreads.setdefault(block.kind, {})[coefficient] = float(solution.spreads[place])
         codes = np.unique(block.codes[is_counted])
-        shifts += [(block.kind, block.levels[code], coefficient, values[code]) for code in codes[codes >= 0].tolist()]
+        for code in codes[codes >= 0].tolist():
+            shifts.append((block.kind, block.levels[code], coefficient, float(values[code])))
     return ServingFit(name, centre, effects_of(shifts), spreads, widths, n_rows=int(is_counted.sum()))
 
 
