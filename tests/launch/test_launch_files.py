@@ -1,5 +1,6 @@
 """Launch files of fifteen programs: each cell is what a person reads, each key that is not understood is listed."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ from launch_files import FILES, Case
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
+from jaxscale.launch.readers.launch_rules import framework_family, understood_cells
 from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
-from jaxscale.launch.readers.settings_text import has_open_parts, python_settings
+from jaxscale.launch.readers.settings_text import command_line_settings, has_open_parts, python_settings
 from jaxscale.tables.writer import write_table
 
 
@@ -45,6 +47,31 @@ def test_a_deepspeed_file_beside_the_launch_file_is_read(tmp_path: Path):
 def test_a_file_of_no_known_program_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="settings of no framework that is known; expected .* verl or litgpt"):
         read(tmp_path, "a.yaml", "epochs: 3\nbanana: 4\n")
+
+
+VALUES = ("banana", -1, 0, 0.5, None, [], [1, "a"], True, "x|y*3", "(((", 1e30)
+
+
+def test_a_value_of_another_kind_is_an_error_of_the_user():
+    """Each setting of each file in turn is given values that the program does not take."""
+    for _, text, _, _ in FILES:
+        settings = command_line_settings(text) | python_settings(text)
+        for key, value in itertools.product(settings, VALUES):
+            changed = {**settings, key: value}
+            family = framework_family(changed)
+            if family is None:
+                continue
+            try:
+                understood_cells(changed, family, True)
+            except InputError as error:
+                assert "cannot be read; expected a value that" in str(error)
+
+
+def test_a_pattern_of_layers_that_is_none_is_refused(tmp_path: Path):
+    text = dict((name, text) for name, text, _, _ in FILES)["megatron.sh"]
+    options = "--num-experts 8 --moe-layer-freq banana --bf16"
+    with pytest.raises(InputError, match="a.sh: moe_layer_freq = 'banana' cannot be read; expected a value"):
+        read(tmp_path, "a.sh", text.replace("--bf16", options))
 
 
 def test_options_of_an_unknown_variable_are_not_taken_for_defaults():

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from jaxscale.base.errors import InputError
 from jaxscale.launch.options.option_table import option_key, option_table, programs
 from jaxscale.launch.readers.launch_precision import KEYS as PRECISION_KEYS
 from jaxscale.launch.readers.launch_precision import precision_cell
@@ -104,6 +105,9 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
         settings: value by key.
         family: of frameworks, one of `FAMILIES`.
         is_complete: whether an option that is absent has the program's default, as on a command line.
+
+    Raises:
+        InputError: a value that is none of its kind; names the setting.
     """
     read = ReadSettings(settings, is_complete)
     cells: Cells = {}
@@ -111,7 +115,12 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
         value = read.value(name)
         if column not in cells and value not in (None, "", "auto"):
             cells[column] = _cell(value)
-    ruled = _RULES[family](read, cells)
+    try:
+        ruled = _RULES[family](read, cells)
+    except (ValueError, TypeError, ZeroDivisionError):
+        raise InputError(
+            f"{read.last} = {settings.get(read.last)!r} cannot be read; expected a value that {family} takes"
+        ) from None
     cells |= {name: value for name, value in ruled.items() if value is not None}
     if precision := precision_cell(settings):
         cells["precision"] = precision

@@ -85,7 +85,10 @@ def run_of_launch(path: Path, more: Sequence[Path] = (), stated: Mapping[str, An
             " Megatron-Bridge, torchtitan, MaxText, nanotron, DeepSpeed, accelerate, axolotl, LLaMA-Factory, ms-swift,"
             " OpenRLHF, verl or litgpt"
         )
-    cells, unread = _understood(settings, family)
+    try:
+        cells, unread = _understood(settings, family)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     remarks = [remark for file in (path, *more) for remark in remarks_of(file)]
     return finished_row({**cells, **(stated or {})}, remarks, path, unread)
 

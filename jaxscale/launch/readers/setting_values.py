@@ -16,12 +16,14 @@ class ReadSettings:
         settings: value by key.
         is_complete: whether an option that is absent has the program's default, as on a command line.
         understood: keys that were asked for.
+        last: the key that was found last.
     """
 
     def __init__(self, settings: Settings, is_complete: bool = False):
         """Args: settings: value by key; is_complete: whether an absent option has the program's default."""
         self.settings, self.is_complete = settings, is_complete
         self.understood: set[str] = set()
+        self.last = ""
 
     def value(self, *names: str) -> Any:
         """Value of the first setting whose last part has one of the names; None where none has."""
@@ -31,7 +33,7 @@ class ReadSettings:
                 if key == name or key.endswith(f".{name}"):
                     self.understood.add(key)
                     if found is None and value is not None:
-                        found = value
+                        found, self.last = value, key
         return found
 
     def number(self, *names: str) -> float | None:

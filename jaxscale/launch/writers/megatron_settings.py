@@ -48,6 +48,9 @@ def megatron_script(run: RunSettings, lines: SettingLines, release: str) -> str:
     # Without it the script would train another model.
     told = "not expressed: " + "; ".join(lines.missing)
     guard = [f"echo {shlex.quote(told)} >&2; exit 2"] if lines.missing else []
+    if not exports:
+        # FSDP refuses the 1 that other runs need.
+        exports = ["unset CUDA_DEVICE_MAX_CONNECTIONS"]
     body = ["TORCHRUN=(", *launcher, ")", "OPTIONS=(", *lines.as_options(), ")"]
     start = f'torchrun "${{TORCHRUN[@]}}" {program} "${{OPTIONS[@]}}"'
     return "\n".join([*head, *lines.remarks(), *guard, *exports, *body, start]) + "\n"
