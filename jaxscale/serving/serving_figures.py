@@ -14,11 +14,11 @@ from jaxscale.report.style import (
     ORANGE,
     PALETTE,
     RED,
+    entries_of,
     legend_below,
     new_figure,
     round_ticks,
     style,
-    tables_of_entries,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def latency_against_load(
             else:
                 axes.set_ylim(bottom=0.0)
             round_ticks(axes.xaxis, (concurrency[0], concurrency[-1]), most=5)
-        if entries := tables_of_entries(*grid):
+        if entries := entries_of(*grid):
             legend_below(figure, entries)
     return figure
 
@@ -109,5 +109,5 @@ def serving_frontier(choice: "ServingChoice", tpot_limit: float | None = None) -
         axes.set_title("Throughput against latency")
         axes.set_ylim(bottom=0.0)
         round_ticks(axes.xaxis, axes.get_xlim())
-        legend_below(figure, tables_of_entries(axes))
+        legend_below(figure, entries_of(axes))
     return figure
