@@ -193,15 +193,23 @@ def centre_scatter(everything: Measured, residuals: np.ndarray) -> tuple[Scatter
         residuals: of time and memory, under the centre that never saw the stack of a run [row, 2].
 
     Returns:
-        Entries `unseen`, `new_mixture` and `new_chip`.
+        Entries `unseen`, `new_mixture` and `new_chip`, of memory from runs that state what they keep, and `unstated`
+        of the memory of those that do not.
     """
     stack, kind = everything.levels.column("stack"), kinds_of_unknown(everything.levels)
     memory = np.where(np.isfinite(np.asarray(everything.peak_memory)), residuals[:, 1], np.nan)
-    return tuple(
-        Scatter(name, "", quantile_of_stacks(np.abs(residuals[own, 0]), stack[own]), spread_of(memory[own], stack[own]))
+    guessed = ~everything.levels.missing("unstated")
+    found = [
+        Scatter(
+            name,
+            "",
+            quantile_of_stacks(np.abs(residuals[own, 0]), stack[own]),
+            spread_of(memory[own & ~guessed], stack[own & ~guessed]),
+        )
         for name in UNKNOWN
         for own in [kind == name]
-    )
+    ]
+    return (*found, Scatter("unstated", "", 0.0, spread_of(memory[guessed], stack[guessed])))
 
 
 def quantile_of_stacks(errors: np.ndarray, stack: np.ndarray, share: float = COVERED) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import fit_path, read_toml
-from jaxscale.calibration.coefficients import Coefficients, from_values, names, prior_medians, priors
+from jaxscale.calibration.coefficients import RETIRED, Coefficients, from_values, names, prior_medians, priors
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.memory_limit import MemoryLimit
@@ -86,6 +86,7 @@ def _parse(path: Path, table: Mapping[str, Any]) -> Fit:
     entries = table.get("coefficients")
     if not isinstance(entries, dict):
         raise InputError(f"{path}: not a fit; expected a table [coefficients.NAME] with a value for each coefficient")
+    entries = {name: entry for name, entry in entries.items() if name not in RETIRED}
     unknown = sorted(set(entries) - set(names()))
     if unknown:
         raise InputError(
@@ -109,7 +110,7 @@ def _record(path: Path, table: Mapping[str, Any], pooled: Coefficients) -> Fit:
         name=str(table.get("name", path.stem)),
         pooled=pooled,
         effects=tuple(
-            LevelEffect(e["kind"], e["level"], tuple(sorted(e["shifts"].items()))) for e in table.get("effects", [])
+            LevelEffect(e["kind"], e["level"], tuple(sorted(_counted(e["shifts"])))) for e in table.get("effects", [])
         ),
         scatter=tuple(Scatter(**entry) for entry in table.get("scatter", [])),
         known=_places(table.get("known", {})),
@@ -122,6 +123,11 @@ def _record(path: Path, table: Mapping[str, Any], pooled: Coefficients) -> Fit:
         is_centre="centre" in table,
         paces=tuple(WorkloadPace(**entry) for entry in table.get("paces", [])),
     )
+
+
+def _counted(shifts: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Shifts by coefficient, without those that are no coefficients any more."""
+    return [(name, shift) for name, shift in shifts.items() if name not in RETIRED]
 
 
 def _places(names_by_kind: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:

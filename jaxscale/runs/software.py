@@ -51,5 +51,6 @@ def software_of(cells: Mapping[str, Any]) -> Software:
     described = describe_rows(Runs(Path(), (), np.zeros(1, dtype=int), {}, columns), catalogue_model)
     levels = described.levels.row(0)
     plan = jax.tree.map(lambda leaf: leaf[0], plans_of(described))
-    others = (*OF_MODELS, *OF_PLANS, "gpu", "company")
+    # A search states whatever it plans.
+    others = (*OF_MODELS, *OF_PLANS, "gpu", "company", "unstated")
     return Software(plan, {kind: name for kind, name in levels.items() if kind not in others})
