@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from calibrate import FOLDER, N_FOLDS, load_tables, new_source_scatter, schemes
 from evaluate import percent
-from stages import centre_scatter, load_reports, say, spread_of
+from stages import centre_scatter, kinds_of_unknown, load_reports, say, spread_of
 
 from jaxscale.base.resources import read_toml, run_tables
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, Coefficients, from_values, names, priors, values_of
@@ -168,11 +168,12 @@ def renewed(entries: Sequence[Scatter], found: Sequence[Scatter]) -> tuple[Scatt
 
 
 def coverage(runs: Measured, residuals: np.ndarray) -> str:
-    """How wide the interval of stacks left out is by what their runs state, and the share of each stack inside it."""
-    stack, guessed = runs.levels.column("stack"), ~runs.levels.missing("unstated")
+    """How wide the interval of stacks left out is, by kind and by what runs state, and how much of each is inside."""
+    stack, kind = runs.levels.column("stack"), kinds_of_unknown(runs.levels)
+    kind = np.where(runs.levels.missing("unstated"), kind, "unstated")
     told = []
-    for name, rows in (("stated", ~guessed), ("guessed", guessed)):
-        known = rows & np.isfinite(residuals)
+    for name in sorted(set(kind[np.isfinite(residuals)])):
+        known = (kind == name) & np.isfinite(residuals)
         width = Z90 * spread_of(residuals[known], stack[known])
         inside = [np.mean(np.abs(residuals[known & (stack == one)]) <= width) for one in sorted(set(stack[known]))]
         told.append(f"{name}: interval x{np.exp(2.0 * width):.2f}, {100.0 * np.mean(inside):.0f} % of a stack inside")
