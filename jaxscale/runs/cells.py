@@ -52,7 +52,7 @@ def parse_cells(column: Column, texts: Sequence[str], known_gpus: Mapping[str, s
         The values and the problems.
     """
     texts = [respelt(column.name, text) if text else text for text in texts]
-    if column.kind in ("integer", "number", "share"):
+    if column.kind in ("integer", "number", "amount", "share"):
         return _parse_numbers(column, texts)
     if column.kind == "text" and column.name != "gpu":
         return Parsed([text or None for text in texts], {})
@@ -108,7 +108,7 @@ def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
     values: list[Any] = _floats(texts)
     numbers = np.asarray(values, dtype=float)
     whole = column.kind == "integer"
-    least = {"integer": column.minimum, "share": 0}.get(column.kind)
+    least = {"integer": column.minimum, "share": 0, "amount": 0}.get(column.kind)
     is_least = numbers > 0.0 if least is None else numbers >= least
     is_valid = is_least & (numbers <= column.maximum) & ((numbers == np.floor(numbers)) | (not whole))
     problems = {}
@@ -146,7 +146,7 @@ def _range_problem(column: Column, value: float) -> str:
     whole = column.kind == "integer"
     if value < 0:
         return "negative"
-    if value == 0 and column.kind != "share" and (column.minimum > 0 or not whole):
+    if value == 0 and column.kind not in ("share", "amount") and (column.minimum > 0 or not whole):
         return "zero"
     if value > column.maximum:
         return f"too large; must be at most {_plain(column.maximum)}" + (" (infinite)" if math.isinf(value) else "")

@@ -186,7 +186,8 @@ def _state_bytes(runs: Runs, empty: EmptyCells, is_wide: np.ndarray) -> dict[str
     usual = together(precision, optimizer).map(lambda row: mixed_precision_bytes(*row))
     state = _or(empty.filled_numbers("optimizer_bytes"), usual.numbers(lambda entry: entry.optimizer))
     # A row that states the width of its weights says itself what is kept of them, and a small state has no master copy.
-    is_wide = is_wide * np.isnan(runs.numbers("weight_bytes")) * (state > MASTER_BYTES)
+    by_habit = is_wide * np.isnan(runs.numbers("weight_bytes")) * (state > MASTER_BYTES)
+    is_wide = np.where(np.isnan(runs.numbers("wide_weights")), by_habit, is_wide)
     return {
         "gradient_bytes": empty.filled_numbers("gradient_bytes"),
         "optimizer_bytes": state,

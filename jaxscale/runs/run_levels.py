@@ -17,7 +17,7 @@ from jaxscale.runs.table import Runs
 OF_MODELS = ("mixture", "architecture", "sequences")
 """Kinds of level that follow from the model and its sequence length."""
 
-GUESSED = ("recompute", "widths")
+GUESSED = ("recompute", "software")
 """Facts of memory that a row may leave to a guess."""
 
 OF_PLANS = ("local_shape", "recompute", "parallelism")
@@ -75,16 +75,15 @@ def run_levels(
 def unstated(runs: Runs) -> Categorical:
     """What of its memory each row leaves to a guess, in words: neither stated nor known of its framework or table.
 
-    What is recomputed, and the widths of weights, gradients and the optimizer's state.
+    What is recomputed, and what its software keeps, in what width.
     """
     stack = together(runs.categories("framework"), runs.categories("source"))
     told = together(*(runs.categories(name) for name in ("activation_recompute", "recompute_modules")))
     says_recompute = told.matches(lambda row: row != (None, None))
     says_recompute |= stack.matches(lambda pair: is_known_of(("activation_recompute",), *pair))
-    widths = ("optimizer_bytes", "weight_bytes", "wide_weights", "kept_gradients")
-    says_widths = ~np.isnan(runs.numbers("optimizer_bytes")) | ~np.isnan(runs.numbers("weight_bytes"))
-    says_widths |= stack.matches(lambda pair: is_known_of(widths, *pair))
-    said = zip(GUESSED, (says_recompute, says_widths), strict=True)
+    habits = ("optimizer_bytes", "wide_weights", "kept_gradients", "loss_bytes")
+    says_software = stack.matches(lambda pair: is_known_of(habits, *pair))
+    said = zip(GUESSED, (says_recompute, says_software), strict=True)
     columns = (Categorical(is_said.astype(int), (word, "")) for word, is_said in said)
     return together(*columns).map(lambda row: " and ".join(word for word in row if word) or None)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["integer", "number", "share", "flag", "word", "name", "text"]
+Kind = Literal["integer", "number", "amount", "share", "flag", "word", "name", "text"]
 Value = float | bool | str
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
@@ -19,8 +19,8 @@ class Column:
 
     Attributes:
         name: header of the column.
-        kind: `integer` (8 or 8.0), `number` (> 0), `flag` (true or false), `word` (one of a vocabulary), `name`
-            (text whose case does not matter), `text` or `share` (a number from 0 to 1).
+        kind: `integer` (8 or 8.0), `number` (> 0), `amount` (a number, or 0), `flag` (true or false), `word` (one of a
+            vocabulary), `name` (text whose case does not matter), `text` or `share` (a number from 0 to 1).
         meaning: what a cell says.
         unit: unit of the cell.
         default: what an empty cell means.
@@ -46,9 +46,12 @@ class Column:
         if self.kind == "integer":
             upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
             return f"a whole number >= {self.minimum}{upper}"
-        return {"number": "a number > 0", "share": "a number from 0 to 1", "flag": "true or false"}.get(
-            self.kind, "text"
-        )
+        return {
+            "number": "a number > 0",
+            "amount": "a number >= 0",
+            "share": "a number from 0 to 1",
+            "flag": "true or false",
+        }.get(self.kind, "text")
 
 
 def _count(name: str, meaning: str, default: str = "", maximum: float = MAX_GPUS) -> Column:
@@ -196,15 +199,15 @@ COLUMNS = (
     _of_software("gradient_bytes", "number", "a gradient while replicas reduce it", "", "byte"),
     _of_software("weight_bytes", "number", "a stored weight", "", "byte"),
     _of_software("loss_bytes", "number", "memory per logit while the loss is taken", "", "byte"),
-    _of_software("adapter_bytes", "number", "an input of a matmul that is kept for adapters", "", "byte"),
+    _of_software("adapter_bytes", "amount", "an input of a matmul that is kept for adapters", "", "byte"),
     _of_software("autocast", "flag", "the residual stream stays in 32 bits, matmuls cast their inputs"),
     _of_software("wide_weights", "flag", "trained weights are kept in 32 bits alone"),
     _of_software("narrow_gate", "flag", "gate and input of the MLP are kept as narrow as matmuls read"),
     _of_software("copied_attention", "flag", "the output of attention is copied for the next matmul"),
     _of_software("dropout", "flag", "masks of dropout are kept"),
     _of_software("kept_gradients", "flag", "a buffer holds all gradients through the whole step"),
-    _of_software("gradient_copy_bytes", "number", "a second copy of a gradient, which replicas reduce", "", "byte"),
-    _of_software("held_bytes", "number", "what the program holds besides, such as buckets of exchanges", "", "byte"),
+    _of_software("gradient_copy_bytes", "amount", "a second copy of a gradient, which replicas reduce", "", "byte"),
+    _of_software("held_bytes", "amount", "what the program holds besides, such as buckets of exchanges", "", "byte"),
     _of_software("cached_gradients", "flag", "a temporary gradient of each shape of a weight stays allocated"),
     _of_software("gathered_stages", "flag", "FSDP under a pipeline keeps the weights of a stage gathered"),
     _count("micro_batch_size", "sequences in a microbatch", maximum=MAX_BATCH),

@@ -51,6 +51,7 @@ def software_of(cells: Mapping[str, Any]) -> Software:
     described = describe_rows(Runs(Path(), (), np.zeros(1, dtype=int), {}, columns), catalogue_model)
     levels = described.levels.row(0)
     plan = jax.tree.map(lambda leaf: leaf[0], plans_of(described))
-    # A search states whatever it plans.
-    others = (*OF_MODELS, *OF_PLANS, "gpu", "company", "unstated")
+    others = (*OF_MODELS, *OF_PLANS, "gpu", "company")
+    # A search states what it recomputes, whatever else is left to a guess.
+    levels["unstated"] = "software" if "software" in (levels["unstated"] or "") else None
     return Software(plan, {kind: name for kind, name in levels.items() if kind not in others})
