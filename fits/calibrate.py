@@ -151,7 +151,7 @@ def both_stages(
     centre = first.record(everyone, first.solution, centre_scatter(first.runs, of_stacks))
     attempt = Attempt(stages.offsets, stages.offset_effects, stages.at_offsets, five_fold)
     record = fit_record("default", stages.tables, centre, attempt, data_hash)
-    of_unknown = ("new_mixture", "new_chip")
+    of_unknown = ("new_mixture", "new_chip", "unstated")
     record = dataclasses.replace(record, widths=tuple(e for e in record.scatter if e.kind not in of_unknown))
     return FitResult(
         fit=record,

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.resources import data_path
 from jaxscale.calibration.anchors import timed_chips
-from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.intervals import Z90, Scatter
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
@@ -33,9 +33,6 @@ from jaxscale.runs.reader import read_runs
 
 COVERED = 0.9
 """Share of the runs of an unknown stack that its interval is to hold [1]."""
-
-ONE_SIGMA = 0.683
-"""Share of a normal distribution within one standard deviation [1]."""
 
 RUNS_THAT_TELL = 4.0
 """Runs from which on a stack counts in full where the spread of stacks is told [1]."""
@@ -193,15 +190,23 @@ def centre_scatter(everything: Measured, residuals: np.ndarray) -> tuple[Scatter
         residuals: of time and memory, under the centre that never saw the stack of a run [row, 2].
 
     Returns:
-        Entries `unseen`, `new_mixture` and `new_chip`.
+        Entries `unseen`, `new_mixture` and `new_chip`, of memory from runs that state what they keep, and `unstated`
+        of the memory of those that do not.
     """
     stack, kind = everything.levels.column("stack"), kinds_of_unknown(everything.levels)
     memory = np.where(np.isfinite(np.asarray(everything.peak_memory)), residuals[:, 1], np.nan)
-    return tuple(
-        Scatter(name, "", quantile_of_stacks(np.abs(residuals[own, 0]), stack[own]), spread_of(memory[own], stack[own]))
+    guessed = ~everything.levels.missing("unstated")
+    found = [
+        Scatter(
+            name,
+            "",
+            quantile_of_stacks(np.abs(residuals[own, 0]), stack[own]),
+            spread_of(memory[own & ~guessed], stack[own & ~guessed]),
+        )
         for name in UNKNOWN
         for own in [kind == name]
-    )
+    ]
+    return (*found, Scatter("unstated", "", 0.0, spread_of(memory[guessed], stack[guessed])))
 
 
 def quantile_of_stacks(errors: np.ndarray, stack: np.ndarray, share: float = COVERED) -> float:
@@ -214,12 +219,12 @@ def quantile_of_stacks(errors: np.ndarray, stack: np.ndarray, share: float = COV
 
 
 def spread_of(errors: np.ndarray, stack: np.ndarray) -> float:
-    """Spread of errors that two thirds of the runs keep to, each stack counted once; nan where nothing is known [1].
+    """Spread of errors of a normal distribution that covers as many, each stack counted once; nan without any [1].
 
-    Peaks of reports whose settings were not what they seem are several times off: squares would tell of these alone.
+    What runs of 90 % of the stacks keep to, as of step times: the tail is what runs out of memory.
     """
     known = np.isfinite(errors)
-    return quantile_of_stacks(np.abs(errors[known]), stack[known], ONE_SIGMA) if known.any() else float("nan")
+    return quantile_of_stacks(np.abs(errors[known]), stack[known]) / Z90 if known.any() else float("nan")
 
 
 def say(text: str) -> None:

@@ -125,16 +125,27 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
     )
 
 
+MEMORY_FLAGS = (
+    *("autocast", "wide_weights", "narrow_gate", "copied_attention", "dropout"),
+    *("kept_gradients", "cached_gradients", "gathered_stages"),
+)
+"""What software may keep, as flags of a `Plan`."""
+
+
 def draw_software(choose: Choose, shape: Transformer) -> dict[str, Any]:
     """What software may do, as arguments of `Plan`."""
     words = {name: choose(list(SWITCHES[name])) for name in ("execution", "tp_overlap", "moe_dispatcher")}
-    flags = ("overlap_gathers", "moe_overlap", "fused_norm", "chunked_loss", "vocab_parallel_loss")
+    flags = ("overlap_gathers", "moe_overlap", "fused_norm", "chunked_loss", "vocab_parallel_loss", *MEMORY_FLAGS)
     return {
         **words,
         **{name: choose([False, True]) for name in flags},
         "etp": choose([0, 0, 1]) if shape.n_experts > 1.0 else 0,
         "recompute_cost": choose([1.0, 0.75]),
         "attention_rate": choose([0.78, 1.0, 1.3]),
+        "loss_bytes": choose([6.0, 12.0, 16.0]),
+        "adapter_bytes": choose([0.0, 4.0]),
+        "gradient_copy_bytes": choose([0.0, 2.0]),
+        "held_bytes": choose([0.0, 1e9]),
         "optimizer_bytes": choose([4.0, 8.0, 12.0]),
         "weight_bytes": choose([2.0, 4.0]),
         "offload_activations": choose([0.0, 0.0, 0.5]),

@@ -122,19 +122,19 @@ TINY = 1e-12
 """Added to numbers relative to the largest: keeps the slopes of a norm finite where a number is zero [1]."""
 
 
-def p_norm(values: Float[ArrayLike, " n"], exponent: ArrayLike) -> Array:
+def p_norm(values: Float[ArrayLike, "number ..."], exponent: ArrayLike) -> Array:
     r"""Norm of non-negative numbers, $(\sum x^p)^{1/p}$: their sum at p = 1, their maximum for p to infinity.
 
     Args:
-        values: x, in any unit.
+        values: x along the first axis, in any unit.
         exponent: p, at least one, the inverse of a temperature [1].
 
     Returns:
         The norm, in the unit of the values.
     """
     # The largest is scaled out, so that no power leaves the range of numbers.
-    scale = jax.lax.stop_gradient(jnp.max(jnp.asarray(values)))
-    powers = jnp.sum(jnp.exp(exponent * jnp.log(values / scale + TINY)))
+    scale = jax.lax.stop_gradient(jnp.max(jnp.asarray(values), axis=0))
+    powers = jnp.sum(jnp.exp(exponent * jnp.log(values / scale + TINY)), axis=0)
     return scale * jnp.exp(jnp.log(powers) / exponent)
 
 

@@ -37,15 +37,12 @@ STAND_INS = StandIns(
 
 MEMORY_COEFFICIENTS = (
     "activation_factor",
-    "logit_memory_bytes",
-    "gradient_memory_factor",
-    "working_bytes",
     "queued_bytes",
     "framework_bytes",
 )
 """Coefficients that only the memory model reads; the others belong to the step time."""
 
-RETIRED: tuple[str, ...] = ()
+RETIRED = ("logit_memory_bytes", "gradient_memory_factor", "working_bytes")
 """Coefficients of earlier fits that are counted now; what a file says of them is passed over."""
 
 
@@ -98,10 +95,7 @@ class Coefficients(eqx.Module):
     step_time: Number = _coefficient()
     straggler: Number = _coefficient()
     activation_factor: Number = _coefficient()
-    working_bytes: Number = _coefficient()
     queued_bytes: Number = _coefficient()
-    logit_memory_bytes: Number = _coefficient()
-    gradient_memory_factor: Number = _coefficient()
     framework_bytes: Number = _coefficient()
 
 

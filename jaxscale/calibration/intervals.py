@@ -75,6 +75,7 @@ class Scatter:
     Attributes:
         kind: kind of level (`source`, `framework`), `unnamed` for runs without a source, `unseen` for a new framework,
             `new_mixture` and `new_chip` for mixtures, and for chips without timed kernels, of an unknown stack,
+            `unstated` for memory of runs that leave to a guess what they keep,
             `new_source` for a new source of a framework that is known, `new_model` and `larger` for runs of a source on
             a model, or on more chips, than the fit ever saw.
         level: its name; the framework of `unnamed` and `new_source`, the source of `new_model` and `larger`, empty for
@@ -208,6 +209,8 @@ class Scatters:
             # Chips without timed kernels, and mixtures, miss further in stacks that were never fitted.
             _Reason(~levels.has(lambda name: name in timed_chips(), "gpu", of_none=True), "new_chip", ""),
             _Reason(~levels.missing("mixture"), "new_mixture", ""),
+            # What a program keeps is guessed where a row says neither what is recomputed nor whose habits it has.
+            _Reason(~levels.missing("unstated"), "unstated", ""),
             # A chip or a precision that an ancestor had: as wide as a new source.
             *(_Reason(is_new(kind) & ~is_new_to_all(kind), "new_source", "framework") for kind in systems),
             # A source of which too few runs were left out to tell its scatter, of a framework that is known.

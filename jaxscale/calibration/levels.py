@@ -12,7 +12,7 @@ NO_LEVEL = -1
 LEVEL_KINDS = (
     *("source", "framework", "release", "gpu", "precision", "attention_kernel", "fused_norm", "number_format"),
     *("release_gpu", "mixture", "architecture", "local_shape", "sequences", "recompute", "parallelism", "stack"),
-    *("recipe", "company"),
+    *("recipe", "company", "unstated"),
 )
 """Kinds of level that a run may have."""
 

@@ -1,4 +1,4 @@
-"""Peak memory of the fullest chip, by cause.
+"""Peak memory of the fullest chip, by cause: an account of what stands at each moment of a step, the largest counts.
 
 References: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 6 (activations); Rajbhandari et al. 2020,
 arXiv 1910.02054, section 3 (weights, gradients, optimizer); Narayanan et al. 2021, arXiv 2104.04473, section 2.2
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -16,60 +17,64 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxscale.base.arrays import as_arrays
 from jaxscale.base.jit import concrete_jit
 from jaxscale.base.show import Printout, leaves_shown, printed, shares
-from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max, smooth_min
+from jaxscale.base.smooth import Temperature, is_exact, p_norm, smaller
 from jaxscale.base.units import quantity
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.store import AnyFit
+from jaxscale.costs.activations import (
+    all_with_gpipe,
+    checkpoint_bytes,
+    gathered_stream_bytes,
+    layer_bytes,
+    microbatches_at_the_end,
+    microbatches_in_flight,
+    queued_activation_bytes,
+    reversing_bytes,
+    stream_bytes,
+)
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import host_lead, microbatch_times
+from jaxscale.costs.model_states import (
+    buffer_bytes,
+    gathered_bytes,
+    gradient_memory,
+    optimizer_state_bytes,
+    quantised_extra_bytes,
+    weight_bytes,
+)
 from jaxscale.costs.named_arguments import refuse_broken, resolved
 from jaxscale.costs.terms import terms_by_name
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.models.transformer import (
-    Transformer,
-    attended_keys,
-    attention_layers,
-    copies_width,
-    head_params,
-    logits_per_token,
-    mlp_layers,
-    mlp_width,
-    routed_width,
-    ssm_layers,
-    total_layers,
-)
+from jaxscale.models.transformer import Transformer, head_params, logits_per_token
 from jaxscale.models.work import AbstractWork
 from jaxscale.plans.local import LocalPlan, local_plan
 from jaxscale.plans.plan import Plan
 
 Bytes = Float[Array, "*batch"]
 
-UNFUSED_NORM_BYTES = 12.0
-"""Stored bytes per residual element of a layer whose two norms run operation by operation: for each a 32-bit copy of
-the input and a 16-bit result (count of PyTorch's operations) [byte]."""
+LOSS_CHUNKS = 8.0
+"""Chunks of a chunked loss: eight in torchtitan and torchtune (2025), more in Liger kernels, whose chunks shrink with
+the vocabulary [1]."""
 
 CHUNK_TOKENS = 4096.0
-"""Tokens of a chunk of a chunked loss: 2 to 8 thousand in Liger kernels, TRL and torchtitan (2025) [token]."""
+"""Most tokens of a chunk: 2 to 8 thousand in TRL (2025) [token]."""
 
-GATHERED_LOGIT_BYTES = 8.0
+GATHERED_LOGIT_BYTES = 4.0
 """Memory per logit that a tensor-parallel group gathers, beside that of the loss: the 16-bit logits of the whole
-vocabulary and their gradient, and a 32-bit softmax that is not made in place [byte]."""
-
-MASK_BYTES = 1.0
-"""Stored bytes per element of a dropout mask (Korthikanti et al., section 4.1) [byte]."""
+vocabulary and their gradient [byte]."""
 
 
 @printed(lambda peak: _shown(peak))
 class Memory(eqx.Module):
-    """Peak memory of one training step on the fullest chip; the terms add up to `total`.
+    """Peak memory of one training step on the fullest chip: what stands at its fullest moment adds up to `total`.
 
     Attributes:
-        weights: parameters in 16 bits, or 32 where matmuls read so many; frozen ones as wide as matmuls read [byte].
-        gradients: gradients, as wide as they are reduced, and what else they take [byte].
+        weights: parameters as wide as they are stored, frozen ones too [byte].
+        gradients: those that stand at the peak, as wide as they are reduced, and copies of them [byte].
         optimizer: master weights and moments [byte].
-        activations: stored for the backward pass, all microbatches in flight [byte].
-        logits: logits, their 32-bit copy and gradient, beyond what the first stage holds [byte].
-        buffers: gathered parameters of FSDP, and gradients that it has yet to scatter [byte].
+        activations: stored for the backward pass, all microbatches in flight, and of the layer that is reversed [byte].
+        logits: logits, what the loss makes of them and their gradient, where the peak is at the loss [byte].
+        buffers: gathered parameters of FSDP, gradients that it has yet to scatter, copies of weights, buckets [byte].
         framework: context, communicators, workspaces [byte].
         capacity: memory of the chip [byte].
     """
@@ -88,6 +93,14 @@ class Memory(eqx.Module):
         """Peak memory [byte]."""
         terms = list(self.terms().values())
         return sum(terms[1:], start=terms[0])
+
+    def measured(self, counts_driver: ArrayLike) -> Array:
+        """Peak as it is measured: without `framework` where the measurement counts what a program allocates [byte].
+
+        Args:
+            counts_driver: 1 for a measurement by the driver, 0 for one of the program's allocator [1].
+        """
+        return self.total - (1.0 - jnp.asarray(counts_driver)) * self.framework
 
     @property
     def fits(self) -> Bool[Array, "*batch"]:
@@ -113,140 +126,6 @@ def _shown(peak: Memory) -> Printout:
     return Printout(title, ("term", "memory", "share"), rows, notes)
 
 
-def layer_activation_bytes(local: LocalPlan, coefficients: Coefficients) -> Array:
-    r"""Stored activations of one layer and microbatch, nothing recomputed.
-
-    $t [10 d / q + (2 (H + K) (h + h_v) + 4 (1 + g) f + 5 S H (1 - \text{flash})) / tp]$ bytes in 16 bits, q = tp with
-    sequence parallelism; the classic `s b h (10 + 24/t + 5 a s/(h t))` for f = 4 d (Korthikanti et al. 2022, equations
-    1 to 4). 32-bit activations take twice as much, dropout masks do not. Inputs of matmuls, 4 d and 2 f of it, are kept
-    as wide as these read them, and only for weights that are trained. A fused gate keeps 2 f less. Ranks that split an
-    expert each keep whole the tokens that it takes in.
-
-    Args:
-        local: size of a microbatch, degrees.
-        coefficients: `activation_factor`.
-
-    Returns:
-        Bytes of the average layer [byte].
-    """
-    model, plan = local.model, local.plan
-    element, read = local.element_bytes, model.trainable_share * local.matmul_bytes
-    stored = 1.0 - plan.flash_attention * 1.0
-    # Selective recomputation drops the scores as fused attention does.
-    stored = stored * (1.0 - plan.recompute_selective)
-    n_heads = model.n_heads + plan.tp * local.key_value_heads
-    heads = element * n_heads * (model.head_dim + model.v_head_dim)
-    scores = (2.0 * element + MASK_BYTES) * stored * model.n_heads * attended_keys(model)
-    attention = (heads + scores) * attention_layers(model)
-    # Tokens are copied for their experts, and the copies kept for the gradients of those.
-    inner = mlp_width(model) + routed_width(model)
-    copies = local.expert_tensor_degree * copies_width(model)
-    mlp = element * (1.0 + model.gated_mlp * (2.0 - plan.fused_glu)) * inner + read * (inner + copies)
-    ssm = 3.0 * element * ssm_layers(model) * model.ssm_d_inner
-    split = (attention + mlp + ssm) / (total_layers(model) * plan.tp)
-    blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model)) / total_layers(model)
-    unfused = UNFUSED_NORM_BYTES * (1.0 - plan.fused_norm)
-    residual = (2.0 * (element + read + MASK_BYTES) + unfused) * model.d_model * blocks / local.sequence_split
-    return coefficients.activation_factor * local.tokens * (residual + split)
-
-
-def weight_bytes(local: LocalPlan) -> Array:
-    """Stored bytes per weight: `weight_bytes` while it is trained, the matmuls' width where it is frozen [byte]."""
-    return local.matmul_bytes + local.model.trainable_share * (local.plan.weight_bytes - local.matmul_bytes)
-
-
-def optimizer_state_bytes(local: LocalPlan) -> Array:
-    """Bytes of the optimizer's state per trained weight on the chip: what the host does not hold of them [byte]."""
-    return local.plan.optimizer_bytes * (1.0 - jnp.asarray(local.plan.offload_optimizer))
-
-
-def transient_activation_bytes(
-    local: LocalPlan,
-    coefficients: Coefficients,
-    in_flight: ArrayLike,
-    lead: ArrayLike,
-    temperature: Temperature = 0.0,
-) -> Array:
-    r"""Activations besides those stored for the backward pass, whole on every tensor-parallel rank.
-
-    $t d (b_w + b_q (1 - \min(1, 2 / n)(1 - a)))$, $b_q = 0$ where tp = 1: $b_w$ `working_bytes` of the microbatch that
-    runs, $b_q$ `queued_bytes` of collectives whose work is still queued. Buffers of collectives outlive their use while
-    hosts launch without waiting, as streams may still read them: where n microbatches in flight let chips wait for each
-    other, and where hosts lead slower chips by a share a of their queue. Queues are finite, and so is the growth.
-
-    Args:
-        local: size of a microbatch, tp.
-        coefficients: `working_bytes`, `queued_bytes`.
-        in_flight: microbatches in flight, at least one [1].
-        lead: a, of hosts over their chips as a share of the longest possible one, see `host_lead` [1].
-        temperature: smoothing [1].
-
-    Returns:
-        Bytes [byte].
-    """
-    # Ultra-Scale's runs of 3B at tp 8 and 16 hold 8, 72, 94 and 99 byte per element with 2, 4, 8 and 16 microbatches in
-    # flight; with 1 or 2 and tp up to 8, 80 more where chips take twice as long as hosts, whatever the layers.
-    waiting = smooth_max(1.0 - 2.0 / jnp.asarray(in_flight), 0.0, temperature)
-    queued = several(local.plan.tp, temperature) * (1.0 - (1.0 - waiting) * (1.0 - jnp.asarray(lead)))
-    per_element = coefficients.working_bytes + coefficients.queued_bytes * queued
-    return per_element * local.tokens * local.model.d_model
-
-
-def all_with_gpipe(one_f_one_b: ArrayLike, plan: Plan) -> Array:
-    """Microbatches held: as many as 1F1B holds, or all of them with GPipe, which turns round once at the end [1]."""
-    return one_f_one_b + plan.gpipe * (plan.n_microbatches - jnp.asarray(one_f_one_b))
-
-
-def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Microbatches whose activations the first stage holds at once, per layer it owns [1].
-
-    1F1B: min(m, pp), times `1 + (pp - 1) / (pp vpp)` when interleaved; GPipe: m.
-    """
-    is_interleaved = several(plan.vpp, temperature)
-    interleaved = 1.0 + is_interleaved * (plan.pp - 1.0) / (plan.pp * plan.vpp)
-    one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
-    return all_with_gpipe(one_f_one_b, plan)
-
-
-def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Microbatches whose activations the last stage holds at once, per layer it owns [1].
-
-    1F1B: one; interleaved, where all but the last chunk of the next microbatches wait: `1 + (pp - 1)(1 - 1/vpp)`, at
-    most m; GPipe: m.
-    """
-    turned = 1.0 + (plan.pp - 1.0) * (1.0 - 1.0 / plan.vpp)
-    one_f_one_b = smooth_min(plan.n_microbatches, turned, temperature)
-    return all_with_gpipe(one_f_one_b, plan)
-
-
-def unsharded_bytes(local: LocalPlan) -> Array:
-    """What FSDP holds whole beside its shards, 0 without it.
-
-    Layers come two at a time: weights of the one that runs and of the next, as wide as an element; gradients of the one
-    that runs, and of the one before it in the width in which they are scattered. Embeddings belong to the outermost
-    unit, which stays whole, and with it the gradient of the logits head, the first to be known (Zhao et al. 2023, arXiv
-    2304.11277, section 3.3). A rank that shares its weights with no other has nothing to gather or to scatter.
-
-    Args:
-        local: vocabulary, share of the weights that is trained, sharding, degrees, width of gradients.
-
-    Returns:
-        Bytes [byte].
-    """
-    model, plan, params = local.model, local.plan, local.params
-    dense_shared, experts_shared = several(local.shard_ranks), several(local.expert_shard_ranks)
-    layer = (dense_shared * params.layers + experts_shared * params.experts) / local.first_layers
-    element, head = local.element_bytes, head_params(model) / plan.tp
-    weights = element * (2.0 * layer + dense_shared * params.embedding)
-    gradients = (element + plan.gradient_bytes) * layer + element * dense_shared * head
-    whole_layers = weights + model.trainable_share * gradients
-    # A compiler gathers a matrix at a time, and scatters its gradient at once: the largest one, and the next.
-    mlp = model.d_model * model.d_ff / plan.tp
-    of_experts = experts_shared * params.experts / (local.first_layers * (2.0 + model.gated_mlp))
-    matrix = 2.0 * element * larger(dense_shared * larger(head, mlp), of_experts)
-    return local.weights_sharded * (whole_layers + plan.compiled * (matrix - whole_layers))
-
-
 def memory(
     model: Transformer | AbstractWork | str | Path,
     plan: Any,
@@ -261,7 +140,7 @@ def memory(
         plan: a `Plan`: degrees, sharding, recomputation; of a traced workload a `ClassPlan`.
         cluster: capacity of a chip; how fast it and its host are decides how far launches queue up. Or the name of a
             chip, of which as many are taken as the plan uses.
-        coefficients: factors of activations, buffers, logits, gradients; rates of chip and host. Or a fit, or its name
+        coefficients: factors of activations and queued buffers; rates of chip and host. Or a fit, or its name
             or file, which gives those of the chip.
         temperature: smoothing of the maxima [1].
 
@@ -299,8 +178,17 @@ def _memory(
 def logits_held(local: LocalPlan) -> Array:
     """Logits that the last stage holds at once, of all tokens of a microbatch or of a chunk of them [1]."""
     model, plan = local.model, local.plan
-    tokens = local.tokens + plan.chunked_loss * (smaller(local.tokens, CHUNK_TOKENS) - local.tokens)
+    tokens = local.tokens + plan.chunked_loss * (smaller(local.tokens / LOSS_CHUNKS, CHUNK_TOKENS) - local.tokens)
     return logits_per_token(model) * tokens * model.vocab_size / local.loss_split
+
+
+MOMENTS = ("loss", "reversing", "reversing, first stage", "last layer", "optimizer")
+"""Moments of a step at which memory can be fullest: at the loss and when a layer is first reversed, on the last stage;
+when a layer is first and last reversed, on the first stage; and in the optimizer's step."""
+
+SHARPNESS = 4.0
+"""Exponent of the norm that stands for the maximum over moments, times the temperature: two equal ones then exceed the
+maximum by less than `smooth_max` does [1]."""
 
 
 def memory_with_lead(
@@ -311,42 +199,105 @@ def memory_with_lead(
     Args:
         local: a model under a plan.
         machine: capacity of a chip.
-        coefficients: factors of activations, buffers, logits, gradients.
+        coefficients: `activation_factor`, `queued_bytes`, `framework_bytes`.
         lead: of hosts over their chips, as a share of the longest possible one [1].
         temperature: smoothing of the maxima [1].
 
     Returns:
         The terms of the peak [byte].
     """
-    c, model, plan = coefficients, local.model, local.plan
-    whole = layer_activation_bytes(local, c)
-    checkpoint = local.element_bytes * local.tokens * model.d_model / local.sequence_split
-    per_layer = whole + plan.recompute_full * (checkpoint - whole)
-    in_flight = microbatches_in_flight(plan, temperature)
-    on_chip = 1.0 - plan.offload_activations
-    stored = on_chip * per_layer * local.first_layers * in_flight
-    stored = stored + transient_activation_bytes(local, c, in_flight, lead, temperature)
-    activations = stored + plan.recompute_full * whole  # the layer being recomputed is whole while its backward runs
+    held = held_at_moments(local, coefficients, lead, temperature)
+    capacity = jnp.asarray(machine.chip.hbm_bytes)
+    return Memory(**_at_the_fullest(held, temperature), capacity=capacity)
+
+
+def held_at_moments(
+    local: LocalPlan, coefficients: Coefficients, lead: ArrayLike, temperature: Temperature = 0.0
+) -> dict[str, Float[Array, "moment ..."]]:
+    """What stands at each of `MOMENTS`, by the names of the terms of `Memory`.
+
+    Args:
+        local: a model under a plan.
+        coefficients: `activation_factor`, `queued_bytes`, `framework_bytes`.
+        lead: of hosts over their chips, as a share of the longest possible one [1].
+        temperature: smoothing of the maxima inside a moment [1].
+
+    Returns:
+        Terms [byte], [moment, ...].
+    """
+    model, plan = local.model, local.plan
+    layer = layer_bytes(local, coefficients)
+    kept = layer.total + plan.recompute_full * (checkpoint_bytes(local) - layer.total)
+    kept = kept * (1.0 - plan.offload_activations)
+    # A layer is whole while it is reversed, whatever is kept of it before.
+    beside = layer.total - kept + reversing_bytes(local, layer, temperature)
+    n_first, n_last = microbatches_in_flight(plan, temperature), microbatches_at_the_end(plan, temperature)
+    first, last = (
+        kept * layers * count + queued_activation_bytes(local, coefficients, count, lead, temperature)
+        for layers, count in ((local.first_layers, n_first), (local.last_layers, n_last))
+    )
+    # The microbatch that is reversed has nothing left in its later layers.
+    one_less = first - kept * (local.first_layers - 1.0)
+    # The last norm keeps its input and its output, and the logits head gathers that.
+    ends = 2.0 * stream_bytes(local) * local.tokens * model.d_model / local.sequence_split
+    ends = ends + gathered_stream_bytes(local)
+    gathered, gradients, buffers = gathered_bytes(local), gradient_memory(local), buffer_bytes(local)
+    states = weight_bytes(local) * local.held_params(local.weights_sharded) * (1.0 + plan.dual_pipe)
+    nothing = jnp.zeros_like(states)
+    moments = {
+        "gradients": (
+            gradients.at_the_loss,
+            gradients.at_the_loss,
+            gradients.at_the_loss,
+            gradients.before_the_last_layer,
+            gradients.all,
+        ),
+        "activations": (last + ends, last + beside, first + beside, one_less + beside, nothing),
+        "logits": (_loss_bytes(local), nothing, nothing, nothing, nothing),
+        "buffers": (
+            buffers + gathered.at_the_loss + _casts(local),
+            *([buffers + gathered.reversing] * 3),
+            buffers,
+        ),
+    }
+    trained = model.trainable_share * local.held_params(local.optimizer_sharded)
+    always = {
+        "weights": states + quantised_extra_bytes(local),
+        "optimizer": optimizer_state_bytes(local) * trained,
+        "framework": jnp.asarray(coefficients.framework_bytes),
+    }
+    every = moments | {name: (part,) * len(MOMENTS) for name, part in always.items()}
+    columns = jnp.broadcast_arrays(*(part for name in PEAK_TERMS for part in every[name]))
+    n = len(MOMENTS)
+    return {name: jnp.stack(columns[place * n : (place + 1) * n]) for place, name in enumerate(PEAK_TERMS)}
+
+
+def _loss_bytes(local: LocalPlan) -> Array:
+    """Logits, what the loss makes of them, and the gradient of the logits head where that is made apart [byte]."""
+    plan = local.plan
     gathered = GATHERED_LOGIT_BYTES * (1.0 - local.loss_split / plan.tp)
-    logit_bytes = (c.logit_memory_bytes + gathered) * logits_held(local)
     # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
     turned = all_with_gpipe(1.0, plan)
-    last_in_flight = microbatches_at_the_end(plan, temperature)
-    last_stored = on_chip * per_layer * local.last_layers * last_in_flight
-    last_stored = last_stored + transient_activation_bytes(local, c, last_in_flight, lead, temperature)
-    # Logits are gone before the first layer is recomputed.
-    last_stage = last_stored + smooth_max(plan.recompute_full * whole, logit_bytes * turned, temperature)
-    trainable = model.trainable_share
-    # DualPipe holds a stage of each of its two directions (DeepSeek-AI 2024, arXiv 2412.19437, table 2).
-    stages = 1.0 + plan.dual_pipe
-    gradients = stages * trainable * local.held_params(local.gradients_sharded)
-    return Memory(
-        weights=stages * weight_bytes(local) * local.held_params(local.weights_sharded),
-        gradients=c.gradient_memory_factor * plan.gradient_bytes * gradients,
-        optimizer=optimizer_state_bytes(local) * trainable * local.held_params(local.optimizer_sharded),
-        activations=activations,
-        logits=smooth_max(last_stage, activations, temperature) - activations,
-        buffers=unsharded_bytes(local),
-        framework=jnp.asarray(c.framework_bytes),
-        capacity=jnp.asarray(machine.chip.hbm_bytes),
-    )
+    head = local.element_bytes * local.model.trainable_share * head_params(local.model) / plan.tp
+    # Software that accumulates gradients in its own buffer makes that of the head in 16 bits first.
+    return (plan.loss_bytes + gathered) * logits_held(local) * turned + plan.kept_gradients * head
+
+
+def _casts(local: LocalPlan) -> Array:
+    """Copies of weights as matmuls read them, which autocasts keep until the forward pass ends [byte]."""
+    whole = local.params.layers + local.params.experts + head_params(local.model) / local.plan.tp
+    return local.plan.autocast * local.matmul_bytes * whole * (1.0 - local.weights_sharded)
+
+
+def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[str, Array]:
+    """Terms at the fullest moment; smooth ones are a mean over moments that adds up to a norm of their totals."""
+    parts = list(held.values())
+    totals = sum(parts[1:], start=parts[0])
+    if is_exact(temperature):
+        fullest = jax.nn.one_hot(jnp.argmax(totals, axis=0), len(MOMENTS), axis=0, dtype=totals.dtype)
+        return {name: jnp.sum(fullest * terms, axis=0) for name, terms in held.items()}
+    exponent = SHARPNESS / temperature
+    # As they stand in the gradient of the norm: the mean of the totals itself moves nothing.
+    share = jax.lax.stop_gradient(jax.nn.softmax(exponent * jnp.log(totals), axis=0))
+    scale = p_norm(totals, exponent) / jnp.sum(share * totals, axis=0)
+    return {name: scale * jnp.sum(share * terms, axis=0) for name, terms in held.items()}

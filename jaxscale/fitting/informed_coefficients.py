@@ -9,6 +9,7 @@ censored observation; Tobin 1958, Econometrica 26, 24-36).
 import functools
 from collections.abc import Callable, Mapping
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -94,6 +95,7 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
     "pp_exposed": _is_pipelined,
     "pp_slot_time": _is_pipelined,
     "queued_bytes": _splits_tensors,
+    "framework_bytes": lambda batch: np.asarray(batch.counted) > 0.0,
 }
 
 
@@ -140,7 +142,8 @@ def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
         Logs [1], [row].
     """
     n = len(batch)
-    runs, rows = padded((batch, unconstrained), n)
+    whole = eqx.tree_at(lambda runs: runs.counted, batch, np.ones(n))
+    runs, rows = padded((whole, unconstrained), n)
     (_, log_peak), _ = compiled_logs_with_gradients(runs, rows, jnp.asarray(SHARP))
     return np.asarray(log_peak)[:n] - np.log(np.asarray(batch.cluster.chip.hbm_bytes))
 

@@ -171,10 +171,11 @@ def log_totals(
     rows: Float[Array, "row coefficient"],
     temperature: Temperature,
 ) -> Array:
-    """Natural logs of the totals of `step_time` [ln s] or `memory` [ln byte] of each row [row]."""
+    """Natural logs of the totals of `step_time` [ln s] or `memory` [ln byte] of each row, as it is measured [row]."""
 
     def one(run: RunBatch, row: Array) -> Array:
-        return jnp.log(costs(run.model, run.plan, run.cluster, constrain(row), temperature).total)
+        found = costs(run.model, run.plan, run.cluster, constrain(row), temperature)
+        return jnp.log(found.measured(run.counted) if isinstance(found, Memory) else found.total)
 
     return jax.vmap(one)(batch, rows)
 

@@ -56,6 +56,14 @@ FLAGS = (
     "chunked_loss",
     "vocab_parallel_loss",
     "moe_overlap",
+    "autocast",
+    "wide_weights",
+    "narrow_gate",
+    "copied_attention",
+    "dropout",
+    "kept_gradients",
+    "cached_gradients",
+    "gathered_stages",
 )
 """Fields that are 1 where software does something, else 0."""
 
@@ -73,6 +81,10 @@ SIZES = (
     "weight_bytes",
     "recompute_cost",
     "attention_rate",
+    "loss_bytes",
+    "adapter_bytes",
+    "gradient_copy_bytes",
+    "held_bytes",
     "offload_activations",
     "offload_optimizer",
 )
@@ -232,6 +244,30 @@ class Plan(eqx.Module):
     """1 where the loss works on logits that stay split over tp [1]."""
     attention_rate: Number = number_field(1)
     """Rate of the attention kernel over that of FlashAttention-2 [1]."""
+    loss_bytes: Number = number_field(12)
+    """Memory per logit while the loss is taken: logits, what it makes of them in 32 bits, their gradient [byte]."""
+    adapter_bytes: Number = number_field(0)
+    """Of an element of a matmul's input that is kept for the adapters of frozen weights [byte]."""
+    autocast: Number = number_field(False)
+    """1 where the residual stream stays in 32 bits and each matmul casts its inputs [1]."""
+    wide_weights: Number = number_field(False)
+    """1 where trained weights are kept in 32 bits alone, as the optimizer's master copy [1]."""
+    narrow_gate: Number = number_field(False)
+    """1 where gate and input of the MLP are kept as narrow as matmuls read them [1]."""
+    copied_attention: Number = number_field(False)
+    """1 where the output of attention is copied for the matmul that follows [1]."""
+    dropout: Number = number_field(False)
+    """1 where masks of dropout are kept [1]."""
+    kept_gradients: Number = number_field(False)
+    """1 where a buffer holds all gradients through the whole step, 0 where backward passes make them anew [1]."""
+    gradient_copy_bytes: Number = number_field(0)
+    """Of a second copy of a gradient that replicas reduce [byte]."""
+    cached_gradients: Number = number_field(False)
+    """1 where a temporary gradient of each shape of a weight stays allocated [1]."""
+    held_bytes: Number = number_field(0)
+    """What software holds besides through a step, such as buckets of the exchange between replicas [byte]."""
+    gathered_stages: Number = number_field(False)
+    """1 where FSDP under a pipeline keeps a stage's weights gathered and its gradients unreduced [1]."""
     optimizer_bytes: Number = number_field(None)
     """Of an optimizer's state per trained weight, its copy of the weight included; AdamW's where left out [byte]."""
     weight_bytes: Number = number_field(None)

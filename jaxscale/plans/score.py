@@ -81,7 +81,7 @@ def judge(every: Sequence[Judged], names: tuple[str, ...]) -> list[Columns]:
         rows = slice(start, start + BLOCK_ROWS)
         model, software, cluster = _of_owners(shared, owner[rows])
         plan: Plan = with_columns(software, {name: column[rows].astype(float) for name, column in columns.items()})
-        block = started(RunBatch(model, plan, cluster), coefficients[:, owner[rows]])
+        block = started(RunBatch(model, plan, cluster, np.ones(len(owner[rows]))), coefficients[:, owner[rows]])
         # Columns that nobody wants are given back while later blocks are on their way.
         blocks.append({name: block[name] for name in names})
     found = collected(blocks, len(owner), names)
@@ -132,7 +132,7 @@ def time_plans(
     count = len(plans)
     model, cluster = _of_owners(stacked([(model, cluster)]), np.zeros(count, dtype=int))
     rows = np.repeat(np.asarray(values_of(coefficients))[:, None], count, axis=1)
-    return np.asarray(started(RunBatch(model, stacked(plans), cluster), rows)["step_time"])[:count]
+    return np.asarray(started(RunBatch(model, stacked(plans), cluster, np.ones(count)), rows)["step_time"])[:count]
 
 
 def detail_plans(

@@ -7,6 +7,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -14,7 +15,7 @@ from jaxscale.base.arrays import stacked, with_fields
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import GBIT
 from jaxscale.calibration.levels import Levels
-from jaxscale.costs.memory import optimizer_state_bytes, weight_bytes
+from jaxscale.costs.model_states import optimizer_state_bytes, weight_bytes
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
@@ -32,11 +33,13 @@ class RunBatch(eqx.Module):
         model: shapes [row].
         plan: plans [row].
         cluster: clusters [row].
+        counted: 1 where a measured peak counts what the driver holds beside a program's own, else 0 [row].
     """
 
     model: Transformer
     plan: Plan
     cluster: Cluster
+    counted: Float[np.ndarray, " row"] | Float[Array, " row"]
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -145,7 +148,10 @@ def assemble(described: Description, hardware: Hardware) -> RunBatch:
         The runs [answered row].
     """
     batch = RunBatch(
-        _models(described.shapes), plans_of(described), clusters_of(described.machine, described.n_chips, hardware)
+        _models(described.shapes),
+        plans_of(described),
+        clusters_of(described.machine, described.n_chips, hardware),
+        described.counts_driver,
     )
     return _sharded_to_fit(batch, described.states_zero_stage)
 
@@ -167,7 +173,9 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
     """Weights, gradients and the optimizer's state over the memory of a chip [1], [row]."""
 
     def one(run: RunBatch) -> Array:
-        local, trained = local_plan(run.model, run.plan), run.model.trainable_share
+        # A 32-bit weight has its 16-bit copy too when it is not sharded.
+        plan = with_fields(run.plan, {"wide_weights": jnp.zeros_like(run.plan.wide_weights)})
+        local, trained = local_plan(run.model, plan), run.model.trainable_share
         per_param = weight_bytes(local) + run.plan.gradient_bytes * trained
         optimizer = optimizer_state_bytes(local) * trained * local.held_params(local.optimizer_sharded)
         return (per_param * local.params.total + optimizer) / run.cluster.chip.hbm_bytes

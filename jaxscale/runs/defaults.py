@@ -52,11 +52,22 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
     """
     frameworks = framework_defaults()
     candidates = (
-        table_facts().get(table_of(source or ""), {}).get("defaults", {}),
+        _defaults_of(source),
         frameworks.get((framework or "").lower(), {}),
         frameworks["default"],
     )
     return next((table[name] for table in candidates if name in table), None)
+
+
+def is_known_of(names: tuple[str, ...], framework: str | None, source: str | None) -> bool:
+    """Whether a framework's own table, or that of a source, says any of some columns."""
+    tables = (framework_defaults().get((framework or "").lower(), {}), _defaults_of(source))
+    return any(name in table for table in tables for name in names)
+
+
+def _defaults_of(source: str | None) -> Mapping[str, Any]:
+    """Defaults of the rows of a source, from the file beside its table."""
+    return table_facts().get(table_of(source or ""), {}).get("defaults", {})
 
 
 def is_fused(attention_kernel: str) -> bool:

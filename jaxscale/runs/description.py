@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxscale.calibration.levels import Levels
-from jaxscale.plans.optimizers import mixed_precision_bytes
+from jaxscale.plans.optimizers import MASTER_BYTES, mixed_precision_bytes
 from jaxscale.plans.plan import FLAGS, SOFTWARE_CHOICES
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation
@@ -16,12 +16,16 @@ from jaxscale.runs.run_levels import run_levels
 from jaxscale.runs.shapes import ModelLookup, Shapes, shapes_of
 from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, together
+from jaxscale.tables.cells import Value
 from jaxscale.tables.names import SHAPE
 from jaxscale.tables.words import translate
 
 REQUIRED_BESIDE_SHAPE = ("seq_len", "gpu", "n_gpus", "global_batch_size_seqs")
 """Columns of which every cell must be filled, whatever the row's model."""
 
+
+HELD_SIZES = ("loss_bytes", "adapter_bytes", "gradient_copy_bytes", "held_bytes")
+"""Numbers by which the memory of software is counted."""
 
 OF_A_WORKLOAD = "names a traced workload, which has no shape"
 """Why a row with a traced workload is none of a transformer: `predict` takes it in its own way."""
@@ -42,6 +46,8 @@ class Description:
         levels: levels of each row by kind [answered row].
         measured_parts: how many timings are behind all rows of a row's setup, where steps are composed of them [1],
             [answered row].
+        counts_driver: 1 where a measured peak would count what the driver holds, 0 where what a program allocates alone
+            [answered row].
         states_zero_stage: whether a row names its ZeRO stage itself [answered row].
         states_recompute: whether it names what it recomputes [answered row].
         notes: for every row of the table, why it is incomplete, or what was assumed beyond the documented defaults;
@@ -56,6 +62,7 @@ class Description:
     n_chips: np.ndarray
     levels: Levels
     measured_parts: np.ndarray
+    counts_driver: np.ndarray
     states_zero_stage: np.ndarray
     states_recompute: np.ndarray
     notes: Categorical
@@ -96,10 +103,16 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         n_chips=complete.numbers("n_gpus"),
         levels=run_levels(complete, empty, shapes, numbers, words["recompute"]),
         measured_parts=empty.default("measured_parts").numbers(),
+        counts_driver=empty.filled("mem_kind").matches(_counts_driver).astype(float),
         states_zero_stage=~np.isnan(complete.numbers("zero_stage")),
         states_recompute=complete.categories("activation_recompute").matches(lambda word: word is not None),
         notes=together(lacks, assumed).map(lambda pair: pair[1] if pair[0] is None else pair[0]),
     )
+
+
+def _counts_driver(word: Value | None) -> bool:
+    """Whether a kind of measured peak counts what the driver holds beside what a program allocates."""
+    return translate("mem_kind", str(word)) == "driver"
 
 
 def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:
@@ -139,8 +152,9 @@ def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dic
             kernel.numbers(lambda name: attention_rate(str(name))),
         ),
         "balanced_stages": empty.filled_numbers("balanced_stages"),
+        **{name: empty.filled_numbers(name) for name in HELD_SIZES},
         **_recomputed_shares(recomputed),
-        **_state_bytes(runs, empty),
+        **_state_bytes(runs, empty, is_on["wide_weights"]),
         **_offloaded(empty),
     }
 
@@ -167,15 +181,20 @@ def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
     }
 
 
-def _state_bytes(runs: Runs, empty: EmptyCells) -> dict[str, np.ndarray]:
+def _state_bytes(runs: Runs, empty: EmptyCells, is_wide: np.ndarray) -> dict[str, np.ndarray]:
     """Bytes of a gradient, of the optimizer's state and of a weight: as stated, else by precision and optimizer."""
     precision = empty.filled("precision").map(lambda word: translate("precisions", str(word)))
     optimizer = empty.filled("optimizer").map(lambda word: translate("optimizer", str(word)))
     usual = together(precision, optimizer).map(lambda row: mixed_precision_bytes(*row))
+    state = _or(empty.filled_numbers("optimizer_bytes"), usual.numbers(lambda entry: entry.optimizer))
+    # A row that states the width of its weights says itself what is kept of them, and a small state has no master copy.
+    by_habit = is_wide * np.isnan(runs.numbers("weight_bytes")) * (state > MASTER_BYTES)
+    is_wide = np.where(np.isnan(runs.numbers("wide_weights")), by_habit, is_wide)
     return {
         "gradient_bytes": empty.filled_numbers("gradient_bytes"),
-        "optimizer_bytes": _or(empty.filled_numbers("optimizer_bytes"), usual.numbers(lambda entry: entry.optimizer)),
+        "optimizer_bytes": state,
         "weight_bytes": _or(empty.filled_numbers("weight_bytes"), usual.numbers(lambda entry: entry.weight)),
+        "wide_weights": is_wide,
     }
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -165,7 +166,10 @@ def measured_of(runs: Runs, described: Described) -> tuple[Measured, np.ndarray]
     # Runs may have recomputed what their table leaves open: then their chip's memory says nothing of what they kept.
     bound = np.where(described.states_recompute, np.asarray(described.batch.cluster.chip.hbm_bytes), np.inf)
     memory = measured_memory(runs)[described.index]
-    measured = Measured(described.batch, times, memory, bound, described.measured_parts, described.levels)
+    # A run that ended says of all that stands on its chip that it fitted.
+    counted = np.where(np.isfinite(memory), np.asarray(described.batch.counted), 1.0)
+    batch = eqx.tree_at(lambda runs: runs.counted, described.batch, counted)
+    measured = Measured(batch, times, memory, bound, described.measured_parts, described.levels)
     return measured.take(kept), described.index[kept]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.calibration.levels import COMPANY, NO_LEVEL, Levels
 from jaxscale.models.transformer import Transformer
-from jaxscale.runs.defaults import EmptyCells
+from jaxscale.runs.defaults import EmptyCells, is_known_of
 from jaxscale.runs.shapes import Shapes
 from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, together
@@ -17,6 +17,9 @@ from jaxscale.tables.words import translate
 
 OF_MODELS = ("mixture", "architecture", "sequences")
 """Kinds of level that follow from the model and its sequence length."""
+
+GUESSED = ("recompute", "software")
+"""Facts of memory that a row may leave to a guess."""
 
 OF_PLANS = ("local_shape", "recompute", "parallelism")
 """Kinds of level that follow from degrees and recomputation."""
@@ -65,8 +68,25 @@ def run_levels(
         "stack": together(runs.categories("source"), runs.categories("framework")).map(setup_name),
         "recipe": empty.default("recipe"),
         "company": company_of(runs),
+        "unstated": unstated(runs),
     }
     return _as_levels(columns, len(runs))
+
+
+def unstated(runs: Runs) -> Categorical:
+    """What of its memory each row leaves to a guess, in words: neither stated nor known of its framework or table.
+
+    What is recomputed, and what its software keeps, in what width.
+    """
+    stack = together(runs.categories("framework"), runs.categories("source"))
+    told = together(*(runs.categories(name) for name in ("activation_recompute", "recompute_modules")))
+    says_recompute = told.matches(lambda row: row != (None, None))
+    says_recompute |= stack.matches(lambda pair: is_known_of(("activation_recompute",), *pair))
+    habits = ("optimizer_bytes", "wide_weights", "kept_gradients", "loss_bytes")
+    says_software = stack.matches(lambda pair: is_known_of(habits, *pair))
+    said = zip(GUESSED, (says_recompute, says_software), strict=True)
+    columns = (Categorical(is_said.astype(int), (word, "")) for word, is_said in said)
+    return together(*columns).map(lambda row: " and ".join(word for word in row if word) or None)
 
 
 def company_of(runs: Runs) -> Categorical:

@@ -28,7 +28,7 @@ def _shape_flag(name: str, meaning: str) -> Column:
 
 
 def _of_software(name: str, kind: Kind, meaning: str, vocabulary: str = "", unit: str = "") -> Column:
-    return Column(name, kind, meaning, unit, "of the framework", vocabulary=vocabulary, maximum=1e3)
+    return Column(name, kind, meaning, unit, "of the framework", vocabulary=vocabulary, maximum=1e12)
 
 
 def _measured(name: str, meaning: str, unit: str, maximum: float) -> Column:
@@ -155,6 +155,18 @@ COLUMNS = (
     _of_software("optimizer_bytes", "number", "optimizer state and master copy of a weight", "", "byte"),
     _of_software("gradient_bytes", "number", "a gradient while replicas reduce it", "", "byte"),
     _of_software("weight_bytes", "number", "a stored weight", "", "byte"),
+    _of_software("loss_bytes", "number", "memory per logit while the loss is taken", "", "byte"),
+    _of_software("adapter_bytes", "amount", "an input of a matmul that is kept for adapters", "", "byte"),
+    _of_software("autocast", "flag", "the residual stream stays in 32 bits, matmuls cast their inputs"),
+    _of_software("wide_weights", "flag", "trained weights are kept in 32 bits alone"),
+    _of_software("narrow_gate", "flag", "gate and input of the MLP are kept as narrow as matmuls read"),
+    _of_software("copied_attention", "flag", "the output of attention is copied for the next matmul"),
+    _of_software("dropout", "flag", "masks of dropout are kept"),
+    _of_software("kept_gradients", "flag", "a buffer holds all gradients through the whole step"),
+    _of_software("gradient_copy_bytes", "amount", "a second copy of a gradient, which replicas reduce", "", "byte"),
+    _of_software("held_bytes", "amount", "what the program holds besides, such as buckets of exchanges", "", "byte"),
+    _of_software("cached_gradients", "flag", "a temporary gradient of each shape of a weight stays allocated"),
+    _of_software("gathered_stages", "flag", "FSDP under a pipeline keeps the weights of a stage gathered"),
     _count("micro_batch_size", "sequences in a microbatch", maximum=MAX_BATCH),
     _count("global_batch_size_seqs", "sequences in a step", maximum=MAX_BATCH),
     _count("n_microbatches", "microbatches per replica and step", "global batch / (micro batch dp)", MAX_BATCH),
@@ -164,6 +176,13 @@ COLUMNS = (
     _measured("tflops_per_gpu", "model flop rate, as the source counts", "1e12 flop/s", 1e6),
     _measured("mfu", "model flop utilisation, as the source counts", "1", 100.0),
     _measured("peak_mem_gb", "peak memory", "1e9 byte", 1e6),
+    Column(
+        "mem_kind",
+        "word",
+        "what a peak counts: allocated or reserved by the program, or all that the driver holds",
+        default="of the framework",
+        vocabulary="mem_kind",
+    ),
     Column("status", "name", "ok, oom, failed or other", default="ok", vocabulary="status"),
     Column("notes", "text", "remarks"),
 )

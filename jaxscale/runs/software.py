@@ -52,4 +52,6 @@ def software_of(cells: Mapping[str, Any]) -> Software:
     levels = described.levels.row(0)
     plan = jax.tree.map(lambda leaf: leaf[0], plans_of(described))
     others = (*OF_MODELS, *OF_PLANS, "gpu", "company")
+    # A search states what it recomputes, whatever else is left to a guess.
+    levels["unstated"] = "software" if "software" in (levels["unstated"] or "") else None
     return Software(plan, {kind: name for kind, name in levels.items() if kind not in others})

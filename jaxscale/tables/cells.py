@@ -11,7 +11,7 @@ import numpy as np
 from jaxscale.tables.names import Names
 from jaxscale.tables.words import question, respelt, translate, vocabularies, without_separators
 
-Kind = Literal["integer", "number", "share", "flag", "word", "name", "chip", "text"]
+Kind = Literal["integer", "number", "amount", "share", "flag", "word", "name", "chip", "text"]
 Value = float | bool | str
 
 # Stricter than float(): no underscores, no digits of other scripts.
@@ -30,9 +30,9 @@ class Column:
 
     Attributes:
         name: header of the column.
-        kind: `integer` (8 or 8.0), `number` (> 0), `share` (a number from 0 to 1), `flag` (true or false), `word` (of a
-            vocabulary, kept as written), `name` (a name or a word in any case), `chip` (name of a chip, resolved to the
-            catalogue id) or `text`.
+        kind: `integer` (8 or 8.0), `number` (> 0), `amount` (a number, or 0), `share` (a number from 0 to 1), `flag`
+            (true or false), `word` (of a vocabulary, kept as written), `name` (a name or a word in any case), `chip`
+            (name of a chip, resolved to the catalogue id) or `text`.
         meaning: meaning of a cell.
         unit: unit of a cell.
         default: meaning of an empty cell.
@@ -60,9 +60,12 @@ class Column:
         if self.kind == "integer":
             upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
             return f"a whole number >= {self.minimum}{upper}"
-        return {"number": "a number > 0", "share": "a number from 0 to 1", "flag": "true or false"}.get(
-            self.kind, "text"
-        )
+        return {
+            "number": "a number > 0",
+            "amount": "a number >= 0",
+            "share": "a number from 0 to 1",
+            "flag": "true or false",
+        }.get(self.kind, "text")
 
 
 def show(text: str) -> str:
@@ -94,7 +97,7 @@ def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
         The values and the problems.
     """
     texts = [respelt(column.name, text) if text else text for text in texts]
-    if column.kind in ("integer", "number", "share"):
+    if column.kind in ("integer", "number", "amount", "share"):
         return _parse_numbers(column, texts)
     if column.kind == "text":
         return Parsed([text or None for text in texts], {})
@@ -124,7 +127,7 @@ def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
     values: list[Any] = _floats(texts)
     numbers = np.asarray(values, dtype=float)
     whole = column.kind == "integer"
-    least = {"integer": column.minimum, "share": 0}.get(column.kind)
+    least = {"integer": column.minimum, "share": 0, "amount": 0}.get(column.kind)
     is_least = numbers > 0.0 if least is None else numbers >= least
     is_valid = is_least & (numbers <= column.maximum) & ((numbers == np.floor(numbers)) | (not whole))
     problems = {}
@@ -162,7 +165,7 @@ def _range_problem(column: Column, value: float) -> str:
     whole = column.kind == "integer"
     if value < 0:
         return "negative"
-    if value == 0 and column.kind != "share" and (column.minimum > 0 or not whole):
+    if value == 0 and column.kind not in ("share", "amount") and (column.minimum > 0 or not whole):
         return "zero"
     if value > column.maximum:
         return f"too large; must be at most {_plain(column.maximum)}" + (" (infinite)" if math.isinf(value) else "")

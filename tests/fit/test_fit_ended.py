@@ -20,7 +20,7 @@ from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import measured_runs
 
-START = js.Fit("start", dataclasses.replace(js.prior_medians(), activation_factor=1.6))
+START = js.Fit("start", dataclasses.replace(js.prior_medians(), activation_factor=1.3))
 """Coefficients by which runs close to what their chips hold should not have fitted."""
 
 

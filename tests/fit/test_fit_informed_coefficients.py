@@ -62,6 +62,8 @@ def test_memory_counts_where_it_was_measured_and_a_bound_for_one_coefficient(
     measured: Measured, bounds: np.ndarray, inside: np.ndarray
 ):
     is_measured = np.isfinite(np.asarray(measured.peak_memory))
-    np.testing.assert_array_equal(inside[:, names().index("working_bytes")], is_measured)
+    by_driver = is_measured & (np.asarray(measured.batch.counted) > 0.0)
+    np.testing.assert_array_equal(inside[:, names().index("framework_bytes")], by_driver)
+    assert by_driver.any() and (is_measured & ~by_driver).any()
     np.testing.assert_array_equal(inside[:, names().index("activation_factor")], is_measured | bounds)
     assert bounds.any() and not (bounds & is_measured).any()

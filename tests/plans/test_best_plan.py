@@ -58,7 +58,7 @@ def test_table_row_of_the_best_plan_is_predicted_alike(tmp_path, name, n_chips, 
         best_plan(model(name, seq_len=1024), machine, 64, levels=levels).best.plan.words() == chosen.best.plan.words()
     )
     cells = {**chosen.best.plan.words(), "model": name, "gpu": "h100-80gb", "n_gpus": n_chips, "seq_len": 1024}
-    cells |= {"framework": framework or "", "global_batch_size_seqs": 64}
+    cells |= {"framework": framework or "", "global_batch_size_seqs": 64, "activation_recompute": cells["recompute"]}
     columns = [column for column in cells if column in {one.name for one in COLUMNS}]
     table = tmp_path / "plan.csv"
     table.write_text("\n".join([",".join(columns), ",".join(str(cells[column]) for column in columns)]) + "\n")

@@ -21,7 +21,10 @@ def test_complete_row(table):
         **{"execution": "eager", "tp_overlap": "none", "moe_dispatcher": "alltoall", "moe_overlap": False},
         **{"overlap_gathers": True, "fused_norm": True, "chunked_loss": False, "vocab_parallel_loss": False},
         **{"recompute_full": 0, "recompute_cost": 1, "attention_rate": 1, "etp": 0, "shard_group": 4},
-        **{"offload_activations": 0, "offload_optimizer": 0},
+        **{"offload_activations": 0, "offload_optimizer": 0, "loss_bytes": 12, "adapter_bytes": 4, "held_bytes": 0},
+        **{"autocast": False, "wide_weights": False, "narrow_gate": False, "copied_attention": False},
+        **{"dropout": False, "kept_gradients": False, "gradient_copy_bytes": 0, "cached_gradients": False},
+        **{"gathered_stages": False},
     }
     assert (row.machine, row.n_gpus, row.remarks) == (("a100-80gb", None, None), 16, [])
     assert row.effects["framework"] is None and row.effects["precision"] == "bf16"

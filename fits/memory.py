@@ -1,0 +1,321 @@
+"""Fit the memory of the shipped fits anew, their step times held; writes fits/results/*.toml, residuals, evaluation.
+
+Run from the repository: `OPENBLAS_NUM_THREADS=1 python fits/memory.py` (3 minutes), then `fits/scoreboard.py`. Memory
+is counted, so that a fit has little to say of it: what is left are the coefficients of `MEMORY_COEFFICIENTS`, which no
+step time reads. Coefficients, effects, intervals and limits of memory are replaced; all that tells of step times stays.
+"""
+
+import csv
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from calibrate import FOLDER, N_FOLDS, load_tables, new_source_scatter, schemes
+from evaluate import percent
+from stages import centre_scatter, kinds_of_unknown, load_reports, say, spread_of
+
+from jaxscale.base.resources import read_toml, run_tables
+from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, Coefficients, from_values, names, priors, values_of
+from jaxscale.calibration.effects import LevelEffect
+from jaxscale.calibration.intervals import Z90, Scatter
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import load_fit
+from jaxscale.fitting.fit_problem import base_of, held_at, stacks_alike
+from jaxscale.fitting.fit_record import Attempt, level_effects, moved
+from jaxscale.fitting.held_out import groups_to_leave_out, scatter_by, typical
+from jaxscale.fitting.informed_coefficients import bounds_memory, informed_coefficients
+from jaxscale.fitting.memory_outcomes import memory_limits, outcomes
+from jaxscale.fitting.multistart import one_blas_thread, refine
+from jaxscale.fitting.objective import FitProblem, make_problem, reweighted
+from jaxscale.fitting.parameters import CENTRE, OFFSETS, Effect, Stage, find_effects, membership, parametrisation
+from jaxscale.runs.arrays import Measured, concatenate
+from jaxscale.runs.measured import fold_of
+from jaxscale.runs.reader import read_runs
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryFit:
+    """Memory coefficients of some runs, solved around a fit whose step times stay.
+
+    Attributes:
+        runs: those of which a peak, or a bound of one, is known.
+        rows: their positions among all runs.
+        start: the fit without what it said of memory.
+        problem: of fitting them.
+        effects: its effects in parameter order.
+        parameters: where the optimiser ended.
+    """
+
+    runs: Measured
+    rows: np.ndarray
+    start: Fit
+    problem: FitProblem
+    effects: tuple[Effect, ...]
+    parameters: jax.Array
+
+    def residuals(self, kept: np.ndarray | None = None) -> np.ndarray:
+        """Log residuals of memory, under the fit of some of the runs [run of the fit]."""
+        everyone = np.ones(len(self.runs.batch), dtype=bool)
+        found = refine(reweighted(self.problem, everyone if kept is None else kept), self.parameters)
+        return np.asarray(found.log_residuals)[: len(everyone), 1]
+
+    def record(self) -> Fit:
+        """The start with the memory that was fitted."""
+        values = np.asarray(self.problem.parametrisation.scale) * np.asarray(self.parameters[len(names()) :])
+        solution = refine(self.problem, self.parameters)
+        attempt = Attempt(self.problem, self.effects, solution, np.zeros((len(self.runs.batch), 2)))
+        pooled = with_memory_of(self.start, moved(self.start.pooled, attempt))
+        return dataclasses.replace(
+            self.start, pooled=pooled, effects=merged(self.start.effects, level_effects(self.effects, values))
+        )
+
+
+def with_memory_of(fit: Fit, other: Coefficients) -> Coefficients:
+    """Pooled coefficients of a fit, those of memory from others."""
+    return from_values(
+        [
+            new if name in MEMORY_COEFFICIENTS else old
+            for name, old, new in zip(names(), values_of(fit.pooled), values_of(other), strict=True)
+        ]
+    )
+
+
+def merged(one: Iterable[LevelEffect], other: Iterable[LevelEffect]) -> tuple[LevelEffect, ...]:
+    """Effects of two kinds of coefficients, by level."""
+    shifts: dict[tuple[str, str], dict[str, float]] = {}
+    for effect in (*one, *other):
+        shifts.setdefault((effect.kind, effect.level), {}).update(dict(effect.shifts))
+    return tuple(LevelEffect(kind, level, tuple(sorted(found.items()))) for (kind, level), found in shifts.items())
+
+
+def without_memory(fit: Fit) -> Fit:
+    """A fit with the priors' memory."""
+    medians = from_values([prior.median for prior in priors().values()])
+    effects = [
+        LevelEffect(e.kind, e.level, tuple(shift for shift in e.shifts if shift[0] not in MEMORY_COEFFICIENTS))
+        for e in fit.effects
+    ]
+    return dataclasses.replace(
+        fit, pooled=with_memory_of(fit, medians), effects=tuple(effect for effect in effects if effect.shifts)
+    )
+
+
+def tells_of_memory(measured: Measured, start: Fit) -> np.ndarray:
+    """Whether a peak of a run, or a bound of one, is known [row]."""
+    return np.isfinite(np.asarray(measured.peak_memory)) | bounds_memory(measured, base_of(measured, start))
+
+
+def memory_fit(measured: Measured, start: Fit, stage: Stage, is_held: bool = False) -> MemoryFit:
+    """Fit memory alone.
+
+    Args:
+        measured: the runs.
+        start: fit whose step times stay; its memory is where the search begins.
+        stage: of the calibration.
+        is_held: whether the pooled coefficients stay.
+    """
+    base = base_of(measured, start)
+    bounds = bounds_memory(measured, base)
+    rows = np.flatnonzero(tells_of_memory(measured, start))
+    runs, base, bounds = measured.take(rows), base[rows], bounds[rows]
+    of_memory = np.isin(names(), MEMORY_COEFFICIENTS)
+    effects = find_effects(runs.levels, informed_coefficients(runs, bounds) & of_memory, stage)
+    mapping = parametrisation(effects, stage)
+    spread = jnp.where(of_memory, mapping.spread, 1e-9)
+    mapping = dataclasses.replace(mapping, spread=spread)
+    problem = make_problem(runs, mapping, base, membership(runs.levels, effects), bounds)
+    problem = stacks_alike(problem, runs) if stage.is_centre else problem
+    problem = held_at(problem) if is_held else problem
+    solution = refine(problem, jnp.zeros(problem.parametrisation.n_parameters))
+    return MemoryFit(runs, rows, start, problem, effects, refine(problem, solution.parameters).parameters)
+
+
+def stacks_left_out(centre: MemoryFit) -> np.ndarray:
+    """Log residuals of memory under the centre that never saw the stack of a run [run of the fit]."""
+    stack = centre.runs.levels.column("stack")
+    known = np.isfinite(np.asarray(centre.runs.peak_memory))
+    residuals = np.full(len(stack), np.nan)
+    for name in sorted(set(stack[known])):
+        own = stack == name
+        residuals[own] = centre.residuals(~own)[own]
+    return np.where(known, residuals, np.nan)
+
+
+def folds_left_out(fitted: MemoryFit, fold: np.ndarray) -> np.ndarray:
+    """Log residuals of memory of each run under the fit without its fold; nan where it is in none [run of the fit]."""
+    residuals = np.full(len(fold), np.nan)
+    for index in sorted(set(fold) - {-1}):
+        residuals[fold == index] = fitted.residuals(fold != index)[fold == index]
+    return residuals
+
+
+def spread(fitted: MemoryFit, values: np.ndarray, n_rows: int) -> np.ndarray:
+    """Values of the runs of a fit among all runs; nan elsewhere [row]."""
+    column = np.full(n_rows, np.nan)
+    column[fitted.rows] = np.where(np.isfinite(np.asarray(fitted.runs.peak_memory)), values, np.nan)
+    return column
+
+
+def renewed(entries: Sequence[Scatter], found: Sequence[Scatter]) -> tuple[Scatter, ...]:
+    """Scatters with the memory of others of their kind and level, nan where these say nothing."""
+    memory = {(entry.kind, entry.level): entry.memory for entry in found}
+    return tuple(
+        dataclasses.replace(entry, memory=memory.get((entry.kind, entry.level), float("nan"))) for entry in entries
+    )
+
+
+def coverage(runs: Measured, residuals: np.ndarray) -> str:
+    """How wide the interval of stacks left out is, by kind and by what runs state, and how much of each is inside."""
+    stack, kind = runs.levels.column("stack"), kinds_of_unknown(runs.levels)
+    kind = np.where(runs.levels.missing("unstated"), kind, "unstated")
+    told = []
+    for name in sorted(set(kind[np.isfinite(residuals)])):
+        known = (kind == name) & np.isfinite(residuals)
+        width = Z90 * spread_of(residuals[known], stack[known])
+        inside = [np.mean(np.abs(residuals[known & (stack == one)]) <= width) for one in sorted(set(stack[known]))]
+        told.append(f"{name}: interval x{np.exp(2.0 * width):.2f}, {100.0 * np.mean(inside):.0f} % of a stack inside")
+    return "; ".join(told)
+
+
+def beside_times(values: np.ndarray) -> np.ndarray:
+    """Residuals of memory beside such of step times as count nowhere [row, 2]."""
+    return np.stack([np.zeros(len(values)), values], axis=1)
+
+
+def held_out_scatter(everything: Measured, residuals: dict[str, np.ndarray]) -> list[Scatter]:
+    """Scatter of memory of runs, models, larger clusters and stacks that were left out, by level and typical."""
+    found = [
+        entry
+        for kind, column, scheme in (
+            ("source", "source", "five_fold"),
+            ("framework", "framework", "five_fold"),
+            ("new_model", "source", "model"),
+            ("larger", "source", "larger"),
+        )
+        for entry in scatter_by(column, kind, everything, beside_times(residuals[scheme]))
+    ]
+    for kind in ("new_model", "larger"):
+        own = [entry for entry in found if entry.kind == kind]
+        found += [typical(kind, own)] if own else []
+    stacks = scatter_by("source", "unseen", everything, beside_times(residuals["setup"]))
+    return [*found, *new_source_scatter(everything, stacks)]
+
+
+def save(fit: Fit, name: str) -> None:
+    """Write a fit in place of the one of its name, whose table of parameters it keeps."""
+    path = FOLDER / "results" / f"{name}.toml"
+    told = read_toml(path)["coefficients"]
+    values = dict(zip(names(), values_of(fit.pooled), strict=True))
+    parameters = {}
+    for key, value in values.items():
+        entry = {kind: told[key][kind] for kind in ("lo", "hi", "unit", "identified") if kind in told.get(key, {})}
+        if key in MEMORY_COEFFICIENTS and entry:
+            width = np.sqrt(entry["hi"] / entry["lo"])
+            entry |= {"lo": float(f"{value / width:.6g}"), "hi": float(f"{value * width:.6g}")}
+        parameters[key] = entry
+    comment = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+    fit.save(path, parameters, comment)
+
+
+def with_limits(fit: Fit, tables: Iterable[str]) -> Fit:
+    """A fit that knows how much memory the runs of some tables could use, by its own peaks."""
+    found = [outcomes(read_runs(run_tables()[table]), fit) for table in tables]
+    limits = [limit for runs in found if runs is not None for limit in memory_limits(runs, fit)]
+    return dataclasses.replace(fit, limits=tuple(limits))
+
+
+def fit_alone(name: str, measured: Measured) -> None:
+    """Fit the memory of the fit of one table."""
+    old = load_fit(name)
+    if not tells_of_memory(measured, without_memory(old)).any():
+        save(without_memory(old), name)
+        return
+    fitted = memory_fit(measured, without_memory(old), OFFSETS)
+    groups = groups_to_leave_out(fitted.runs)
+    n_folds = min(N_FOLDS, int(groups.max()) + 1)
+    five_fold = folds_left_out(fitted, fold_of(groups, n_folds)) if n_folds > 1 else fitted.residuals()
+    residuals = spread(fitted, five_fold, len(measured.batch))
+    found = [
+        entry for kind in ("source", "framework") for entry in scatter_by(kind, kind, measured, beside_times(residuals))
+    ]
+    own = {(entry.kind, entry.level) for entry in found}
+    kept = [entry for entry in old.scatter if (entry.kind, entry.level) not in own]
+    told = renewed([entry for entry in old.scatter if (entry.kind, entry.level) in own], found)
+    novel = {(e.kind, e.level): e.memory for e in load_fit("default").scatter}
+    kept = [dataclasses.replace(e, memory=novel.get((e.kind, e.level), e.memory)) for e in kept]
+    save(with_limits(dataclasses.replace(fitted.record(), widths=(*told, *kept)), [name]), name)
+
+
+def rewrite(path: Path, key: str, columns: dict[str, np.ndarray | dict[str, str]]) -> None:
+    """Write columns of a CSV anew: by the row's key where a column is a mapping, else in the order of the rows."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for place, row in enumerate(rows):
+        for name, values in columns.items():
+            row[name] = values.get(row[key], row[name]) if isinstance(values, dict) else f"{values[place]:.4f}"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@one_blas_thread()
+def main() -> None:
+    """Fit the centre, the offsets around it, and each table alone."""
+    jax.config.update("jax_enable_x64", True)
+    tables = load_tables()
+    everything = concatenate([table for table, _ in tables.values()])
+    n, old = len(everything.batch), load_fit("default")
+    assert old.parent is not None
+    both = concatenate([everything, load_reports()])
+    centre = memory_fit(both, without_memory(old.parent), CENTRE)
+    say(f"centre: {len(centre.rows)} runs, {len(centre.effects)} effects")
+    of_stacks = stacks_left_out(centre)
+    stack = centre.runs.levels.column("stack")
+    is_known = np.isfinite(of_stacks)
+    errors = {name: percent(of_stacks[(stack == name) & is_known]) for name in sorted(set(stack[is_known]))}
+    for name, error in errors.items():
+        print(f"  {name}: {error:.1f} %")
+    print(coverage(centre.runs, of_stacks))
+    first = centre.record()
+    unknown = centre_scatter(centre.runs, beside_times(of_stacks))
+    times = [entry for entry in first.scatter if entry.kind != "unstated"]
+    guessed = [entry for entry in unknown if entry.kind == "unstated"]
+    first = dataclasses.replace(first, widths=(*renewed(times, unknown), *guessed))
+    # Effects of stacks are those of the centre, which the offsets start from.
+    begun = without_memory(old)
+    of_centre = [
+        LevelEffect(e.kind, e.level, tuple(shift for shift in e.shifts if shift[0] in MEMORY_COEFFICIENTS))
+        for e in first.effects
+    ]
+    kinds = {effect.kind for effect in old.effects}
+    begun = dataclasses.replace(
+        begun,
+        pooled=with_memory_of(begun, first.pooled),
+        effects=merged(begun.effects, [e for e in of_centre if e.shifts and e.kind in kinds]),
+        parent=first,
+    )
+    offsets = memory_fit(everything, begun, OFFSETS, is_held=True)
+    say(f"offsets: {len(offsets.rows)} runs, {len(offsets.effects)} effects")
+    folds = schemes(everything)
+    left_out = {name: folds[name][offsets.rows] for name in ("model", "larger")}
+    left_out["five_fold"] = fold_of(groups_to_leave_out(offsets.runs), N_FOLDS)
+    residuals = {name: spread(offsets, folds_left_out(offsets, fold), n) for name, fold in left_out.items()}
+    residuals["setup"] = spread(centre, of_stacks, len(both.batch))[:n]
+    record = offsets.record()
+    found = [*held_out_scatter(everything, residuals), *unknown]
+    record = dataclasses.replace(record, widths=renewed(record.scatter, found))
+    save(with_limits(record, sorted(tables)), "default")
+    in_sample = spread(offsets, offsets.residuals(), n)
+    rewrite(FOLDER / "residuals.csv", "", {"memory_in_sample": in_sample, "memory_left_out_model": residuals["model"]})
+    rewrite(FOLDER / "evaluation.csv", "stack", {"memory": {name: f"{error:.3g}" for name, error in errors.items()}})
+    for name in (table for table in tables if (FOLDER / "results" / f"{table}.toml").is_file()):
+        say(name)
+        fit_alone(name, tables[name][0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+r"""Activations: what a layer keeps for its backward pass, what stands beside that while it is reversed, how many wait.
+
+Counts of the operations of a decoder layer: every input of a norm, of a matmul with trained weights, of the attention
+core, of a gate and of a product is kept, as wide as the program holds it.
+References: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 6; Narayanan et al. 2021, arXiv 2104.04473,
+section 2.2 (microbatches in flight); layers of Llama in transformers (modeling_llama.py, 2024), Megatron-Core
+(tensor_parallel/layers.py, fused_bias_swiglu.py, 2025) and nanotron (models/llama.py, 2025).
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.base.smooth import Temperature, larger, several, smooth_max, smooth_min
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.models.transformer import (
+    attended_keys,
+    attention_layers,
+    copies_width,
+    mlp_layers,
+    mlp_width,
+    routed_width,
+    ssm_layers,
+    total_layers,
+)
+from jaxscale.plans.local import LocalPlan
+from jaxscale.plans.plan import Plan
+
+UNFUSED_NORM_BYTES = 4.0
+"""Further stored bytes per residual element of a norm that runs operation by operation: a 32-bit copy of its input in
+place of the 16-bit one, and the normalised tensor before its gain (count of PyTorch's operations) [byte]."""
+
+MASK_BYTES = 1.0
+"""Stored bytes per element of a dropout mask (Korthikanti et al., section 4.1) [byte]."""
+
+SUM_BYTES = 4.0
+"""Of the logarithm of a softmax's sum that fused attention keeps per token and head (Dao 2023, arXiv 2307.08691)
+[byte]."""
+
+WIDE_BYTES = 4.0
+"""Of a number in 32 bits [byte]."""
+
+
+class LayerBytes(NamedTuple):
+    """What the average layer keeps of a microbatch, nothing recomputed.
+
+    Attributes:
+        attention: norms, residual stream and attention, or a scan [byte].
+        mlp: gate, input and product of the MLP, or of its experts [byte].
+    """
+
+    attention: Array
+    mlp: Array
+
+    @property
+    def total(self) -> Array:
+        """Both [byte]."""
+        return self.attention + self.mlp
+
+
+def stream_bytes(local: LocalPlan) -> Array:
+    """Of an element of the residual stream: as of an activation, 4 where autocasts keep it in 32 bits [byte]."""
+    return local.element_bytes + local.plan.autocast * larger(WIDE_BYTES - local.element_bytes, 0.0)
+
+
+def checkpoint_bytes(local: LocalPlan) -> Array:
+    """What a layer keeps that is recomputed whole: its input [byte]."""
+    return stream_bytes(local) * local.tokens * local.model.d_model / local.sequence_split
+
+
+def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
+    r"""Stored activations of one layer and microbatch, nothing recomputed.
+
+    $t [(2 s + 2 r) d / q + (2 (H + K) (h + h_v) + 4 H + (2 + 4 g + r) f) / tp]$ bytes with fused attention, s of the
+    stream, r of what matmuls read, q = tp with sequence parallelism. Under autocasts each matmul keeps its own copy of
+    its input. Materialised scores take $4 S H$, and $S H$ for their dropout mask; for f = 4 d and with dropout this is
+    the classic `s b h (10 + 24/t + 5 a s/(h t))` (Korthikanti et al. 2022, equations 1 to 4). Inputs of matmuls are
+    kept for weights that are trained. A fused gate keeps 2 f less, a compiler also the product. Ranks that split an
+    expert each keep whole the tokens that it takes in.
+
+    Args:
+        local: size of a microbatch, degrees, what its software keeps.
+        coefficients: `activation_factor`.
+
+    Returns:
+        Bytes of the average layer.
+    """
+    model, plan = local.model, local.plan
+    element, read = local.element_bytes, _input_bytes(local)
+    # Selective recomputation drops the scores as fused attention does.
+    stored = (1.0 - plan.flash_attention * 1.0) * (1.0 - plan.recompute_selective)
+    n_heads = model.n_heads + plan.tp * local.key_value_heads
+    heads = element * n_heads * (model.head_dim + model.v_head_dim)
+    heads = heads + plan.copied_attention * element * model.n_heads * model.v_head_dim
+    # The output of attention is kept as attention's own; adapters read a copy of another width.
+    adapters = (1.0 - model.trainable_share) * plan.adapter_bytes * model.n_heads * model.v_head_dim
+    heads = heads + adapters + SUM_BYTES * model.n_heads * plan.flash_attention
+    scores = (2.0 * element + MASK_BYTES * plan.dropout) * stored * model.n_heads * attended_keys(model)
+    latents = 2.0 * element * (model.q_lora_rank + model.kv_lora_rank) * plan.tp / local.sequence_split
+    attention = (heads + scores + latents) * attention_layers(model)
+    ssm = 3.0 * element * ssm_layers(model) * model.ssm_d_inner
+    split = 1.0 / (total_layers(model) * plan.tp)
+    blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model)) / total_layers(model)
+    # Queries, keys and values read one tensor, gate and input another: under autocasts each its own copy.
+    inputs = 2.0 + plan.autocast * (2.0 + model.gated_mlp)
+    norms = 2.0 * (stream_bytes(local) + UNFUSED_NORM_BYTES * (1.0 - plan.fused_norm) + MASK_BYTES * plan.dropout)
+    residual = (norms + inputs * read) * model.d_model * blocks / local.sequence_split
+    scale = coefficients.activation_factor * local.tokens
+    return LayerBytes(scale * (residual + (attention + ssm) * split), scale * _mlp_bytes(local, read) * split)
+
+
+def _input_bytes(local: LocalPlan) -> Array:
+    """Of an element of a matmul's input that gradients of its weights need, or those of adapters beside them [byte]."""
+    trained = local.model.trainable_share
+    return trained * local.matmul_bytes + (1.0 - trained) * local.plan.adapter_bytes
+
+
+def _mlp_bytes(local: LocalPlan, read: ArrayLike) -> Array:
+    """Kept by the MLPs of all layers per token, as if on one rank [byte]."""
+    model, plan, element = local.model, local.plan, local.element_bytes
+    # Tokens are copied for their experts, and the copies kept for the gradients of those.
+    inner = mlp_width(model) + routed_width(model)
+    copies = local.expert_tensor_degree * copies_width(model)
+    made_again = plan.compiled * model.gated_mlp
+    product = read * (1.0 - made_again)
+    gate = model.gated_mlp * (2.0 - larger(plan.fused_glu * 1.0, plan.compiled * 1.0))
+    inside = element + plan.narrow_gate * (local.matmul_bytes - element)
+    return inside * (1.0 + gate) * inner + product * inner + read * copies
+
+
+def layer_activation_bytes(local: LocalPlan, coefficients: Coefficients) -> Array:
+    """Stored activations of the average layer for one microbatch, nothing recomputed, see `layer_bytes` [byte]."""
+    return layer_bytes(local, coefficients).total
+
+
+def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperature = 0.0) -> Array:
+    """What stands beside the kept activations while a layer is reversed, at the worse of two moments.
+
+    At the gate: the gradient of the product, and that of the last matrix. At its inputs, when what the MLP kept is
+    gone: gradients of gate and input, of the stream, and of all matrices of the MLP. Where the stream is split over tp,
+    what a matmul reads is gathered again for it, and its gradient and the sum that its output adds to stand whole.
+
+    Args:
+        local: size of a microbatch, widths.
+        layer: what the layer keeps.
+        temperature: smoothing of the maximum [1].
+
+    Returns:
+        Bytes beyond what the layer keeps.
+    """
+    model, plan, element = local.model, local.plan, local.element_bytes
+    width = (mlp_width(model) + routed_width(model)) / (total_layers(model) * plan.tp)
+    matrix = model.trainable_share * element * model.d_model * model.d_ff / plan.tp
+    gate = element * model.gated_mlp * width * local.tokens + matrix
+    stream = 2.0 * element * model.d_model * local.tokens / local.sequence_split
+    inputs = element * (1.0 + model.gated_mlp) * width * local.tokens + stream + (2.0 + model.gated_mlp) * matrix
+    return smooth_max(gate + layer.mlp, inputs, temperature) - layer.mlp + 3.0 * gathered_stream_bytes(local)
+
+
+def gathered_stream_bytes(local: LocalPlan) -> Array:
+    """One tensor as wide as the stream that a tensor-parallel group gathers, beyond a rank's own part of it [byte]."""
+    others = 1.0 - 1.0 / local.sequence_split
+    return local.element_bytes * local.tokens * local.model.d_model * others
+
+
+def queued_activation_bytes(
+    local: LocalPlan,
+    coefficients: Coefficients,
+    in_flight: ArrayLike,
+    lead: ArrayLike,
+    temperature: Temperature = 0.0,
+) -> Array:
+    r"""Buffers of tensor-parallel collectives whose work is still queued, whole on every rank.
+
+    $t d b_q (1 - \min(1, 2 / n)(1 - a))$, 0 where tp = 1, $b_q$ `queued_bytes`. Buffers outlive their use while hosts
+    launch without waiting, as streams may still read them: where n microbatches in flight let chips wait for each
+    other, and where hosts lead slower chips by a share a of their queue. Queues are finite, and so is the growth.
+
+    Args:
+        local: size of a microbatch, tp.
+        coefficients: `queued_bytes`.
+        in_flight: microbatches in flight, at least one [1].
+        lead: a, of hosts over their chips as a share of the longest possible one, see `host_lead` [1].
+        temperature: smoothing [1].
+
+    Returns:
+        Bytes [byte].
+    """
+    # Ultra-Scale's runs of 3B at tp 8 and 16 hold 8, 72, 94 and 99 byte per element with 2, 4, 8 and 16 microbatches in
+    # flight; with 1 or 2 and tp up to 8, 80 more where chips take twice as long as hosts, whatever the layers.
+    waiting = smooth_max(1.0 - 2.0 / jnp.asarray(in_flight), 0.0, temperature)
+    queued = several(local.plan.tp, temperature) * (1.0 - (1.0 - waiting) * (1.0 - jnp.asarray(lead)))
+    return coefficients.queued_bytes * queued * local.tokens * local.model.d_model
+
+
+def all_with_gpipe(one_f_one_b: ArrayLike, plan: Plan) -> Array:
+    """Microbatches held: as many as 1F1B holds, or all of them with GPipe, which turns round once at the end [1]."""
+    return one_f_one_b + plan.gpipe * (plan.n_microbatches - jnp.asarray(one_f_one_b))
+
+
+def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Microbatches whose activations the first stage holds at once, per layer it owns [1].
+
+    1F1B: min(m, pp), times `1 + (pp - 1) / (pp vpp)` when interleaved; GPipe: m.
+    """
+    is_interleaved = several(plan.vpp, temperature)
+    interleaved = 1.0 + is_interleaved * (plan.pp - 1.0) / (plan.pp * plan.vpp)
+    one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
+    return all_with_gpipe(one_f_one_b, plan)
+
+
+def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Microbatches whose activations the last stage holds at once, per layer it owns [1].
+
+    1F1B: one; interleaved, where all but the last chunk of the next microbatches wait: `1 + (pp - 1)(1 - 1/vpp)`, at
+    most m; GPipe: m.
+    """
+    turned = 1.0 + (plan.pp - 1.0) * (1.0 - 1.0 / plan.vpp)
+    one_f_one_b = smooth_min(plan.n_microbatches, turned, temperature)
+    return all_with_gpipe(one_f_one_b, plan)
