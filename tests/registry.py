@@ -122,7 +122,16 @@ def draw_plan(choose: Choose, shape: Transformer) -> Plan:
         gradient_bytes=choose([2.0, 4.0]),
         fused_glu=zero_stage == 1,
         **draw_software(choose, shape),
+        **drawn_memory(dp + 10 * tp + 100 * pp + 1000 * shape.n_layers),
     )
+
+
+def drawn_memory(seed: float) -> dict[str, Any]:
+    """What software may keep, as arguments of `Plan`; of a seed, so that steps are drawn as without it."""
+    random = np.random.default_rng(int(seed))
+    sizes = {"loss_bytes": (6.0, 12.0), "adapter_bytes": (0.0, 4.0), "gradient_copy_bytes": (0.0, 2.0)}
+    drawn = {name: float(random.choice(values)) for name, values in sizes.items()}
+    return {**drawn, "held_bytes": 1e9, **{name: bool(random.integers(2)) for name in MEMORY_FLAGS}}
 
 
 MEMORY_FLAGS = (
@@ -135,17 +144,13 @@ MEMORY_FLAGS = (
 def draw_software(choose: Choose, shape: Transformer) -> dict[str, Any]:
     """What software may do, as arguments of `Plan`."""
     words = {name: choose(list(SWITCHES[name])) for name in ("execution", "tp_overlap", "moe_dispatcher")}
-    flags = ("overlap_gathers", "moe_overlap", "fused_norm", "chunked_loss", "vocab_parallel_loss", *MEMORY_FLAGS)
+    flags = ("overlap_gathers", "moe_overlap", "fused_norm", "chunked_loss", "vocab_parallel_loss")
     return {
         **words,
         **{name: choose([False, True]) for name in flags},
         "etp": choose([0, 0, 1]) if shape.n_experts > 1.0 else 0,
         "recompute_cost": choose([1.0, 0.75]),
         "attention_rate": choose([0.78, 1.0, 1.3]),
-        "loss_bytes": choose([6.0, 12.0, 16.0]),
-        "adapter_bytes": choose([0.0, 4.0]),
-        "gradient_copy_bytes": choose([0.0, 2.0]),
-        "held_bytes": choose([0.0, 1e9]),
         "optimizer_bytes": choose([4.0, 8.0, 12.0]),
         "weight_bytes": choose([2.0, 4.0]),
         "offload_activations": choose([0.0, 0.0, 0.5]),

@@ -294,7 +294,9 @@ def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[st
     parts = list(held.values())
     totals = sum(parts[1:], start=parts[0])
     if is_exact(temperature):
-        fullest = jax.nn.one_hot(jnp.argmax(totals, axis=0), len(MOMENTS), axis=0, dtype=totals.dtype)
+        # Equal moments share the gradient, as in `larger`.
+        is_fullest = jnp.greater_equal(totals, jnp.max(totals, axis=0)).astype(totals.dtype)
+        fullest = is_fullest / jnp.sum(is_fullest, axis=0)
         return {name: jnp.sum(fullest * terms, axis=0) for name, terms in held.items()}
     exponent = SHARPNESS / temperature
     # As they stand in the gradient of the norm: the mean of the totals itself moves nothing.
