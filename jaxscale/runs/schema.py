@@ -5,10 +5,17 @@ from collections.abc import Mapping
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.tables.cells import Column, Kind, Value, parse_cells, show
 from jaxscale.tables.names import SHAPE, Names
+from jaxscale.tables.words import vocabularies
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
 MAX_GPUS = 1e8
 MAX_BATCH = 1e10
+
+
+def _kernels() -> dict[str, str]:
+    """Attention kernels that a cell may name."""
+    known = vocabularies()["kernels"]
+    return {name: name for name in (*known["flash"], *known["materialised"])}
 
 
 def _count(name: str, meaning: str, default: str = "", maximum: float = MAX_GPUS) -> Column:
@@ -135,18 +142,30 @@ COLUMNS = (
     Column("zero_stage", "integer", "ZeRO stage; 3 is FSDP", "1", "of the framework", minimum=0, maximum=3.0),
     Column("sequence_parallel", "flag", "norms and dropout split over tp", default="of the framework"),
     Column("activation_recompute", "word", "recomputed part", default="of the framework", vocabulary="recompute"),
-    Column("recompute_modules", "text", "modules that are recomputed, joined by +", "", "activation_recompute counts"),
+    Column(
+        "recompute_modules",
+        "words",
+        "modules that are recomputed, joined by +",
+        default="activation_recompute counts",
+        vocabulary="recompute_modules",
+    ),
     Column(
         "schedule", "word", "order of the microbatches", "", "1f1b, interleaved where vpp > 1", vocabulary="schedule"
     ),
-    Column("offload", "text", "none, activations or optimizer, joined by +: what the host's memory holds", "", "none"),
+    Column(
+        "offload",
+        "words",
+        "none, activations or optimizer, joined by +: what the host's memory holds",
+        default="none",
+        vocabulary="offload",
+    ),
     _of_software("execution", "word", "how kernels are launched", "execution"),
     _of_software("tp_overlap", "word", "passes whose tensor-parallel collectives run beside matmuls", "tp_overlap"),
     _of_software("overlap_gradients", "flag", "gradients reduced beside the last backward pass"),
     _of_software("overlap_gathers", "flag", "FSDP gathers the next layer while one runs"),
     _of_software("moe_dispatcher", "word", "how tokens reach their experts", "moe_dispatcher"),
     _of_software("moe_overlap", "flag", "exchanges of experts beside the compute of another microbatch"),
-    Column("attention_kernel", "text", "attention kernel, free text", default="of the framework"),
+    Column("attention_kernel", "name", "attention kernel", default="of the framework", words=_kernels()),
     _of_software("fused_norm", "flag", "norms are fused kernels"),
     _of_software("fused_glu", "flag", "one kernel gates the MLP and keeps its inputs alone"),
     _of_software("chunked_loss", "flag", "logits are made and used in chunks of tokens"),

@@ -11,7 +11,7 @@ import numpy as np
 from jaxscale.tables.names import Names
 from jaxscale.tables.words import question, respelt, translate, vocabularies, without_separators
 
-Kind = Literal["integer", "number", "amount", "share", "flag", "word", "name", "chip", "text"]
+Kind = Literal["integer", "number", "amount", "share", "flag", "word", "words", "name", "chip", "text"]
 Value = float | bool | str
 
 # Stricter than float(): no underscores, no digits of other scripts.
@@ -31,8 +31,8 @@ class Column:
     Attributes:
         name: header of the column.
         kind: `integer` (8 or 8.0), `number` (> 0), `amount` (a number, or 0), `share` (a number from 0 to 1), `flag`
-            (true or false), `word` (of a vocabulary, kept as written), `name` (a name or a word in any case), `chip`
-            (name of a chip, resolved to the catalogue id) or `text`.
+            (true or false), `word` (of a vocabulary, kept as written), `words` (several of a vocabulary, joined by +),
+            `name` (a name or a word in any case), `chip` (name of a chip, resolved to the catalogue id) or `text`.
         meaning: meaning of a cell.
         unit: unit of a cell.
         default: meaning of an empty cell.
@@ -96,7 +96,10 @@ def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
     Returns:
         The values and the problems.
     """
-    texts = [respelt(column.name, text) if text else text for text in texts]
+    if column.kind == "words":
+        texts = ["+".join(respelt(column.name, part.strip()) for part in _parts(text)) for text in texts]
+    else:
+        texts = [respelt(column.name, text) if text else text for text in texts]
     if column.kind in ("integer", "number", "amount", "share"):
         return _parse_numbers(column, texts)
     if column.kind == "text":
@@ -111,6 +114,11 @@ def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
     if column.kind == "flag":
         flag = YES_OR_NO.get(text.lower())
         return flag, "" if flag is not None else f"not a flag; expected {column.expected}"
+    if column.kind == "words":
+        words = vocabularies()[column.vocabulary]
+        unknown = [part for part in text.lower().split("+") if part not in words]
+        expected = f"some of {', '.join(words)}, joined by +"
+        return (None, f"{unknown[0]!r} is not known; expected {expected}") if unknown else (text.lower(), "")
     if column.kind == "word":
         if translate(column.vocabulary, text) is not None:
             return text, ""
@@ -121,6 +129,11 @@ def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
         known = ", ".join(word for word, meaning in column.words.items() if word == meaning)
         return column.words.get(name), "" if name in column.words else f"not known; expected one of {known}"
     return (translate(column.vocabulary, name) or name) if column.vocabulary else name, ""
+
+
+def _parts(text: str) -> list[str]:
+    """Words of a cell that may hold several."""
+    return re.split(r"[+,;/]", text) if text else []
 
 
 def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:

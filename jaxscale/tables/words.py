@@ -39,9 +39,19 @@ def translate(vocabulary: str, word: str) -> str | None:
     """
     known: Mapping[str, str] = vocabularies()[vocabulary]
     word = word.lower()
-    if vocabulary == "precisions":
-        return next((meaning for token, meaning in known.items() if token in word), None)
-    return known.get(word)
+    return _format_in(word, known) if vocabulary == "precisions" else known.get(word)
+
+
+def _format_in(word: str, known: Mapping[str, str]) -> str | None:
+    """Number format that a word names: all of its parts are formats, or say how a format is used."""
+    usage = vocabularies()["precision_parts"]["words"]
+    parts = [part for part in re.split(r"[-_ +/.,()]+", word) if part not in ("", *usage)]
+    # Scaled formats have their own prefix: mxfp8, nvfp4.
+    plain = [re.sub(r"^(mx|nv)(?=fp)|(?<=\d)(e4m3|e5m2)(fn)?$", "", part) for part in parts]
+    if not plain or not all(part in known or part in vocabularies()["number_formats"] for part in plain):
+        return None
+    named = {known.get(part) or known[vocabularies()["number_formats"][part]] for part in plain}
+    return next(meaning for meaning in known.values() if meaning in named)
 
 
 @cache
