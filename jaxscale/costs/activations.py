@@ -23,6 +23,7 @@ from jaxscale.models.transformer import (
     routed_width,
     ssm_layers,
     total_layers,
+    widest_matrix,
 )
 from jaxscale.plans.local import LocalPlan
 from jaxscale.plans.plan import Plan
@@ -151,7 +152,7 @@ def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperatur
     """
     model, plan, element = local.model, local.plan, local.element_bytes
     width = (mlp_width(model) + routed_width(model)) / (total_layers(model) * plan.tp)
-    matrix = model.trainable_share * element * model.d_model * model.d_ff / plan.tp
+    matrix = model.trainable_share * element * model.d_model * widest_matrix(model) / plan.tp
     gate = element * model.gated_mlp * width * local.tokens + matrix
     stream = 2.0 * element * model.d_model * local.tokens / local.sequence_split
     inputs = element * (1.0 + model.gated_mlp) * width * local.tokens + stream + (2.0 + model.gated_mlp) * matrix

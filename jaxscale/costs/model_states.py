@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from jaxscale.base.smooth import larger, several, smaller
 from jaxscale.costs.activations import WIDE_BYTES
-from jaxscale.models.transformer import expert_params, head_params
+from jaxscale.models.transformer import expert_params, head_params, widest_matrix
 from jaxscale.plans.local import LocalPlan
 
 SCALE_BYTES = 4.0 / 64.0
@@ -50,7 +50,7 @@ def quantised_extra_bytes(local: LocalPlan) -> Array:
     shards = 1.0 + local.weights_sharded * (local.shard_ranks - 1.0)
     embeddings = missing * local.params.embedding / shards
     is_narrower = smaller(missing, 1.0)
-    return embeddings + is_narrower * local.matmul_bytes * model.d_model * model.d_ff / plan.tp
+    return embeddings + is_narrower * local.matmul_bytes * model.d_model * widest_matrix(model) / plan.tp
 
 
 class WholeUnits(NamedTuple):
@@ -89,7 +89,7 @@ def gathered_bytes(local: LocalPlan) -> WholeUnits:
     gradients = (element + plan.gradient_bytes) * layer + element * dense_shared * head
     whole = keeps_stage_whole(local) * element * larger(stage - 2.0 * layer, 0.0)
     # A compiler gathers a matrix at a time, and scatters its gradient at once: the largest one, and the next.
-    mlp = model.d_model * model.d_ff / plan.tp
+    mlp = model.d_model * widest_matrix(model) / plan.tp
     of_experts = experts_shared * params.experts / (local.first_layers * (2.0 + model.gated_mlp))
     matrix = 2.0 * element * larger(dense_shared * larger(head, mlp), of_experts)
 

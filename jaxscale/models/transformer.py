@@ -303,6 +303,12 @@ def mlp_width(model: Transformer) -> Number:
     return dense_layers(model) * model.d_ff + moe_layers(model) * model.n_shared_experts * model.d_ff_expert
 
 
+def widest_matrix(model: Transformer) -> Array:
+    """Inner width of the widest matrix of an MLP: of a dense one where there is one, or of an expert [1]."""
+    dense = jnp.where(dense_layers(model) > 0.0, model.d_ff, 0.0)
+    return jnp.maximum(dense, jnp.where(moe_layers(model) > 0.0, model.d_ff_expert, 0.0))
+
+
 def routed_width(model: Transformer) -> Number:
     """Inner widths of the routed experts that a token passes through, over all layers, added up [1]."""
     return moe_layers(model) * model.moe_top_k * model.d_ff_expert

@@ -84,6 +84,7 @@ def stated_row(framework: str, model: dict[str, Any], plan: dict[str, Any]) -> d
         "tp", "pp", "vpp", "cp", "ep", "zero_stage", "sequence_parallel", "execution", "tp_overlap", "precision",
         "overlap_gradients", "overlap_gathers", "moe_dispatcher", "moe_overlap", "fused_norm", "fused_glu",
         "chunked_loss", "vocab_parallel_loss", "gradient_bytes", "optimizer_bytes", "weight_bytes", "micro_batch_size",
+        "wide_weights", "kept_gradients", "gathered_stages", "loss_bytes",
     )  # fmt: skip
     row = {**model, "source": "test", "framework": framework.removesuffix("-toml"), "gpu": "h100-80gb"}
     row |= {"seq_len": SEQ_LEN, **{name: plan[name] for name in same}}
