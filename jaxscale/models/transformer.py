@@ -305,8 +305,9 @@ def mlp_width(model: Transformer) -> Number:
 
 def widest_matrix(model: Transformer) -> Array:
     """Inner width of the widest matrix of an MLP: of a dense one where there is one, or of an expert [1]."""
-    dense = jnp.where(dense_layers(model) > 0.0, model.d_ff, 0.0)
-    return jnp.maximum(dense, jnp.where(moe_layers(model) > 0.0, model.d_ff_expert, 0.0))
+    # Part of a layer counts as such a part, so that shares of layers move the width without a jump.
+    dense = jnp.minimum(dense_layers(model), 1.0) * model.d_ff
+    return jnp.maximum(dense, jnp.minimum(moe_layers(model), 1.0) * model.d_ff_expert)
 
 
 def routed_width(model: Transformer) -> Number:
