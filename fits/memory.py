@@ -7,6 +7,7 @@ step time reads. Coefficients, effects, intervals and limits of memory are repla
 
 import csv
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,8 +19,15 @@ from evaluate import percent
 from stages import centre_scatter, kinds_of_unknown, load_reports, say, spread_of
 
 from jaxscale.base.resources import read_toml, run_tables
-from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, Coefficients, from_values, names, priors, values_of
-from jaxscale.calibration.effects import LevelEffect
+from jaxscale.calibration.coefficients import (
+    MEMORY_COEFFICIENTS,
+    Coefficients,
+    from_values,
+    names,
+    prior_medians,
+    values_of,
+)
+from jaxscale.calibration.effects import LevelEffect, effects_of
 from jaxscale.calibration.intervals import Z90, Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
@@ -68,9 +76,8 @@ class MemoryFit:
         solution = refine(self.problem, self.parameters)
         attempt = Attempt(self.problem, self.effects, solution, np.zeros((len(self.runs.batch), 2)))
         pooled = with_memory_of(self.start, moved(self.start.pooled, attempt))
-        return dataclasses.replace(
-            self.start, pooled=pooled, effects=merged(self.start.effects, level_effects(self.effects, values))
-        )
+        effects = added(self.start.effects, level_effects(self.effects, values))
+        return dataclasses.replace(self.start, centre=pooled, effects=effects)
 
 
 def with_memory_of(fit: Fit, other: Coefficients) -> Coefficients:
@@ -83,23 +90,21 @@ def with_memory_of(fit: Fit, other: Coefficients) -> Coefficients:
     )
 
 
-def merged(one: Iterable[LevelEffect], other: Iterable[LevelEffect]) -> tuple[LevelEffect, ...]:
-    """Effects of two kinds of coefficients, by level."""
-    shifts: dict[tuple[str, str], dict[str, float]] = {}
-    for effect in (*one, *other):
-        shifts.setdefault((effect.kind, effect.level), {}).update(dict(effect.shifts))
-    return tuple(LevelEffect(kind, level, tuple(sorted(found.items()))) for (kind, level), found in shifts.items())
+def added(*several: Iterable[LevelEffect]) -> tuple[LevelEffect, ...]:
+    """Effects of several kinds of coefficients, by level."""
+    return effects_of(shift for effect in itertools.chain(*several) for shift in effect.single())
+
+
+def effects_on(effects: Iterable[LevelEffect], memory: bool) -> tuple[LevelEffect, ...]:
+    """Effects on the coefficients of memory alone, or on those of step times alone."""
+    shifts = (shift for effect in effects for shift in effect.single())
+    return effects_of(shift for shift in shifts if (shift[2] in MEMORY_COEFFICIENTS) == memory)
 
 
 def without_memory(fit: Fit) -> Fit:
     """A fit with the priors' memory."""
-    medians = from_values([prior.median for prior in priors().values()])
-    effects = [
-        LevelEffect(e.kind, e.level, tuple(shift for shift in e.shifts if shift[0] not in MEMORY_COEFFICIENTS))
-        for e in fit.effects
-    ]
     return dataclasses.replace(
-        fit, pooled=with_memory_of(fit, medians), effects=tuple(effect for effect in effects if effect.shifts)
+        fit, centre=with_memory_of(fit, prior_medians()), effects=effects_on(fit.effects, memory=False)
     )
 
 
@@ -286,16 +291,12 @@ def main() -> None:
     guessed = [entry for entry in unknown if entry.kind == "unstated"]
     first = dataclasses.replace(first, widths=(*renewed(times, unknown), *guessed))
     # Effects of stacks are those of the centre, which the offsets start from.
-    begun = without_memory(old)
-    of_centre = [
-        LevelEffect(e.kind, e.level, tuple(shift for shift in e.shifts if shift[0] in MEMORY_COEFFICIENTS))
-        for e in first.effects
-    ]
-    kinds = {effect.kind for effect in old.effects}
+    begun, kinds = without_memory(old), {effect.kind for effect in old.effects}
+    of_centre = [effect for effect in effects_on(first.effects, memory=True) if effect.kind in kinds]
     begun = dataclasses.replace(
         begun,
-        pooled=with_memory_of(begun, first.pooled),
-        effects=merged(begun.effects, [e for e in of_centre if e.shifts and e.kind in kinds]),
+        centre=with_memory_of(begun, first.pooled),
+        effects=added(begun.effects, of_centre),
         parent=first,
     )
     offsets = memory_fit(everything, begun, OFFSETS, is_held=True)
