@@ -180,8 +180,9 @@ def _intervals(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Ends of the intervals: the widest that anything new of a row brings [answer, row]."""
     lo, hi = {}, {}
+    new = novelties(levels, fit)
     for name in ANSWERS:
-        low, high = fit.intervals.ends(name, levels, novelties(levels, fit))
+        low, high = fit.intervals.ends(name, levels, new)
         # Where a table does not say whether tokens are guessed ahead, both may be: steps then yield more.
         is_shorter = is_open & (name in ("tpot_s", "e2e_latency_s"))
         is_faster = is_open & (name == "output_tokens_per_s_total")

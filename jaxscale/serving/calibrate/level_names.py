@@ -20,8 +20,9 @@ def model_level(name: str) -> str:
 
 
 @functools.cache
-def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
-    return read_toml(data_path("serving.toml"))[name]
+def serving_facts() -> Mapping[str, Any]:
+    """Tables of `data/serving.toml`: usual attention of models, months of releases, ports."""
+    return read_toml(data_path("serving.toml"))
 
 
 def _years(date: str) -> float:
@@ -43,8 +44,8 @@ def release_time(framework: str, release: str) -> float:
     months = [int(year) + (int(month) - 1) / 12.0 for year, month in _MONTH.findall(release) if 1 <= int(month) <= 12]
     if months:
         return sum(months) / len(months)
-    named = next((name for name, port in _table("ports").items() if port["level"] == framework), framework)
-    dated = _table("releases").get(named, {})
+    named = next((name for name, port in serving_facts()["ports"].items() if port["level"] == framework), framework)
+    dated = serving_facts()["releases"].get(named, {})
     version = _VERSION.search(release)
     if version is None or not dated:
         return math.nan
@@ -84,7 +85,7 @@ def framework_level(framework: str, maker: str, release: str) -> str:
         maker: of the chip, as `AMD`.
         release: its text; a release that tells no time is a present one.
     """
-    port = _table("ports").get(framework)
+    port = serving_facts()["ports"].get(framework)
     if port is None or port["maker"] != maker:
         return framework
     time = release_time(framework, release)

@@ -71,14 +71,15 @@ class ServingWidths:
         Returns:
             Lower and upper ends of log measured over predicted [1], [row].
         """
-        classed = with_density(levels)
+        # Widths differ by these kinds of level alone: looked up once for each combination.
+        classed, index = with_density(levels).only(dict.fromkeys(("serving", "density", "stack"), bool)).distinct()
         usual = (np.zeros(len(levels)), np.zeros(len(levels)))
         # A row of which less is new is known better; quantiles alone may say otherwise, as their classes differ.
-        sides, (below, above) = {}, usual
+        sides, below, above = {}, np.zeros(len(classed)), np.zeros(len(classed))
         for kind in NOVELTIES:
             lower, upper = self.sides(target, classed, kind)
             below, above = np.maximum(below, lower), np.maximum(above, upper)
-            sides[kind] = (below, above)
+            sides[kind] = (below[index], above[index])
         below, above = widest(usual, ((holds, sides[kind]) for kind, holds in new.items()))
         return -below, above
 

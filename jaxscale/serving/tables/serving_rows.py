@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
@@ -17,7 +16,7 @@ from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import ARGUMENTS, DEFAULT_VOCABULARY, Transformer
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.level_names import framework_level, model_level
+from jaxscale.serving.calibrate.level_names import framework_level, model_level, serving_facts
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
 from jaxscale.tables.categorical import Categorical, joined, together
 
@@ -158,7 +157,7 @@ def _attention_fields(kind: str | None) -> Mapping[str, Any]:
 
 def read_attention() -> Mapping[str, Mapping[str, Any]]:
     """Usual fields of models by the word for their attention, from `data/serving.toml`."""
-    return read_toml(data_path("serving.toml"))["attention"]
+    return serving_facts()["attention"]
 
 
 def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
