@@ -79,8 +79,6 @@ class PlanCommand:
         """
         for name, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
             checked_count(name, value)
-        if self.seq_len is not None:
-            checked_count("--seq-len", self.seq_len)
         import jaxscale as js
         from jaxscale.cli.arguments import pairs
         from jaxscale.plans.best_plan import answered
@@ -238,8 +236,10 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
         seq_len: sequence length; the model's own where None [token].
 
     Raises:
-        InputError: unknown name, or a file with a mistake.
+        InputError: unknown name, a file with a mistake, or a length out of range.
     """
     from jaxscale.models import model
 
+    if seq_len is not None:
+        checked_count("--seq-len", seq_len)
     return model(name_or_path, **({} if seq_len is None else {"seq_len": seq_len}))

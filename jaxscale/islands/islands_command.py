@@ -16,7 +16,6 @@ from jaxscale.cli.arguments import (
     ReportFolder,
     SequenceLength,
     checked_batch,
-    checked_count,
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
@@ -61,8 +60,6 @@ class IslandsCommand:
         Raises:
             InputError: a malformed fleet, an unknown name, a number out of range, or a model that does not fit.
         """
-        if self.seq_len is not None:
-            checked_count("--seq-len", self.seq_len)
         if self.loss is not None and not 0.0 < self.loss < 100.0:
             raise InputError(f"--loss = {self.loss:g} is out of range; expected nats per token, above 0 and below 100")
         import jaxscale as js

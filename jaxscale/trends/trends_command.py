@@ -76,8 +76,6 @@ class TrendsCommand:
         from jaxscale.trends.layout import UNLIMITED
 
         n = report.chip_range(self.lowest, self.highest)
-        if self.seq_len is not None:
-            checked_count("--seq-len", self.seq_len)
         model = load_model(self.model, self.seq_len)
         together = None if self.global_batch is None else float(checked_batch(self.global_batch, model.seq_len))
         batch = report.batch_of(self.sequences_per_chip, together)
