@@ -1,6 +1,5 @@
 """Options of a framework, from `data/frameworks`: name, type, default, choices, rules, and the column that it sets."""
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Any
 
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.base.resources import data_path, read_toml
+from jaxscale.tables.reader import csv_table
 
 SETS = re.compile(r"(\w+) = (?:value|True)(?: \(.*\))?$")
 """Form of a cell that says that an option sets a column to its own value."""
@@ -86,8 +86,9 @@ def option_table(framework: str) -> OptionTable:
     if framework not in programs():
         raise InputError(f"framework = {framework!r} has no table of options; {nearest(framework, programs())}")
     facts = programs()[framework]
-    with data_path(f"frameworks/{framework}.csv").open(encoding="utf-8", newline="") as file:
-        options = {option_key(row["option"]): _option(row) for row in csv.DictReader(file)}
+    header, records = csv_table(data_path(f"frameworks/{framework}.csv"))
+    rows = (dict(zip(header, record, strict=True)) for _, record in records)
+    options = {option_key(row["option"]): _option(row) for row in rows}
     derived = programs()[facts.get("same_derived", framework)].get("derived", {})
     release = f"{facts['release']} ({facts['commit']}, {facts['date']})"
     return OptionTable(framework, release, options, derived)

@@ -33,13 +33,9 @@ def maxtext_settings(run: RunSettings, lines: SettingLines) -> None:
 def _unlike(run: RunSettings) -> list[str]:
     """Parts of the model that no kind of its decoders has."""
     shape = run.shape
-    said = shape.unlike()
+    said = shape.unlike("experts on a latent width", "a gate of attention", "attention to later tokens")
     if shape.is_hybrid:
         said.append("layers of several kinds, as the plan counts them")
-    if shape.has("moe_latent_size"):
-        said.append("experts on a latent width")
-    if float(shape.model.attention_gate):
-        said.append("a gate of attention")
     if shape.is_latent and not shape.is_mixture:
         said.append("latent attention without experts")
     if shape.is_mixture and not shape.is_gated:
@@ -48,8 +44,6 @@ def _unlike(run: RunSettings) -> list[str]:
         said.append("shared experts without latent attention")
     if shape.n_dense_layers and not shape.is_latent and not _is_llama4(run):
         said.append("dense layers among those with experts, without latent attention")
-    if not float(shape.model.causal):
-        said.append("attention to later tokens")
     return said
 
 

@@ -114,8 +114,23 @@ class ModelShape:
         is_whole = inner % head_width == 0 and groups > 0 and each * groups == state
         return is_whole and (inner // head_width) % groups == 0 and each & (each - 1) == 0 and state < inner
 
-    def unlike(self) -> list[str]:
-        """Parts of attention and output that no framework has an option for."""
+    def special_parts(self) -> dict[str, bool]:
+        """Parts beyond a causal decoder of gated MLPs, in words, and whether the model has them."""
+        return {
+            "layers of several kinds": self.is_hybrid,
+            "an MLP of two matrices": not self.is_gated,
+            "learned positions": self.has("position_embeddings"),
+            "experts on a latent width": self.has("moe_latent_size"),
+            "a gate of attention": bool(float(self.model.attention_gate)),
+            "attention to later tokens": not float(self.model.causal),
+        }
+
+    def unlike(self, *special: str) -> list[str]:
+        """Parts of the model that no framework has an option for, and those of `special_parts` that one lacks.
+
+        Args:
+            special: names of `special_parts`.
+        """
         said = []
         if self.has("o_lora_rank"):
             said.append("low-rank output projection of attention")
@@ -125,7 +140,8 @@ class ModelShape:
             said.append("low-rank queries without latent keys")
         if not self.is_latent and self.count("v_head_dim") != self.count("head_dim"):
             said.append(f"value heads {self.count('v_head_dim')} wide beside heads {self.count('head_dim')} wide")
-        return said
+        parts = self.special_parts()
+        return said + [name for name in special if parts[name]]
 
 
 def alternated(few: str, many: str) -> str:

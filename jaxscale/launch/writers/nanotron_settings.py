@@ -67,25 +67,13 @@ def _parallelism(run: RunSettings, lines: SettingLines) -> None:
 def _unlike(run: RunSettings) -> list[str]:
     """Parts of the model that its classes lack."""
     shape = run.shape
-    said = shape.unlike()
+    said = shape.unlike(*shape.special_parts())
     if shape.is_latent:
         said.append("latent attention")
-    if shape.is_hybrid:
-        said.append("layers of several kinds")
-    if not shape.is_gated:
-        said.append("an MLP of two matrices")
-    if shape.has("position_embeddings"):
-        said.append("learned positions")
     if shape.has("n_predict_layers"):
         said.append("prediction layers")
-    if shape.has("moe_latent_size"):
-        said.append("experts on a latent width")
-    if float(shape.model.attention_gate):
-        said.append("a gate of attention")
     if shape.count("head_dim") * shape.count("n_heads") != shape.count("d_model"):
         said.append(f"heads {shape.count('head_dim')} wide: they are hidden_size / num_attention_heads")
-    if not float(shape.model.causal):
-        said.append("attention to later tokens")
     return said
 
 

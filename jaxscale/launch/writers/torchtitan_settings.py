@@ -156,18 +156,12 @@ def _facts(run: RunSettings) -> dict[str, Any]:
 def _unlike(run: RunSettings) -> list[str]:
     """Parts of the model that no builder of layers has."""
     shape = run.shape
-    said = shape.unlike()
+    said = shape.unlike(*shape.special_parts())
     for has, text in (
-        (shape.is_hybrid, "layers of several kinds"),
-        (not shape.is_gated, "an MLP of two matrices"),
-        (shape.has("position_embeddings"), "learned positions"),
-        (shape.has("moe_latent_size"), "experts on a latent width"),
-        (bool(float(shape.model.attention_gate)), "a gate of attention"),
         (shape.is_latent and not shape.count("n_shared_experts"), "latent attention without shared experts"),
         (not shape.is_latent and shape.count("n_shared_experts") > 0, "shared experts without latent attention"),
         (not shape.is_latent and shape.n_dense_layers > 0, "dense layers among those with experts"),
         (not shape.is_latent and shape.has("n_predict_layers"), "prediction layers without latent attention"),
-        (not float(shape.model.causal), "attention to later tokens"),
     ):
         said += [text] if has else []
     return said
