@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -96,15 +97,13 @@ def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
     Returns:
         The values and the problems.
     """
-    if column.kind == "words":
-        texts = ["+".join(respelt(column.name, part.strip()) for part in _parts(text)) for text in texts]
-    else:
-        texts = [respelt(column.name, text) if text else text for text in texts]
+    texts = [respelt(column.name, text) if text else text for text in texts]
     if column.kind in ("integer", "number", "amount", "share"):
         return _parse_numbers(column, texts)
     if column.kind == "text":
         return Parsed([text or None for text in texts], {})
-    parse = names.chip if column.kind == "chip" else lambda text: _parse_word(column, text)
+    several = partial(_parse_words, column)
+    parse = {"chip": names.chip, "words": several}.get(column.kind, partial(_parse_word, column))
     parsed = [parse(text) if text else (None, "") for text in texts]
     problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}
     return Parsed([value for value, _ in parsed], problems)
@@ -114,11 +113,6 @@ def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
     if column.kind == "flag":
         flag = YES_OR_NO.get(text.lower())
         return flag, "" if flag is not None else f"not a flag; expected {column.expected}"
-    if column.kind == "words":
-        words = vocabularies()[column.vocabulary]
-        unknown = [part for part in text.lower().split("+") if part not in words]
-        expected = f"some of {', '.join(words)}, joined by +"
-        return (None, f"{unknown[0]!r} is not known; expected {expected}") if unknown else (text.lower(), "")
     if column.kind == "word":
         if translate(column.vocabulary, text) is not None:
             return text, ""
@@ -131,9 +125,13 @@ def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
     return (translate(column.vocabulary, name) or name) if column.vocabulary else name, ""
 
 
-def _parts(text: str) -> list[str]:
-    """Words of a cell that may hold several."""
-    return re.split(r"[+,;/]", text) if text else []
+def _parse_words(column: Column, text: str) -> tuple[Value | None, str]:
+    """Several words of a vocabulary, joined by + or by another separator."""
+    words = vocabularies()[column.vocabulary]
+    parts = [respelt(column.name, part.strip()).lower() for part in re.split(r"[+,;/]", text)]
+    if unknown := [part for part in parts if part not in words]:
+        return None, f"{unknown[0]!r} is not known; expected some of {', '.join(words)}, joined by +"
+    return "+".join(parts), ""
 
 
 def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
