@@ -7,7 +7,7 @@ from registry import Configuration, as_arrays, changed, ideal_coefficients, rand
 
 from jaxscale.base.arrays import as_arrays as arrays
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.costs.activations import layer_activation_bytes, microbatches_at_the_end, microbatches_in_flight
+from jaxscale.costs.activations import layer_bytes, microbatches_at_the_end, microbatches_in_flight
 from jaxscale.costs.memory import MOMENTS, Memory, held_at_moments, memory
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
@@ -24,6 +24,11 @@ def of(shape: Transformer, plan: Plan, **coefficients: float) -> Memory:
     """Memory without framework or stage boundaries on H100s."""
     machine = cluster("h100-80gb", plan.n_chips)
     return compiled(as_arrays(Configuration(shape, plan, machine, ideal_coefficients(**coefficients))))
+
+
+def layer_activation_bytes(local, coefficients):
+    """Stored activations of the average layer [byte]."""
+    return layer_bytes(local, coefficients).total
 
 
 @pytest.fixture(scope="module")

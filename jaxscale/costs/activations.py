@@ -130,11 +130,6 @@ def _mlp_bytes(local: LocalPlan, read: ArrayLike) -> Array:
     return inside * (1.0 + gate) * inner + product * inner + read * copies
 
 
-def layer_activation_bytes(local: LocalPlan, coefficients: Coefficients) -> Array:
-    """Stored activations of the average layer for one microbatch, nothing recomputed, see `layer_bytes` [byte]."""
-    return layer_bytes(local, coefficients).total
-
-
 def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperature = 0.0) -> Array:
     """What stands beside the kept activations while a layer is reversed, at the worse of two moments.
 
