@@ -95,4 +95,4 @@ def test_logs_of_older_and_other_programs(tmp_path: Path):
         " [x] iteration {}/ 9 | elapsed time per iteration (ms): 900.0 | memory(GiB): 20.0 | global batch size: 64 |\n"
     )
     row = read(tmp_path, "swift.log", "".join(line.format(k) for k in range(1, 5)))
-    assert (row.cells["framework"], row.cells["peak_mem_gb"]) == ("ms-swift", "21.47483648")
+    assert (row.cells["framework"], row.cells["peak_mem_gb"]) == ("ms-swift-megatron", "21.47483648")

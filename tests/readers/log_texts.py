@@ -325,7 +325,7 @@ LAUNCH = {
         "num_processes: 8\nadapter: lora\ngradient_checkpointing: true\nbf16: true\n",
         {
             "model": "meta-llama/Llama-3.1-8B", "seq_len": "4096", "micro_batch_size": "2", "n_microbatches": "4",
-            "n_gpus": "8", "global_batch_size_seqs": "64", "trainable_share": "0", "activation_recompute": "full",
+            "n_gpus": "8", "global_batch_size_seqs": "64", "adapter": "lora", "activation_recompute": "full",
             "precision": "bf16",
         },
     ),

@@ -3,6 +3,7 @@
 import math
 import re
 
+from jaxscale.launch.readers.adapter_rules import adapter_cells
 from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
@@ -83,12 +84,16 @@ def trainer_cells(read: ReadSettings, cells: Cells) -> Cells:
     found: Cells = {"framework": kind}
     cells["tp"], cells["pp"] = cells.get("tp", 1), cells.get("pp", 1)
     name = read.value("model")
+    if kind == "torchtune":
+        name = re.sub(r"^q?lora_", "", str(read.value("model._component_")).rsplit(".", 1)[-1])
+        name = re.sub(r"(?<=\d)_(?=\d_)", ".", name)
+        found["seq_len"], cells["micro_batch_size"] = read.value("tokenizer.max_seq_len"), read.value("batch_size")
     if isinstance(name, str) and not cells.get("model"):
         cells["model"] = name
     take_model(cells)
     _sharding(read, cells, found, kind)
     _recomputation(read, found, kind)
-    _adapters(read, found)
+    found |= adapter_cells(read, kind)
     _precision(read, found, kind)
     _optimizer(read, found)
     _kernels(read, found)
@@ -105,6 +110,12 @@ def trainer_of(read: ReadSettings) -> str:
         return "llama-factory"
     if read.has("base_model"):
         return "axolotl"
+    if str(read.value("model._component_") or "").startswith("torchtune."):
+        return "torchtune"
+    if read.has("use_gradient_checkpointing") or str(read.value("model_name")).startswith("unsloth/"):
+        return "unsloth"
+    if read.value("use_peft") is not None:
+        return "trl"
     if read.has("actor_num_nodes", "actor_num_gpus_per_node") or read.value("ds.zero_stage") is not None:
         return "openrlhf"
     if read.has("shard_mode", "distributed_mode"):
@@ -175,27 +186,16 @@ RECOMPUTES_BY_DEFAULT = {"llama-factory": True, "ms-swift": True}
 def _recomputation(read: ReadSettings, found: Cells, kind: str) -> None:
     """Word of recomputation."""
     recompute = read.value(
-        "gradient_checkpointing", "fsdp_activation_checkpointing", "activation_checkpointing", "gradient_checkpoint"
-    )
+        "gradient_checkpointing", "fsdp_activation_checkpointing", "activation_checkpointing", "gradient_checkpoint",
+        "enable_activation_checkpointing", "use_gradient_checkpointing",
+    )  # fmt: skip
+    if recompute == "unsloth":
+        found["offload"] = "activations"
     if recompute is None and read.value("disable_gradient_checkpointing") is not None:
         recompute = not read.value("disable_gradient_checkpointing")
     if recompute is None and kind in ("llama-factory", "ms-swift", "axolotl", "openrlhf"):
         recompute = RECOMPUTES_BY_DEFAULT.get(kind, False)
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
-
-
-def _adapters(read: ReadSettings, found: Cells) -> None:
-    """Adapters, and frozen weights in few bits."""
-    adapter = str(read.value("adapter", "finetuning_type", "tuner_type", "train_type", "lora_rank") or "").lower()
-    is_adapter = adapter in ("lora", "qlora", "dora", "longlora") or adapter.isdigit() and int(adapter) > 0
-    bits = 4 if read.value("load_in_4bit") or adapter == "qlora" else 8 if read.value("load_in_8bit") else None
-    bits = read.number("quantization_bit", "quant_bits") or bits
-    if is_adapter or bits:
-        found["trainable_share"] = 0
-    if bits:
-        found["weight_bytes"] = 0.55 if bits == 4 else 1
-    for name in ("lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target", "lora_target_modules"):
-        read.value(name)
 
 
 def _precision(read: ReadSettings, found: Cells, kind: str) -> None:
@@ -205,7 +205,7 @@ def _precision(read: ReadSettings, found: Cells, kind: str) -> None:
     # axolotl loads weights in 16 bits and trains them as they are; so does a trainer on a model loaded in bf16.
     is_pure = is_pure or kind == "axolotl" and read.value("bf16") in (True, "auto")
     is_pure = is_pure or kind == "ms-swift" and str(read.value("torch_dtype") or "") in ("bfloat16", "float16")
-    if is_pure and "weight_bytes" not in found:
+    if is_pure and "weight_bytes" not in found and "adapter" not in found:
         found |= {"weight_bytes": 2, "gradient_bytes": 2}
         found["optimizer_bytes"] = 2 if "8bit" in str(read.value("optimizer", "optim") or "") else 4
     if read.value("bf16") == "auto":
@@ -276,7 +276,7 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
     actor = "actor_rollout_ref.actor."
     is_megatron = any(f"{actor}megatron." in key for key in read.settings) or read.value("strategy") == "megatron"
     cells.clear()
-    found: Cells = {"framework": "verl"}
+    found: Cells = {"framework": "verl-megatron" if is_megatron else "verl"}
     name = read.value("actor_rollout_ref.model.path")
     found["model"] = (known_model(str(name)) or name) if name else None
     lengths = [read.number(f"data.max_{part}_length") for part in ("prompt", "response")]
@@ -305,7 +305,7 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
 
 def automodel_cells(read: ReadSettings, cells: Cells) -> Cells:
     """NeMo AutoModel."""
-    found: Cells = {"framework": "nemo-automodel"}
+    found: Cells = {"framework": "nemo-automodel", **adapter_cells(read, "nemo-automodel")}
     recompute = read.value("activation_checkpointing")
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
     reshard = read.value("reshard_after_forward")
