@@ -175,6 +175,14 @@ class EmptyCells:
                 column = column.where(holds, says[name])
         return column
 
+    def is_told(self, name: str) -> np.ndarray:
+        """Whether the cell of a column, or what is known of its source or release, says what holds in a row [row]."""
+        told = self._runs.categories(name).matches(lambda cell: cell is not None)
+        told |= self._stacks.matches(lambda stack: name in _defaults_of(stack[1]))
+        for holds, says in self._facts:
+            told |= holds & (name in says)
+        return told
+
     def filled(self, name: str) -> Categorical:
         """A column whose empty cells have their default."""
         cells = self._runs.categories(name)
