@@ -74,3 +74,20 @@ def test_pure_16_bit_peaks_of_thunder(layers: int, measured: float):
     assert found.memory[0] / 1e9 == pytest.approx(measured, rel=0.15)
     assert layers < 10 or found.memory[1] / 1e9 < 0.92 * measured, "what a compiler makes again is not what it kept"
     assert np.all(np.isfinite(found.step_time))
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("amd/Llama-3.1-70B-Instruct-FP8-KV", "fp8-kv"),
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "awq"),
+        ("lmsys/vicuna-7b-v1.5-16k", "16k"),
+        ("unsloth/Meta-Llama-3.1-8B-bnb-4bit", "bnb-4bit"),
+        ("meta-llama/Llama-3.1-8B-Instruct", ""),
+        ("gpt-oss-120b", ""),
+    ],
+)
+def test_a_variant_is_answered_by_its_base_and_says_so(name: str, ending: str):
+    found = js.predict({key: [cell] for key, cell in {**ROW, "ep": 1, "framework": "nemo", "model": name}.items()})
+    assert np.isfinite(found.step_time[0])
+    assert (f": {ending} changes no shape" in found.notes[0]) if ending else "is taken as" not in found.notes[0]
