@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxscale import plans as plans
     from jaxscale import report as report
     from jaxscale import serving as serving
+    from jaxscale import timeline as timeline
     from jaxscale import tracing as tracing
     from jaxscale import trends as trends
     from jaxscale.base.errors import InputError as InputError

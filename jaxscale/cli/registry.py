@@ -26,3 +26,6 @@ LAUNCH_TEXT = "jaxscale.launch.writers.launch_text:launch_text"
 
 WRITERS = "jaxscale.launch.writers.launch_text:WRITERS"
 """Frameworks for which settings are written."""
+
+TIMELINE = "jaxscale.timeline.step_timeline:step_timeline"
+"""Function that makes a timeline of a predicted step."""
