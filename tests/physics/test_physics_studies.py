@@ -10,8 +10,8 @@ from physics_cases import case, lossy, steps
 
 import jaxscale as js
 from jaxscale.base.arrays import as_arrays, with_fields
+from jaxscale.burst.burst_plan import BurstPlan
 from jaxscale.burst.multiplexing import Interference, hand_backs, multiplex
-from jaxscale.burst.planners.burst_plan import BurstPlan
 from jaxscale.costs.power import ChipPower, energy_terms, mean_chip_power
 from jaxscale.limits.frontier.batch_time import batch_time
 from jaxscale.limits.frontier.degrees import Degrees

@@ -7,10 +7,89 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxscale.base.arrays import as_float
 from jaxscale.base.errors import InputError
-from jaxscale.burst.networks.layer_graph import LayerGraph
-from jaxscale.burst.networks.measured_layers import AbstractLayerTime
-from jaxscale.burst.planners.gradient_sync import SYNCHRONISATIONS, all_reduce_time, released_sync_time
-from jaxscale.burst.planners.transfer import redistribution_time
+from jaxscale.base.smooth import larger, smaller
+from jaxscale.burst.layer_graph import LayerGraph
+from jaxscale.burst.layer_time import AbstractLayerTime
+from jaxscale.burst.layers import FLOAT_BYTES
+
+SYNCHRONISATIONS = ("correct", "released")
+
+
+def all_reduce_time(weights: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
+    r"""Bandwidth term of a ring all-reduce of all gradients of the layer.
+
+    $t = \frac{8 P}{W}\left(1 - \frac1g\right)$: every GPU sends and receives 2 (1 - 1/g) times the 4 P bytes.
+
+    Args:
+        weights: P, trainable parameters [1].
+        n_chips: g [1].
+        bandwidth: W, per GPU and direction [byte/s].
+
+    Returns:
+        Seconds [s].
+    """
+    return 2.0 * FLOAT_BYTES * jnp.asarray(weights) * (1.0 - 1.0 / jnp.asarray(n_chips)) / bandwidth
+
+
+def released_sync_time(released_elements: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
+    r"""Synchronisation time of the released planner, for comparison.
+
+    $t = 4 R / W$ on more than one GPU, with $R = P$ for a linear layer and
+    $R = k_w k_h F + k_w k_h$ for a convolution, where the code takes F from the spatial size of the output instead of
+    its channels and drops the input channels: the synchronisation of convolutions all but vanishes.
+
+    Args:
+        released_elements: R [1].
+        n_chips: g [1].
+        bandwidth: W, per GPU and direction [byte/s].
+
+    Returns:
+        Seconds [s].
+
+    Reference:
+        seojinpark/DeepPool@7922cac parallelizationPlanner.py.
+    """
+    time = FLOAT_BYTES * jnp.asarray(released_elements) / bandwidth
+    return jnp.where(jnp.asarray(n_chips) > 1.0, time, 0.0)
+
+
+def redistribution_time(
+    elements: ArrayLike,
+    samples_before: ArrayLike,
+    samples_after: ArrayLike,
+    bandwidth: ArrayLike,
+    latency: ArrayLike,
+    *,
+    to_other_chips: bool = False,
+) -> Array:
+    r"""Time to redistribute a tensor, forward and backward.
+
+    $t_x = 2\left[\frac{\max(e, i)}{W} + \alpha\right]$ if $s_a \ne s_b$, else 0. With $x$ elements per sample, a GPU
+    sends $e = 4 s_a |x|$ and receives $i = 4 s_b |x|$; the samples that a GPU keeps, $4 \min(s_a, s_b) |x|$, are
+    subtracted on the side with fewer GPUs (more samples on each), whose GPUs belong to the other side. Between disjoint
+    sets of GPUs nothing is kept, and equal numbers of samples move too.
+
+    Args:
+        elements: elements of one sample, |x| [1]; 0 means that there is nothing to move.
+        samples_before: samples per GPU before, s_a [1].
+        samples_after: samples per GPU after, s_b [1].
+        bandwidth: W, per GPU and direction [byte/s].
+        latency: alpha, of one redistribution [s].
+        to_other_chips: the two layers run on disjoint GPUs.
+
+    Returns:
+        Seconds in a training step [s].
+
+    Reference:
+        Park et al., arXiv 2112.10065; seojinpark/DeepPool@7922cac parallelizationPlanner.py.
+    """
+    before, after = jnp.asarray(samples_before), jnp.asarray(samples_after)
+    kept = 0.0 if to_other_chips else smaller(before, after)
+    egress = before - jnp.where(before > after, kept, 0.0)
+    ingress = after - jnp.where(after > before, kept, 0.0)
+    moved = FLOAT_BYTES * jnp.asarray(elements) * larger(egress, ingress)
+    moves = (moved > 0) & (to_other_chips | (before != after))
+    return jnp.where(moves, 2.0 * (moved / bandwidth + latency), 0.0)
 
 
 class BurstJob(eqx.Module):

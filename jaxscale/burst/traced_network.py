@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxscale.burst.networks.layer_graph import network_entry, network_steps
-from jaxscale.burst.networks.layers import Layer
-from jaxscale.burst.networks.parse import Step
+from jaxscale.burst.layer_graph import Step, network_entry, network_steps
+from jaxscale.burst.layers import Layer
 from jaxscale.examples.training import array_of, descent_step, layer_norm, weights_of
 from jaxscale.examples.vision_steps import batch_norm
 

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.smooth import soft_maximum, soft_minimum
-from jaxscale.burst.networks.layer_graph import LayerGraph
-from jaxscale.burst.networks.measured_layers import AbstractLayerTime
-from jaxscale.burst.planners.dynamic_programme import forward
-from jaxscale.burst.planners.step_costs import BurstJob, StepCosts, step_costs
+from jaxscale.burst.burst_plan import forward
+from jaxscale.burst.layer_graph import LayerGraph
+from jaxscale.burst.layer_time import AbstractLayerTime
+from jaxscale.burst.step_costs import BurstJob, StepCosts, step_costs
 
 _FORBIDDEN = 1e4
 """Cost of an edge that does not exist, in units of the time on one GPU [1]; finite, so that gradients are."""
