@@ -8,7 +8,7 @@ import numpy as np
 from jaxscale.base.errors import InputError
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import GBIT
-from jaxscale.islands.choice.islands_choice import IslandsChoice, ScoredMode
+from jaxscale.islands.islands_choice import IslandsChoice, ScoredMode
 from jaxscale.report.document import Report
 from jaxscale.report.figures.curves import curves
 from jaxscale.report.style import PALETTE, entries_of, legend_below, new_figure, round_ticks, seconds, style, time_unit
@@ -16,6 +16,7 @@ from jaxscale.report.terminal_tables import rounded_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 MODE_COLUMNS = (
     text_column("mode"),

@@ -15,12 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
+from robust_fit import bounded, least_squares_fit
 
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.jit import filter_jit
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.islands.fleet import REFERENCE_BANDWIDTH
-from jaxscale.islands.measured.robust_fit import bounded, least_squares_fit
 
 WORD_BYTES = 4.0
 """Bytes of a parameter difference in the measured runs, 32 bits [byte]."""
@@ -149,11 +148,6 @@ def fit_link_losses(runs: MeasuredRounds) -> LinkLosses:
     step_time = jnp.asarray(float(np.median(runs.compute / runs.steps)))
     logs = _fitted(jnp.log(jnp.asarray([0.1, 0.1])), runs, step_time)
     return LinkLosses(float(jnp.exp(logs[0])), float(jnp.exp(logs[1])), float(step_time))
-
-
-def stated_slow_loss() -> float:
-    """Loss of a link at 1 Gbit/s as shipped, fitted to the measured runs [1]."""
-    return float(read_toml(data_path("islands.toml"))["links"]["slow_loss"]["value"])
 
 
 def bandwidth_left_out(runs: MeasuredRounds, rounded: ArrayLike) -> Float[np.ndarray, " run"]:

@@ -12,15 +12,28 @@ from jaxscale.base.jit import small_jit
 from jaxscale.base.units import DAY
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.designs.time_to_loss import Laws
-from jaxscale.islands.choice.fleet_prices import break_even_sweep, price_table
-from jaxscale.islands.choice.fleet_scores import FleetStudy, SetScore, set_scores, whole_islands
-from jaxscale.islands.choice.islands_choice import BandwidthSweep, IslandsChoice
-from jaxscale.islands.choice.mode_details import SAMPLES, band_of, described, period_band
-from jaxscale.islands.choice.mode_scores import ring_subset, sub_job, token_table
 from jaxscale.islands.fleet import Fleet
+from jaxscale.islands.fleet_days import LooseLaw, loose_law_samples, loss_goal, sampled_goals
 from jaxscale.islands.island_plans import island_plans
-from jaxscale.islands.looseness.fleet_days import loss_goal, sampled_goals
-from jaxscale.islands.looseness.loose_law import LooseLaw, loose_law_samples
+from jaxscale.islands.islands_choice import (
+    SAMPLES,
+    BandwidthSweep,
+    IslandsChoice,
+    band_of,
+    break_even_sweep,
+    described,
+    period_band,
+    price_table,
+)
+from jaxscale.islands.mode_scores import (
+    FleetStudy,
+    SetScore,
+    ring_subset,
+    set_scores,
+    sub_job,
+    token_table,
+    whole_islands,
+)
 from jaxscale.islands.modes import LOOSE_MODES, MODES, IslandJob
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.models.transformer import Transformer

@@ -24,13 +24,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from robust_fit import bounded, least_squares_fit
 
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.units import GBIT
-from jaxscale.islands.measured.robust_fit import bounded, least_squares_fit
 
 CHIPS = ("T4", "V100-16gb")
 """Chips of the trials, in the order of the arrays."""

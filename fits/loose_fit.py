@@ -1,4 +1,7 @@
-r"""Fits of the law of looseness to measured losses: $\rho = c\, (N / 10^9)^{-g} (M - 1)^p (H / 30)^h$."""
+r"""Fit of the law of looseness of `data/islands.toml` to measured losses.
+
+The rise of the loss is $\rho = c\, (N / 10^9)^{-g} (M - 1)^p (H / 30)^h$.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
-from jaxscale.islands.looseness.loose_law import LooseFit, LooseLaw
+from jaxscale.islands.fleet_days import LooseFit, LooseLaw
 
 FITTED = ("coefficient", "params_exponent", "replicas_exponent", "steps_exponent")
 """Numbers that a fit finds, in order; the first by its logarithm."""

@@ -1,4 +1,10 @@
-r"""Days to a loss: tokens that a mode needs, over the pace of its fleet.
+r"""Days to a loss: tokens that a mode needs under the law of looseness, over the pace of the fleet.
+
+$$ L = L_\text{law}(N, D_0)\,(1 + \rho), \qquad
+   \rho = c \left(\frac{N}{10^9}\right)^{-g} (M - 1)^p \left(\frac{H}{30}\right)^h - \mu + \sigma\,\frac{\tau}{H} $$
+
+with a gain $\mu$ of the outer momentum, which a single replica has too, and a rise with the share of H that hides an
+exchange. The critical batch grows by $r(M) = r_1 M^b$. Data parallelism has none of it. Numbers: `data/islands.toml`.
 
 $$ t = \frac{D_0 (1 + B / (r B_\mathrm{crit}))}{v}\,s, \qquad
    L_\text{law}(N, D_0)\,(1 + p_\mathrm{shape})\,(1 + \rho) = L, $$
@@ -8,7 +14,9 @@ islands exchange every step), the pace v, and the slowdown s by failures: island
 loss, batch, shape and failures are those of designs (`jaxscale.designs.time_to_loss`).
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -18,14 +26,131 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_float, host_arrays, number, stacked, with_fields
+from jaxscale.base.fields import number_field
 from jaxscale.base.jit import small_jit
-from jaxscale.base.units import DAY
+from jaxscale.calibration.base_record import NUMBER, Record
+from jaxscale.calibration.spec import Spec, spec_from
 from jaxscale.designs.time_to_loss import Laws, laws_of, shape_factor
-from jaxscale.islands.looseness.loose_law import LooseLaw, loose_law, loose_law_samples
 from jaxscale.laws.fitting.fitted_law import FittedLaw
 from jaxscale.laws.goodput import FailureLaw
 from jaxscale.laws.loss import BatchLaw, LossLaw
 from jaxscale.models.transformer import Transformer, embedding_params, n_active_params, n_params
+
+TINY_REPLICAS = 1e-9
+"""Added to M - 1, so that slopes are finite at one replica [1]."""
+
+
+class LooseLaw(eqx.Module):
+    """Rise of the loss and growth of the critical batch with looseness.
+
+    Attributes:
+        coefficient: c, rise of two replicas of 1e9 parameters at H = 30 [1].
+        params_exponent: g [1].
+        replicas_exponent: p [1].
+        steps_exponent: h [1].
+        outer_gain: mu, gain of the outer momentum [1].
+        hidden_rise: sigma, rise where a whole period hides an exchange [1].
+        batch_ratio: r_1, critical batch of one replica over that of data parallelism [1].
+        batch_exponent: b [1].
+    """
+
+    coefficient: Number = number_field()
+    params_exponent: Number = number_field()
+    replicas_exponent: Number = number_field()
+    steps_exponent: Number = number_field()
+    outer_gain: Number = number_field()
+    hidden_rise: Number = number_field(0.0)
+    batch_ratio: Number = number_field(1.0)
+    batch_exponent: Number = number_field(0.0)
+
+    def over_one_replica(self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike) -> Array:
+        """Relative rise of the loss over that of one replica with the same outer momentum [1]."""
+        size = jnp.power(jnp.asarray(n_params) / 1e9, -jnp.asarray(self.params_exponent))
+        apart = jnp.power(jnp.asarray(replicas) - 1.0 + TINY_REPLICAS, self.replicas_exponent)
+        period = jnp.power(jnp.asarray(inner_steps) / 30.0, self.steps_exponent)
+        return self.coefficient * size * apart * period
+
+    def rise(
+        self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike, hidden_share: ArrayLike = 0.0
+    ) -> Array:
+        """Relative rise of the loss over data parallelism; negative where the outer momentum gains more [1].
+
+        Args:
+            n_params: N [1].
+            replicas: M [1].
+            inner_steps: H [1].
+            hidden_share: share of H during which an exchange is under way [1].
+
+        Returns:
+            The rise.
+        """
+        apart = self.over_one_replica(n_params, replicas, inner_steps)
+        return apart - self.outer_gain + self.hidden_rise * jnp.asarray(hidden_share)
+
+    def looseness_alone(self) -> "LooseLaw":
+        """The law without the outer momentum's own gain and batch, which a single replica has as well."""
+        # Numbers of the host stay there: an eager operation of JAX would compile a program.
+        zero, one = 0.0 * self.outer_gain, 1.0 + 0.0 * self.batch_ratio
+        return with_fields(self, {"outer_gain": zero, "batch_ratio": one})
+
+    def batch_growth(self, replicas: ArrayLike) -> Array:
+        """Critical batch of M replicas together over that of data parallelism, r [1]."""
+        return self.batch_ratio * jnp.power(jnp.asarray(replicas), self.batch_exponent)
+
+
+@dataclass(frozen=True)
+class LooseFit(Record):
+    """A fitted law of looseness.
+
+    Attributes:
+        rms: root of the mean squared miss of the rise [1].
+    """
+
+    rms: float = 0.0
+
+    tables = {**Record.tables, "rms": ("rms", NUMBER)}
+
+    @classmethod
+    @functools.cache
+    def spec(cls) -> Spec:
+        """Numbers of the law of looseness, as shipped, and how far they are uncertain."""
+        return spec_from("islands.toml", LooseLaw.__dataclass_fields__, table="looseness")
+
+    @property
+    def law(self) -> LooseLaw:
+        """The law at its best numbers."""
+        return LooseLaw(**self.centre)
+
+    @property
+    def deviation(self) -> Mapping[str, float]:
+        """Standard deviation of each fitted number, of the coefficient that of its logarithm; 0 where it was given."""
+        return self.spreads["centre"]
+
+
+def _shipped() -> LooseFit:
+    """The law of looseness as published runs tell."""
+    priors = LooseFit.spec().priors
+    spreads = {name: prior.spread for name, prior in priors.items() if prior.spread > 0.0}
+    return LooseFit("shipped", LooseFit.spec().medians, spreads={"centre": spreads})
+
+
+def loose_law() -> LooseLaw:
+    """The law of looseness as shipped."""
+    return _shipped().law
+
+
+def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
+    """Laws drawn from the uncertainty of the shipped one, every leaf [sample].
+
+    Args:
+        count: number of samples [1].
+        seed: of the draws.
+
+    Returns:
+        The laws; numbers without a stated spread are the same in all of them.
+    """
+    return LooseLaw(**_shipped().draws(count, seed))
+
 
 TOKENS_PER_PARAM = 20.0
 """Tokens per parameter of a compute-efficient run (Hoffmann et al. 2022, table A3), of the default target [1]."""
@@ -156,32 +281,3 @@ def tokens_needed(
     critical = growth * goal.batch.critical(goal.n_params, small, ideal)
     needed = small * (1.0 + jnp.asarray(batch_tokens) / critical)
     return jnp.where(needed < MOST_TOKENS, needed, jnp.nan)
-
-
-def days_to_loss(
-    goal: LossGoal,
-    speed: ArrayLike,
-    batch_tokens: ArrayLike,
-    *,
-    replicas: ArrayLike,
-    inner_steps: ArrayLike,
-    chips_together: ArrayLike,
-    hidden_share: ArrayLike = 0.0,
-) -> Array:
-    """Days until a fleet reaches the goal.
-
-    Args:
-        goal: loss and laws.
-        speed: v, pace of the fleet [token/s].
-        batch_tokens: B [token].
-        replicas: M; 0 where all islands exchange every step [1].
-        inner_steps: H [1].
-        chips_together: chips that one failure stops [1].
-        hidden_share: share of H during which an exchange is under way [1].
-
-    Returns:
-        Days [day]; nan where the goal is out of reach.
-    """
-    tokens = tokens_needed(goal, batch_tokens, replicas, inner_steps, hidden_share)
-    slowdown = goal.failure.slowdown(goal.total_params, chips_together)
-    return tokens / jnp.asarray(speed) * slowdown / DAY
