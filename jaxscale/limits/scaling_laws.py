@@ -1,8 +1,10 @@
-r"""Model, data and batch of a training run of given compute.
+r"""Model, data and batch of a training run of given compute, and limits in closed form.
 
 Tokens and parameters follow Hoffmann et al. 2022: $D = r N$ with $T = 6 N D$. The batch follows
 $B = B_0 (T / T_0)^\beta$ (Erdil and Schneider-Joseph, arXiv 2411.01137), the depth
 $L = L_0 (N / N_0)^\lambda + \kappa \ln(d / d_0)$: a power law, or the logarithm of Levine et al., arXiv 2006.12467.
+
+Reference: Erdil and Schneider-Joseph, arXiv 2411.01137; the forms follow from the equations of `batch_time`.
 """
 
 import math
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.smooth import larger, smaller
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
+from jaxscale.limits.frontier_scenario import FrontierScenario
 
 DEPTH_STEPS = 6
 """Newton steps for a depth that depends on the width; each at least squares the relative error [1]."""
@@ -98,3 +100,44 @@ def log_step_limit(work: FrontierWork, scenario: FrontierScenario) -> Array:
 def log_ideal_chip_seconds(work: FrontierWork, scenario: FrontierScenario) -> Array:
     """Chips times seconds of a batch at the chip's peak, 6 N B / C, natural logarithm [chip s]."""
     return math.log(6.0) + work.log_params + work.log_batch - jnp.log(scenario.peak_flops)
+
+
+SEQUENTIAL_MATMULS = 4.0
+"""Matmuls of a layer that follow each other: two forward, two backward [1]."""
+
+
+def wall_exponent(scenario: FrontierScenario) -> Array:
+    r"""Growth of the wall with run length and batch, $1 / (1/2 - \beta + \lambda/2)$; latency and depth lower it so.
+
+    Zero or negative: there is no wall, since steps become fewer faster than layers become more.
+    """
+    return jnp.asarray(1.0 / (0.5 - scenario.batch_exponent + 0.5 * scenario.depth_exponent))
+
+
+def log_latency_wall(scenario: FrontierScenario) -> Array:
+    r"""Training compute beyond which latency alone takes longer than the run, natural logarithm [flop].
+
+    Every batch takes at least $c\,\tau L$ with $\tau$ the latency of a kernel: $(D / B)\, c\, \tau L = t_{train}$, a
+    power of T.
+
+    Args:
+        scenario: assumptions; the depth is its power law, `log_depth` is left out.
+
+    Returns:
+        The wall; infinite where there is none.
+    """
+    exponent = 0.5 - scenario.batch_exponent + 0.5 * scenario.depth_exponent
+    log_start = jnp.log(scenario.reference_flop)
+    log_params = 0.5 * (log_start - jnp.log(6.0 * scenario.tokens_per_param))
+    log_batch = (
+        jnp.log(scenario.reference_batch)
+        + jnp.log(scenario.batch_multiplier)
+        + scenario.batch_sparsity_exponent * jnp.log(scenario.sparsity)
+    )
+    log_steps = log_params + jnp.log(scenario.tokens_per_param) - log_batch
+    log_layers = jnp.log(scenario.reference_layers) + scenario.depth_exponent * (
+        log_params - jnp.log(scenario.reference_params)
+    )
+    log_taken = log_steps + log_layers + jnp.log(SEQUENTIAL_MATMULS * scenario.kernel_latency)
+    distance = jnp.log(scenario.training_time) - log_taken
+    return jnp.where(exponent > 0.0, log_start + distance / jnp.where(exponent > 0.0, exponent, 1.0), jnp.inf)

@@ -14,14 +14,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.base.jit import filter_jit
-from jaxscale.limits.frontier.batch_time import batch_time
-from jaxscale.limits.frontier.degrees import EP
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
-from jaxscale.limits.frontier.overlap_norm import AbstractOverlap, ExactOverlap
-from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds
-from jaxscale.limits.search.feasible_set import N_DEGREES, degrees_at
-from jaxscale.limits.search.frontier_problem import FrontierProblem, utilisation_problem
-from jaxscale.limits.search.relaxed_plan import survey
+from jaxscale.limits.batch_time import EP, AbstractOverlap, ExactOverlap, batch_time
+from jaxscale.limits.frontier_problem import N_DEGREES, FrontierProblem, degrees_at, utilisation_problem
+from jaxscale.limits.frontier_scenario import FrontierScenario, stack_scenarios
+from jaxscale.limits.relaxed_plan import survey
+from jaxscale.limits.scaling_laws import log_ideal_chip_seconds
 
 N_ROUNDS = 10
 """Rounds of a climb [1]."""

@@ -1,5 +1,9 @@
 r"""The plan search as a nonlinear programme in log coordinates u, nearly a geometric one and so nearly convex.
 
+A plan is a point u: logarithms of the degrees of the five groups, of m and of i, the expert-parallel one as its
+share of ln E, which a dense model has too; and an excess, by which deadline and memory may be missed at a price. Limits
+read A u <= a.
+
 $$ \min_u\; w \ln n(u) + \ln t(u) + \rho\, e \quad\text{s.t.}\quad A u \le a, \quad \ln t(u) - \ln t_{max} - e \le 0 $$
 
 n chips, t the batch's time, e the excess; w = 1 maximises the utilisation $6 N B / (n C t)$, w = 0 finds the fastest
@@ -12,11 +16,71 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxscale.limits.frontier.batch_time import batch_time
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-from jaxscale.limits.frontier.overlap_norm import SmoothOverlap
-from jaxscale.limits.frontier.scaling_laws import FrontierWork, log_ideal_chip_seconds, log_step_limit, workload
-from jaxscale.limits.search.feasible_set import EXCESS, N_LINEAR, LinearLimits, degrees_at, linear_limits
+from jaxscale.base.smooth import larger
+from jaxscale.limits.batch_time import DP, EP, PP, TP_FF, TP_WIDTH, Degrees, SmoothOverlap, batch_time
+from jaxscale.limits.frontier_scenario import FrontierScenario
+from jaxscale.limits.scaling_laws import FrontierWork, log_ideal_chip_seconds, log_step_limit, workload
+
+N_GROUPS = 5
+MICRO, INTERLEAVE, EXCESS = range(N_GROUPS, 8)
+N_COORDINATES = 8
+N_DEGREES = 7
+N_LINEAR = 14
+"""Rows of A: eight lower bounds, the expert share, batch, depth, two widths, memory."""
+
+MARGIN = 1e-6
+"""Smallest range of a coordinate, e-folds: the feasible set keeps an interior where a degree can only be one [1]."""
+
+
+def degrees_at(point: Float[Array, " 8"], work: FrontierWork) -> Degrees:
+    """The plan at a point."""
+    groups = point[:N_GROUPS].at[EP].multiply(work.log_experts)
+    return Degrees(groups, point[MICRO], point[INTERLEAVE])
+
+
+class LinearLimits(NamedTuple):
+    """Linear limits A u <= a.
+
+    Attributes:
+        matrix: A [limit, coordinate].
+        bound: a [limit].
+    """
+
+    matrix: Float[Array, "14 8"]
+    bound: Float[Array, " 14"]
+
+
+def log_state_bytes(work: FrontierWork, scenario: FrontierScenario) -> Array:
+    """Weights, gradients and optimizer state of the whole model, natural logarithm [byte]."""
+    per_param = scenario.weight_bytes + scenario.gradient_bytes + scenario.optimizer_bytes
+    return work.log_params + work.log_experts - work.log_active + jnp.log(per_param)
+
+
+def linear_limits(work: FrontierWork, scenario: FrontierScenario) -> LinearLimits:
+    """Limits on the degrees: nothing below one, b >= 1, m DP <= B, PP i <= L, slices of a row at least, memory."""
+    eye = jnp.eye(N_COORDINATES)
+    upper = jnp.stack(
+        [
+            eye[EP],
+            eye[DP] + eye[MICRO],
+            eye[PP] + eye[INTERLEAVE],
+            eye[TP_WIDTH],
+            eye[TP_FF],
+            -eye[TP_WIDTH] - eye[TP_FF] - eye[PP] - work.log_experts * eye[EP] - eye[EXCESS],
+        ]
+    )
+    bound = jnp.stack(
+        [
+            jnp.ones_like(work.log_batch),
+            larger(work.log_batch, MARGIN),
+            larger(work.log_layers, MARGIN),
+            larger(work.log_width, MARGIN),
+            larger(work.log_ff, MARGIN),
+            jnp.log(scenario.memory_bytes) - log_state_bytes(work, scenario),
+        ]
+    )
+    return LinearLimits(jnp.concatenate([-eye, upper]), jnp.concatenate([jnp.zeros(N_COORDINATES), bound]))
+
 
 PRICE = 1e3
 """Price of the excess: above every shadow price, but within a millionth of the wall's compute [1]."""
