@@ -7,7 +7,7 @@ COMMANDS = {
     "plan": "jaxscale.cli.plan:PlanCommand",
     "shape": "jaxscale.cli.shape:ShapeCommand",
     "serving": "jaxscale.serving.commands.serving_command:ServingCommand",
-    "law": "jaxscale.laws.commands.law_command:LawCommand",
+    "law": "jaxscale.laws.law_command:LawCommand",
     "burst": "jaxscale.burst.burst_command:BurstCommand",
     "islands": "jaxscale.islands.islands_command:IslandsCommand",
     "limits": "jaxscale.limits.limits_command:LimitsCommand",

@@ -49,7 +49,7 @@ class ShapeCommand:
         """
         from jaxscale.designs.budgets import Budget
         from jaxscale.designs.shape_report import shape_report
-        from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_tables import law_choice_table
         from jaxscale.models import model
         from jaxscale.report.terminal_tables import price_list, shape_choice

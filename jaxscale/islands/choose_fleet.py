@@ -35,7 +35,7 @@ from jaxscale.islands.mode_scores import (
     whole_islands,
 )
 from jaxscale.islands.modes import LOOSE_MODES, MODES, IslandJob
-from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace
 

@@ -31,9 +31,8 @@ from jaxscale.base.jit import small_jit
 from jaxscale.calibration.base_record import NUMBER, Record
 from jaxscale.calibration.spec import Spec, spec_from
 from jaxscale.designs.time_to_loss import Laws, laws_of, shape_factor
-from jaxscale.laws.fitting.fitted_law import FittedLaw
-from jaxscale.laws.goodput import FailureLaw
-from jaxscale.laws.loss import BatchLaw, LossLaw
+from jaxscale.laws.fitted_law import FittedLaw
+from jaxscale.laws.loss import BatchLaw, FailureLaw, LossLaw
 from jaxscale.models.transformer import Transformer, embedding_params, n_active_params, n_params
 
 TINY_REPLICAS = 1e-9

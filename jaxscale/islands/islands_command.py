@@ -66,7 +66,7 @@ class IslandsCommand:
         from jaxscale.islands.choose_fleet import best_fleet_plan
         from jaxscale.islands.fleet import read_fleet, stated_slow_loss
         from jaxscale.islands.islands_report import days_figure, islands_report, islands_tables
-        from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.laws.fitted_law import load_law
         from jaxscale.plans.framework_space import framework_space
 
         check_pictures(self.plot, self.report, self.fleet, self.law, self.fit, self.hardware)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.designs.law_designs import LawDesign
-from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum
+from jaxscale.laws.fitted_law import FittedLaw, LawOptimum
 from jaxscale.laws.law_tables import (
     law_choice_table,
     law_headline,

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.laws.fitting.approaches import budgets_of
-from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.approaches import budgets_of
+from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
-from jaxscale.laws.losses.loss_reader import Losses
+from jaxscale.laws.loss_reader import Losses
 from jaxscale.report.style import (
     BLUE,
     FAINT,

@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.designs.law_designs import SAFE, LawDesign, design_figures
-from jaxscale.laws.fitting.approaches import Growth, growth
-from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.approaches import Growth, growth
+from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.report.figures.loss_laws import frontier_flop, mark_fitted
 from jaxscale.report.style import (
     BLUE,

@@ -7,16 +7,20 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.fitting.fitted_law import Fitted, FittedLaw
-from jaxscale.laws.fitting.loss_covariates import bucket_rows, covariates_of
-from jaxscale.laws.fitting.loss_draws import cluster_ids, drawn_weights
-from jaxscale.laws.fitting.loss_forms import BASE, TRAITS, Form, form_of, holding, traits
-from jaxscale.laws.fitting.loss_objective import LossProblem, numbers_of
-from jaxscale.laws.fitting.loss_priors import LawPrior, prior_of
-from jaxscale.laws.fitting.loss_solver import optimum_of, searches
-from jaxscale.laws.fitting.loss_terms import number_names
-from jaxscale.laws.losses.loss_checks import check_losses
-from jaxscale.laws.losses.loss_reader import Losses
+from jaxscale.laws.fitted_law import Fitted, FittedLaw
+from jaxscale.laws.loss_checks import check_losses
+from jaxscale.laws.loss_forms import BASE, TRAITS, Form, LawPrior, form_of, holding, number_names, prior_of, traits
+from jaxscale.laws.loss_reader import Losses
+from jaxscale.laws.loss_solver import (
+    LossProblem,
+    bucket_rows,
+    cluster_ids,
+    covariates_of,
+    drawn_weights,
+    numbers_of,
+    optimum_of,
+    searches,
+)
 
 LIKELIHOODS = ("student", "huber")
 

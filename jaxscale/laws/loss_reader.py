@@ -1,5 +1,11 @@
-"""Tables of losses: read, checked, and brought to one unit and one count of parameters."""
+"""Tables of losses: columns, headings of other tools, reading, one unit and one count of parameters; shipped tables.
 
+`Params (B)`, `tokens_m`, `7B`, `perplexity` and `bits_per_byte` are understood; tokens follow from compute and
+parameters, or from steps and batch, where no column states them.
+"""
+
+import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,16 +15,187 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
-from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, count_of
-from jaxscale.laws.losses.loss_headings import ALSO, COUNTED, derived, in_nats, meanings, plain_cell, unit_notes
 from jaxscale.tables.categorical import Categorical, together
-from jaxscale.tables.cells import Parsed, parse_cells
+from jaxscale.tables.cells import Column, Parsed, parse_cells
 from jaxscale.tables.names import Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
 from jaxscale.tables.table import AbstractTable
 from jaxscale.tables.tables_in_memory import AnyTable
+
+
+def _count(name: str, meaning: str, unit: str = "1", maximum: float = 1e20) -> Column:
+    return Column(name, "number", meaning, unit, maximum=maximum)
+
+
+LOSS_COLUMNS = (
+    Column("source", "text", "where the row comes from"),
+    Column("source_row", "text", "place in the source"),
+    Column("group", "text", "series of runs inside a source; rows of different series may follow different laws"),
+    Column("run", "text", "name of the run: its checkpoints share its noise and are drawn together"),
+    Column("n_params", "number", "parameters that the law counts", "1", required=True, maximum=1e20),
+    Column("n_params_kind", "text", "what they count: total, non-embedding, active"),
+    _count("n_params_alt", "parameters by another count"),
+    Column("n_params_alt_kind", "text", "what the other count counts"),
+    _count("n_layers", "depth", maximum=1e5),
+    _count("d_model", "width", maximum=1e7),
+    _count("d_ff", "width of the MLP", maximum=1e8),
+    _count("n_heads", "query heads", maximum=1e6),
+    _count("vocab_size", "vocabulary", maximum=1e8),
+    _count("n_experts", "experts in each layer that has them", maximum=1e6),
+    _count("moe_top_k", "experts that see each token", maximum=1e6),
+    _count("seq_len", "sequence length", "token", maximum=1e9),
+    Column("tokens", "number", "tokens seen, repeated ones included", "token", required=True, maximum=1e25),
+    _count("epochs_unique_tokens", "tokens seen at least once; epochs are tokens over these", "token", 1e25),
+    _count("batch_tokens", "tokens of one step", "token", 1e12),
+    Column("lr", "number", "peak learning rate", "1", maximum=1e6),
+    Column("steps", "number", "steps", "1", maximum=1e12),
+    Column("flops", "number", "training flop as the source counts them", "flop", maximum=1e40),
+    Column("flops_kind", "text", "how they were counted"),
+    Column("loss", "number", "loss", "nat per token", required=True, maximum=1e3),
+    Column("loss_kind", "text", "evaluation set and unit; losses of different kinds do not compare"),
+    Column("final", "flag", "true at the end of the schedule of a run, false for a checkpoint on the way"),
+    Column("seed", "text", "seed of the run"),
+    _count("weight", "weight of the row in a fit, 1 where empty", maximum=1e6),
+    _count("step_seconds", "time of a training step", "s", 1e9),
+    _count("n_chips", "chips of the run", maximum=1e9),
+    Column("chip", "text", "catalogue id of the chip"),
+    Column("notes", "text", "remarks"),
+)
+
+LOSS_COLUMN = {column.name: column for column in LOSS_COLUMNS}
+
+COUNTS = ("total", "non-embedding", "active")
+"""Ways of counting parameters. Laws of different counts differ: embeddings are a third of small models."""
+
+
+def count_of(kind: str) -> str:
+    """Way of counting that a cell of `n_params_kind` names, empty where it names none.
+
+    `active, non-embedding` is a count of its own, as is a total that leaves the input embedding out.
+    """
+    text = kind.strip().lower()
+    if text.startswith("total less input embedding"):
+        return "total less input embedding"
+    parts = [count for count in COUNTS if text.split("(")[0].find(count) >= 0]
+    return ", ".join(sorted(parts)) if parts else text
+
+
+OTHER_NAMES = {
+    **dict.fromkeys(("n", "param", "params", "num_params", "parameters", "model_size", "size"), "n_params"),
+    **dict.fromkeys(("model_params", "param_count", "parameter_count", "n_parameters", "num_parameters"), "n_params"),
+    **dict.fromkeys(("d", "n_tokens", "num_tokens", "data", "train_tokens", "training_tokens"), "tokens"),
+    **dict.fromkeys(("tokens_seen", "token_count", "total_tokens", "dataset_size"), "tokens"),
+    **dict.fromkeys(("c", "flop", "compute", "train_flops", "training_flop", "training_flops"), "flops"),
+    **dict.fromkeys(("compute_flop", "compute_flops", "total_flops"), "flops"),
+    **dict.fromkeys(("final_loss", "val_loss", "eval_loss", "test_loss", "validation_loss", "train_loss"), "loss"),
+    **dict.fromkeys(("cross_entropy", "ce_loss", "nll", "loss_nats"), "loss"),
+    **{"unique_tokens": "epochs_unique_tokens", "batch_size_tokens": "batch_tokens", "learning_rate": "lr"},
+    **{"depth": "n_layers", "width": "d_model", "num_layers": "n_layers", "hidden_size": "d_model"},
+    **{"n_steps": "steps", "num_steps": "steps", "experts": "n_experts", "num_experts": "n_experts"},
+}
+"""Headings that other tools write, in lower case with underscores, and the columns that they mean."""
+
+PERPLEXITY, BITS_PER_BYTE, BITS = "perplexity", "bits per byte", "bits per token"
+
+OTHER_LOSSES = {
+    **dict.fromkeys(("ppl", "perplexity", "val_ppl", "eval_ppl", "val_perplexity", "eval_perplexity"), PERPLEXITY),
+    **dict.fromkeys(("bpb", "bits_per_byte", "val_bpb", "eval_bpb"), BITS_PER_BYTE),
+    **dict.fromkeys(("bits_per_token", "bpt", "loss_bits"), BITS),
+}
+"""Headings of losses in another unit, and the unit."""
+
+FACTORS = {
+    **dict.fromkeys(("k", "thousand", "thousands"), 1e3),
+    **dict.fromkeys(("m", "million", "millions"), 1e6),
+    **dict.fromkeys(("b", "bn", "g", "billion", "billions"), 1e9),
+    **dict.fromkeys(("t", "trillion", "trillions"), 1e12),
+}
+"""Factors that end a heading or a cell [1]."""
+
+COUNTED = ("n_params", "n_params_alt", "tokens", "epochs_unique_tokens", "batch_tokens", "flops")
+"""Columns whose headings and cells may have a factor."""
+
+ALSO = {"n_params": "or flops and tokens", "tokens": "or flops, or steps and batch_tokens"}
+ALSO["loss"] = "or perplexity, bits_per_byte"
+"""What may stand in place of a required column."""
+
+_CELL = re.compile(r"([0-9.,]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
+
+
+def meaning(heading: str) -> ColumnHeading:
+    """Column, factor and unit that a heading means; any case, blanks and brackets will do."""
+    text = heading.strip().lower()
+    if text in LOSS_COLUMN:
+        return ColumnHeading(text)
+    words = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+    # `eval/loss` of a logger: what stands before the stroke is a group of its figures.
+    words = re.sub(r"^(eval|val|validation|train|test)_(?=(loss|ppl|perplexity|bpb)$)", "", words)
+    if words in OTHER_LOSSES:
+        return ColumnHeading("loss", unit=OTHER_LOSSES[words])
+    name, _, factor = words.rpartition("_")
+    for whole, scale in ((words, 1.0), (name, FACTORS.get(factor, 0.0))):
+        column = whole if whole in LOSS_COLUMN else OTHER_NAMES.get(whole, "")
+        if column and scale and (scale == 1.0 or column in COUNTED):
+            return ColumnHeading(column, scale)
+    return ColumnHeading(heading.strip())
+
+
+def meanings(header: Sequence[str]) -> list[ColumnHeading]:
+    """Meanings of all headings; a column under its own name leaves other names of it as they are."""
+    stated = {heading.strip().lower() for heading in header}
+    found = [meaning(heading) for heading in header]
+    return [
+        ColumnHeading(heading.strip()) if one.column in stated and heading.strip().lower() != one.column else one
+        for heading, one in zip(header, found, strict=True)
+    ]
+
+
+def plain_cell(cell: str) -> str:
+    """A cell with `7B`, `300 M` or `1.4T` written out; any other as it is."""
+    found = _CELL.fullmatch(cell)
+    if found is None or found[2].lower() not in FACTORS or found[1].replace(",", "").count(".") > 1:
+        return cell
+    return f"{float(found[1].replace(',', '')) * FACTORS[found[2].lower()]:.12g}"
+
+
+def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, " row"]:
+    """Losses in nats from another unit [row]."""
+    if unit == PERPLEXITY:
+        return np.log(values)
+    return values * np.log(2.0) if unit else values
+
+
+def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Parameters and tokens where their own cells are empty, and a note on each.
+
+    Returns:
+        The columns that changed, nan where a cell stays empty, and the notes.
+    """
+    params, tokens, flop, steps, batch = map(table.numbers, ("n_params", "tokens", "flops", "steps", "batch_tokens"))
+    changes, notes = {}, []
+    sources = (
+        ("tokens", tokens, steps * batch, "steps times batch_tokens"),
+        ("tokens", tokens, flop / (FLOP_PER_PARAM_TOKEN * params), "flops / (6 n_params)"),
+        ("n_params", params, flop / (FLOP_PER_PARAM_TOKEN * tokens), "flops / (6 tokens)"),
+    )
+    for name, stated, other, told in sources:
+        filled = ~np.isfinite(changes.get(name, stated)) & np.isfinite(other)
+        if filled.any():
+            changes[name] = np.where(filled, other, changes.get(name, stated))
+            notes.append(f"{name} of {int(filled.sum())} rows are {told}: no cell states them")
+    return changes, notes
+
+
+def unit_notes(unit: str) -> list[str]:
+    """What a loss in another unit was taken for."""
+    if not unit:
+        return []
+    told = "the logarithms of the perplexities" if unit == PERPLEXITY else f"{unit} times ln 2"
+    per = "byte" if unit == BITS_PER_BYTE else "token"
+    return [f"losses are {told}: nat per {per}, as are predictions"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -260,3 +437,58 @@ def best_of(table: Losses, columns: Sequence[str]) -> Losses:
     order = np.lexsort((table.loss, of_row))
     first = np.concatenate([[True], of_row[order][1:] != of_row[order][:-1]])
     return table.take(np.sort(order[first]))
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    return read_toml(data_path("losses/tables.toml"))["tables"]
+
+
+def loss_table_names(judged: bool = True) -> tuple[str, ...]:
+    """Names of the tables whose files are here; tables that may not ship are read from the repository alone.
+
+    Args:
+        judged: leaves out tables that repeat runs of another one or need a term.
+    """
+    return tuple(
+        name
+        for name, entry in _tables().items()
+        if data_path(entry["file"]).is_file() and (entry.get("judged", True) or not judged)
+    )
+
+
+def loss_table(name: str, count: str = "") -> Losses:
+    """Table of losses by name, `js.laws.loss_table("gemstones")`.
+
+    Args:
+        name: of `data/losses/tables.toml`.
+        count: of the parameters, that of the source's authors where empty.
+
+    Raises:
+        InputError: unknown name, or a table that may not ship outside the repository.
+    """
+    if name not in _tables():
+        raise InputError(f"table of losses {name!r} is unknown; {one_like(name, loss_table_names(False))}")
+    entry = _tables()[name]
+    path = data_path(entry["file"])
+    if not path.is_file():
+        raise InputError(
+            f"table of losses {name!r} may not be shipped; expected one of {', '.join(loss_table_names())}"
+        )
+    table = read_losses(path, count=count, where=entry.get("where"))
+    for column, value in entry.get("leave_out", {}).items():
+        table = table.where(**{column: lambda cell, value=value: cell != value})
+    if entry.get("plain"):
+        table = table.select(table.text("notes") == "")
+    if entry.get("one_epoch"):
+        table = table.select(table.number("epochs_unique_tokens") >= 0.999 * table.tokens)
+    if "best_of" in entry:
+        table = best_of(table, entry["best_of"])
+    if "drop_largest" in entry:
+        table = table.select(np.sort(np.argsort(table.loss, kind="stable")[: -entry["drop_largest"]]))
+    return replace(table, label=name, family=entry["family"])
+
+
+def train_below_params(name: str) -> float | None:
+    """Parameters below which a table's runs are meant to predict the others, where its authors say so [1]."""
+    return _tables()[name].get("train_below_params")

@@ -1,19 +1,23 @@
-"""Backtests: the upper end of a table predicted from its lower end, with error and coverage of the intervals.
+"""Backtests and comparison of forms: rows left out, predicted from the others, with error and coverage.
 
 Only a prediction beyond the fitted range tells how a law extrapolates; a random split of rows does not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.intervals import Z90
-from jaxscale.laws.fitting.fitted_law import FittedLaw
-from jaxscale.laws.fitting.loss_fit import fit_law
-from jaxscale.laws.losses.loss_reader import Losses
+from jaxscale.laws.fitted_law import FittedLaw
+from jaxscale.laws.loss_fit import fit_law, problem_of
+from jaxscale.laws.loss_forms import BASE, FORMS, form_of, number_names
+from jaxscale.laws.loss_reader import Losses
+from jaxscale.laws.loss_solver import cluster_ids, loss_residuals, optimum_of, searches
 
 CUTS = (0.5, 0.65, 0.8)
 """Shares of the range of log compute below which runs are fitted [1]."""
@@ -206,3 +210,88 @@ def _doubts(law: FittedLaw, rollouts: list[Rollout]) -> list[str]:
             "beyond what its numbers and the noise allow: the form may be wrong"
         ]
     return []
+
+
+def left_out_errors(law: FittedLaw, cluster: str | None = "auto") -> Float[np.ndarray, " row"]:
+    """Logarithm of measured over predicted loss of each row, by a fit to all rows of other groups [row].
+
+    All fits run in one program: a row left out has weight zero.
+
+    Args:
+        law: fitted to a table.
+        cluster: which rows are one group, as in `fit_law`.
+
+    Raises:
+        InputError: a law from a file, or one group alone.
+    """
+    table = law.table
+    if table is None:
+        raise InputError("left-out errors need the runs; expected a law fitted to a table")
+    groups: Int[np.ndarray, " row"] = cluster_ids(table, cluster)
+    count = int(groups.max()) + 1
+    if count < 2:
+        raise InputError(f"{table.name}: one group of rows alone; expected at least two to leave one out")
+    form = form_of(law.form, len(number_names(law.terms)) - len(BASE))
+    with jax.enable_x64(True):
+        problem = problem_of(table, form, law.terms, law.prior, law.likelihood)
+        best, _ = optimum_of(form, problem, law.terms)
+        kept = np.ones((count, len(problem.weights)))
+        kept[:, : len(table)] = groups[None, :] != np.arange(count)[:, None]
+        starts = np.broadcast_to(best, (count, len(best)))
+        points, _ = searches(starts, problem, kept * problem.weights, terms=law.terms)
+        every = jax.vmap(lambda point: loss_residuals(point[:-1], problem, law.terms))(points)
+    return np.asarray(every)[groups, np.arange(len(table))]
+
+
+def root_mean_square(errors: Float[np.ndarray, " row"]) -> float:
+    """Root mean square of errors [1]."""
+    return float(np.sqrt(np.mean(errors**2)))
+
+
+class Compared(NamedTuple):
+    """One form on one table.
+
+    Attributes:
+        form: its name.
+        error_percent: mean absolute error of the upper decade predicted from below, nan for too small a table [%].
+        coverage_90: share of predicted rows inside their interval [1].
+        scale: of the noise of the fit to all rows [1].
+        objective: of the fit to all rows, without a prior; differences of it are log likelihoods [1].
+    """
+
+    form: str
+    error_percent: float
+    coverage_90: float
+    scale: float
+    objective: float
+
+
+def compare_forms(
+    table: Losses,
+    forms: Sequence[str] = tuple(FORMS),
+    terms: Sequence[str] = (),
+    *,
+    prior: str | None = "shipped",
+    n_draws: int = BACKTEST_DRAWS,
+    progress: Callable[[str], None] | None = None,
+) -> list[Compared]:
+    """Forms on one table, the one that predicts best first.
+
+    Args:
+        table: of the runs.
+        forms: names.
+        terms: of every form.
+        prior: of every form.
+        n_draws: of each fit [1].
+        progress: is told of each fit.
+
+    Raises:
+        InputError: as `fit_law`.
+    """
+    rows = []
+    for form in forms:
+        law = fit_law(table, form, terms, prior=prior, n_draws=2, progress=progress)
+        free = fit_law(table, form, terms, prior=None, n_draws=0)
+        tested = backtest_of(law, n_draws, progress)
+        rows.append(Compared(form, tested.error_percent, tested.coverage_90, law.fitted.scale, free.fitted.objective))
+    return sorted(rows, key=lambda row: (row.error_percent != row.error_percent, row.error_percent, row.objective))

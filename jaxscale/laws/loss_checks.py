@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.losses.loss_reader import Losses
+from jaxscale.laws.loss_reader import Losses
 
 FEWEST_ROWS = 4
 """Rows below which no law is fitted, prior or not [1]."""
