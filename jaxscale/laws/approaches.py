@@ -1,8 +1,10 @@
 """Optimal size, tokens, batch and learning rate from sweeps: power laws of what is best at each compute.
 
-The three approaches of Hoffmann et al. 2022, section 3, are 1: the least losses at each compute; 2: a parabola of the loss in ln N at each budget; 3: the law's own optimum.
-Parabolas are biased where the loss is no parabola over the width of the sizes tried: approach 3 is not.
+The three approaches are those of Hoffmann et al. 2022, section 3: the least losses at each compute; a parabola of the
+loss in ln N at each budget; the optimum of the fitted law. Parabolas are biased where the loss is no parabola over the
+width of the sizes tried; the third approach is not.
 """
+
 
 from collections.abc import Sequence
 from typing import NamedTuple
