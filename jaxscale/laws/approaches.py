@@ -5,7 +5,6 @@ loss in ln N at each budget; the optimum of the fitted law. Parabolas are biased
 width of the sizes tried; the third approach is not.
 """
 
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -21,9 +21,9 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import clusters_of
 from jaxscale.runs.row_kinds import RowAnswers
-from jaxscale.tracing.plans.class_plan import ClassPlan
-from jaxscale.tracing.plans.plan_time import traced_terms
-from jaxscale.tracing.rows.traced_rows import TracedRows, by_workload, traced_rows
+from jaxscale.tracing.class_plan import ClassPlan
+from jaxscale.tracing.plan_time import traced_terms
+from jaxscale.tracing.traced_rows import TracedRows, by_workload, traced_rows
 from jaxscale.tracing.traced_workload import Workload
 
 BLOCK = 64

@@ -8,10 +8,9 @@ from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.row_kinds import AbstractRowKind, RowAnswers
 from jaxscale.runs.table import Runs
-from jaxscale.tracing.paces.pace_fit import fit_paces
-from jaxscale.tracing.paces.pace_result import PaceResult
-from jaxscale.tracing.rows.named_workloads import workload_problems
-from jaxscale.tracing.rows.predict_traced import predict_traced
+from jaxscale.tracing.pace_fit import PaceResult, fit_paces
+from jaxscale.tracing.predict_traced import predict_traced
+from jaxscale.tracing.traced_rows import workload_problems
 
 
 class TracedKind(AbstractRowKind):
