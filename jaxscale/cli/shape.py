@@ -71,7 +71,7 @@ class ShapeCommand:
         )
         answer(self.json, lambda: document, lambda: parts)
         if self.plot or self.report:
-            from jaxscale.report.design_report import design_report, price_figure
+            from jaxscale.report.plan_report import design_report, price_figure
 
             drawn = (document, f"The best design for {parts[0]}")
             save_pictures(self.plot, self.report, lambda: price_figure(*drawn), lambda: design_report(*drawn))

@@ -10,7 +10,7 @@ from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import GBIT
 from jaxscale.islands.islands_choice import IslandsChoice, ScoredMode
 from jaxscale.report.document import Report
-from jaxscale.report.figures.curves import curves
+from jaxscale.report.figures.panels import curves
 from jaxscale.report.style import PALETTE, entries_of, legend_below, new_figure, round_ticks, seconds, style, time_unit
 from jaxscale.report.terminal_tables import rounded_text
 

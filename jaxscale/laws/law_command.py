@@ -286,7 +286,7 @@ class LawOptimal:
         from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_report import optimum_report
         from jaxscale.laws.law_tables import law_choice_table, optimum_table
-        from jaxscale.report.figures.loss_optima import optima_against_compute
+        from jaxscale.report.figures.loss_laws import optima_against_compute
 
         given, days = every_value(self.flop), every_value(self.days)
         bad = [value for value in given if not 1.0 < value < 1e40]

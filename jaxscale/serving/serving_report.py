@@ -12,8 +12,7 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
-from jaxscale.report.figures.breakdown import step_breakdown
-from jaxscale.report.figures.ranking import ranked_bars
+from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.runs.table import Runs
 from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients

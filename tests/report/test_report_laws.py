@@ -15,8 +15,17 @@ from jaxscale.laws.law_tables import choice_rows
 from jaxscale.laws.loss_fit import fit_law
 from jaxscale.laws.loss_reader import loss_table
 from jaxscale.report.document import Picture, Table
-from jaxscale.report.figures.loss_laws import BEYOND, isoflop_curves, loss_against_compute, plain_loss, rollout_errors
-from jaxscale.report.figures.loss_optima import SHOWN, approaches_of, design_spread, optima_against_compute
+from jaxscale.report.figures.loss_laws import (
+    BEYOND,
+    SHOWN,
+    approaches_of,
+    design_spread,
+    isoflop_curves,
+    loss_against_compute,
+    optima_against_compute,
+    plain_loss,
+    rollout_errors,
+)
 from jaxscale.report.style import number_text, png
 
 
@@ -43,7 +52,7 @@ FIGURES = {
 def design(law, monkeypatch):
     """A design with alternatives: half as deep under a drawn law, twice as wide under a shape law."""
     own = FIGURES
-    for home in ("jaxscale.designs.law_designs", "jaxscale.report.figures.loss_optima"):
+    for home in ("jaxscale.designs.law_designs", "jaxscale.report.figures.loss_laws"):
         monkeypatch.setattr(f"{home}.design_figures", lambda choice: own)
     others = {"draw 0": {**own, "n_layers": 20.0}, "shape law of Kaplan": {**own, "d_model": 8192.0}}
     every = [own, *others.values()]
