@@ -6,7 +6,7 @@ COMMANDS = {
     "predict": "jaxscale.cli.predict:PredictCommand",
     "plan": "jaxscale.cli.plan:PlanCommand",
     "shape": "jaxscale.cli.shape:ShapeCommand",
-    "serving": "jaxscale.serving.commands.serving_command:ServingCommand",
+    "serving": "jaxscale.serving.serving_command:ServingCommand",
     "law": "jaxscale.laws.law_command:LawCommand",
     "burst": "jaxscale.burst.burst_command:BurstCommand",
     "islands": "jaxscale.islands.islands_command:IslandsCommand",

@@ -23,10 +23,9 @@ from jaxscale.laws.loss import LossLaw, ShapeLaw
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import Plan
 from jaxscale.runs.arrays import padded
-from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
-from jaxscale.serving.choose.lifetime import lifetime_cost
-from jaxscale.serving.choose.training_plans import TrainingPlans
 from jaxscale.serving.engine import Engine, Requests
+from jaxscale.serving.lifetime import TrainingPlans, lifetime_cost
+from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_memory import USABLE, serving_memory
 
 AXES = ("n_layers", "d_model", "n_kv_heads", "n_experts", "tp", "batch")

@@ -1,30 +1,34 @@
-"""A fit of serving stacks refined by few rows of a new one, and how well ten rows tell of the others."""
+"""Fit of serving stacks to tables of measured runs: from the priors, or from an earlier fit where rows are few."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import jax
 import numpy as np
 
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.effects import effects_of
+from jaxscale.fitting.multistart import one_blas_thread
 from jaxscale.fitting.statistics.mixed_effects import MixedSolution, solve_mixed
-from jaxscale.serving.calibrate.serving_coefficients import serving_spec
-from jaxscale.serving.calibrate.serving_held_out import (
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs.table import Runs
+from jaxscale.serving.serving_coefficients import serving_spec
+from jaxscale.serving.serving_problem import (
     FOLDS,
-    errors_left_out,
-    fits_without,
-    folds,
-    names_left_out,
-    widths_of,
-)
-from jaxscale.serving.calibrate.serving_problem import (
     TARGETS,
+    HeldOutServing,
     MeasuredServing,
     ServingProblem,
     as_fit,
+    errors_left_out,
+    fits_without,
+    folds,
+    measured_serving,
+    names_left_out,
     serving_problem,
+    widths_of,
 )
-from jaxscale.serving.calibrate.serving_record import ServingFit
-from jaxscale.serving.calibrate.serving_widths import ServingWidth
+from jaxscale.serving.serving_record import NOVELTIES, ServingFit, ServingWidth, load_serving_fit
 
 KNOWN_SPREAD = 0.7
 """Spread of a further effect of a level that the earlier fit has seen, relative to that of a new one [1]."""
@@ -125,3 +129,79 @@ def drawn_by_group(groups: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     codes = np.unique(groups.astype(str), return_inverse=True)[1][order]
     turns = np.asarray([np.count_nonzero(codes[:place] == code) for place, code in enumerate(codes)])
     return order[np.argsort(turns, kind="stable")[:count]]
+
+
+Progress = Callable[[str], None]
+
+
+def fit_and_hold_out(
+    measured: MeasuredServing, name: str = "default", progress: Progress | None = None
+) -> tuple[ServingFit, HeldOutServing]:
+    """Fit measured rows from the priors, and refit without parts of them.
+
+    Args:
+        measured: the rows.
+        name: of the fit.
+        progress: told what begins.
+
+    Returns:
+        The fit with its intervals, and the errors they rest on.
+    """
+    tell = progress or (lambda _: None)
+    with jax.enable_x64(True), one_blas_thread():
+        problem = serving_problem(measured)
+        everything = np.ones(len(measured.groups), dtype=bool)
+        tell(f"fitting {len(problem.row)} measurements of {len(everything)} rows")
+        solution = solve_mixed(problem.mixed, everything)
+        solution = solve_mixed(problem.mixed, everything, solution, steps=12, learns_spreads=False)
+        errors = {"fit": solution.log_errors}
+        few_rows = np.empty(0)
+        for novelty in NOVELTIES:
+            tell(f"leaving out: {novelty}")
+            if novelty == "stack":
+                errors[novelty], few_rows = stacks_left_out(measured, problem, solution)
+                continue
+            parts = folds(names_left_out(measured, novelty), FOLDS[novelty])
+            errors[novelty] = errors_left_out(problem, solution, parts)
+    held = {novelty: errors[novelty] for novelty in NOVELTIES}
+    levels = measured.levels.take(problem.row)
+    targets, groups = np.asarray(TARGETS, dtype=object)[problem.target], measured.groups[problem.row].astype(str)
+    fit = as_fit(name, problem, solution, widths_of(held, targets, levels, groups), everything)
+    return fit, HeldOutServing(measured, problem, errors, few_rows)
+
+
+def fit_serving(
+    tables: Runs | Sequence[Runs],
+    start: "ServingFit | str" = "default",
+    *,
+    name: str = "own",
+    hardware: Hardware | None = None,
+    progress: Progress | None = None,
+) -> ServingFit:
+    """Fit serving stacks to measured rows, `js.serving.fit_serving(js.serving.read_serving("mine.csv"))`.
+
+    Ten rows of a new stack are enough: what they do not tell stays as the start has it.
+
+    Args:
+        tables: one serving table, or several.
+        start: an earlier fit, from which levels that it has not seen may differ by its spreads, and levels that it has
+            seen by a part of them; `prior` to begin from the priors alone.
+        name: of the fit.
+        hardware: catalogue of chips; the shipped one where None.
+        progress: told what begins.
+
+    Returns:
+        The fit.
+
+    Raises:
+        InputError: no row has a measured time or rate, or no such start.
+    """
+    listed = [tables] if isinstance(tables, Runs) else list(tables)
+    measured = measured_serving(listed, hardware)
+    if not len(measured.groups):
+        raise InputError(f"{listed[0].path}: no row has a measured time or rate and status ok; expected at least one")
+    earlier = load_serving_fit(start)
+    if earlier.name == "prior":
+        return fit_and_hold_out(measured, name, progress)[0]
+    with jax.enable_x64(True), one_blas_thread():
+        return refined(measured, earlier, name)

@@ -1,4 +1,4 @@
-"""Rows of a serving table as arrays: one stacked model, engine, cluster and load, ready for one `vmap`."""
+"""Rows of a serving table as arrays: one stacked model, engine, cluster and load; levels of a row and of an engine."""
 
 import inspect
 from collections.abc import Mapping
@@ -9,15 +9,16 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
+from jaxscale.base.arrays import number
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
-from jaxscale.models.transformer import ARGUMENTS, DEFAULT_VOCABULARY, Transformer
+from jaxscale.models.transformer import ARGUMENTS, DEFAULT_VOCABULARY, Transformer, ssm_layers
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.level_names import framework_level, model_level, serving_facts
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
+from jaxscale.serving.serving_coefficients import framework_level, model_level, serving_facts
 from jaxscale.tables.categorical import Categorical, joined, together
 
 LEVEL_KINDS = (
@@ -307,3 +308,46 @@ def _clusters(runs: Runs, engine: Engine, hardware: Hardware) -> Cluster:
     )
     chip, network = stacked
     return Cluster(chip, network, np.asarray(engine.n_chips))
+
+
+def stack_levels(
+    framework: str,
+    chip: str,
+    model: Transformer | None = None,
+    *,
+    name: str = "",
+    serving: str = "online",
+    release: str = "",
+    hardware: Hardware | None = None,
+) -> dict[str, str]:
+    """Levels of a planned engine, `fit.coefficients(**serving.stack_levels("vllm", "h100-80gb", model))`.
+
+    Args:
+        framework: serving framework.
+        chip: catalogue id of the chip.
+        model: the transformer, whose kind of attention and mixture counts.
+        name: of the model in serving tables.
+        serving: kind of serving.
+        release: of the framework; not stated where empty.
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        Name of the level by kind, see `serving_rows.LEVEL_KINDS`.
+
+    Raises:
+        InputError: no such chip.
+    """
+    entry = (hardware or load_hardware())[chip]
+    age, framework = generation_of(entry), framework_level(framework, entry.name.split()[0], release)
+    levels = {
+        "framework": framework, "chip": entry.id, "generation": age, "line": f"{framework} {age}",
+        "stack": f"{framework} {entry.id}", "serving": serving, "release": f"{framework} {release}",
+    }  # fmt: skip
+    if model is not None:
+        density = "mixture" if number(model.n_experts) > 1.0 else "dense"
+        window = number(model.window_share * np.sign(model.window))
+        attention = attention_words(number(model.kv_lora_rank), number(ssm_layers(model)), window)
+        levels["kind"] = f"{attention} {density}"
+    if name:
+        levels |= {"model": model_level(name), "pair": f"{framework} {model_level(name)}"}
+    return levels
