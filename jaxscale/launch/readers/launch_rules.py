@@ -1,5 +1,6 @@
 """Settings of a framework as cells of a runs table, and the settings that nothing of it understands."""
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -7,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from jaxscale.base.errors import InputError
+from jaxscale.launch.options.check_settings import OFF
 from jaxscale.launch.options.option_table import option_key, option_table, programs
 from jaxscale.launch.readers.launch_precision import KEYS as PRECISION_KEYS
 from jaxscale.launch.readers.launch_precision import precision_cell
@@ -21,6 +23,7 @@ from jaxscale.launch.readers.trainer_rules import (
     trainer_cells,
     verl_cells,
 )
+from jaxscale.runs.schema import BY_NAME
 
 FAMILIES = {
     # Keys that only one family has, by their last part.
@@ -73,11 +76,16 @@ def columns_by_key() -> Mapping[str, Mapping[str, str]]:
 
 
 @cache
-def known_keys(family: str) -> frozenset[str]:
-    """Last parts of all keys that the tables of a family list."""
+def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
+    """Last parts of all keys that the tables of a family list: defaults of those that decide a column, else nothing."""
     names = [name for name in (*TABLES.get(family, ()), *FURTHER.get(family, ())) if name in programs()]
-    keys = {key.lower().rsplit(".", 1)[-1] for name in names for key in option_table(name).options}
-    return frozenset(keys | {option_key(name) for name in columns_by_key().get(family, {})})
+    found: dict[str, tuple[Any, ...]] = dict.fromkeys(map(option_key, columns_by_key().get(family, {})), ())
+    for name in names:
+        for key, option in option_table(name).options.items():
+            last = key.lower().rsplit(".", 1)[-1]
+            decides = re.match(r"\w+", option.column)
+            found[last] = found.get(last, ()) + ((option.default,) if decides and decides[0] in BY_NAME else ())
+    return found
 
 
 def framework_family(settings: Settings) -> str | None:
@@ -125,13 +133,28 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
     if precision := precision_cell(settings):
         cells["precision"] = precision
     cells = {column: value for column, value in cells.items() if value not in (-1, "-1")}
-    return cells, unread_keys(settings, family, read.understood)
+    return cells, unread_keys(settings, family, read)
 
 
-def unread_keys(settings: Settings, family: str, understood: set[str]) -> tuple[str, ...]:
-    """Keys of settings that no rule reads and no table of the family lists, in their order."""
-    known = known_keys(family) | {*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form"}
-    return tuple(key for key in settings if key not in understood and not _is_known(key, known))
+def unread_keys(settings: Settings, family: str, read: ReadSettings) -> tuple[str, ...]:
+    """Keys of settings that no rule reads and no table of the family lists, in their order.
+
+    A key that the table lists as one that decides a column is among them, unless it is off or has its default.
+    """
+    known = {**dict.fromkeys((*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form"), ())}
+    known |= known_keys(family)
+
+    def is_read(key: str, value: Any) -> bool:
+        *tables, last = key.split(".")
+        if any(table in OPAQUE or table in FORMATS for table in tables):
+            return True
+        return last in known and (not known[last] or value in OFF or value in known[last] or last in PRECISION_KEYS)
+
+    return tuple(
+        key
+        for key, value in settings.items()
+        if key in read.doubtful or key not in read.understood and not is_read(key, value)
+    )
 
 
 LAUNCHER = (
@@ -165,12 +188,6 @@ OPAQUE = (
     "validator", "dataloader", "profiler", "profiling", "scheduler", "lr_scheduler", "logging", "validation", "rope",
 )  # fmt: skip
 """Tables of settings of which none decides a step's time, or whose sizes follow from others."""
-
-
-def _is_known(key: str, known: frozenset[str] | set[str]) -> bool:
-    """Whether a key is listed, or a table above it is one that decides nothing."""
-    *tables, last = key.split(".")
-    return last in known or any(table in OPAQUE for table in tables)
 
 
 def _cell(value: Any) -> Any:

@@ -116,17 +116,13 @@ def _axis(read: ReadSettings, part: str) -> float:
     return (inside or 0.0) * (across if across and across > 0 else 1.0)
 
 
-KERNELS = {"flash": "flash", "cudnn_flash_te": "cudnn", "cudnn_flash_jax": "cudnn", "dot_product": "eager"}
-
-
 def _software(read: ReadSettings, found: Cells) -> None:
     """Number formats of stored numbers, kernels, offload, pieces of the loss."""
     if (dtype := read.value("grad_dtype")) is not None:
         found["gradient_bytes"] = 2 if dtype == "bfloat16" else 4
     if read.value("weight_dtype") == "bfloat16":
         found |= {"weight_bytes": 2, "optimizer_bytes": 4}
-    word = KERNELS.get(str(read.value("attention")))
-    found["attention_kernel"] = word
+    found["attention_kernel"] = read.word("attention_kernel", "attention")
     if (tiling := read.number("num_vocab_tiling")) is not None:
         found["chunked_loss"] = tiling > 1
     if read.value("optimizer_memory_host_offload"):

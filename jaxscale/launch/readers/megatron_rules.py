@@ -172,13 +172,16 @@ def _replicas(cells: Cells, found: Cells) -> float | None:
 
 def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Chunks of layers on each chip of a pipeline."""
-    per_chunk = read.number("num_layers_per_virtual_pipeline_stage")
+    per_chunk, layout = (
+        read.number("num_layers_per_virtual_pipeline_stage"),
+        read.value("pipeline_model_parallel_layout"),
+    )
     layers, pp = plain_number(cells.get("n_layers")), plain_number(cells.get("pp")) or 1.0
     if per_chunk and layers:
         found["vpp"] = layers / pp / per_chunk
     elif chunks := read.number("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
         found["vpp"] = chunks
-    elif layout := read.value("pipeline_model_parallel_layout"):
+    elif layout:
         found["vpp"] = stages_of(layout) / pp
     elif "|" in str(read.value("hybrid_layer_pattern") or ""):
         found["vpp"] = (str(read.value("hybrid_layer_pattern")).count("|") + 1) / pp
@@ -232,9 +235,6 @@ def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
         cells.pop("recompute_modules", None)
 
 
-KERNELS = {"flash": "flash", "fused": "cudnn", "unfused": "eager", "local": "eager"}
-
-
 def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """What kernels, graphs and collectives do."""
     tp = plain_number(cells.get("tp")) or 1.0
@@ -249,7 +249,8 @@ def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
     is_graph = graphs not in (None, "none") or read.has("enable_cuda_graph", "external_cuda_graph")
     if is_graph or graphs == "none" or read.is_complete and found["framework"] == "megatron-lm":
         found["execution"] = "cuda-graphs" if is_graph else "eager"
-    found["attention_kernel"] = KERNELS.get(str(read.value("attention_backend")).rsplit(".", 1)[-1])
+    # Its fused attention is that of cuDNN, not its fused softmax of before.
+    found["attention_kernel"] = read.word("attention_kernel", "attention_backend", own={"fused": "cudnn"})
     if read.value("bias_activation_fusion") is False or read.has("no_bias_swiglu_fusion"):
         found["fused_glu"] = False
     elif read.value("bias_activation_fusion") or read.is_complete and read.has("swiglu"):

@@ -3,7 +3,6 @@
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
 from jaxscale.models import catalogue_model
 
-SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "loopedbfs": "interleaved"}
 RECOMPUTES = {"fullac": "full", "selectiveac": "selective", "none": "none"}
 SIZES = {
     "dim": "d_model",
@@ -47,9 +46,9 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
     _recomputation(read, found)
     _software(read, cells, found)
     pp = plain_number(cells.get("pp")) or 1.0
-    schedule = str(read.value("pipeline_parallel_schedule") or "").lower()
+    schedule = read.word("schedule", "pipeline_parallel_schedule")
     if pp > 1.0 and schedule:
-        found["schedule"] = SCHEDULES.get(schedule)
+        found["schedule"] = schedule
     layers = plain_number(found.get("n_layers")) or plain_number(
         (catalogue_model(str(found.get("model") or "")) or {}).get("n_layers")
     )

@@ -23,11 +23,14 @@ OPTIMIZERS = (
     (re.compile(r"muon.*"), "muon"),
     (re.compile(r"sgd"), "sgd"),
 )
-KERNELS = {
-    "fa2": "flash", "flash_attention_2": "flash", "flash_attn": "flash", "flash_attention_3": "flash3",
-    "sdpa": "sdpa", "eager": "eager", "disabled": "eager",
+
+
+HUB_KERNELS = ("attn_implementation", "attn_impl")
+KERNEL_SWITCHES = {
+    "flash_attention": "flash2", "flash_attn": "flash2", "use_flash_attention_2": "flash2", "sdp_attention": "sdpa",
+    "xformers_attention": "xformers", "flex_attention": "flex", "eager_attention": "eager",
 }  # fmt: skip
-"""Words of attention kernels in trainers, and the word of the runs table."""
+"""Switches of kernels of attention in trainers, the kernel of each."""
 
 
 def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
@@ -221,13 +224,10 @@ def _optimizer(read: ReadSettings, found: Cells) -> None:
 
 def _kernels(read: ReadSettings, found: Cells) -> None:
     """Kernel of attention, fused kernels, compilation."""
-    word = read.value("attn_implementation", "attn_impl", "flash_attn")
-    word = "flash_attn" if word is True else word
-    if word is None and read.value("flash_attention"):
-        word = "flash_attn"
-    if word is None and read.value("sdp_attention"):
-        word = "sdpa"
-    found["attention_kernel"] = KERNELS.get(str(word).lower())
+    own = {"disabled": "eager", "vllm-flash-attn3": "flash3"}
+    words = [read.word("attention_kernel", *names, own=own) for names in (HUB_KERNELS, ("flash_attn",))]
+    switches = (name for name in KERNEL_SWITCHES if read.value(name) is True)
+    found["attention_kernel"] = words[0] or words[1] or KERNEL_SWITCHES.get(next(switches, ""))
     if read.value("use_liger_kernel", "enable_liger_kernel", "liger_kernel"):
         found |= {"fused_norm": True, "fused_glu": True, "chunked_loss": True}
     compiles = read.value("torch_compile", "compile")
