@@ -122,7 +122,8 @@ def _software(read: ReadSettings, found: Cells) -> None:
         found["gradient_bytes"] = 2 if dtype == "bfloat16" else 4
     if read.value("weight_dtype") == "bfloat16":
         found |= {"weight_bytes": 2, "optimizer_bytes": 4}
-    found["attention_kernel"] = read.word("attention_kernel", "attention")
+    splash = read.value("use_tokamax_splash") is True
+    found["attention_kernel"] = "splash" if splash else read.word("attention_kernel", "attention")
     if (tiling := read.number("num_vocab_tiling")) is not None:
         found["chunked_loss"] = tiling > 1
     if read.value("optimizer_memory_host_offload"):

@@ -250,7 +250,10 @@ def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if is_graph or graphs == "none" or read.is_complete and found["framework"] == "megatron-lm":
         found["execution"] = "cuda-graphs" if is_graph else "eager"
     # Its fused attention is that of cuDNN, not its fused softmax of before.
-    found["attention_kernel"] = read.word("attention_kernel", "attention_backend", own={"fused": "cudnn"})
+    kernel = read.word("attention_kernel", "attention_backend", own={"fused": "cudnn"})
+    kernel = "flash" if kernel is None and read.has("use_flash_attn") else kernel
+    version = read.number("flash_attention_version")
+    found["attention_kernel"] = f"flash{version:g}" if version and kernel in ("flash", None) else kernel
     if read.value("bias_activation_fusion") is False or read.has("no_bias_swiglu_fusion"):
         found["fused_glu"] = False
     elif read.value("bias_activation_fusion") or read.is_complete and read.has("swiglu"):

@@ -56,7 +56,7 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
         found["vpp"] = layers / pp / per_stage
     elif found.get("schedule") == "interleaved":
         found["vpp"] = 2
-    read.value("attn_backend")
+    read.value("attn_backend", "global_vocab_size")
     return found
 
 
@@ -64,7 +64,7 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Name of the registry, or sizes of layers that are built."""
     spec = str(read.value("model_spec") or "").split()
     name = read.value("model.name") or (spec[0] if len(spec) > 1 else None)
-    flavour = read.value("model.flavor") or (spec[1] if len(spec) > 1 else None)
+    flavour = read.value("model.flavor", "flavor") or (spec[1] if len(spec) > 1 else None)
     if read.has("n_layers"):
         found |= {column: read.value(key) for key, column in SIZES.items() if read.value(key) is not None}
         part = read.number("qk_nope_head_dim")

@@ -45,17 +45,20 @@ def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
     found["n_gpus"] = product_of_degrees(cells, "dp", "tp", "pp", "cp") if "dp" in cells else None
     found["global_batch_size_seqs"] = product(cells, "micro_batch_size", "n_microbatches", "dp")
     mode, overlap = read.value("tp_mode"), read.value("tp_linear_async_communication")
+    schedule = read.word("schedule", "pp_engine")
     if (plain_number(cells.get("tp")) or 1.0) > 1.0:
         found["sequence_parallel"] = None if mode is None else mode == "REDUCE_SCATTER"
         found["tp_overlap"] = None if overlap is None else "full" if overlap else "none"
     if (plain_number(cells.get("pp")) or 1.0) > 1.0:
-        found["schedule"] = {"afab": "gpipe", "1f1b": "1f1b"}.get(str(read.value("pp_engine")))
+        found["schedule"] = schedule
     if (tied := read.value("tie_word_embeddings")) is not None:
         found["tied_embeddings"] = tied
     if window := read.number("sliding_window_size"):
         found |= {"window": window, "window_share": 1.0}
     if (in_32 := read.value("accumulate_grad_in_fp32")) is not None:
         found["gradient_bytes"] = 4 if in_32 else 2
+    ring = {"llama3_ring_attention": "flash2"}
+    found["attention_kernel"] = read.word("attention_kernel", "_attn_implementation", own=ring)
     _nanotron_experts(read, cells, found)
     divisor, vocabulary = read.number("make_vocab_size_divisible_by") or 1.0, plain_number(cells.get("vocab_size"))
     step = divisor * (plain_number(cells.get("tp")) or 1.0)
