@@ -70,6 +70,13 @@ class ReadSettings:
             self.doubtful.add(self.last)
         return meant
 
+    def chips(self, each: tuple[str, ...], nodes: tuple[str, ...]) -> float | None:
+        """Chips by the processes of a node and the nodes, of which a command that names none has one [1]."""
+        count, hosts = self.number(*each), self.number(*nodes)
+        if hosts is None and "launch.form" in self.settings and not {*nodes} & {*self.settings.get("launch.open", ())}:
+            hosts = 1.0
+        return count * hosts if count and hosts else None
+
     def has(self, *names: str) -> bool:
         """Whether one of the names is set to something."""
         return self.value(*names) not in (None, "", False)
