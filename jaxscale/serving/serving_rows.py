@@ -153,12 +153,7 @@ def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 def _attention_fields(kind: str | None) -> Mapping[str, Any]:
     """Further fields of a model of a kind of attention that no catalogue entry describes."""
-    return read_attention().get(kind or "gqa", {})
-
-
-def read_attention() -> Mapping[str, Mapping[str, Any]]:
-    """Usual fields of models by the word for their attention, from `data/serving.toml`."""
-    return serving_facts()["attention"]
+    return serving_facts()["attention"].get(kind or "gqa", {})
 
 
 def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

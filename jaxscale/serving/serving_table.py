@@ -9,6 +9,7 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.checks import experts_check, heads_check
 from jaxscale.runs.schema import MAX_BATCH
 from jaxscale.runs.table import Runs
+from jaxscale.serving.calibrate.level_names import serving_facts
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.tables.cells import Column
 from jaxscale.tables.names import SHAPE, Names
@@ -34,9 +35,9 @@ OTHER_WORDS = {
     "w8a8": "int8", "w8a16": "int8", "w4a16": "int4", "w4a8": "int4", "awq": "int4", "gptq": "int4", "half": "fp16",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "16": "bf16", "8": "fp8", "4": "int4",
     "offline": "offline_max", "throughput": "offline_max", "max": "offline_max", "server": "online",
-    "latency": "static", "disaggregated": "disagg",
+    "latency": "static", "disaggregated": "disagg", "mha": "gqa", "mqa": "gqa",
 }  # fmt: skip
-"""Other words that tools write for formats and kinds of serving, and what they mean."""
+"""Other words that tools write for formats, kinds of serving and of attention, and what they mean."""
 
 
 def _size(name: str, meaning: str, default: str = "", maximum: float = 1e8, minimum: int = 1) -> Column:
@@ -109,7 +110,7 @@ SERVING_COLUMNS = (
     _size("n_experts", "experts of a mixture layer", "from the catalogue model, else 1", 1e6),
     _size("moe_top_k", "experts of a token", "from the catalogue model, else 1", 1e6),
     _size("d_ff_expert", "width of an expert", "from the catalogue model, else d_ff"),
-    Column("attention", "name", "kind of attention", default="from the catalogue model, else gqa"),
+    _word("attention", "kind of attention", serving_facts()["attention"], "from the catalogue model, else gqa"),
 )
 """Columns of a serving table, in the order of the shipped ones."""
 

@@ -130,8 +130,11 @@ def _parse_words(column: Column, text: str) -> tuple[Value | None, str]:
     words = vocabularies()[column.vocabulary]
     parts = [respelt(column.name, part.strip()).lower() for part in re.split(r"[+,;/]", text)]
     if unknown := [part for part in parts if part not in words]:
-        return None, f"{unknown[0]!r} is not known; expected some of {', '.join(words)}, joined by +"
-    return "+".join(parts), ""
+        asked = question(column.name, unknown[0])
+        return None, asked or f"{unknown[0]!r} is not known; expected some of {', '.join(words)}, joined by +"
+    if "none" in parts and len(set(parts)) > 1:
+        return None, f"none beside {next(part for part in parts if part != 'none')!r}; expected one or the other"
+    return "+".join(dict.fromkeys(parts)), ""
 
 
 def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
