@@ -89,6 +89,7 @@ SIZES = (
     "dequantised_bytes",
     "gradient_copy_bytes",
     "held_bytes",
+    "host_time_layer",
     "offload_activations",
     "offload_optimizer",
 )
@@ -278,6 +279,8 @@ class Plan(eqx.Module):
     """1 where a temporary gradient of each shape of a weight stays allocated [1]."""
     held_bytes: Number = number_field(0)
     """What software holds besides through a step, such as buckets of the exchange between replicas [byte]."""
+    host_time_layer: Number = number_field(0)
+    """Time of the host for a layer and microbatch, forward and backward, beyond that of tuned software [s]."""
     gathered_stages: Number = number_field(False)
     """1 where FSDP under a pipeline keeps a stage's weights gathered and its gradients unreduced [1]."""
     optimizer_bytes: Number = number_field(None)

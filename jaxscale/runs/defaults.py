@@ -16,7 +16,10 @@ from jaxscale.tables.words import translate, vocabularies
 
 @cache
 def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
-    """Meaning of empty cells by framework, from `data/frameworks.toml`; `default` for a framework not named there."""
+    """Meaning of empty cells by framework, from `data/frameworks.toml`; `default` for a framework not named there.
+
+    A framework that is the `same_as` another one has the defaults of that one, but for those that it names itself.
+    """
     tables = read_toml(data_path("frameworks.toml"))["frameworks"]
     own = {name: {key: _value(entry) for key, entry in table.items()} for name, table in tables.items()}
     like = {name: own[table["same_as"]] for name, table in own.items() if "same_as" in table}
@@ -182,6 +185,13 @@ class EmptyCells:
         for holds, says in self._facts:
             told |= holds & (name in says)
         return told
+
+    def is_known(self, names: tuple[str, ...]) -> np.ndarray:
+        """Whether more than the defaults of an unnamed framework says what an empty cell of any column means [row]."""
+        known = self._stacks.matches(lambda stack: is_known_of(names, *stack))
+        for holds, says in self._facts:
+            known |= holds & any(name in says for name in names)
+        return known
 
     def filled(self, name: str) -> Categorical:
         """A column whose empty cells have their default."""

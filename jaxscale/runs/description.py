@@ -24,8 +24,15 @@ REQUIRED_BESIDE_SHAPE = ("seq_len", "gpu", "n_gpus", "global_batch_size_seqs")
 """Columns of which every cell must be filled, whatever the row's model."""
 
 
-HELD_SIZES = ("loss_bytes", "adapter_bytes", "dequantised_bytes", "gradient_copy_bytes", "held_bytes")
-"""Numbers by which the memory of software is counted."""
+HELD_SIZES = (
+    "loss_bytes",
+    "adapter_bytes",
+    "dequantised_bytes",
+    "gradient_copy_bytes",
+    "held_bytes",
+    "host_time_layer",
+)
+"""Numbers by which the memory of software is counted, and the time of its host."""
 
 OF_A_WORKLOAD = "names a traced workload, which has no shape"
 """Why a row with a traced workload is none of a transformer: `predict` takes it in its own way."""

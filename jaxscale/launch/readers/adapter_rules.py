@@ -55,7 +55,8 @@ def _kind_of(read: ReadSettings, kind: str) -> str | None:
         # Adapters by a rank alone; without a word these trainers have them where a fine-tuning is asked for.
         if kind in LORA_BY_DEFAULT or read.number("lora_rank", "lora_r"):
             return "lora"
-    return "lora" if kind == "unsloth" and read.number("r") else None
+    is_unsloth = kind == "unsloth" and not read.value("full_finetuning")
+    return "lora" if is_unsloth and read.number("r") else None
 
 
 def _targets(read: ReadSettings) -> str | None:
