@@ -185,7 +185,7 @@ COLUMNS = (
         "word",
         "adapters beside frozen weights",
         "",
-        "lora where lora_rank is stated, else none",
+        "lora where lora_rank or lora_targets is stated, else none",
         vocabulary="adapter",
     ),
     _of_software("lora_rank", "integer", "rank of the adapters", "", "1"),
@@ -228,6 +228,12 @@ REQUIRED = tuple(column.name for column in COLUMNS if column.required)
 # Everything that describes a model in a row; the sequence length belongs to the run, not to the model.
 _NAMES = tuple(BY_NAME)
 MODEL_FIELDS = _NAMES[_NAMES.index(SHAPE[0]) : _NAMES.index("seq_len")]
+
+CARRIED = (
+    "source_row", "step_time_s", "step_time_derived", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_mem_gb",
+    "mem_kind", "status", "notes",
+)  # fmt: skip
+"""Columns that are carried along: what was measured, and where a row comes from. No prediction depends on them."""
 
 _OTHER_NAMES = {"recompute": "activation_recompute"}
 """Columns by the names of the choices of a plan that they state."""
