@@ -9,8 +9,8 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.checks import experts_check, heads_check
 from jaxscale.runs.schema import MAX_BATCH
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.level_names import serving_facts
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
+from jaxscale.serving.serving_coefficients import serving_facts
 from jaxscale.tables.cells import Column
 from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.reader import read
