@@ -30,12 +30,7 @@ def plot_chips(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) ->
     """GPUs of each layer, in order; one line per plan.
 
     Args:
-        graph: the network.
         plans: plans of it by label.
-        title: what the figure shows.
-
-    Returns:
-        The figure.
     """
     return plot_layer_chips({label: np.asarray(plan.chips)[~graph.is_join] for label, plan in plans.items()}, title)
 
@@ -45,10 +40,6 @@ def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
 
     Args:
         plans: GPUs of the layers by label [1], [layer].
-        title: what the figure shows.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.2, 3.4)
@@ -74,10 +65,6 @@ def plot_time_line(plans: Mapping[str, BurstPlan], n_chips: int, title: str) -> 
     Args:
         plans: plans of a chain by label.
         n_chips: GPUs of the cluster [1].
-        title: what the figure shows.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.2, 1.3 + 1.5 * len(plans))
@@ -108,10 +95,6 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
         n_chips: cluster sizes [1].
         gains: gain by label; a label that ends in `ideal` is drawn dashed [1].
         band: lowest and highest published gain [1].
-        title: what the figure shows.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.2, 4.2)
@@ -137,12 +120,7 @@ def plot_against_bandwidth(
     Args:
         bandwidth: per GPU and direction [byte/s].
         curves: values by label.
-        ylabel: quantity and unit.
-        title: what the figure shows.
         log: logarithmic scale for the quantity.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.2, 3.8)
@@ -159,14 +137,7 @@ def plot_against_bandwidth(
 
 
 def burst_ranking(document: Mapping[str, Any]) -> "Figure":
-    """Iteration time of each plan, the fastest first, and throughput of the cluster over data parallelism.
-
-    Args:
-        document: of the plan.
-
-    Returns:
-        The figure.
-    """
+    """Iteration time of each plan, the fastest first, and throughput of the cluster over data parallelism."""
     shared, alone = document["multiplexing"], document["data_parallel"]
     times = {
         "one GPU": document["single_gpu_time_s"],
@@ -197,9 +168,6 @@ def burst_title(document: Mapping[str, Any]) -> str:
 
 def burst_summary(document: Mapping[str, Any]) -> Report:
     """Report of a burst plan: ranking of plans, GPUs of each layer, tables.
-
-    Args:
-        document: of the plan.
 
     Returns:
         The report; `save` writes it.

@@ -128,7 +128,6 @@ def forward(
     fraction $2^{-d}$ of the GPUs, at home or away, and d runs over the splits of `share_table`.
 
     Args:
-        graph: structure.
         edge: cost of each step; `forbidden` or more where it may not be taken [s].
         chips: GPUs of each option [1].
         n_chips: GPUs of the cluster [1].
@@ -195,7 +194,6 @@ def backtrack(
     """Follow the minima from the last step to the first.
 
     Args:
-        graph: structure.
         edge: cost of each step, as given to `forward` [s].
         record: of `forward`.
         last_option: option of the last step [1].
@@ -255,8 +253,6 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
     GPU-time is $\sum_l 2^{k_l} t_l$ in both cases.
 
     Args:
-        graph: the network.
-        costs: its cost tensors.
         choice: option of every step.
 
     Returns:
@@ -296,14 +292,10 @@ def plan_burst(
     along the optimal path (envelope theorem).
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
         job: job and cluster; `jax.vmap` over it sweeps.
         n_options: see `step_costs`.
         synchronisation: `correct` or `released`.
-
-    Returns:
-        The plan.
 
     Reference:
         Park et al., arXiv 2112.10065, section 4. Two departures: the released planner tests the limit only where a
@@ -328,14 +320,9 @@ def plan_data_parallel(
     """Every layer on all GPUs (as many as there are samples), whatever the amplification.
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: see `step_costs`.
         synchronisation: `correct` or `released`.
-
-    Returns:
-        The plan.
     """
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     widest = jnp.diagonal(costs.legal[0]).sum(dtype=jnp.int32) - 1
@@ -383,14 +370,9 @@ def plan_released(
     fastest below it.
 
     Args:
-        graph: a chain.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: see `step_costs`.
         synchronisation: `released` or `correct`.
-
-    Returns:
-        The plan.
 
     Raises:
         InputError: the graph has blocks with branches.

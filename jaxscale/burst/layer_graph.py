@@ -302,9 +302,6 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
         steps: as made by `read_steps` or by hand.
         name: for messages and reports.
         regime: software regime of the analytical layer time.
-
-    Returns:
-        The graph.
     """
     layers = tuple(step.layer for step in steps)
 
@@ -381,9 +378,6 @@ def load_network(name: str) -> LayerGraph:
 
     Args:
         name: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet` or `cosmoflow`.
-
-    Returns:
-        The graph.
 
     Raises:
         InputError: no such network.

@@ -217,9 +217,6 @@ def measured_layer_time(name: str, per_shape: bool = False) -> MeasuredLayerTime
             to the profile. They differ where the profile times equal shapes apart: the activations of VGG-16 carry the
             backward pass of different convolutions, and a look-up by shape misses a sixth of the iteration.
 
-    Returns:
-        The curves.
-
     Raises:
         InputError: layers of the network were not measured; `layer_time.analytical_layer_time` can serve them.
     """
@@ -332,10 +329,7 @@ def kernel_times(
     and no wave is waited for because the sum is split. Kernels without flop take $\lambda_r \tau + t_m$.
 
     Args:
-        kernels: the kernels.
         batch: samples s, one number or one per kernel [1].
-        coefficients: fitted coefficients.
-        device: the chip.
         regime: index in `REGIMES`, one number or one per kernel.
 
     Returns:
@@ -372,8 +366,6 @@ def layer_times(
     Args:
         kernels: kernels with the row of their layer.
         batch: samples, one number or one per layer [1].
-        coefficients: fitted coefficients.
-        device: the chip.
         regime: index in `REGIMES`, one number or one per layer.
 
     Returns:
@@ -436,9 +428,6 @@ def analytical_layer_time(name: str, device: Device | None = None, regime: str |
         name: any network of `data/burst/networks.toml`.
         device: the chip; the A100 of the profiles if absent. Its fields may be traced.
         regime: software regime, one of `REGIMES`; the network's own if absent.
-
-    Returns:
-        The layer time.
 
     Raises:
         InputError: no such network or regime.

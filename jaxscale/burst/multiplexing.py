@@ -100,7 +100,6 @@ def multiplex(
     $(B / T' + R_{bg}) / (B / T_{DP})$, samples of both jobs counted alike.
 
     Args:
-        plan: foreground plan.
         data_parallel_time: iteration of the foreground job alone, on all GPUs [s].
         batch: B, global batch of the foreground job [sample].
         n_chips: G [1].
@@ -221,9 +220,6 @@ def study_clusters(
         amplification_limit: see `BurstJob` [1].
         samples_per_chip: foreground batch over GPUs [sample].
         background_batch: samples of a background job [sample].
-
-    Returns:
-        The study.
     """
     name = network_entry(network).name
     table = multiplexing_table()

@@ -92,10 +92,8 @@ def halo_time(
     neighbours per split dimension, a slab of $h_d$ rows each; no message where the kernel has no halo.
 
     Args:
-        network: geometry.
         parts: p, parts per dimension [1].
         samples: s, samples that the group of parts works on [sample].
-        machine: links.
 
     Returns:
         Seconds per layer [s].
@@ -165,18 +163,12 @@ def spatial_step(
     without extent (behind the flattening) work on whole samples in every part.
 
     Args:
-        network: geometry and kernels.
         parts: parts per dimension; their product is P [1].
         groups: g, groups of samples [1].
         batch: B, global batch [sample].
-        machine: links.
         coefficients: analytical layer time.
-        device: chip.
         regime: index of its software regime.
         temperature: 0 for the exact maximum, else a smooth one (`_types.smooth_max`).
-
-    Returns:
-        Terms of the iteration.
 
     Reference:
         Oyama et al., arXiv 2007.12856, section 3 (performance model).
@@ -243,12 +235,9 @@ def survey_splits(
     """All hybrids of sample and spatial split on `n_chips` GPUs, pieces in powers of two.
 
     Args:
-        network: geometry and kernels.
         n_chips: a power of two [1].
         batch: global batch [sample].
-        machine: links.
         coefficients: analytical layer time.
-        device: chip.
         memory: of one GPU [byte].
         regime: index of its software regime.
 

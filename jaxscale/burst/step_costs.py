@@ -162,15 +162,10 @@ def step_costs(
     $A_l(a, b) = 2^b c_l(a, b) / t_l(B)$.
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: options 1, 2, ..., 2^(n_options - 1) GPUs; a Python integer, so that one compilation serves all
             cluster sizes up to the largest.
         synchronisation: `correct` (ring all-reduce of all weights) or `released` (the released planner's formula).
-
-    Returns:
-        The tensors.
 
     Raises:
         InputError: unknown synchronisation.

@@ -75,7 +75,6 @@ def survey_batches(
     """Time to accuracy over cluster sizes and batches, and the best batch of every size.
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
         job: bandwidth, latency and limit; its batch and GPUs are replaced.
         convergence: steps against batch.
@@ -142,7 +141,6 @@ def split_step_time(job: SplitJob, degree: ArrayLike) -> Array:
     $t(n) = \frac{w}{n} + \alpha \log_2 n + \frac{2 M}{W}\left(1 - \frac1n\right)$.
 
     Args:
-        job: the job.
         degree: n, any number from 1 [1].
 
     Returns:
@@ -161,9 +159,6 @@ def best_degree(job: SplitJob) -> Array:
 
     $dt/dn = 0$ at $n^* = \frac{\ln 2}{\alpha}\left(w - \frac{2 M}{W}\right)$, at least 1: a job whose exchange takes
     longer than its work stays whole.
-
-    Args:
-        job: the job.
 
     Returns:
         n* [1].
@@ -236,13 +231,9 @@ def choose_degree(policy: str, job: SplitJob, deadline: ArrayLike, n_workers: in
 
     Args:
         policy: one of `POLICIES`.
-        job: the job.
         deadline: acceptable time [s].
         n_workers: size of the cluster [1].
         fixed_degree: degree of the policy `fixed` [1].
-
-    Returns:
-        The degree.
     """
     options = 2.0 ** jnp.arange(n_workers.bit_length(), dtype=jnp.result_type(float))
     fastest = jnp.clip(2.0 ** jnp.round(jnp.log2(best_degree(job))), 1.0, n_workers)
@@ -299,7 +290,6 @@ def blocking_rate(
 
     Args:
         key: random key; `jax.vmap` over keys and loads simulates all at once.
-        stream: the jobs.
         policy: one of `POLICIES`.
         n_jobs: jobs to simulate [1].
         n_workers: size of the cluster, a power of two [1].
@@ -338,8 +328,6 @@ def study_blocking(
     """Simulate all policies on the same streams.
 
     Args:
-        key: random key.
-        stream: the jobs.
         n_streams: independent streams [1].
         n_jobs: jobs in each [1].
         n_workers: size of the cluster [1].

@@ -38,12 +38,7 @@ Points = Sequence[Mapping[str, Any]]
 
 
 def tab_charts(view: PageView, tab: str) -> list[Any]:
-    """Charts of a view of a state.
-
-    Args:
-        view: figures of the state.
-        tab: name of the view.
-    """
+    """Charts of a view of a state."""
     drawn = {
         "step": _step_charts,
         "plans": _plan_charts,

@@ -62,8 +62,6 @@ def address(listening: socket.socket, token: str, state: PageState) -> str:
     """Address of the page in a state, with the token.
 
     Args:
-        listening: bound socket.
-        token: secret of the page.
         state: in which the page opens.
     """
     query = urlencode({TOKEN: token, **changes(state)})
@@ -92,8 +90,6 @@ def serve(inputs: PageInputs, application: Application, listening: socket.socket
 
     Args:
         inputs: catalogues, fit and files.
-        application: the page.
-        listening: bound socket.
     """
     uvicorn = importlib.import_module("uvicorn")
     serve_inputs(inputs)

@@ -243,7 +243,6 @@ def page_inputs(
     """Inputs of a page, all files read now.
 
     Args:
-        models: files of models.
         fit: name or file of the calibration.
         hardware: the user's own catalogue of chips.
 

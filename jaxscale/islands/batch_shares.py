@@ -109,9 +109,6 @@ def pace_of_rates(
         offset: of a step [s], [island].
         granule: sequences by which a share grows [sequence], [island].
         microbatch: sequences taken at a time; the granule where None [sequence], [island].
-
-    Returns:
-        The pace.
     """
     rate = jnp.asarray(tokens_per_s)
     ones = jnp.ones_like(rate)
@@ -129,12 +126,8 @@ def island_paces(
 
     Args:
         models: of each island: the same transformer, or its layers on that island.
-        plans: of each island.
         clusters: chips and networks, stacked [island].
         coefficients: fitted parameters of each island.
-
-    Returns:
-        The pace.
     """
     times = [_two_steps(*one) for one in zip(models, plans, _each(clusters), coefficients, strict=True)]
     first, second = np.asarray(times).T
@@ -203,7 +196,6 @@ def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     functions where granules are equal. The last granule of the batch may be cut.
 
     Args:
-        pace: of the islands.
         sequences: B [sequence].
 
     Returns:

@@ -61,10 +61,7 @@ def best_fleet_plan(
     """Best mode of joining islands for a model and a batch: the fewest days to a loss.
 
     Args:
-        model: the transformer.
-        fleet: islands and links.
         global_batch_size_seqs: B, batch of all islands together [sequence].
-        fit: a fit, or the name or file of a fit.
         levels: of each island: gpu, precision and so on, whose fitted effects apply; pooled where None.
         space: choices that plans inside an island have; everything valid where None.
         loss: target; that of 20 tokens per parameter where None [nat per token].

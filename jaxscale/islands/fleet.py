@@ -164,9 +164,6 @@ def uniform_links(
         latency: of every link [s].
         uplink: of every island [byte/s].
         slow_loss: loss of a link at `REFERENCE_BANDWIDTH` [1].
-
-    Returns:
-        The links.
     """
     square = jnp.ones((n_islands, n_islands))
     return Links(square * bandwidth, square * latency, jnp.ones(n_islands) * uplink, slow_loss)
@@ -177,11 +174,7 @@ def fleet_of(clusters: Sequence[Cluster], links: Links, names: Sequence[str] = (
 
     Args:
         clusters: one for each island.
-        links: between them.
         names: of the islands; `island 1` and so on where left out.
-
-    Returns:
-        The fleet.
 
     Raises:
         InputError: no island, matrices of another size, links that are not positive, or names that repeat.
@@ -200,8 +193,6 @@ def check_links(links: Links, names: Sequence[str], where: str = "links") -> Non
     """Check sizes and signs of concrete links.
 
     Args:
-        links: between the islands.
-        names: of the islands.
         where: source of the links, for the message.
 
     Raises:
@@ -255,12 +246,8 @@ def read_fleet(path: str | Path, hardware: Hardware | None = None, slow_loss: fl
     """Fleet of a TOML file.
 
     Args:
-        path: the file.
         hardware: catalogue of chips; the shipped one where None. Chips of the file itself come first.
         slow_loss: loss of a link at 1 Gbit/s [1].
-
-    Returns:
-        The fleet.
 
     Raises:
         InputError: a file that cannot be read, an unknown key or chip, a number out of range, matrices of another size;

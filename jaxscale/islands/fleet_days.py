@@ -79,9 +79,6 @@ class LooseLaw(eqx.Module):
             replicas: M [1].
             inner_steps: H [1].
             hidden_share: share of H during which an exchange is under way [1].
-
-        Returns:
-            The rise.
         """
         apart = self.over_one_replica(n_params, replicas, inner_steps)
         return apart - self.outer_gain + self.hidden_rise * jnp.asarray(hidden_share)
@@ -143,7 +140,6 @@ def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
 
     Args:
         count: number of samples [1].
-        seed: of the draws.
 
     Returns:
         The laws; numbers without a stated spread are the same in all of them.
@@ -195,12 +191,8 @@ def loss_goal(model: Transformer, target: float | None = None, laws: Laws | Fitt
     """Goal of a model; looseness counts against one replica with the same outer momentum.
 
     Args:
-        model: the transformer.
         target: L; the loss after 20 tokens per parameter in small batches where None [nat per token].
         laws: of loss, batch, shape and failures, or a fitted law of the loss; the defaults where None.
-
-    Returns:
-        The goal.
 
     Raises:
         InputError: a fitted law that counts parameters in a way that a model does not tell.
@@ -222,7 +214,6 @@ def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int, see
         goal: under the best laws.
         laws: from which it was made.
         count: samples [1].
-        seed: of the draws.
 
     Returns:
         Goals on the host.
@@ -262,7 +253,6 @@ def tokens_needed(
     """Tokens of a run that reaches the goal [token].
 
     Args:
-        goal: loss and laws.
         batch_tokens: B [token].
         replicas: M, islands that train apart; 0 where all exchange every step [1].
         inner_steps: H [1].

@@ -59,15 +59,9 @@ def island_plans(
     """Plan of each island for a share of the batch by its peak rate, and the paces that follow.
 
     Args:
-        model: the transformer.
-        fleet: islands.
         sequences: B, batch of all islands together [sequence].
-        fit: calibration.
         levels: of each island: gpu, precision and so on.
         space: choices that are open; everything valid where None.
-
-    Returns:
-        The plans.
 
     Raises:
         InputError: an island that holds not even one layer with one sequence; names the island.
@@ -113,11 +107,8 @@ def whole_model_pace(
     """Pace for the whole model of islands that hold slices of it.
 
     Args:
-        model: the transformer.
-        plans: of each island.
         slices: the model with the layers that each island holds.
         clusters: chips and networks, stacked [island].
-        coefficients: of each island.
 
     Returns:
         The pace; times of a slice are stretched to the depth of the model.

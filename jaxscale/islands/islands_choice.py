@@ -336,7 +336,6 @@ def price_table(
         mode: one of `MODES`, or `alone`.
         inner_steps: H [1].
         layer_share: of each island of a pipeline; None in other modes [1], [island].
-        names: of the islands.
 
     Returns:
         Relative gain in pace for a relative gain in bandwidth, latency or pace, by kind and name [1]; links without a
@@ -363,14 +362,10 @@ def break_even_sweep(
     """Paces and days of a fleet against the bandwidth of all its links, and where it beats its best island.
 
     Args:
-        job: model and fleet.
         inner_steps: H [1], [period].
         synchronous_work: tokens of a run, times slowdown, over the seconds of a day, of modes that exchange every step.
         loose_work: the same of the loose modes, by inner steps [mode, period].
         alone: days of the best island alone [day].
-
-    Returns:
-        The sweep.
     """
     speeds = surveyed([with_scaled_links(job, factor) for factor in BANDWIDTH_FACTORS], inner_steps)
     work = np.full(speeds.shape[1:], synchronous_work)

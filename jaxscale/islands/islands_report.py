@@ -115,9 +115,6 @@ def bandwidth_figure(choice: IslandsChoice) -> "Figure":
     Args:
         choice: of a fleet of several islands that hold the model.
 
-    Returns:
-        The figure.
-
     Raises:
         InputError: fewer than two islands hold the model.
     """
@@ -180,10 +177,6 @@ def time_figure(choice: IslandsChoice) -> "Figure":
 
 def islands_report(choice: IslandsChoice, title: str) -> Report:
     """Report with verdict, tables and figures.
-
-    Args:
-        choice: the result.
-        title: of the fleet.
 
     Returns:
         The report, to be saved.

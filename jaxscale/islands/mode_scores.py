@@ -90,7 +90,6 @@ def compared_rounds(
     """Terms of one round with shares that divide at will, and with given ones.
 
     Args:
-        job: model and islands.
         mode: one of `WHOLE_MODES`.
         inner_steps: H [1].
         shares: of the batch [1], [island].
@@ -126,7 +125,6 @@ def subset_speeds(
 
     Args:
         job: model and whole fleet.
-        subsets: sets of islands.
         inner_steps: H [1], [period].
 
     Returns:
@@ -146,7 +144,6 @@ def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[n
     """Paces of fleets of equally many islands in every mode; one program whatever the number of fleets [token/s].
 
     Args:
-        jobs: models and fleets.
         inner_steps: H [1], [period].
 
     Returns:
@@ -209,9 +206,6 @@ def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Se
         batch_tokens: B [token].
         most: islands at most [1].
         inner_steps: H [1], [period].
-
-    Returns:
-        The table.
     """
     replicas, modes = np.arange(most + 1.0), np.arange(float(len(LOOSE_MODES)))
     aims, batch, periods = host_arrays((goals, np.asarray(batch_tokens), np.asarray(inner_steps, float)))

@@ -83,12 +83,8 @@ def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
     """Plan of a mode in which each island holds all layers, with the shares under which islands finish together.
 
     Args:
-        job: model and fleet.
         mode: one of `MODES` but the pipeline.
         inner_steps: H; not read by data parallelism [1].
-
-    Returns:
-        The plan.
     """
     shares = best_shares(job.pace, job.sequences)
     if mode == "data-parallel":
@@ -109,7 +105,6 @@ def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]
     """Time of one step of a pipeline over the islands in their order [s].
 
     Args:
-        job: model and fleet.
         layer_share: of the layers of each island, adding up to one [1], [island].
 
     Returns:
@@ -126,7 +121,6 @@ def mode_speed(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> Array
     """Pace of a fleet in a mode [token/s].
 
     Args:
-        job: model and fleet.
         mode: one of `MODES`.
         inner_steps: H, of the modes that have it [1].
 
@@ -146,7 +140,6 @@ def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Ar
     """Pace of a fleet in every mode, at several numbers of inner steps [token/s], [mode, period].
 
     Args:
-        job: model and fleet.
         inner_steps: H [1], [period].
 
     Returns:
@@ -178,8 +171,5 @@ def survey_fleets(jobs: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> 
     Args:
         jobs: models and fleets of one number of islands; every leaf has the leading axis [fleet].
         inner_steps: H [1], [period].
-
-    Returns:
-        The paces.
     """
     return jax.vmap(lambda job: speeds(job, inner_steps))(jobs)

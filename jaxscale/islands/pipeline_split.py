@@ -117,9 +117,6 @@ def best_cut(
         latencies: of each hop, one way [s], [hop].
         most_layers: layers that the memory of each stage holds [1], [stage].
 
-    Returns:
-        The cut.
-
     Raises:
         InputError: layers that do not fit into all stages together, or fewer layers than stages.
     """
@@ -254,7 +251,6 @@ def best_permutation(score: Callable[[np.ndarray], float], count: int) -> tuple[
     """Order of least score out of all permutations.
 
     Args:
-        score: of one order.
         count: number of islands, at most `MOST_PERMUTED` [1].
 
     Returns:

@@ -81,9 +81,6 @@ def synchronous(batch_share: PerIsland, bits: Any = WORD_BITS, hidden_backward: 
         batch_share: of each island [1], [island].
         bits: of a gradient [bit].
         hidden_backward: share of the backward pass of the last microbatch that hides the reduction [1].
-
-    Returns:
-        The plan.
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
     return Loose(batch_share, ones, 1.0, 1.0, bits, 0.0, hidden_backward, float(ones.shape[-1]))
@@ -96,9 +93,6 @@ def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BIT
         batch_share: of each island [1], [island].
         inner_steps: H [1].
         bits: of a difference of parameters [bit].
-
-    Returns:
-        The plan.
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
     return Loose(batch_share, ones, inner_steps, 1.0, bits, 0.0, 0.0, float(ones.shape[-1]))
@@ -115,9 +109,6 @@ def streaming(
         fragments: P [1].
         hidden_steps: tau; at most H / P hide an exchange before the next one begins [1].
         bits: of a difference of parameters [bit].
-
-    Returns:
-        The plan.
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
     return Loose(batch_share, ones, inner_steps, fragments, bits, hidden_steps, 0.0, float(ones.shape[-1]))
@@ -156,7 +147,6 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
 
     Args:
         volume: N, size of the reduced tensor [byte].
-        links: between the islands.
         order: of the ring; as numbered where None.
 
     Returns:
@@ -179,7 +169,6 @@ def send_times(volume: ArrayLike, links: Links, order: Order | None = None) -> L
 
     Args:
         volume: message [byte].
-        links: between the islands.
         order: of the chain; as numbered where None.
 
     Returns:
@@ -263,7 +252,6 @@ def round_of(
         hidden: w, part of the exchange that passes beside compute at most [s].
         tail: t, exchange after the last work [s].
         quorum: islands that the exchange waits for; all where None [1].
-        temperature: smoothing of maxima [1].
 
     Returns:
         The terms [s].
@@ -312,13 +300,10 @@ def fleet_round(
     """Time of the H / P steps between two exchanges of a loose plan, by cause.
 
     Args:
-        pace: of the islands.
-        links: between the islands.
         loose: shares, period, bits and hidden steps.
         n_params: N, parameters of the model [1].
         sequences: B, batch of all islands together [sequence].
         order: of the ring of islands; as numbered where None.
-        temperature: smoothing of maxima [1].
 
     Returns:
         The terms [s]. One island has its step time alone, exactly.
@@ -339,9 +324,6 @@ def tokens_per_second(pace: Pace, loose: Loose, round_time: RoundTime, sequences
     """Pace of the whole fleet [token/s].
 
     Args:
-        pace: of the islands.
-        loose: the plan.
-        round_time: of the plan.
         sequences: B, batch of all islands together [sequence].
 
     Returns:

@@ -240,9 +240,6 @@ def optimal_batch(table: Losses) -> OptimalBatch:
     Args:
         table: with the columns `batch_tokens` and `lr`.
 
-    Returns:
-        Optimum and exponents.
-
     Raises:
         InputError: a column is empty, or too few runs are near their optimum.
     """

@@ -105,7 +105,6 @@ def upper_decade(table: Losses, cut: float = 0.5) -> tuple[Bool[np.ndarray, " ro
     """Rows of the lower share of the range of log compute, and rows above them in the highest decade.
 
     Args:
-        table: of the runs.
         cut: share of the range [1].
     """
     flop = table.log_flop
@@ -122,7 +121,6 @@ def rollout(
     """Some rows of a table predicted from others.
 
     Args:
-        table: of the runs.
         is_fitted: rows that the law is fitted to.
         is_predicted: rows that it predicts.
         fit: makes a law of a table.
@@ -278,10 +276,6 @@ def compare_forms(
     """Forms on one table, the one that predicts best first.
 
     Args:
-        table: of the runs.
-        forms: names.
-        terms: of every form.
-        prior: of every form.
         n_draws: of each fit [1].
         progress: is told of each fit.
 

@@ -37,7 +37,6 @@ def law_report(law: FittedLaw, title: str) -> Report:
 
     Args:
         law: fitted to a table.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.
@@ -105,9 +104,7 @@ def optimum_report(
 
     Args:
         law: fitted, or read from a file.
-        optima: compute-optimal runs.
         designs: time-optimal designs by label, such as `10 days`.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.

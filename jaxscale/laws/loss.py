@@ -39,7 +39,6 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
 
     Args:
         kind: loss, batch, shape or compute.
-        name: of the law.
 
     Raises:
         InputError: unknown name; says which there are.

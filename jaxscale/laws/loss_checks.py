@@ -23,7 +23,6 @@ def check_losses(table: Losses, terms: tuple[str, ...] = ()) -> list[str]:
 
     Args:
         table: of the runs to be fitted.
-        terms: of the law.
 
     Raises:
         InputError: too few rows, or a term whose column is empty.

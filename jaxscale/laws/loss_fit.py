@@ -48,7 +48,6 @@ def fit_law(
     """Law of loss fitted to a table, `js.laws.fit_law(js.laws.read_losses("runs.csv"))`.
 
     Args:
-        table: of the runs.
         form: joint, additive, tied or kaplan.
         terms: of shape, batch, repetition and experts.
         prior: `shipped`, what other sources show; None for the data alone; or a prior.
@@ -56,7 +55,6 @@ def fit_law(
         likelihood: student, or huber as in Hoffmann et al. 2022.
         held: numbers that are not fitted, by name, such as those of a published law whose terms are.
         n_draws: resampled fits [1].
-        seed: of the draws.
         progress: is told what is done.
 
     Returns:

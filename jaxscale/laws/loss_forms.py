@@ -94,7 +94,6 @@ def holding(form: Form, held: Mapping[str, float], middle: tuple[float, float]) 
     """The form with some numbers of `BASE` held at values, for a table whose means of ln N and ln D are given.
 
     Args:
-        form: conditions.
         held: values by name; a coefficient is held with its exponent.
         middle: means of ln N and ln D, between which and N = D = 1 the coefficients are moved.
 
@@ -260,7 +259,6 @@ def log_loss_with(numbers: Float[Array, " number"], runs: Covariates, terms: tup
 
     Args:
         numbers: in the order of `number_names`, logarithms except those of `SIGNED`.
-        runs: covariates of the rows.
         terms: names of `TERMS`.
     """
     named = dict(zip(number_names(terms), numbers, strict=True))
@@ -345,7 +343,6 @@ def prior_of(name: str | None, form: str, terms: tuple[str, ...] = (), family: s
     Args:
         name: `shipped`, or None for none.
         form: of the law; each form has a prior of its own.
-        terms: of the law.
         family: source that the prior leaves out.
 
     Raises:

@@ -354,7 +354,6 @@ def with_count(table: Losses, count: str = "") -> Losses:
     """The table with parameters in one count.
 
     Args:
-        table: as read.
         count: wanted count, empty to take `n_params` as it is.
 
     Raises:
@@ -423,7 +422,6 @@ def best_of(table: Losses, columns: Sequence[str]) -> Losses:
     """Row of the least loss of each combination of cells, such as the best learning rate of each size and tokens.
 
     Args:
-        table: of runs.
         columns: whose cells make a combination.
 
     Raises:

@@ -54,8 +54,6 @@ def covariates_of(table: Losses, rows: np.ndarray, middle: np.ndarray | None = N
     """Covariates of some rows of a table; columns that the table lacks are those of a plain run [row].
 
     Args:
-        table: of the runs.
-        rows: numbers of the rows.
         middle: means of ln N and ln D; those of the table where None.
     """
     log_params, log_tokens = np.log(table.n_params), np.log(table.tokens)
@@ -86,7 +84,6 @@ def cluster_ids(table: Losses, cluster: str | None = "auto") -> Int[np.ndarray, 
     """Number of the cluster of each row; rows of one cluster are drawn together [row].
 
     Args:
-        table: of the runs.
         cluster: a column; None for rows; `auto` takes shapes where there are many and rows share them, else runs, whose
             checkpoints share their noise, else rows.
 
@@ -201,7 +198,6 @@ def objective(point: Float[Array, " coordinate"], problem: LossProblem, terms: t
     Args:
         point: free logarithms of the numbers, and ln sigma last [1].
         problem: table, form and priors.
-        terms: of the law, names.
     """
     free, log_scale = point[:-1], point[-1]
     miss = loss_residuals(free, problem, terms)
@@ -359,11 +355,9 @@ def searches(
     """Optima and objectives of many searches, `LANES` at a time.
 
     Args:
-        starts: of the searches.
         problem: table, form and priors.
         weights: of the rows in each search; those of the problem where None.
         prior_means: of each search; that of the problem where None.
-        terms: of the law.
 
     Returns:
         Points [search, coordinate] and objectives [search].

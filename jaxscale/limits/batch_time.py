@@ -118,7 +118,6 @@ def place(degrees: Degrees, log_domain: Array, overlap: AbstractOverlap) -> Plac
     """Fill a domain with the groups in their order.
 
     Args:
-        degrees: the plan.
         log_domain: natural logarithm of the chips in a domain.
         overlap: sharp or soft edges.
 
@@ -308,13 +307,7 @@ def batch_time(degrees: Degrees, work: FrontierWork, scenario: FrontierScenario,
     """Time of one batch.
 
     Args:
-        degrees: the plan.
-        work: what is trained.
-        scenario: assumptions.
         overlap: smooth or exact.
-
-    Returns:
-        The time and its parts.
     """
     placement = place(degrees, jnp.log(scenario.domain_size), overlap)
     local = local_slice(degrees, work)

@@ -153,11 +153,7 @@ def utilisation_problem(log_flop: Array, scenario: FrontierScenario, speed: Arra
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
-        scenario: assumptions.
         speed: whether the fastest batch is wanted.
-
-    Returns:
-        The search.
     """
     work = workload(log_flop, scenario)
     deadline = log_step_limit(work, scenario)

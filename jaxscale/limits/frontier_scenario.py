@@ -103,9 +103,6 @@ def repeated(scenario: FrontierScenario, changes: Mapping[str, np.ndarray]) -> F
     Args:
         scenario: where nothing is changed.
         changes: values by field, all equally many [scenario].
-
-    Returns:
-        The scenarios.
     """
     count = len(next(iter(changes.values())))
     return dataclasses.replace(jax.tree.map(lambda leaf: np.full(count, leaf), scenario), **changes)
@@ -139,9 +136,6 @@ WORDS = ("fp8", "bf16", "fp32")
 
 def chip_fields(entry: ChipEntry) -> dict[str, float]:
     """Numbers of a scenario that its chip decides: the shortest words that it multiplies faster than longer ones.
-
-    Args:
-        entry: chip of the catalogue.
 
     Returns:
         Fields of `FrontierScenario`.
@@ -212,10 +206,6 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
 
     Args:
         path: a TOML file of the user's own, whose scenarios are added to the shipped ones; None for those alone.
-        hardware: catalogue of chips; the shipped one where None.
-
-    Returns:
-        Scenarios.
 
     Raises:
         InputError: a file that is missing or malformed, an unknown field or chip, a number out of range; one line.
@@ -253,12 +243,8 @@ def scenario(name: str = "default", *, chip_id: str | None = None, **changes: fl
     """A shipped scenario, `scenario("batch-x10")`.
 
     Args:
-        name: of the scenario.
         chip_id: catalogue id of a chip that replaces the scenario's.
         changes: fields that differ.
-
-    Returns:
-        The scenario.
 
     Raises:
         InputError: unknown name, chip or field, or a number out of range.

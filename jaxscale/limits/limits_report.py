@@ -118,11 +118,7 @@ def curve_figure(
         curves: utilisation by name [1], [size].
         bands: lower and upper utilisation of the curves that have a band, by name [1], [size].
         published: whether the published curve is drawn too.
-        title: of the figure.
         peak: rate that utilisation is a share of.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.6, 4.8)
@@ -154,11 +150,7 @@ def transformer_figure(
 
     Args:
         curves: by name of their scenario.
-        laws: the scenarios.
         gpu: catalogue id of the chip.
-
-    Returns:
-        The figure.
     """
     sizes = next(iter(curves.values())).training_flop
     drawn = {f"{name}, {gpu}: {law_line(laws[name])}": curve.utilisation for name, curve in curves.items()}
@@ -171,7 +163,6 @@ def study_report(
     """Report of scenarios: curves with bands, thresholds, elasticities.
 
     Args:
-        study: the scenarios.
         descriptions: of each, by name.
         bands: lower and upper utilisation by name [1], [size].
 
@@ -196,7 +187,6 @@ def transformers_report(
 
     Args:
         curves: by name of their scenario.
-        laws: the scenarios.
         gpu: catalogue id of the chip.
 
     Returns:

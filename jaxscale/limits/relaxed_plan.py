@@ -175,9 +175,6 @@ def relaxed_plans(
         asked: which of them are searched; the others cost nothing.
         n_starts: starts of every search, at most `MOST_STARTS` [1].
         n_steps: Newton steps of each start at most [1].
-
-    Returns:
-        The plans.
     """
     dtype = jnp.result_type(problems.log_deadline)
     limit, excess = CERTIFIED[jnp.finfo(dtype).bits > 32], tolerances(dtype).excess

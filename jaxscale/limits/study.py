@@ -33,7 +33,6 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) 
 
     Args:
         training_flop: T [flop].
-        scenario: assumptions.
 
     Returns:
         Lower and upper end [1], [size].
@@ -113,11 +112,7 @@ def study(scenarios: Mapping[str, FrontierScenario], training_flop: Sequence[flo
     """Curves, thresholds and elasticities.
 
     Args:
-        scenarios: by name.
         training_flop: T [flop].
-
-    Returns:
-        The study.
     """
     sizes = np.asarray(training_flop, float)
     plans = survey(sizes, stack_scenarios(list(scenarios.values())))

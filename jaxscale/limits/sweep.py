@@ -113,13 +113,6 @@ class SweepSpec:
 def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
     """A sweep from its file.
 
-    Args:
-        path: TOML file.
-        hardware: catalogue of chips; the shipped one where None.
-
-    Returns:
-        The sweep.
-
     Raises:
         InputError: the file is missing or malformed; one line.
     """
@@ -270,7 +263,6 @@ def prepare(spec: SweepSpec, folder: str | Path, resume: bool) -> list[int]:
     """Set up the folder of a sweep.
 
     Args:
-        spec: the sweep.
         folder: where its files go; made if it is not there.
         resume: whether files of an earlier run of the same sweep are kept.
 
@@ -302,7 +294,6 @@ def run_sweep(spec: SweepSpec, folder: str | Path, chunks: Iterable[int]) -> Ite
     """Evaluate chunks and write their files.
 
     Args:
-        spec: the sweep.
         folder: set up by `prepare`.
         chunks: numbers of the chunks; of several processes each takes its own share.
 

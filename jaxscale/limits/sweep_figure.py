@@ -36,13 +36,6 @@ def sweep_figure(spec: SweepSpec, folder: str | Path) -> "Figure":
     """Utilisation of a sweep, a curve along one axis or a map over two; points without a plan in time are left out.
 
     Of more than two axes those of most values are drawn, each other one at its middle value, which the headline names.
-
-    Args:
-        spec: the sweep.
-        folder: with all its files.
-
-    Returns:
-        The figure.
     """
     found = load_sweep(folder)
     in_time = np.where(found["feasible"], 100.0 * found["utilisation"], np.nan)
@@ -82,10 +75,6 @@ def drawn_axes(axes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], dict[st
 
 def sweep_report(spec: SweepSpec, folder: str | Path) -> Report:
     """Report of a finished sweep: its axes and its figure.
-
-    Args:
-        spec: the sweep.
-        folder: with all its files.
 
     Returns:
         The report; `save` writes it.

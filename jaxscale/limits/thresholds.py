@@ -71,12 +71,7 @@ def log_value(log_flop: Array, scenario: FrontierScenario, optimum: Optimum, spe
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
-        scenario: assumptions.
-        optimum: of the search there.
         speed: whether it was for the fastest batch.
-
-    Returns:
-        The value.
     """
     problem = utilisation_problem(log_flop, scenario, speed)
     least = problem.lagrangian(optimum.point, optimum.multipliers)
@@ -154,9 +149,6 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
 
     Args:
         scenarios: any number of them.
-
-    Returns:
-        Thresholds of each.
     """
     stacked = stack_scenarios(scenarios)
     count = len(scenarios)
@@ -214,7 +206,6 @@ def utilisation(training_flop: Float[ArrayLike, "*size"], scenario: FrontierScen
 
     Args:
         training_flop: T [flop].
-        scenario: assumptions.
 
     Returns:
         Utilisation [1].

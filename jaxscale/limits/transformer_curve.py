@@ -105,7 +105,6 @@ class TransformerCurve:
         """Document of the command line; a search among whole numbers has no elasticities.
 
         Args:
-            scenario: its name.
             chip_id: catalogue id of the chip.
             laws: of the scenario: what decides on the wall.
         """
@@ -206,11 +205,6 @@ def transformer_curve(
         training_flop: T [flop].
         chip_id: catalogue id of the chip.
         laws: scenario whose scaling laws, efficiencies aside, count; the default one where None.
-        fit: a fit, or its name or file.
-        hardware: catalogue; the shipped one where None.
-
-    Returns:
-        The curve.
 
     Raises:
         InputError: an unknown chip.

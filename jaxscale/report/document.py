@@ -142,9 +142,6 @@ class Report:
         Args:
             folder: where to; made if it is not there.
 
-        Returns:
-            The HTML file.
-
         Raises:
             InputError: the folder cannot be made or written to.
         """

@@ -28,10 +28,6 @@ LEVEL_COLUMNS = ("source", "gpu", "precision", "release")
 def fit_report(result: FitResult, title: str) -> Report:
     """A report of text, tables and figures.
 
-    Args:
-        result: the fit.
-        title: headline of the document.
-
     Returns:
         The report; `save` writes it.
     """
@@ -47,14 +43,7 @@ def fit_report(result: FitResult, title: str) -> Report:
 
 
 def fit_figure(result: FitResult) -> "Figure":
-    """Predicted against measured step times: of runs left out where there are some, else of the fitted ones.
-
-    Args:
-        result: the fit.
-
-    Returns:
-        The figure.
-    """
+    """Predicted against measured step times: of runs left out where there are some, else of the fitted ones."""
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
     sources = result.levels.column("source").tolist()
     return predicted_against_measured(measured, measured * np.exp(result.tested), sources)

@@ -23,16 +23,7 @@ NUMBERS = ("n_gpus", "tp", "pp", "dp", "micro_batch_size", "seq_len", "d_model",
 
 
 def prediction_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
-    """Predicted against measured step times, or the terms of the first rows with their intervals if none is measured.
-
-    Args:
-        runs: the table.
-        prediction: for its rows.
-        title: headline.
-
-    Returns:
-        The figure.
-    """
+    """Predicted against measured step times, or terms of the first rows with intervals where none is measured."""
     rows = compared(prediction)
     if len(rows):
         groups = _words(prediction, "source", rows)
@@ -81,11 +72,6 @@ def _words(prediction: Prediction, column: str, rows: np.ndarray) -> list[str]:
 
 def prediction_report(runs: Runs, prediction: Prediction, title: str) -> Report:
     """Report of predictions: table, errors where measured, and the terms of the first rows.
-
-    Args:
-        runs: the table.
-        prediction: for its rows.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.

@@ -183,7 +183,6 @@ def png(figure: "Figure", quick: bool = False) -> bytes:
     """The figure as a PNG image with a palette, a third of the size of one in full colour.
 
     Args:
-        figure: outside pyplot.
         quick: make the image in full colour, in a fifth of the time, for a screen that waits.
     """
     from PIL import Image
@@ -202,7 +201,6 @@ def save_figure(figure: "Figure", path: str | Path) -> None:
     """Write a figure whole, in the format of the suffix.
 
     Args:
-        figure: outside pyplot.
         path: of `FORMATS`; a text in SVG and PDF stays text.
 
     Raises:
@@ -238,7 +236,6 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) 
 
     Args:
         axis: abscissa or ordinate.
-        limits: its ends.
         most: ticks at most, of which each second one is left out while there are more [1].
     """
     if limits[1] / limits[0] > 300.0:

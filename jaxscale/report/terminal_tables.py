@@ -82,8 +82,6 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_
     """The first rows of a table with their predictions.
 
     Args:
-        runs: the table.
-        prediction: for its rows.
         most: rows that are shown at most [1].
         has_lines: whether the rows have lines in a file.
     """

@@ -84,16 +84,12 @@ def engine_table(
     """Every candidate of a space.
 
     Args:
-        model: the transformer.
         n_chips: chips at hand [1].
         domain_size: chips within which tensor parallelism stays [1].
         space: choices that are open.
         input_len: prompt of a request [token].
         output_len: answer of a request [token].
         batches: sequences of a copy that are tried; a ladder where None [1].
-
-    Returns:
-        The candidates.
 
     Raises:
         InputError: an unknown precision, or no degrees that fit the chips.
@@ -315,7 +311,6 @@ def best_serving_plan(
     Every combination of degrees, format and split is scored on a ladder of batches, then the batches around the best.
 
     Args:
-        model: the transformer.
         cluster: the chips; not all need be used.
         input_len: S_in, prompt of a request [token].
         output_len: S_out, answer of a request [token].

@@ -212,8 +212,6 @@ def best_lifetime_shape(
         template: proportions that are kept.
         cluster: chips that serve.
         requests: lengths and kind of serving; the batch is chosen.
-        coefficients: of the serving stack.
-        law: of the loss.
         loss: to train to [nat per token].
         answer_tokens: D_out of the lifetime [token].
         lattice: sizes that may be chosen.

@@ -76,9 +76,7 @@ def serving_memory(
     """Memory of one chip.
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
         n_sequences: sequences in flight on each attention rank [1].
         context: tokens of each [token].
         temperature: 0 for exact minima, else their smoothing [1].
@@ -97,9 +95,7 @@ def max_batch(
     """Sequences of a given context for which an attention rank has memory; may be below one, never below zero [1].
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
         context: tokens of a sequence: its length at the end where all start together, the mean over its life where
             pages fill as sequences grow [token].
         temperature: 0 for exact minima, else their smoothing [1].

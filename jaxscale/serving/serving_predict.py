@@ -123,7 +123,6 @@ def predict_serving(
     Args:
         runs: the table, as `read_serving` takes it.
         fit: a fit, `default`, `prior`, or a file.
-        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         Predictions in the order of the table.

@@ -127,13 +127,9 @@ def serving_problem(
     """Measured rows as a problem of mixed effects.
 
     Args:
-        measured: the rows.
         base: log coefficients of each row from an earlier fit, whose pooled values then stay; the priors' medians
             where None [row, coefficient].
         spreads: prior spread of the effects by kind of level and coefficient; those of `data/serving.toml` where None.
-
-    Returns:
-        The problem.
     """
     spec = serving_spec()
     row, target = _measurements(measured)

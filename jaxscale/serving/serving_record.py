@@ -75,7 +75,6 @@ class ServingWidths:
 
         Args:
             target: column that is predicted.
-            levels: of the rows.
             new: what is new of them, by the kinds of `NOVELTIES`.
 
         Returns:
@@ -168,9 +167,6 @@ class ServingFit(Record):
 
         Args:
             levels: names by kind of level, see `serving_rows.LEVEL_KINDS`; a kind that is left out adds nothing.
-
-        Returns:
-            The coefficients.
 
         Raises:
             InputError: an unknown kind of level.

@@ -87,15 +87,9 @@ def serving_time(
     """Latency and throughput of requests on engines.
 
     Args:
-        model: the transformer.
         engine: copies of the model and how each is spread over chips.
-        cluster: the chips and their network.
         requests: load, lengths and kind of serving.
-        coefficients: of the stack.
         temperature: 0 for exact maxima and minima, else their smoothing [1].
-
-    Returns:
-        Times and rates.
     """
     model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
     shares = engine_shares(model, engine, cluster)
@@ -198,11 +192,7 @@ def load_curve(
     """Latency and throughput of an engine at several loads, each leaf [load].
 
     Args:
-        model: the transformer.
-        engine: its copies.
-        cluster: the chips.
         requests: lengths and kind of serving.
-        coefficients: of the stack.
         concurrency: requests in flight over all copies [1], [load].
     """
     arrays = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))

@@ -62,9 +62,6 @@ def absent_gpus(gpu: str, n_chips: int, chips_per_node: int) -> list[Any]:
         n_chips: how many [1].
         chips_per_node: of a scale-up domain [1].
 
-    Returns:
-        The devices.
-
     Raises:
         InputError: the compiler is not installed, or lacks the GPU.
     """
@@ -122,9 +119,6 @@ def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
     Args:
         gpu: id of the TPU in the catalogue of chips.
         n_chips: how many [1].
-
-    Returns:
-        The devices.
 
     Raises:
         InputError: the compiler is not installed, or there is no such slice.

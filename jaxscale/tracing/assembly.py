@@ -135,9 +135,6 @@ def summed_classes(operation: Operation) -> Classes:
 def sum_points(program: FlatProgram) -> list[SumPoint]:
     """Values that are added up among chips, for the split of each class; see the module.
 
-    Args:
-        program: the flat program.
-
     Returns:
         Points, in program order.
     """
@@ -341,11 +338,6 @@ def stored_for_backward(fusion: Fusion) -> list[tuple[int, Monomial]]:
 
 def tables_of(program: FlatProgram, fusion: Fusion, points: Sequence[LivePoint]) -> tuple[np.ndarray, WorkloadTables]:
     """Sizes and tables of a workload.
-
-    Args:
-        program: the flat program.
-        fusion: its kernels.
-        points: its fullest points.
 
     Returns:
         Sizes of the classes [1], and the tables.

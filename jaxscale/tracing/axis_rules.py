@@ -83,10 +83,7 @@ def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int],
     """Axes of an output of a primitive that is not heavy, equal to those of its inputs wherever the primitive says so.
 
     Args:
-        name: of the primitive.
         inputs: its inputs; None for a literal.
-        shape: of the output.
-        params: of the primitive.
 
     Returns:
         One axis for each length of the shape.

@@ -86,9 +86,6 @@ def class_plan(
         tables: placement of embedding tables over the data group.
         joint_statistics: whether norms over the batch see the batch of all chips, as the program says.
 
-    Returns:
-        The plan.
-
     Raises:
         InputError: an unknown class, one that cannot be split, degrees that do not fit each other.
     """
@@ -237,7 +234,6 @@ def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
 
     Args:
         work: the workload, of the whole batch.
-        plan: degrees.
 
     Returns:
         Volumes [byte] and counts [1]; without data parallelism those of the data are nothing, and so on.

@@ -241,15 +241,10 @@ def best_class_plan(
     """The fastest plan of a traced workload that fits, out of every valid one.
 
     Args:
-        work: the workload.
         cluster: chips and network; the plan uses all chips.
         batch: size of the data class; that of the trace where None [1].
-        coefficients: fitted parameters.
         memory_limit: memory that a chip may take [byte].
         top: how many plans to rank [1].
-
-    Returns:
-        The ranked plans.
 
     Raises:
         InputError: no valid plan, or none that fits.

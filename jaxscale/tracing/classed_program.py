@@ -139,7 +139,6 @@ def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) ->
 
     Args:
         path: file to write.
-        tables: of the workload.
         sizes: of its classes [1].
 
     Raises:
@@ -221,8 +220,6 @@ def workload_parts(tables: WorkloadTables, columns: KernelColumns, classes: Mapp
     """Table of the kernels by group and phase, and a line of the dimension classes.
 
     Args:
-        tables: of the workload.
-        columns: quantities of its kernels.
         classes: size of each class, by name [1].
     """
     rows = group_rows(tables, columns)

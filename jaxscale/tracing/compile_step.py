@@ -186,9 +186,6 @@ def sharded_arguments(inputs: Sequence[InputAxes], plan: ClassPlan, devices: Seq
         plan: degrees; one stage and one microbatch, since those are what a program itself does.
         devices: as many as the plan has chips.
 
-    Returns:
-        The arguments.
-
     Raises:
         InputError: a plan that shardings alone cannot say.
     """
@@ -247,9 +244,7 @@ def output_shardings(
 
     Args:
         function: of the leaves, to a list of arrays.
-        leaves: its arguments.
         state: places of weights and state among them.
-        shardings: of the arguments.
 
     Returns:
         One sharding for each result, None where the compiler chooses; None where there is no new state.
@@ -302,7 +297,6 @@ def compile_for(
         weights: places of the arguments that hold weights and state of the optimiser, whose memory the step may use
             again for its results.
         plan: degrees over the dimension classes of `trace(fn, *args)`; all chips share the batch where None.
-        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         What the compiler made, beside the trace of the same step under the plan.
@@ -333,12 +327,9 @@ def compile_on(
     """Step compiled for given devices; see `compile_for`.
 
     Args:
-        fn: function of the arguments.
-        args: its arguments.
         devices: devices, those of this machine or absent ones.
         weights: places of the arguments that hold weights and state.
         plan: degrees over dimension classes; all devices share the batch where None.
-        name: of the devices.
         capacity: memory of one of them [byte].
 
     Returns:

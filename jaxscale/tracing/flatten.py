@@ -55,7 +55,6 @@ class Flattener:
         """Write the operations of a jaxpr.
 
         Args:
-            jaxpr: an open jaxpr.
             consts: arrays or values for its constants.
             inputs: values of its arguments; None for a literal.
             place: where it stands.

@@ -179,10 +179,6 @@ def _same_turns(foreign: list[Loop], value: Value) -> bool:
 def live_points(program: FlatProgram, fusion: Fusion) -> list[LivePoint]:
     """The fullest points of a program: of each phase, and overall.
 
-    Args:
-        program: the flat program.
-        fusion: its kernels.
-
     Returns:
         Points, the fullest first; none where nothing is stored.
     """

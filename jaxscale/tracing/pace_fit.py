@@ -70,14 +70,6 @@ class PaceRows:
 def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRows:
     """Rows of traced workloads that can be fitted; all rows of the table name one.
 
-    Args:
-        runs: the table.
-        fit: predicts them.
-        hardware: catalogue; the shipped one where None.
-
-    Returns:
-        The rows.
-
     Raises:
         InputError: no row has both a measured step time and a prediction.
     """
@@ -269,11 +261,9 @@ def fit_paces(
     """Fit the paces of traced workloads to a table of which all rows name one.
 
     Args:
-        runs: the table.
         start: predicts the rows, by its paces too where it has some; the fit has all that it knows.
         n_folds: folds of the cross-validation; rows of equal workload, chip, chips and batch are left out together [1].
         name: what the fit is called.
-        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         The start with paces, and how near it comes.

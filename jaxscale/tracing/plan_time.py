@@ -133,7 +133,6 @@ def kernel_rows(
     """Kernels of a workload.
 
     Args:
-        work: the workload.
         columns: quantities of its kernels, where they are not those of its sizes.
         eager: whether no compiler copies what rematerialised blocks read.
         fused_norms: 1 where batch norms of convolutional networks are fused kernels, forward and backward [1].
@@ -183,7 +182,6 @@ def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShar
 
     Args:
         work: the workload; one without convolutions has no such norms.
-        columns: quantities of its kernels.
 
     Returns:
         Shares of each kernel [1].
@@ -220,9 +218,7 @@ def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperatur
     """Time of each kernel on the chip, over all its launches [s].
 
     Args:
-        rows: the kernels.
         chip: peaks and memory bandwidth.
-        c: efficiencies.
         temperature: smoothing of the maximum [1].
 
     Returns:
@@ -247,10 +243,7 @@ def traced_kernel_times(
     """Time of the kernels of one step on one chip.
 
     Args:
-        rows: the kernels.
         chip: peaks and memory bandwidth.
-        c: coefficients of the stack.
-        temperature: smoothing of maxima [1].
 
     Returns:
         Times by what kernels do [s].
@@ -321,10 +314,8 @@ def traced_terms(
     Args:
         work: the workload, of the whole batch.
         plan: degrees over its classes.
-        cluster: chips and network.
         coefficients: fitted parameters of the network, what hides it, stragglers.
         kernels: fitted parameters of kernels; those of JAX where None.
-        temperature: smoothing of maxima [1].
         fused_norms: 1 where batch norms of convolutional networks are fused kernels [1].
 
     Returns:
@@ -465,7 +456,6 @@ def traced_memory_terms(
     Args:
         work: the workload, of the whole batch.
         plan: degrees over its classes.
-        cluster: memory of a chip.
         coefficients: `framework_bytes`.
 
     Returns:

@@ -50,13 +50,8 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
     A row that leaves its plan open gets the best by `best_and_near`, and its interval covers plans nearly as fast.
 
     Args:
-        runs: the rows.
         fit: the network, what hides it, stragglers, paces and intervals come from it; kernels have coefficients of
             their own.
-        hardware: catalogue of chips.
-
-    Returns:
-        The predictions.
     """
     rows, n_rows = traced_rows(runs), len(runs)
     notes = np.asarray([rows.questions[place].reason for place in rows.question], dtype=object)

@@ -44,10 +44,6 @@ def workload_named(name: str, folder: Path) -> Workload:
     Args:
         name: a file that `Workload.save` wrote, relative to the folder or to the present one, or the name of a
             training step of `jaxscale.examples`.
-        folder: of the table.
-
-    Returns:
-        The workload.
 
     Raises:
         InputError: no such file or step, or a file that holds no workload.
@@ -83,7 +79,6 @@ def workload_problems(
     """What is wrong with rows that name a workload, by row.
 
     Args:
-        runs: the table.
         named: which rows name one [row].
         is_catalogue_model: whether a name is that of a model of the catalogue.
         bad: rows whose problems are told already.
@@ -248,11 +243,7 @@ def _question(runs: Runs, row: Mapping[str, Any], has_chip: bool) -> TracedQuest
 
 
 def _agreeing(work: Workload, row: Mapping[str, Any]) -> TracedQuestion:
-    """Plans of a workload that agree with the cells of a row.
-
-    Raises:
-        InputError: a class that the workload lacks or cannot split, or no class of the batch.
-    """
+    """Plans of a workload that agree with the cells of a row."""
     if row["n_gpus"] == 1 and row["global_batch_size_seqs"] is None and row["n_microbatches"] is None:
         return TracedQuestion(work, (one_chip(work),), ("",))
     name = work.tables.class_names[batch_class(work)]

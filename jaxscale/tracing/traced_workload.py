@@ -43,9 +43,6 @@ class Workload(ClassedProgram, AbstractWork):
         Args:
             names: new names by present ones.
 
-        Returns:
-            The workload.
-
         Raises:
             InputError: a class that the workload does not have, or a name that two classes would share.
         """
@@ -74,12 +71,6 @@ class Workload(ClassedProgram, AbstractWork):
 
 def load_workload(path: str | Path) -> Workload:
     """Workload that `Workload.save` wrote.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The workload.
 
     Raises:
         InputError: the file is missing, or holds no workload.

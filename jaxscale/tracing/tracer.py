@@ -40,9 +40,6 @@ def trace(
         turns: turns of loops whose end depends on data, by a name in their scope, or by `while` [1].
         names: new names of dimension classes, by those of arguments and axes, such as `{"tokens[0]": "batch"}`.
 
-    Returns:
-        The workload.
-
     Raises:
         InputError: a primitive whose work is unknown, a loop without an end, or an unknown class in `names`.
     """
@@ -290,11 +287,7 @@ def _product(sizes: dict[str, int], names: set[str]) -> int:
 
 
 def _divisions(inputs: Sequence[InputAxes], leaves: Sequence[Any]) -> tuple[Any, list[_Division]]:
-    """Mesh of the arguments, and their divided axes.
-
-    Raises:
-        InputError: no argument has a sharding over a mesh, or two have different ones.
-    """
+    """Mesh of the arguments, and their divided axes."""
     shardings = [getattr(leaf, "sharding", None) for leaf in leaves]
     named = [one for one in shardings if isinstance(one, NamedSharding)]
     if not named:
@@ -313,11 +306,7 @@ def _divisions(inputs: Sequence[InputAxes], leaves: Sequence[Any]) -> tuple[Any,
 
 
 def _data_axes(work: Workload, divisions: Sequence[_Division]) -> tuple[int | None, set[str]]:
-    """Class of the batch and the axes of the mesh that divide it; None and no axes where no data are divided.
-
-    Raises:
-        InputError: data are divided along two classes.
-    """
+    """Class of the batch and the axes of the mesh that divide it; None and no axes where no data are divided."""
     places = {one.place for one in divisions if one.array.origin == "data"}
     if len(places) > 1:
         several = " and ".join(repr(work.tables.class_names[place]) for place in sorted(places))
@@ -327,11 +316,7 @@ def _data_axes(work: Workload, divisions: Sequence[_Division]) -> tuple[int | No
 
 
 def _shared_axes(divisions: Sequence[_Division], data: set[str]) -> set[str]:
-    """Axes of the mesh among which both weights and state are spread.
-
-    Raises:
-        InputError: state is spread and weights are not.
-    """
+    """Axes of the mesh among which both weights and state are spread."""
     of_weights, of_state = (
         {name for one in divisions if one.array.origin == origin for name in one.names if name in data}
         for origin in ("weights", "state")

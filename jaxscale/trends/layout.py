@@ -97,9 +97,7 @@ def plan_at(
 
     Args:
         software: what the framework does, of which degrees and batch are replaced.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: smoothing of the sharding group [1].
 
     Returns:
@@ -126,9 +124,7 @@ def step_at(
 
     Args:
         deployment: model, chips, coefficients.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: 0 for exact maxima, above 0 their smooth forms [1].
 
     Returns:

@@ -110,8 +110,6 @@ def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
     """Series of one table.
 
     Args:
-        runs: the table.
-        prediction: of its rows.
         name: what it is called.
 
     Returns:
@@ -163,7 +161,6 @@ def shipped_series(fit: AnyFit = "default", tables: Sequence[str] | None = None)
     """Series of the shipped tables.
 
     Args:
-        fit: a fit, or its name or file.
         tables: names of the tables; all where None.
 
     Returns:
@@ -181,7 +178,6 @@ def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -
     """The series with predictions of fits that did not see its runs.
 
     Args:
-        series: the series.
         residual: log predicted over measured step time by table and row, of some cross-validation [1].
 
     Returns:

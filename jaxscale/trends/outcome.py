@@ -101,13 +101,8 @@ def outcome_at(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: 0 for exact maxima, above 0 their smooth forms [1].
-
-    Returns:
-        The outcome.
     """
     deployment, layout = as_arrays((deployment, layout))
     n, batch = jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs)
@@ -153,7 +148,6 @@ def scaling_outcomes(
         layout: degrees, the same everywhere or one for each point.
         n_chips: chips [point].
         global_batch_size_seqs: batch, the same everywhere or one for each point [sequence].
-        temperature: smoothing [1].
 
     Returns:
         Outcomes; every leaf [point].
@@ -207,7 +201,6 @@ def weak_scaling(
         n_chips: n [point].
         sequences_per_chip: s, work of a chip and step [sequence].
         layout: degrees; pure FSDP where None.
-        temperature: smoothing [1].
 
     Returns:
         Outcomes; every leaf [point].
@@ -228,9 +221,7 @@ def strong_scaling(
     Args:
         deployment: model, chips, coefficients, power, price.
         n_chips: n [point].
-        global_batch_size_seqs: B [sequence].
         layout: degrees; pure FSDP where None.
-        temperature: smoothing [1].
 
     Returns:
         Outcomes; every leaf [point].

@@ -43,10 +43,6 @@ def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default")
 
     Args:
         power: share of each activity [1]; `fitted_power` where None.
-        fit: a fit, or its name or file.
-
-    Returns:
-        The answers.
     """
     work, published = table()["workload"], table()["published"]
     h100 = deployment(work["model"], work["gpu"], power=power, fit=fit)

@@ -106,10 +106,8 @@ def marginal_returns(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         batch: how the global batch follows n.
         n_chips: n [point].
-        temperature: smoothing [1].
 
     Returns:
         Totals and their derivatives, every leaf [point].
@@ -147,12 +145,10 @@ def last_worthwhile_chip(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         batch: how the global batch follows n.
         share: least return of a chip [1].
         reference: number of chips that sets what a chip gives [1].
         largest: where the search ends [1].
-        temperature: smoothing [1].
 
     Returns:
         Chips [1]; infinity where even the last chip returns more.

@@ -102,13 +102,9 @@ def trend(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         batch: how the global batch follows n.
         n_chips: n, ascending [point].
         least_return: share that a worthwhile chip returns [1].
-
-    Returns:
-        The trend.
 
     Raises:
         InputError: the share is not between 0 and 1.
@@ -249,9 +245,7 @@ def trends_summary(deployment: Deployment, trend: Trend, title: str) -> Report:
     """Report of a trend: table, figure, the last worthwhile chip.
 
     Args:
-        deployment: of the trend.
         trend: over a range of chips.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.

@@ -74,11 +74,7 @@ def predicted_against_measured(
         measured: step times [s], [row]; rows without one (nan) are left out.
         predicted: step times [s], [row].
         groups: source, or what else the colours stand for, of each row.
-        title: headline.
         quantity: name and unit of the times.
-
-    Returns:
-        The figure.
     """
     times, predictions = np.asarray(measured, dtype=float), np.asarray(predicted, dtype=float)
     shown = np.isfinite(times) & np.isfinite(predictions)
@@ -143,9 +139,6 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
         low: lower ends [s], [row].
         high: upper ends [s], [row].
         level: probability that the intervals state [1].
-
-    Returns:
-        The figure.
     """
     times, lower, upper = (np.asarray(values, dtype=float) for values in (measured, low, high))
     shown = np.isfinite(times) & np.isfinite(lower) & np.isfinite(upper)

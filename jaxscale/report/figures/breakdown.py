@@ -53,12 +53,7 @@ def step_breakdown(
 
     Args:
         steps: for each bar, its label and its terms by name [s].
-        title: headline.
-        xlabel: name of the time.
         intervals: ends of an interval of the time of some bars by label [s].
-
-    Returns:
-        The figure.
     """
     totals = {label: sum(terms.values()) for label, terms in steps.items()}
     reaches = {label: max([total, *(intervals or {}).get(label, ())]) for label, total in totals.items()}
@@ -117,11 +112,7 @@ def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best:
 
     Args:
         quantities: for each axis, by its label with unit, the values by row; a row may lack one.
-        title: headline.
         best: row that stands out.
-
-    Returns:
-        The figure.
     """
     rows = list(dict.fromkeys(row for values in quantities.values() for row in values))
     with style():
@@ -149,10 +140,6 @@ def time_against_memory(plans: Mapping[str, tuple[float, float]], limit: float, 
     Args:
         plans: peak memory [byte] and step time [s] by label.
         limit: largest predicted peak that is accepted [byte].
-        title: headline.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.6, 4.0)

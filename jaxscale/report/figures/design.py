@@ -45,12 +45,6 @@ def shape_map(
         curve: (width, depth) along a constraint, such as a number of parameters [point, 2].
         path: (width, depth) of each point of the path [point, 2].
         marks: named points (width, depth), such as the published shape and the optimum.
-        curve_label: what the curve is.
-        path_label: what the path is.
-        title: headline.
-
-    Returns:
-        The figure.
     """
     times = np.ma.masked_invalid(np.asarray(step_times, dtype=float))
     with style():
@@ -99,10 +93,6 @@ def shape_profile(
         widths: d [1], [width].
         times: quantities to draw by name, in any unit; the marks lie on the last one [width].
         marks: named widths, such as the published one and the optimum [1].
-        title: headline.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.8, 4.2)
@@ -142,12 +132,8 @@ def sensitivity_bars(
         elasticities: d ln(answer) / d ln(quantity) by name [1].
         step_time: time to which they belong, for the headline [s].
         most: bars to draw [1].
-        title: headline.
         answer: name of what changes.
         words: what less of it means, and more.
-
-    Returns:
-        The figure.
     """
     ranked: Sequence[tuple[str, float]] = sorted(elasticities.items(), key=lambda item: -abs(item[1]))[:most]
     values = np.asarray([value for _, value in ranked])
@@ -183,10 +169,6 @@ def quantity_map(
         xlabel: name and unit of the abscissa.
         ylabel: name and unit of the ordinate.
         label: name and unit of the quantity.
-        title: headline.
-
-    Returns:
-        The figure.
     """
     cells = np.ma.masked_invalid(np.asarray(values, float))
     with style():

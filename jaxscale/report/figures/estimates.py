@@ -24,12 +24,6 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
 
     The others' intervals are those of their priors; the headline counts them. Where the runs identify none, the `FEW`
     that come closest are drawn.
-
-    Args:
-        result: the fit.
-
-    Returns:
-        The figure.
     """
     count = int(result.identified.sum())
     rows = np.flatnonzero(result.identified) if count else _best_identified(result, FEW)
@@ -56,11 +50,7 @@ def profile_curves(result: "FitResult", most: int = FEW) -> "Figure":
     Where the two part, the interval is lopsided or the coefficient is less certain than its standard error says.
 
     Args:
-        result: the fit.
         most: coefficients to show [1].
-
-    Returns:
-        The figure.
     """
     chosen = _best_identified(result, most)
     with style():
@@ -94,11 +84,7 @@ def correlation_matrix(result: "FitResult", most: int = 16) -> "Figure":
     """Posterior correlations of the best identified coefficients.
 
     Args:
-        result: the fit.
         most: coefficients to show [1].
-
-    Returns:
-        The figure.
     """
     chosen = _best_identified(result, most)
     labels = [names()[index] for index in chosen]

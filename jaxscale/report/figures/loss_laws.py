@@ -71,9 +71,6 @@ def loss_against_compute(law: FittedLaw) -> "Figure":
 
     Args:
         law: fitted to a table.
-
-    Returns:
-        The figure.
     """
     table, flop = runs_of(law), frontier_flop(law)
     best = np.asarray([law.optimum(float(one)).loss for one in flop])
@@ -107,9 +104,6 @@ def rollout_errors(law: FittedLaw) -> "Figure":
 
     Args:
         law: with a backtest of at least one rollout.
-
-    Returns:
-        The figure.
     """
     rollouts = law.backtest.rollouts
     with style():
@@ -150,9 +144,6 @@ def isoflop_curves(law: FittedLaw) -> "Figure":
 
     Args:
         law: fitted to a table.
-
-    Returns:
-        The figure.
     """
     import matplotlib as mpl
 
@@ -207,9 +198,6 @@ def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | No
     Args:
         law: fitted; approaches 1 and 2 are drawn where its runs allow them.
         designs: time-optimal designs by label, drawn beside the compute-optimal curve.
-
-    Returns:
-        The figure.
     """
     flop = frontier_flop(law)
     for design in (designs or {}).values():
@@ -274,9 +262,6 @@ def design_spread(designs: Mapping[str, LawDesign]) -> "Figure":
 
     Args:
         designs: by label, each with alternatives.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(3.9 * max(len(designs), 2), 4.4)

@@ -32,10 +32,6 @@ def roofline(chips: Mapping[str, Chip], precision: str = "bf16", title: str = "R
     Args:
         chips: chips by label.
         precision: one of `PRECISIONS`.
-        title: headline.
-
-    Returns:
-        The figure.
     """
     intensity = np.geomspace(1.0, 1e4, 200)
     with style():
@@ -70,11 +66,7 @@ def curves(
         lines: ordinates by label [point].
         xlabel: name and unit of the abscissa.
         ylabel: name and unit of the ordinate.
-        title: headline.
         logarithmic: whether each of the axes is.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.6, 4.4)
@@ -143,9 +135,6 @@ def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
     Args:
         parts: the panels, row by row.
         n_columns: panels in a row [1].
-
-    Returns:
-        The figure.
     """
     n_rows = -(-len(parts) // n_columns)
     with style():
@@ -240,9 +229,6 @@ def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> 
     Args:
         series: the series, in the order of their groups.
         tolerance: half-width of the accepted range of slopes [1].
-
-    Returns:
-        The figure.
     """
     groups = list(dict.fromkeys(one.group for one in series))
     n_columns = 3
