@@ -11,7 +11,7 @@ from jaxscale.burst.burst_report import burst_comparison, burst_layers
 from jaxscale.burst.layer_graph import LayerGraph
 from jaxscale.report.document import Report
 from jaxscale.report.figures.breakdown import ranked_bars
-from jaxscale.report.style import BLUE, MARKERS, PALETTE, entries_of, legend_below, new_figure, round_ticks, style
+from jaxscale.report.style import BLUE, MARKERS, PALETTE, entries_of, legend_below, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,30 +108,6 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
         axes.set_xscale("log", base=2)
         _powers_of_two(axes.xaxis, np.asarray(n_chips))
         axes.set(xlabel="GPUs of the cluster", ylabel="throughput over data parallelism", title=title)
-        legend_below(figure, entries_of(axes))
-    return figure
-
-
-def plot_against_bandwidth(
-    bandwidth: np.ndarray, curves: Mapping[str, np.ndarray], ylabel: str, title: str, log: bool = False
-) -> "Figure":
-    """A quantity against the bandwidth of the network, one curve per label.
-
-    Args:
-        bandwidth: per GPU and direction [byte/s].
-        curves: values by label.
-        log: logarithmic scale for the quantity.
-    """
-    with style():
-        figure = new_figure(7.2, 3.8)
-        axes = figure.subplots()
-        for index, (label, values) in enumerate(curves.items()):
-            axes.plot(1e-9 * np.asarray(bandwidth), values, label=label, color=PALETTE[index])
-        axes.set_xscale("log")
-        if log:
-            axes.set_yscale("log")
-            round_ticks(axes.yaxis, axes.get_ylim())
-        axes.set(xlabel="bandwidth per GPU and direction [GB/s]", ylabel=ylabel, title=title)
         legend_below(figure, entries_of(axes))
     return figure
 

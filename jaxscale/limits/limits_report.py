@@ -19,9 +19,6 @@ from jaxscale.report.terminal_tables import rounded_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from jaxscale.limits.frontier_scenario import FrontierScenario
-    from jaxscale.limits.transformer_curve import TransformerCurve
-
 
 PUBLISHED = "figures/frontier_utilisation_h100_digitised.csv"
 TITLES = {
@@ -79,7 +76,7 @@ def elasticity_table(study: Study, row: int = 0) -> Table:
     return make_table(f"Per cent more compute for a per cent more of each: {study.names[row]}", columns, rows)
 
 
-def transformer_table(curves: "Mapping[str, TransformerCurve]") -> Table:
+def transformer_table(curves: Mapping[str, TransformerCurve]) -> Table:
     """Largest utilisation and thresholds of transformers on real chips."""
     columns = (text_column("curve"), TableColumn("highest", unit="%"), *TITLES.values())
     rows = [
@@ -93,7 +90,7 @@ def transformer_table(curves: "Mapping[str, TransformerCurve]") -> Table:
     return make_table("Training compute at which a transformer's utilisation falls [flop]", columns, rows)
 
 
-def law_line(laws: "FrontierScenario") -> str:
+def law_line(laws: FrontierScenario) -> str:
     """Laws of a scenario that decide where a transformer's curve ends, as a clause."""
     batch = laws.reference_batch * laws.batch_multiplier / 1e6
     flop = f"{laws.reference_flop:.2g}".replace("e+", "e")
@@ -144,7 +141,7 @@ def curve_figure(
 
 
 def transformer_figure(
-    curves: "Mapping[str, TransformerCurve]", laws: "Mapping[str, FrontierScenario]", gpu: str
+    curves: Mapping[str, TransformerCurve], laws: Mapping[str, FrontierScenario], gpu: str
 ) -> "Figure":
     """Utilisation of transformers on a chip against training compute; the legend says what makes each end.
 
