@@ -9,9 +9,11 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.intervals import interval_ends
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK, MemoryLimit, memory_limit, probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.unstated import usable_if_stated
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.catalogue import cluster as cluster_of
 from jaxscale.hardware.cluster import Cluster
@@ -158,11 +160,15 @@ def answered(
     _refuse_none(task, found)
     ranked = _scored(task, found, found.ranked(top), question.usable(fit))
     interval = interval_ends(ranked[0].step_time, fit.interval(question.levels, question.n_chips).time)
-    return _choice(found, ranked, interval)
+    capacity = number(question.cluster.chip.hbm_bytes)
+    blank = usable_if_stated(fit, Levels.of_rows([question.levels]), question.n_chips, capacity, oom_probability)
+    return _choice(found, ranked, interval, blank)
 
 
-def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float]) -> PlanChoice:
-    """The ranked plans with reasons."""
+def _choice(
+    found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float], blank: tuple[str, ...]
+) -> PlanChoice:
+    """The ranked plans with reasons, and what to state."""
     row, best = int(found.ranked(1)[0]), ranked[0]
     return PlanChoice(
         best=best,
@@ -173,7 +179,7 @@ def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[f
         exhaustive=found.relaxed is None,
         memory_limit=found.memory_limit,
         alternatives=alternatives(found, row),
-        binds=binding(found, row, best.terms, best.memory_terms),
+        binds=(*binding(found, row, best.terms, best.memory_terms), *blank),
         relaxed_step_time=found.relaxed.step_time if found.relaxed else None,
         kkt_residual=found.relaxed.residual if found.relaxed else None,
     )

@@ -14,6 +14,7 @@ from jaxscale.base.units import GB, quantity
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.unstated import worth_stating
 from jaxscale.costs.evaluate import blocks_of, collected, started
 from jaxscale.costs.step import TERM_NAMES
 from jaxscale.hardware.catalogue import Hardware, load_hardware
@@ -327,10 +328,11 @@ def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:
 
 
 def _all_notes(described: Described, batch: RunBatch, fit: Fit) -> Categorical:
-    """Notes on every row of the table: of its description, its plan and what the fit never saw [row]."""
-    unseen = Categorical.of(fit.notes(described.levels, np.asarray(batch.cluster.n_chips)).tolist())
+    """Notes on every row of the table: of its description, its plan, what the fit never saw, what to state [row]."""
+    levels, n_chips = described.levels, np.asarray(batch.cluster.n_chips)
+    told = (Categorical.of(texts.tolist()) for texts in (fit.notes(levels, n_chips), worth_stating(fit, levels)))
     n_rows = len(described.notes)
-    remarks = (column.spread(described.index, n_rows, "") for column in (_broken_rules(batch), unseen))
+    remarks = (column.spread(described.index, n_rows, "") for column in (_broken_rules(batch), *told))
     return joined([described.notes, *remarks])
 
 

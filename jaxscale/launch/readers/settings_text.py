@@ -209,6 +209,8 @@ def python_settings(text: str) -> dict[str, Any]:
             name = ast.unparse(node.targets[0])
             key = name.split(".", 1)[1] if isinstance(node.targets[0], ast.Attribute) else ""
             _take(node.value, key.lower(), found)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            _take(node.value, "", found)
         elif isinstance(node, ast.Return) and node.value is not None:
             _take(node.value, "", found)
     return found
