@@ -39,7 +39,7 @@ def bound_socket(port: int) -> socket.socket:
     """A listening socket of this machine alone.
 
     Args:
-        port: wanted port, 0 for any free one [1].
+        port: wanted port; 0 for a free port [1].
 
     Raises:
         InputError: the port is taken, or none that a program may take.
@@ -97,7 +97,7 @@ def serve(inputs: PageInputs, application: Application, listening: socket.socket
 
 
 def of_this_machine(application: Application) -> Application:
-    """An ASGI application that answers browsers of this machine alone, and only for pages of its own.
+    """ASGI application that answers only browsers of the local machine, and only its own pages.
 
     A page of another site that a browser of this machine shows can neither read an answer nor open a channel: its name
     stands in the headers `Host` or `Origin`.

@@ -40,7 +40,7 @@ def plan_breakdown(choice: PlanChoice, title: str) -> "Figure":
 
 
 def plan_report(choice: PlanChoice, title: str) -> Report:
-    """Report of ranked plans: table, breakdown of the first ones, time against memory, alternatives.
+    """Report of ranked plans: table, breakdown of the first plans, time against memory, alternatives.
 
     Returns:
         The report; `save` writes it.
@@ -63,7 +63,7 @@ def plan_report(choice: PlanChoice, title: str) -> Report:
 
 
 def price_figure(document: Mapping[str, Any], title: str) -> "Figure":
-    """Bars of the shadow prices: per cent of the objective for one per cent of each quantity."""
+    """Bars of the shadow prices: per cent of the objective for a per cent of each quantity."""
     objective = " and ".join(document["objective"]).replace("_", " ")
     return sensitivity_bars(document["shadow_prices"], title=title, answer=objective, words=("less", "more"))
 

@@ -1,4 +1,4 @@
-"""Figures and report of predictions: against measurements where the table has some, and the terms of each row."""
+"""Figures and report of predictions: against measured times if the table has any, and the terms of each row."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ MOST = 12
 """Rows of a figure of terms at most [1]."""
 
 NUMBERS = ("n_gpus", "tp", "pp", "dp", "micro_batch_size", "seq_len", "d_model", "n_layers")
-"""Columns of numbers by which errors are shown; those of words are the groupings of `errors`."""
+"""Numeric columns by which errors are shown; columns of words are the groupings of `errors`."""
 
 
 def prediction_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":

@@ -36,7 +36,7 @@ CHIP_COLUMNS = {
 
 
 def chip_list(entries: Iterable[ChipEntry]) -> Table:
-    """The chips of a catalogue, one line each."""
+    """Chips of a catalogue."""
     names = (text_column("id"), text_column("name"))
     rows = [(entry.id, entry.name, *(f"{entry.numbers[key]:g}" for key in CHIP_COLUMNS)) for entry in entries]
     title = "Chips (bandwidths per chip, one direction; dense peaks)"
@@ -162,7 +162,7 @@ PLAN_COLUMNS = {
 
 
 def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Choices of a plan by `PLAN_COLUMNS`; a dash for what is as usual: degrees of 1, no sharding, a copy in all of dp.
+    """Choices of a plan by `PLAN_COLUMNS`; a dash for defaults: degrees of 1, no sharding, a copy in all of dp.
 
     Args:
         plan: fields of the plan, as `Plan.words` gives them.

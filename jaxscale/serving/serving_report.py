@@ -110,7 +110,7 @@ def serving_figure(runs: Runs, prediction: ServingPrediction, title: str) -> "Fi
 
 
 def _answer_figure(runs: Runs, prediction: ServingPrediction, name: str, title: str) -> "Figure":
-    """Predicted against measured values of one answer; colours are chips."""
+    """Predicted against measured values of an answer; colours are chips."""
     measured, told = runs.numbers(name), prediction.values[name]
     rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(told))
     groups = [str(word or "not named") for word in np.asarray(_words(runs, "gpu"), dtype=object)[rows]]
@@ -118,7 +118,7 @@ def _answer_figure(runs: Runs, prediction: ServingPrediction, name: str, title: 
 
 
 def add_answer(report: Report, runs: Runs, prediction: ServingPrediction, name: str) -> None:
-    """Figures of one predicted column."""
+    """Figures of a predicted column."""
     measured, told = runs.numbers(name), prediction.values[name]
     rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(told))
     measured, told = measured[rows], told[rows]
@@ -203,7 +203,7 @@ def engine_report(
 def token_terms(
     times: ServingTime, rows: Sequence[int], loads: np.ndarray, pace: float, yielded: float = 1.0
 ) -> dict[str, dict[str, float]]:
-    """Terms of the time per token at some loads by label [s].
+    """Terms of the time per token at given loads by label [s].
 
     A step lasts for its decode pass and the work on prompts that join it.
 

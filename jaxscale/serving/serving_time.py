@@ -30,7 +30,7 @@ TAIL = 0.5
 batch runs dry [1]."""
 
 LEAST_BATCH = 1.0
-"""Sequences of a rank at least: one copy answers while others stand idle [1]."""
+"""Sequences of a rank at least: a copy answers while further copies stand idle [1]."""
 
 NO_LIMIT = 1e6
 """Sequences of a rank where there is memory for none: the time is then that of chips with more memory [1]."""
@@ -45,7 +45,7 @@ class ServingTime(eqx.Module):
         throughput: answer tokens of all copies [token/s].
         n_sequences: sequences in flight in all copies [1].
         max_batch: sequences for which all copies have memory [1].
-        waiting: time for which a request waits for a place [s].
+        waiting: queueing delay of a request [s].
         decode: terms of a decode step [s].
         prefill: terms of the work on prompts [s].
         output_len: answer of a request [token].

@@ -110,7 +110,7 @@ HOST = {
     **{"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-1", "TPU_WORKER_HOSTNAMES": "localhost"},
     **{"TPU_WORKER_ID": "0", "TPU_MIN_LOG_LEVEL": "4", "TPU_STDERR_LOG_LEVEL": "4"},
 }
-"""What libtpu would ask the network for where a host has TPUs."""
+"""Facts that libtpu asks the network for on a host with TPUs."""
 
 
 def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
@@ -121,7 +121,7 @@ def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
         n_chips: how many [1].
 
     Raises:
-        InputError: the compiler is not installed, or there is no such slice.
+        InputError: the compiler is not installed, or the slice is unknown.
     """
     entry = compile_targets()["slices"][gpu]
     if importlib.util.find_spec(COMPILER) is None:

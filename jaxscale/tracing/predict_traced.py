@@ -27,11 +27,11 @@ from jaxscale.tracing.traced_rows import TracedRows, by_workload, traced_rows
 from jaxscale.tracing.traced_workload import Workload
 
 BLOCK = 64
-"""Plans of one workload that are evaluated together, so that one compiled program serves any number of them [1]."""
+"""Plans of a workload in a call, so that one compiled program serves any number [1]."""
 
 
 class _Cases(NamedTuple):
-    """Rows with each of the plans that agree with them: one case for each pair.
+    """Pairs of rows and plans that agree with the row.
 
     Attributes:
         row: of each case [case].
@@ -140,7 +140,7 @@ def _evaluate(
     kernels: KernelCoefficients,
     fused_norms: Float[Array, " case"],
 ) -> dict[str, Array]:
-    """Step time, its terms [s] and peak memory [byte] of cases of one workload [case]."""
+    """Step time, its terms [s] and peak memory [byte] of cases of a workload [case]."""
 
     def one(sizes: Array, plan: ClassPlan, cluster: Cluster, values: Array, kernels: Any, fused: Array) -> Any:
         local, c = Workload(sizes, work.tables), from_values(list(values))

@@ -47,14 +47,14 @@ def trace(
 
 
 class InputAxes(NamedTuple):
-    """One array among the arguments of a traced function.
+    """Array among the arguments of a traced function.
 
     Attributes:
         label: its path in the arguments.
         origin: `data`, `weights` or `state`.
         shape: of the array.
         dtype: of the array.
-        classes: places of the dimension classes of each axis, major factor first.
+        classes: indices of the dimension classes of each axis, major factor first.
     """
 
     label: str
@@ -150,7 +150,7 @@ def abstract_leaves(
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names of positional arguments of a function; those gathered by `*name` are numbered."""
+    """Names of positional arguments of a function; arguments of `*name` are numbered."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature
@@ -161,17 +161,17 @@ def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf of the arguments is an array, or the shape of one."""
+    """Whether a leaf of the arguments is an array or a shape."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _key(entry: Any) -> str:
-    """One step of a path into a tree, as a word."""
+    """Step of a path into a tree, as a word."""
     return str(next((getattr(entry, name) for name in ("key", "name", "idx") if hasattr(entry, name)), entry))
 
 
 def mark_updates(program: FlatProgram) -> None:
-    """Move to the update what transformations did not mark and no loss needs, such as the decay of moments."""
+    """Move unmarked operations that no loss needs, as the decay of moments, to the update."""
     if not any(operation.phase == "backward" for operation in program.operations):
         return
     needed: set[Value] = set()
@@ -185,7 +185,7 @@ def mark_updates(program: FlatProgram) -> None:
 
 
 def mark_weights(program: FlatProgram) -> None:
-    """Call weights what the loss or its gradient reads; the other arguments beside them are state, such as moments."""
+    """Name arguments that loss or gradient read weights; further updated arguments are state, as moments."""
     read: set[Value] = set()
     for operation in program.operations:
         if operation.phase in ("forward", "backward", "recompute"):
@@ -223,7 +223,7 @@ class ShardedWorkload(NamedTuple):
 
 
 class _Division(NamedTuple):
-    """One axis of an array that axes of a mesh divide.
+    """Axis of an array that axes of a mesh divide.
 
     Attributes:
         array: the array.
@@ -282,7 +282,7 @@ def trace_sharded(
 
 
 def _product(sizes: dict[str, int], names: set[str]) -> int:
-    """Chips along some axes of a mesh [1]."""
+    """Chips along axes of a mesh [1]."""
     return int(np.prod([sizes[name] for name in names], dtype=int))
 
 

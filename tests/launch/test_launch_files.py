@@ -107,6 +107,8 @@ def test_an_option_of_an_unknown_variable_is_left_open(tmp_path: Path, name: str
     text = (FOLDER / name).read_text(encoding="utf-8")
     row = read(tmp_path, name, re.sub(rf"{option}[$\w]+", f"{option}$UNKNOWN", text))
     assert run_of(FOLDER / name).cells[column] and column not in row.cells
+
+
 def test_logs_of_older_and_other_programs(tmp_path: Path):
     old = "".join(f"completed step: {k}, seconds: 2.5, TFLOP/s: 40.0, loss: 2.1\n" for k in range(4))
     assert read(tmp_path, "old.log", old).cells["step_time_s"] == "2.5"
