@@ -60,7 +60,7 @@ def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
 
 
 def plot_time_line(plans: Mapping[str, BurstPlan], n_chips: int, title: str) -> "Figure":
-    """One iteration of a chain under each plan: GPUs that the foreground job holds, and free ones, against time.
+    """An iteration of a chain under each plan: GPUs that the foreground job holds, and free ones, against time.
 
     Args:
         plans: plans of a chain by label.

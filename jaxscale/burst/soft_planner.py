@@ -12,7 +12,7 @@ from jaxscale.burst.layer_time import AbstractLayerTime
 from jaxscale.burst.step_costs import BurstJob, StepCosts, step_costs
 
 _FORBIDDEN = 1e4
-"""Cost of an edge that does not exist, in units of the time on one GPU [1]; finite, so that gradients are."""
+"""Cost of a missing edge, in units of the time on one GPU [1]; finite for finite gradients."""
 
 
 class SoftPlan(eqx.Module):

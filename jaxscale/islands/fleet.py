@@ -116,7 +116,7 @@ class Fleet(eqx.Module):
         return len(self.names)
 
     def cluster(self, island: int) -> Cluster:
-        """Chips and network of one island."""
+        """Chips and network of an island."""
         return jax.tree.map(lambda leaf: leaf[island], self.clusters)
 
     def part(self, islands: Sequence[int]) -> "Fleet":
@@ -283,7 +283,7 @@ def _number(where: str, value: Any, low: float, above: bool = True, high: float 
 
 
 def _island(where: str, table: Any, hardware: Hardware) -> tuple[Cluster, str, float]:
-    """Cluster, chip and uplink [byte/s] of one island."""
+    """Cluster, chip and uplink [byte/s] of an island."""
     check_keys(where, table, OF_ISLAND)
     for key in ("gpu", "n_gpus"):
         if key not in table:

@@ -64,7 +64,7 @@ def island_plans(
         space: choices that are open; everything valid where None.
 
     Raises:
-        InputError: an island that holds not even one layer with one sequence; names the island.
+        InputError: an island that holds not even one layer with a sequence; names the island.
     """
     weights = np.asarray(fleet.clusters.n_chips) * np.asarray(fleet.clusters.chip.peak("bf16"))
     wanted = sequences * weights / weights.sum()

@@ -57,7 +57,7 @@ class ScoredMode:
         shares: of the batch, or of the layers in a pipeline, by island [1].
         amounts: the same in whole sequences, or whole layers, by island.
         terms: time of one round by cause [s].
-        work: compute of each island in one round [s].
+        work: compute of each island in a round [s].
         replicas: islands that train apart; 0 where they exchange every step [1].
         relaxed_gap: time of the whole shares over that of shares that divide at will, less 1 [1].
     """
@@ -128,7 +128,7 @@ class IslandsChoice:
         modes: every mode on its best set of islands, the fewest days first; each island alone comes last.
         worth: days without an island over days with it, by island [1].
         prices: relative gain in pace for a relative gain of a link or an island, by kind and name [1].
-        sweep: paces against the bandwidth of links; None for one island.
+        sweep: paces against the bandwidth of links; None for a single island.
         loss: target [nat per token].
         best_inner_steps: central 90 % interval of the best number of inner steps over laws of looseness [1].
         rise: central 90 % interval of the rise of the loss of two replicas at 30 inner steps [1].
@@ -203,7 +203,7 @@ def described(study: FleetStudy, entry: SetScore) -> ScoredMode:
 
 
 class _Details(NamedTuple):
-    """Whole shares of an entry, and the time of one round on each island."""
+    """Whole shares of an entry, and the time of a round on each island."""
 
     amounts: np.ndarray
     terms: dict[str, float]

@@ -57,7 +57,7 @@ def mode_table(choice: IslandsChoice) -> Table:
 
 
 def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
-    """Table of the islands in one mode: where the time of a round goes on each of them."""
+    """Table of the islands in a mode: where the time of a round goes on each of them."""
     unit, rows = "layers" if scored.mode == "pipeline" else "sequences", []
     exchange = sum(scored.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
     finish = sum(scored.terms.get(name, 0.0) for name in ("compute", "imbalance"))
@@ -152,7 +152,7 @@ def days_figure(choice: IslandsChoice) -> "Figure":
 
 
 def time_figure(choice: IslandsChoice) -> "Figure":
-    """Time of one round on each island of the best mode: work, waiting, exchange."""
+    """Time of a round on each island of the best mode: work, waiting, exchange."""
     best = choice.best
     finish = sum(best.terms.get(name, 0.0) for name in ("compute", "imbalance"))
     exchange = sum(best.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))

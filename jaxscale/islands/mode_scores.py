@@ -44,7 +44,7 @@ class PipelineChoice(NamedTuple):
     Attributes:
         order: islands of the chain.
         layers: of each island, in the order of the chain [1].
-        time: of one step [s].
+        time: of a step [s].
     """
 
     order: Subset
@@ -87,7 +87,7 @@ def _compared(job: IslandJob, inner_steps: Any, shares: Any) -> Any:
 def compared_rounds(
     job: IslandJob, mode: str, inner_steps: float, shares: np.ndarray
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """Terms of one round with shares that divide at will, and with given ones.
+    """Terms of a round with shares that divide at will, and with given ones.
 
     Args:
         mode: one of `WHOLE_MODES`.
@@ -280,7 +280,7 @@ class SetScore(NamedTuple):
 
 
 class FleetStudy(NamedTuple):
-    """All that the scores of one fleet need."""
+    """All that the scores of a fleet need."""
 
     job: IslandJob
     fleet: Fleet

@@ -75,7 +75,7 @@ class IslandJob(eqx.Module):
 
     @property
     def tokens(self) -> Array:
-        """Tokens of one step [token]."""
+        """Tokens of a step [token]."""
         return jnp.asarray(self.sequences) * jnp.asarray(self.pace.seq_len)
 
 
@@ -102,7 +102,7 @@ def pipeline_microbatch(job: IslandJob) -> Array:
 
 
 def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]) -> Array:
-    """Time of one step of a pipeline over the islands in their order [s].
+    """Time of a step of a pipeline over the islands in their order [s].
 
     Args:
         layer_share: of the layers of each island, adding up to one [1], [island].

@@ -1,6 +1,6 @@
 r"""Pipelines over islands: layers divided among unequal islands, and the order of islands in a chain or ring.
 
-With the time $t_s$ of stage s for one microbatch, hops of $h_s$ seconds each way and m microbatches, a step takes
+With the time $t_s$ of stage s for a microbatch, hops of $h_s$ seconds each way and m microbatches, a step takes
 
 $$ T = \sum_s t_s + 2 \sum_s (h_s + \alpha_s) + (m - 1) \max_s (t_s, h_s) , $$
 
@@ -34,17 +34,17 @@ def pipeline_time(
     latencies: ArrayLike = 0.0,
     temperature: Temperature = 0.0,
 ) -> Array:
-    """Time of one step of a pipeline over islands.
+    """Time of a step of a pipeline over islands.
 
     Args:
-        stages: t, compute of one microbatch [s], [stage].
-        hops: h, bytes of one microbatch over each hop, one way [s], [hop].
+        stages: t, compute of a microbatch [s], [stage].
+        hops: h, bytes of a microbatch over each hop, one way [s], [hop].
         n_microbatches: m [1].
         latencies: of each hop, one way [s], [hop].
         temperature: smoothing of the maximum [1].
 
     Returns:
-        Time [s]; the sum of the stages for one microbatch, m times the slowest stage or hop for many.
+        Time [s]; the sum of the stages for a single microbatch, m times the slowest stage or hop for many.
     """
     times, moves = jnp.asarray(stages), jnp.asarray(hops)
     filled = jnp.sum(times, axis=-1) + 2.0 * jnp.sum(moves + latencies, axis=-1)
@@ -60,7 +60,7 @@ def divided_at_will(whole: Float[ArrayLike, " island"], n_microbatches: ArrayLik
     """Least time of a step over all divisions of divisible layers, without hops, and the shares.
 
     Args:
-        whole: tau, time of the whole model for one microbatch on each island [s], [island].
+        whole: tau, time of the whole model for a microbatch on each island [s], [island].
         n_microbatches: m [1].
 
     Returns:
@@ -91,7 +91,7 @@ class LayerCut(NamedTuple):
 
     Attributes:
         layers: number of layers of each stage [1], [stage].
-        time: of one step [s].
+        time: of a step [s].
     """
 
     layers: Int[np.ndarray, " stage"]
@@ -111,8 +111,8 @@ def best_cut(
     Every stage gets a layer at least: islands without one are left out beforehand.
 
     Args:
-        layer_times: time of each layer on each stage for one microbatch [s], [stage, layer].
-        hops: bytes of one microbatch over each hop, one way [s], [hop].
+        layer_times: time of each layer on each stage for a microbatch [s], [stage, layer].
+        hops: bytes of a microbatch over each hop, one way [s], [hop].
         n_microbatches: m [1].
         latencies: of each hop, one way [s], [hop].
         most_layers: layers that the memory of each stage holds [1], [stage].
@@ -208,7 +208,7 @@ def order_cost(costs: Float[np.ndarray, "island island"], order: np.ndarray, goa
         closed: whether the last island passes on to the first one.
 
     Returns:
-        The cost; zero for one island.
+        The cost; zero for a single island.
     """
     following = np.roll(order, -1) if closed else order[1:]
     hops = costs[order if closed else order[:-1], following]

@@ -70,7 +70,7 @@ class Loose(eqx.Module):
         return jnp.asarray(self.inner_steps) / jnp.asarray(self.fragments)
 
     def bytes_per_exchange(self, n_params: ArrayLike) -> Array:
-        """Size of what each island gives to one exchange [byte], [island]."""
+        """Size of what each island gives to an exchange [byte], [island]."""
         return jnp.asarray(self.param_share) * jnp.asarray(n_params * self.bits / (8.0 * self.fragments))
 
 
@@ -119,7 +119,7 @@ Order = Int[ArrayLike, " island"]
 
 
 class LinkTime(NamedTuple):
-    """Time of one exchange.
+    """Time of an exchange.
 
     Attributes:
         moving: bytes over the links, without latencies [s].
@@ -150,7 +150,7 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
         order: of the ring; as numbered where None.
 
     Returns:
-        The time [s]; nothing for one island.
+        The time [s]; nothing for a single island.
     """
     rate, latency = links.rate, jnp.asarray(links.latency)
     count = rate.shape[-1]
@@ -165,7 +165,7 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
 
 
 def send_times(volume: ArrayLike, links: Links, order: Order | None = None) -> LinkTime:
-    """Time of one message over each hop of a chain of islands.
+    """Time of a message over each hop of a chain of islands.
 
     Args:
         volume: message [byte].
@@ -184,7 +184,7 @@ Seconds = Float[Array, "*batch"]
 
 
 class RoundTime(eqx.Module):
-    """Time of one round, by cause; the terms add up to `total` exactly.
+    """Time of a round, by cause; the terms add up to `total` exactly.
 
     Attributes:
         compute: mean over the active islands of their work [s].
@@ -244,11 +244,11 @@ def round_of(
     quorum: ArrayLike | None = None,
     temperature: Temperature = 0.0,
 ) -> RoundTime:
-    """Time of one round from the work of each island and the time of the exchange.
+    """Time of a round from the work of each island and the time of the exchange.
 
     Args:
         work: A, compute of each island between two exchanges; 0 for an island without work [s], [island].
-        exchange: e, of one exchange [s].
+        exchange: e, of an exchange [s].
         hidden: w, part of the exchange that passes beside compute at most [s].
         tail: t, exchange after the last work [s].
         quorum: islands that the exchange waits for; all where None [1].

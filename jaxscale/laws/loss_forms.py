@@ -46,7 +46,7 @@ FORMS = {
     "tied": ({"tokens_exponent": "params_exponent"}, {"joint": 0.0}),
     "kaplan": ({"joint": "tokens_exponent"}, {"irreducible": -60.0}),
 }
-"""Conditions of each form: numbers that equal another one, and logarithms that are set."""
+"""Conditions of each form: tied numbers, and logarithms that are set."""
 
 
 class Form(NamedTuple):
@@ -208,7 +208,7 @@ TERMS = {
 """Numbers of each term."""
 
 SIGNED = ("shape_drift", "batch_exponent", "experts_exponent", "experts_drift")
-"""Numbers that may be negative: held as they are, all others as logarithms."""
+"""Numbers that may be negative, held without a logarithm."""
 
 START_OF = {
     "shape_kappa": math.log(0.005),
@@ -228,7 +228,7 @@ BATCH_STEPS = 6
 
 
 class Covariates(NamedTuple):
-    """What a law of loss reads of each run.
+    """Covariates of a law of loss by run.
 
     Attributes:
         log_params: ln N [row].
@@ -342,7 +342,7 @@ def prior_of(name: str | None, form: str, terms: tuple[str, ...] = (), family: s
 
     Args:
         name: `shipped`, or None for none.
-        form: of the law; each form has a prior of its own.
+        form: of the law.
         family: source that the prior leaves out.
 
     Raises:

@@ -1,4 +1,4 @@
-r"""Time of one batch on a plan: the data-movement model of Erdil and Schneider-Joseph, arXiv 2411.01137.
+r"""Time of a batch on a plan: the data-movement model of Erdil and Schneider-Joseph, arXiv 2411.01137.
 
 Groups are rows of arrays, in the order in which they fill a domain, the most talkative first: `TP_FF` (ranks along the
 MLP width), `TP_WIDTH` (along the model width), `EP` (experts), `DP` (replicas), `PP` (stages).
@@ -145,7 +145,7 @@ def matmul_latency(tree: Float[Array, " 5"], scenario: FrontierScenario) -> Arra
 
 
 def stage_send_latency(degrees: Degrees, placement: Placement, scenario: FrontierScenario) -> Array:
-    """Latency of the sends and receives of one microbatch between stages on one rank, 2 i hops [s]."""
+    """Latency of the sends and receives of a microbatch between stages on one rank, 2 i hops [s]."""
     inside, outside = placement.inside_share[PP], placement.outside_share[PP]
     hop = inside * scenario.link_latency + outside * scenario.network_latency
     return 2.0 * jnp.exp(degrees.interleave) * hop
@@ -179,7 +179,7 @@ class Slice(NamedTuple):
 
     @property
     def weights(self) -> Array:
-        """Weights of one layer's matrix on the chip, all its experts."""
+        """Weights of a layer's matrix on the chip, all its experts."""
         return self.experts + self.width + self.ff
 
 
@@ -230,7 +230,7 @@ class TransferTimes(NamedTuple):
 def volumes(local: Slice, degrees: Degrees, scenario: FrontierScenario) -> Float[Array, " 5"]:
     r"""Data that each group handles, natural logarithm [byte].
 
-    For one of a layer's two matrices and one microbatch, forward and backward:
+    For one of a layer's two matrices and a microbatch, forward and backward:
 
     * t_f, t_m: partial sums, $p\,b\,w_m$ and $p\,b\,w_f$: one of the two after each matrix, so half of both;
     * EP: dispatch and combine, $2 p\,b\,d / TP$.
@@ -276,7 +276,7 @@ class BatchTime(NamedTuple):
         busy: arithmetic, DRAM, links and network of one matrix and microbatch, forward and backward, which overlap
             [s], [activity].
         matrix: time of that matrix and microbatch, with latency [s].
-        stage: of a stage's part of one microbatch [s].
+        stage: of a stage's part of a microbatch [s].
         slots: stage times in a batch [1].
         gradients: transfers of the gradients, which overlap with the rest [s].
         total: of the batch [s].
@@ -304,7 +304,7 @@ def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> A
 
 
 def batch_time(degrees: Degrees, work: FrontierWork, scenario: FrontierScenario, overlap: AbstractOverlap) -> BatchTime:
-    """Time of one batch.
+    """Time of a batch.
 
     Args:
         overlap: smooth or exact.

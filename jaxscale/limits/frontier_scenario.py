@@ -22,7 +22,7 @@ from jaxscale.hardware.formats import FORMATS, PRECISIONS
 
 
 class FrontierScenario(eqx.Module):
-    """Hardware, words, scaling laws and run of one scenario.
+    """Hardware, words, scaling laws and run of a scenario.
 
     Attributes:
         peak_flops: peak of one chip, two flop for a multiply-add [flop/s].

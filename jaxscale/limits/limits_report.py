@@ -65,7 +65,7 @@ def threshold_table(study: Study, descriptions: Mapping[str, str]) -> Table:
 
 
 def elasticity_table(study: Study, row: int = 0) -> Table:
-    """Elasticities of one scenario's thresholds from `SMALLEST` on, the largest first."""
+    """Elasticities of a scenario's thresholds from `SMALLEST` on, the largest first."""
     by_threshold = study.limits.by_field(row)
     present = [name for name in NAMES if name in by_threshold]
     fields = list(next(iter(by_threshold.values()), {}))

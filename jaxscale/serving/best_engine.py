@@ -24,7 +24,7 @@ from jaxscale.serving.serving_record import ServingFit, load_serving_fit
 from jaxscale.serving.serving_time import serving_time
 
 BATCH_STEP = 1.15
-"""Ratio of one batch of the first search to the next [1]."""
+"""Ratio of a batch of the first search to the next [1]."""
 
 MOST_SEQUENCES = 4096.0
 """Sequences of a copy at most: beyond, schedulers set the limit [1]."""

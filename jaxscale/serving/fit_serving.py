@@ -182,7 +182,7 @@ def fit_serving(
         progress: told what begins.
 
     Raises:
-        InputError: no row has a measured time or rate, or no such start.
+        InputError: no row has a measured time or rate, or unknown start.
     """
     listed = [tables] if isinstance(tables, Runs) else list(tables)
     measured = measured_serving(listed, hardware)

@@ -34,7 +34,7 @@ NEW_KINDS = ("framework", "chip", "stack", "model")
 """Factors whose unseen levels widen an interval, in the order of a note."""
 
 GUESSING = 1.8
-"""Tokens of a step with one token guessed ahead and right in 80 of 100 cases (DeepSeek-V3, arXiv 2412.19437, section
+"""Tokens of a step with a token guessed ahead and right in 80 of 100 cases (DeepSeek-V3, arXiv 2412.19437, section
 5.4.3: 85 to 90 %, 1.8 times the tokens per second) [token]."""
 
 
@@ -128,7 +128,7 @@ def predict_serving(
         Predictions in the order of the table.
 
     Raises:
-        InputError: no such fit, or a table with bad rows.
+        InputError: unknown fit, or a table with bad rows.
     """
     record, runs = load_serving_fit(fit), read_serving(runs, hardware=hardware)
     rows = describe_serving(runs, hardware)

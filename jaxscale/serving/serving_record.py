@@ -206,7 +206,7 @@ def load_serving_fit(fit: "ServingFit | str | Path" = "default") -> ServingFit:
     """Fit by object, by name (`default`, `prior`), or from a TOML file.
 
     Raises:
-        InputError: no such fit, or the file is not one.
+        InputError: unknown fit, or the file is not one.
     """
     if isinstance(fit, ServingFit):
         return fit

@@ -159,7 +159,7 @@ def serving_time(
 def _wanted(
     r: Requests, ranks: Number, room: Array, coefficients: ServingCoefficients, temperature: Temperature
 ) -> Array:
-    """Sequences of one rank that the client asks for, or that the scheduler admits where it asks for all [1]."""
+    """Sequences of a rank that the client asks for, or that the scheduler admits where it asks for all [1]."""
     asked = smooth_max(r.concurrency / ranks, LEAST_BATCH, temperature)
     most = smooth_min(coefficients.batch_limit, room, temperature)
     queued = r.n_requests / ranks + (1.0 - jnp.clip(r.n_requests, 0.0, 1.0)) * most

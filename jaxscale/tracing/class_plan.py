@@ -180,7 +180,7 @@ def tensor_classes(work: ClassedProgram) -> list[str]:
 
 
 def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
-    """Sizes of the classes on one chip and in one microbatch, by the degrees of a plan [1]."""
+    """Sizes of the classes on one chip and in a microbatch, by the degrees of a plan [1]."""
     sizes = jnp.asarray(work.sizes, float)
     batch = jnp.zeros(len(work.tables.class_names)).at[plan.data_class].set(1.0)
     parts = 1.0 + batch * (plan.data * plan.n_microbatches - 1.0) + plan.split * (plan.tensor - 1.0)

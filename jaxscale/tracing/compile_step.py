@@ -183,7 +183,7 @@ def sharded_arguments(inputs: Sequence[InputAxes], plan: ClassPlan, devices: Seq
 
     Args:
         inputs: leaves of the arguments with the classes of their axes.
-        plan: degrees; one stage and one microbatch, since those are what a program itself does.
+        plan: degrees, with a single stage and microbatch, as in the program itself.
         devices: as many as the plan has chips.
 
     Raises:

@@ -75,7 +75,7 @@ class KernelRows(NamedTuple):
 
     Attributes:
         flop: over all launches [flop].
-        area: of the output of one launch [1].
+        area: of the output of a launch [1].
         bytes: read and written, over all launches [byte].
         launches: per step [1].
         code: index in `PRODUCTS`, or a code of `CODES`.
@@ -181,7 +181,7 @@ def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShar
     Reference: cuDNN, batch norm with activation and addition (modes `FUSED_OPS_BN_ADD_ACTIVATION`).
 
     Args:
-        work: the workload; one without convolutions has no such norms.
+        work: the workload; without convolutions no norm is fused so.
 
     Returns:
         Shares of each kernel [1].
@@ -343,7 +343,7 @@ def _terms(
     shares: StageShares,
     temperature: Temperature,
 ) -> dict[str, Array]:
-    """Terms from the times of one microbatch on one chip."""
+    """Terms from the times of a microbatch on one chip."""
     m, p = plan.n_microbatches, plan.pipeline
     busiest = (shares.layers / p + shares.outside) / (shares.layers + shares.outside)
     compute = m * busiest

@@ -120,7 +120,7 @@ def plan_at(
 def step_at(
     deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> StepTime:
-    """Time of one step on n chips, term by term: `step_time` of the plan, throttled.
+    """Time of a step on n chips, term by term: `step_time` of the plan, throttled.
 
     Args:
         deployment: model, chips, coefficients.

@@ -1,4 +1,4 @@
-r"""Measured scaling series: runs of one table that differ only in their number of chips, against the model.
+r"""Measured scaling series: runs of a table that differ only in their number of chips, against the model.
 
 Weak series keep the batch per chip, strong ones the global batch, and both the micro-batch and every other column.
 In submissions to a benchmark the plan is chosen anew at every size; there a series is one model on one chip.
@@ -107,7 +107,7 @@ def slope(n_chips: np.ndarray, throughput: np.ndarray) -> float:
 
 
 def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
-    """Series of one table.
+    """Series of a table.
 
     Args:
         name: what it is called.

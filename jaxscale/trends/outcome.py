@@ -1,4 +1,4 @@
-"""Outcomes on a number of chips: speed, power and cost of one deployment, for one point or along a curve."""
+"""Outcomes on a number of chips: speed, power and cost of a deployment, for one point or along a curve."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Results of `jaxscale trends`: a document, a table and a figure of one deployment over a range of chips."""
+"""Results of `jaxscale trends`: a document, a table and a figure of a deployment over a range of chips."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
