@@ -30,6 +30,7 @@ from jaxscale.models.transformer import (
     expert_params,
     head_params,
     logits_per_token,
+    mean_over_heads,
     merge_params,
     mlp_params,
     moe_layers,
@@ -136,7 +137,7 @@ def dense_forward(
     """Forward matmul time of all layers of a model for one microbatch, experts left out, as if on one stage [s]."""
     model, tp = local.model, local.plan.tp
     rest = (model.d_model, matmul_rates(local.plan.precision, local.element_bytes, machine, coefficients), temperature)
-    heads = model.n_heads * model.head_dim / tp
+    heads = mean_over_heads(model, lambda kind: kind.n_heads * kind.head_dim) / tp
     attention = matmul_time(local.tokens, local.attention_params, heads, *rest)
     mlp = matmul_time(local.tokens, mlp_params(model, model.d_ff) / tp, model.d_ff / tp, *rest)
     ssm = matmul_time(local.tokens, ssm_params(model) / tp, (1.0 + model.ssm_d_inner) / tp, *rest)

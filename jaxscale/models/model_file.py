@@ -79,7 +79,9 @@ def model_file_fields(path: str | Path) -> Mapping[str, Any]:
     Raises:
         InputError: a file that cannot be read, or that describes no model; one line.
     """
-    return _from_file(Path(path)).fields
+    described = _from_file(Path(path))
+    described.transformer(str(path))
+    return described.fields
 
 
 def _from_file(path: Path) -> ModelDescription:

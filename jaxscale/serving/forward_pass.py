@@ -20,12 +20,14 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import wide_shares
 from jaxscale.models.model_figures import is_latent
 from jaxscale.models.transformer import (
+    Heads,
     Transformer,
     attention_layers,
     dense_layer_params,
     expert_params,
     head_params,
     is_dense,
+    mean_over_heads,
     mlp_layers,
     moe_layers,
     router_params,
@@ -33,7 +35,7 @@ from jaxscale.models.transformer import (
     total_layers,
 )
 from jaxscale.serving.engine import Engine
-from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys
+from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys, over_cached_keys
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 
 WIDE_BYTES = 2.0
@@ -263,10 +265,14 @@ def decode_pass(
     cache = n_sequences * cache_per_sequence(model, engine, context, temperature)
     fetched = cache / (coefficients.cache_bandwidth * cluster.chip.hbm_bandwidth)
     # Absorbed latent attention multiplies by the cached latent vectors themselves (arXiv 2405.04434, section 2.1.2).
-    width = model.head_dim + model.v_head_dim
-    width = width + is_latent(model) * (2.0 * model.kv_lora_rank + model.rope_head_dim - width)
-    keys = cached_keys(model, context, temperature) * attention_layers(model)
-    flops = 2.0 * tokens * keys * model.n_heads / engine.tp * width
+    latent = 2.0 * model.kv_lora_rank + model.rope_head_dim
+
+    def scored(kind: Heads, keys: ArrayLike) -> Array:
+        width = kind.head_dim + kind.v_head_dim
+        return keys * kind.n_heads * (width + is_latent(model) * (latent - width))
+
+    each = over_cached_keys(model, context, scored, temperature)
+    flops = 2.0 * tokens * attention_layers(model) * each / engine.tp
     scores = flops * shares.wide_peak / coefficients.matmul
     weights, attention = smooth_max(read, computed, temperature), smooth_max(fetched, scores, temperature)
     return PassTime(
@@ -312,8 +318,8 @@ def prefill_pass(
     # A window of w tokens meets w - w^2 / (2 S) keys, the causal whole S / 2.
     held = cached_keys(model, input_len, temperature)
     keys = held * (1.0 - 0.5 * held / input_len) + cached_len
-    width = model.head_dim + model.v_head_dim
-    flops = 2.0 * tokens * keys * attention_layers(model) * model.n_heads / engine.tp * width
+    widths = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
+    flops = 2.0 * tokens * keys * attention_layers(model) * widths / engine.tp
     weights = smooth_max(read, computed, temperature)
     attention = flops * shares.wide_peak / (FLASH * coefficients.prefill_matmul)
     return PassTime(
