@@ -78,13 +78,13 @@ class LooseLaw(eqx.Module):
             n_params: N [1].
             replicas: M [1].
             inner_steps: H [1].
-            hidden_share: share of H during which an exchange is under way [1].
+            hidden_share: share of H beside a running exchange [1].
         """
         apart = self.over_one_replica(n_params, replicas, inner_steps)
         return apart - self.outer_gain + self.hidden_rise * jnp.asarray(hidden_share)
 
     def looseness_alone(self) -> "LooseLaw":
-        """The law without the outer momentum's own gain and batch, which a single replica has as well."""
+        """Law without gain and batch of the outer momentum, which a single replica has as well."""
         # Numbers of the host stay there: an eager operation of JAX would compile a program.
         zero, one = 0.0 * self.outer_gain, 1.0 + 0.0 * self.batch_ratio
         return with_fields(self, {"outer_gain": zero, "batch_ratio": one})
@@ -136,13 +136,13 @@ def loose_law() -> LooseLaw:
 
 
 def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
-    """Laws drawn from the uncertainty of the shipped one, every leaf [sample].
+    """Laws drawn from the uncertainty of the shipped law, every leaf [sample].
 
     Args:
         count: number of samples [1].
 
     Returns:
-        The laws; numbers without a stated spread are the same in all of them.
+        The laws; numbers without a stated spread are equal in all draws.
     """
     return LooseLaw(**_shipped().draws(count, seed))
 
@@ -155,7 +155,7 @@ MOST_TOKENS = 1e20
 
 
 class LossGoal(eqx.Module):
-    """A loss to reach, and the laws that say what it takes.
+    """Goal of a loss, with the laws of tokens, batch and failures.
 
     Attributes:
         target: L [nat per token].
@@ -256,7 +256,7 @@ def tokens_needed(
         batch_tokens: B [token].
         replicas: M, islands that train apart; 0 where all exchange every step [1].
         inner_steps: H [1].
-        hidden_share: share of H during which an exchange is under way [1].
+        hidden_share: share of H beside a running exchange [1].
 
     Returns:
         Tokens; nan where no number of tokens reaches the goal.

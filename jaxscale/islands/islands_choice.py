@@ -49,14 +49,14 @@ class ScoredMode:
 
     Attributes:
         mode: one of `MODES`, or `alone`.
-        islands: names of the islands that take part, in the order of the ring or chain.
+        islands: names of the active islands, in the order of the ring or chain.
         tokens_per_s: pace [token/s].
         days: to the loss [day]; nan where the loss is out of reach.
         band: of the days [day].
         inner_steps: H; 1 where islands exchange every step [1].
         shares: of the batch, or of the layers in a pipeline, by island [1].
-        amounts: the same in whole sequences, or whole layers, by island.
-        terms: time of one round by cause [s].
+        amounts: likewise in whole sequences, or whole layers, by island.
+        terms: time of a round by cause [s].
         work: compute of each island in a round [s].
         replicas: islands that train apart; 0 where they exchange every step [1].
         relaxed_gap: time of the whole shares over that of shares that divide at will, less 1 [1].
@@ -106,7 +106,7 @@ class BandwidthSweep:
     Attributes:
         bandwidth: of the slowest link [byte/s], [point].
         tokens_per_s: of each mode at its best number of inner steps, by mode [token/s], [point].
-        gain: days of the best island alone over those of each mode, by mode [1], [point].
+        gain: days of the best island alone over days, by mode [1], [point].
         days: of the best mode [day], [point].
         break_even: bandwidth of the slowest link from which the fleet beats its best island alone; inf where it never
             does, 0 where it always does [byte/s].
@@ -236,7 +236,7 @@ def _pipeline_details(pipeline: PipelineChoice, job: IslandJob) -> _Details:
 
 
 def _relaxed_pipeline(job: IslandJob) -> float:
-    """Time of a step of layers that divide at will over the same islands without hops, a lower bound [s]."""
+    """Lower bound of the time of a step: divisible layers, without hops [s]."""
     size = host_microbatch(job)
     return least_divided(np.asarray(job.pace.seconds_per_sequence) * size, number(job.sequences) / size)
 
@@ -332,7 +332,7 @@ def price_table(
     """Prices of the links, latencies, uplinks and islands that a mode uses.
 
     Args:
-        job: model and the islands that take part, in their order.
+        job: model and active islands, in order.
         mode: one of `MODES`, or `alone`.
         inner_steps: H [1].
         layer_share: of each island of a pipeline; None in other modes [1], [island].
@@ -364,7 +364,7 @@ def break_even_sweep(
     Args:
         inner_steps: H [1], [period].
         synchronous_work: tokens of a run, times slowdown, over the seconds of a day, of modes that exchange every step.
-        loose_work: the same of the loose modes, by inner steps [mode, period].
+        loose_work: likewise of the loose modes, by inner steps [mode, period].
         alone: days of the best island alone [day].
     """
     speeds = surveyed([with_scaled_links(job, factor) for factor in BANDWIDTH_FACTORS], inner_steps)
@@ -384,7 +384,7 @@ def break_even_sweep(
 
 
 def _crossing(bandwidth: np.ndarray, days: np.ndarray, alone: float) -> float:
-    """Bandwidth at which falling days reach those of the best island alone [byte/s]."""
+    """Bandwidth at which falling days reach the days of the best island alone [byte/s]."""
     better = days < alone
     if not better.any():
         return math.inf

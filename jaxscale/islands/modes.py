@@ -1,6 +1,6 @@
 """Modes of joining islands, and the pace of a fleet under each: one job, one program, any number of fleets in a `vmap`.
 
-| mode | what crosses the links |
+| mode | traffic over the links |
 |---|---|
 | `data-parallel` | gradients of every step, beside the last backward pass |
 | `pipeline` | activations and their gradients at each cut of the layers |
@@ -143,7 +143,7 @@ def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Ar
         inner_steps: H [1], [period].
 
     Returns:
-        Paces; the same for all H where a mode has none.
+        Paces; constant in H for modes without inner steps.
     """
     periods = jnp.asarray(inner_steps)
     plans = {mode: loose_plan(job, mode, periods) for mode in WHOLE_MODES}

@@ -83,7 +83,7 @@ def least_divided(whole: Float[np.ndarray, " island"], n_microbatches: float) ->
 
 
 BOUNDS_AT_ONCE = 256
-"""Bounds on the slowest stage that one pass of the dynamic programme takes, which bounds its memory [1]."""
+"""Bounds on the slowest stage in a pass of the dynamic programme, which limits its memory [1]."""
 
 
 class LayerCut(NamedTuple):
@@ -162,7 +162,7 @@ def _least_sums(spans: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, list
 
 
 def _read_cut(firsts: list[np.ndarray], bound: int, depth: int) -> np.ndarray:
-    """Layers of each stage along the best path of one bound [stage]."""
+    """Layers of each stage along the best path of a bound [stage]."""
     last, layers = depth, []
     for first in reversed(firsts):
         begin = int(first[bound, last])
@@ -181,7 +181,7 @@ MOST_PERMUTED = 7
 """Islands up to which all permutations are tried: 5,040 of them [1]."""
 
 Goal = Literal["slowest", "sum"]
-"""What counts of the hops: the slowest one, or their sum."""
+"""Goals over the hops: the slowest hop, or the sum."""
 
 
 class RingOrder(NamedTuple):
@@ -190,7 +190,7 @@ class RingOrder(NamedTuple):
     Attributes:
         order: islands in turn [island].
         cost: slowest hop, or sum of hops, in the unit of the costs.
-        exact: whether no other order is better.
+        exact: whether the order is proven optimal.
     """
 
     order: Int[np.ndarray, " island"]
@@ -199,13 +199,13 @@ class RingOrder(NamedTuple):
 
 
 def order_cost(costs: Float[np.ndarray, "island island"], order: np.ndarray, goal: Goal, closed: bool = True) -> float:
-    """Cost of one order.
+    """Cost of an order.
 
     Args:
         costs: of each hop, sender first.
         order: islands in turn [island].
-        goal: what counts of the hops.
-        closed: whether the last island passes on to the first one.
+        goal: the slowest hop, or the sum.
+        closed: whether the last island passes on to the first.
 
     Returns:
         The cost; zero for a single island.
@@ -222,8 +222,8 @@ def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -
 
     Args:
         costs: of each hop, such as seconds, sender first; they may differ both ways [island, island].
-        goal: what counts of the hops.
-        closed: whether the last island passes on to the first one.
+        goal: the slowest hop, or the sum.
+        closed: whether the last island passes on to the first.
 
     Returns:
         The order: exact up to `MOST_EXACT` islands, beyond by exchanges of two islands from a greedy start.
@@ -312,12 +312,12 @@ def _greedy(costs: np.ndarray) -> np.ndarray:
 def improved_order(
     score: Callable[[np.ndarray], float], order: np.ndarray, *, moves: bool = False
 ) -> tuple[np.ndarray, float]:
-    """Order improved by exchanges of two places and reversals of parts, until none helps, and its score.
+    """Order improved by swaps and reversals until no move helps, and its score.
 
     Args:
         score: of an order; the less the better.
         order: where to begin.
-        moves: whether single places may move elsewhere, too.
+        moves: whether single islands may move, too.
     """
     best, cost, improves = order, score(order), True
     while improves:

@@ -41,11 +41,11 @@ class Loose(eqx.Module):
 
     Attributes:
         batch_share: of each island, adding up to one [1], [island].
-        param_share: part of the parameters that an island holds and exchanges [1], [island].
-        inner_steps: H, steps between two exchanges of the same parameter [1].
+        param_share: share of the parameters that an island holds and exchanges [1], [island].
+        inner_steps: H, steps between two exchanges of a parameter [1].
         fragments: P, exchanges in H steps, each of 1/P of the parameters [1].
         bits: q, of a word that is sent [bit].
-        hidden_steps: tau, steps that run on while an exchange is under way [1].
+        hidden_steps: tau, steps beside a running exchange [1].
         hidden_backward: share of the backward pass of the last microbatch that hides an exchange [1].
         quorum: K, islands that an exchange waits for [1].
     """
@@ -70,7 +70,7 @@ class Loose(eqx.Module):
         return jnp.asarray(self.inner_steps) / jnp.asarray(self.fragments)
 
     def bytes_per_exchange(self, n_params: ArrayLike) -> Array:
-        """Size of what each island gives to an exchange [byte], [island]."""
+        """Bytes of each island in an exchange [byte], [island]."""
         return jnp.asarray(self.param_share) * jnp.asarray(n_params * self.bits / (8.0 * self.fragments))
 
 
@@ -101,7 +101,7 @@ def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BIT
 def streaming(
     batch_share: PerIsland, inner_steps: Any, fragments: Any, hidden_steps: Any = 1.0, bits: Any = 4.0
 ) -> Loose:
-    """Streaming local updates: fragments go one after another while steps run on (arXiv 2501.18512).
+    """Streaming local updates: fragments are exchanged in turn while steps run on (arXiv 2501.18512).
 
     Args:
         batch_share: of each island [1], [island].

@@ -74,7 +74,7 @@ TP_FF, TP_WIDTH, EP, DP, PP = range(5)
 
 
 class Degrees(NamedTuple):
-    """Natural logarithms of a plan's degrees; whole numbers or anything between.
+    """Natural logarithms of the degrees of a plan, whole or not.
 
     Attributes:
         groups: ranks of each group [group].
@@ -122,7 +122,7 @@ def place(degrees: Degrees, log_domain: Array, overlap: AbstractOverlap) -> Plac
         overlap: sharp or soft edges.
 
     Returns:
-        What of each group is inside and what is outside.
+        Ranks of each group inside and outside the domain.
     """
     filled = overlap.smaller(jnp.cumsum(degrees.groups), log_domain)
     inside = jnp.diff(filled, prepend=0.0)
@@ -136,7 +136,7 @@ def tree_latencies(placement: Placement, scenario: FrontierScenario) -> Float[Ar
 
 
 def matmul_latency(tree: Float[Array, " 5"], scenario: FrontierScenario) -> Array:
-    """Latency of one matrix and microbatch, forward and backward [s].
+    """Latency of a matrix and microbatch, forward and backward [s].
 
     Two matmuls follow each other (the weights' gradient waits for nobody), each with an all-reduce, up and down the
     tree, over t_m or t_f by turns, and with experts half of an exchange there and back.
@@ -209,7 +209,7 @@ def memory_time(local: Slice, scenario: FrontierScenario) -> Array:
 
 
 REDUCED = np.asarray([1.0, 1.0, 0.0, 1.0, 0.0])
-"""Groups that all-reduce: both tensor-parallel ones and the data-parallel one [group]."""
+"""Groups that all-reduce: both tensor-parallel groups and the data-parallel group [group]."""
 
 EXCHANGED = np.asarray([0.0, 0.0, 1.0, 0.0, 0.0])
 """Groups that exchange all to all: the experts [group]."""
@@ -276,7 +276,7 @@ class BatchTime(NamedTuple):
         busy: arithmetic, DRAM, links and network of one matrix and microbatch, forward and backward, which overlap
             [s], [activity].
         matrix: time of that matrix and microbatch, with latency [s].
-        stage: of a stage's part of a microbatch [s].
+        stage: of a microbatch on a stage [s].
         slots: stage times in a batch [1].
         gradients: transfers of the gradients, which overlap with the rest [s].
         total: of the batch [s].

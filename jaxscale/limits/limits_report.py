@@ -143,7 +143,7 @@ def curve_figure(
 def transformer_figure(
     curves: Mapping[str, TransformerCurve], laws: Mapping[str, FrontierScenario], gpu: str
 ) -> "Figure":
-    """Utilisation of transformers on a chip against training compute; the legend says what makes each end.
+    """Utilisation of transformers on a chip against training compute; the legend has the cause of each end.
 
     Args:
         curves: by name of their scenario.

@@ -47,7 +47,7 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) 
 
 
 def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, float]]:
-    """90 % bands of the thresholds of one scenario by name [flop]."""
+    """90 % bands of the thresholds of a scenario by name [flop]."""
     spreads = uncertainties()
     bands = {}
     for name, fields in limits.by_field(row).items():
@@ -78,7 +78,7 @@ class Study:
     limits: Thresholds
 
     def to_json(self) -> list[dict[str, Any]]:
-        """One document for each scenario, in the form of the command line."""
+        """Document of each scenario, in the form of the command line."""
         return [
             {
                 "scenario": name,

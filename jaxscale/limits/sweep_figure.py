@@ -18,7 +18,7 @@ UNITS = {
     "_flop": "flop", "_flops": "flop/s", "_bandwidth": "byte/s", "_bytes": "byte", "_latency": "s", "_time": "s",
     "_batch": "token",
 }  # fmt: skip
-"""Unit of an axis by the end of its name; others are pure numbers."""
+"""Unit of an axis by the end of its name; else a pure number."""
 
 
 def axis_label(name: str) -> str:
@@ -67,7 +67,7 @@ def sweep_figure(spec: SweepSpec, folder: str | Path) -> "Figure":
 
 
 def drawn_axes(axes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Up to two axes of most values in the order of the sweep, and the middle value of each of the others."""
+    """Up to two axes of most values in the order of the sweep, and the middle value of each further axis."""
     longest = sorted(axes, key=lambda name: -len(axes[name]))[:2]
     several = tuple(name for name in axes if name in longest and len(axes[name]) > 1) or (longest[0],)
     return several, {name: float(values[len(values) // 2]) for name, values in axes.items() if name not in several}

@@ -50,16 +50,16 @@ MIN_CHIPS = 3
 
 @dataclass(frozen=True)
 class Series:
-    """One series.
+    """Runs of a table that differ in their number of chips alone.
 
     Attributes:
         table: name of the table.
         kind: `weak`, `strong` or `submission`.
-        label: what it is: model, chip, batch.
+        label: model, chip, batch.
         rows: positions in the table [point].
         n_chips: n [point].
         measured: throughput per chip [token/s], [point].
-        predicted: the same by the model [token/s], [point].
+        predicted: likewise by the model [token/s], [point].
         half_width: of the central 90 % interval of its logarithm [1], [point].
     """
 
@@ -93,7 +93,7 @@ class Series:
         return self.predicted_slope - self.measured_slope
 
     def slope_scatter(self) -> float:
-        """Standard error of the measured slope from its own residuals; nan with two points [1]."""
+        """Standard error of the measured slope from its residuals; nan with two points [1]."""
         x = np.log(self.n_chips) - np.log(self.n_chips).mean()
         y = np.log(self.measured)
         residual = y - y.mean() - self.measured_slope * x
@@ -110,7 +110,7 @@ def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
     """Series of a table.
 
     Args:
-        name: what it is called.
+        name: of the table.
 
     Returns:
         Weak, then strong series, or submissions; each of at least `MIN_CHIPS` sizes.

@@ -1,4 +1,4 @@
-"""Figures of Fernandez et al. (arXiv 2411.13055) beside what the model says of the same workload."""
+"""Figures of Fernandez et al. (arXiv 2411.13055) beside the figures of the model for their workload."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
