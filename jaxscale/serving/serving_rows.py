@@ -74,10 +74,6 @@ class ServingRows(NamedTuple):
 def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRows:
     """Rows of a serving table as arrays, with what was assumed.
 
-    Args:
-        runs: the table.
-        hardware: catalogue of chips; the shipped one where None.
-
     Returns:
         The rows that can be answered, and notes on all.
     """
@@ -313,13 +309,10 @@ def stack_levels(
     """Levels of a planned engine, `fit.coefficients(**serving.stack_levels("vllm", "h100-80gb", model))`.
 
     Args:
-        framework: serving framework.
         chip: catalogue id of the chip.
         model: the transformer, whose kind of attention and mixture counts.
         name: of the model in serving tables.
-        serving: kind of serving.
         release: of the framework; not stated where empty.
-        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         Name of the level by kind, see `serving_rows.LEVEL_KINDS`.

@@ -172,9 +172,6 @@ def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware 
         skip_bad: drop bad rows instead of refusing the file.
         hardware: chips that the table may name; the shipped catalogue where None.
 
-    Returns:
-        The table.
-
     Raises:
         InputError: the file cannot be read as a serving table, or has bad rows; with `skip_bad`, if all are bad.
     """
