@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxscale.base.documents import LARGEST, parsed_json, read_text
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import write_whole
 from jaxscale.tracing.workload_tables import QUANTITIES, Terms, WorkloadTables
@@ -48,10 +49,9 @@ def read_tables(path: str | Path) -> tuple[np.ndarray, WorkloadTables]:
         InputError: the file is missing, or holds no workload.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: {reason}; expected a file that `Workload.save` wrote") from None
+        document = parsed_json(read_text(Path(path), 4 * LARGEST, "a file that `Workload.save` wrote"))
+    except InputError:
+        raise
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
