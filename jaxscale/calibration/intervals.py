@@ -2,7 +2,7 @@
 
 The rule is the same for records of every kind (`widest`): an interval has its usual width, or the widest that a reason
 to doubt brings; each width is that of the narrowest class of runs that has one (`looked_up`). Runs that were left out
-tell widths: `fitting/held_out.py` of training, `serving/calibrate/serving_held_out.py` of serving.
+tell widths: `fitting/held_out.py` of training, `serving/serving_problem.py` of serving.
 """
 
 import functools

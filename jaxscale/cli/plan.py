@@ -16,11 +16,12 @@ from jaxscale.cli.arguments import (
     Quiet,
     ReportFolder,
     SequenceLength,
+    TimelineFile,
     checked_batch,
     checked_count,
     option,
 )
-from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, say, stage
+from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
@@ -66,6 +67,7 @@ class PlanCommand:
     ] = None
     plot: PlotFile = None
     report: ReportFolder = None
+    timeline: TimelineFile = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -80,12 +82,15 @@ class PlanCommand:
         for name, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
             checked_count(name, value)
         import jaxscale as js
+        from jaxscale.base.files import check_writable
         from jaxscale.cli.arguments import pairs
         from jaxscale.plans.best_plan import answered
         from jaxscale.plans.plan_questions import plan_question
         from jaxscale.runs.schema import stated_values
 
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware)
+        if self.timeline is not None:
+            check_writable(self.timeline, self.model, self.fit, self.hardware)
         written = written_framework(self.write)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu]
@@ -101,8 +106,9 @@ class PlanCommand:
         if lacking := chip.lacks(precision):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
+        question = plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells)
         choice = answered(
-            plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells),
+            question,
             fitted,
             top=self.top if self.write is None else max(self.top, WRITTEN_AMONG),
             oom_probability=self.oom_probability,
@@ -110,6 +116,10 @@ class PlanCommand:
         self._write(choice, float(model.seq_len), chip) if self.write is not None else self._tell(choice)
         if self.plot or self.report:
             self._draw(choice, f"{self.model} on {self.n_gpus} {chip.id}: fastest plans")
+        save_timeline(
+            self.timeline,
+            lambda: (model, choice.best.plan, cluster, fitted.coefficients(question.levels, question.n_chips)),
+        )
 
     def _draw(self, choice: "PlanChoice", title: str) -> None:
         """Draw the figure and the report that are asked for."""

@@ -23,7 +23,7 @@ from jaxscale.designs.shape_lattice import round_shape
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.designs.time_to_loss import Laws, laws_of
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.laws.loss import compute_exponent
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer

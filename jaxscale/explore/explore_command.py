@@ -19,8 +19,7 @@ from jaxscale.cli.arguments import (
 from jaxscale.cli.console import answer, idle, print_text, say, stage
 
 if TYPE_CHECKING:
-    from jaxscale.explore.page_inputs import PageInputs
-    from jaxscale.explore.page_state import PageState
+    from jaxscale.explore.page_state import PageInputs, PageState
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ class ExploreCommand:
     def _opened(self) -> "tuple[PageState, PageInputs]":
         """State in which the page opens, and what it may read."""
         from jaxscale.cli.arguments import pairs
-        from jaxscale.explore.page_inputs import page_inputs
-        from jaxscale.explore.page_state import PageState, state_of
+        from jaxscale.explore.page_state import PageState, page_inputs, state_of
         from jaxscale.models import catalogue_model
 
         fields = pairs("--set", self.set)

@@ -10,7 +10,7 @@ def _():
     import marimo as mo  # pyright: ignore[reportMissingImports]
 
     from jaxscale.explore import page_controls
-    from jaxscale.explore.page_inputs import served_inputs
+    from jaxscale.explore.page_state import served_inputs
     from jaxscale.explore.page_work import prepare_views
 
     return mo, page_controls, prepare_views, served_inputs

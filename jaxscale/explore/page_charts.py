@@ -8,8 +8,7 @@ import altair as alt  # pyright: ignore[reportMissingImports]
 
 from jaxscale.base.units import DAY, GB
 from jaxscale.costs.step import TERMS
-from jaxscale.explore.page_tables import SMALLEST_TERM, chip_counts, ranked_terms, shapes
-from jaxscale.explore.page_words import count, days, percent
+from jaxscale.explore.page_tables import SMALLEST_TERM, chip_counts, count, days, percent, ranked_terms, shapes
 from jaxscale.explore.page_work import PageView
 from jaxscale.plans.plan import in_short
 from jaxscale.report.style import BLUE, COLOUR_NAMES, GREY, INK, ORANGE, RED, seconds

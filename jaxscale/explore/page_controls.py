@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxscale.base.errors import InputError
-from jaxscale.explore.page_inputs import PageInputs
-from jaxscale.explore.page_state import TABS, PageState, changes, state_of
-from jaxscale.explore.page_tables import tab_csv, tab_html
-from jaxscale.explore.page_words import headline, phrases_of, plan_text
+from jaxscale.explore.page_state import TABS, PageInputs, PageState, changes, state_of
+from jaxscale.explore.page_tables import headline, phrases_of, plan_text, tab_csv, tab_html
 from jaxscale.explore.page_work import PageView, page_view
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.plan import RECOMPUTE

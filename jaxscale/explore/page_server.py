@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from jaxscale.base.errors import InputError
-from jaxscale.explore.page_inputs import PageInputs, serve_inputs
-from jaxscale.explore.page_state import PageState, changes
+from jaxscale.explore.page_state import PageInputs, PageState, changes, serve_inputs
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")

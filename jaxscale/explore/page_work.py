@@ -14,10 +14,9 @@ from jaxscale.base.arrays import host_arrays, number
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
 from jaxscale.designs.time_to_loss import Laws, default_laws
-from jaxscale.explore.page_inputs import PageInputs
 from jaxscale.explore.page_programs import RowFigures, RunOutcome, row_figures, run_outcome, step_elasticities
 from jaxscale.explore.page_rows import CurveRows, page_rows
-from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageState
+from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageInputs, PageState
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, n_active_params
 from jaxscale.plans.best_plan import answered

@@ -14,8 +14,8 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.islands.batch_shares import Pace, island_paces
 from jaxscale.islands.fleet import Fleet
-from jaxscale.islands.pace import Pace, island_paces
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, within_domains
 from jaxscale.plans.plan import Plan

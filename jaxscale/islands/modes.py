@@ -16,13 +16,18 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale.base.arrays import Number, as_float, with_fields
 from jaxscale.base.jit import small_jit
 from jaxscale.base.smooth import larger, smaller
-from jaxscale.islands.batch_shares import best_shares
-from jaxscale.islands.exchange import send_times
+from jaxscale.islands.batch_shares import Pace, best_shares
 from jaxscale.islands.fleet import Links
-from jaxscale.islands.loose import Loose, local_updates, streaming, synchronous
-from jaxscale.islands.pace import Pace
 from jaxscale.islands.pipeline_split import divided_at_will, pipeline_time
-from jaxscale.islands.round_time import RoundTime, fleet_round, tokens_per_second
+from jaxscale.islands.round_time import (
+    Loose,
+    fleet_round,
+    local_updates,
+    send_times,
+    streaming,
+    synchronous,
+    tokens_per_second,
+)
 
 MODES = ("data-parallel", "pipeline", "local-updates", "streaming")
 """Names of the modes, in the order of the tables."""
@@ -93,21 +98,6 @@ def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
     # No more fragments than steps between two exchanges of the same parameter.
     fragments = smaller(larger(job.n_layers / LAYERS_PER_FRAGMENT, 1.0), inner_steps)
     return streaming(shares, inner_steps, fragments, bits=STREAMED_BITS)
-
-
-def mode_round(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> RoundTime:
-    """Time of one round of a mode in which each island holds all layers, by cause.
-
-    Args:
-        job: model and fleet.
-        mode: one of `MODES` but the pipeline.
-        inner_steps: H [1].
-
-    Returns:
-        The terms [s].
-    """
-    plan = loose_plan(job, mode, inner_steps)
-    return fleet_round(job.pace, job.links, plan, n_params=job.n_params, sequences=job.sequences)
 
 
 def pipeline_microbatch(job: IslandJob) -> Array:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.designs.law_designs import LawDesign
-from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum
+from jaxscale.laws.fitted_law import FittedLaw, LawOptimum
 from jaxscale.laws.law_tables import (
     law_choice_table,
     law_headline,
@@ -17,8 +17,13 @@ from jaxscale.laws.law_tables import (
 )
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import residuals_by_column
-from jaxscale.report.figures.loss_laws import isoflop_curves, loss_against_compute, rollout_errors
-from jaxscale.report.figures.loss_optima import design_spread, optima_against_compute
+from jaxscale.report.figures.loss_laws import (
+    design_spread,
+    isoflop_curves,
+    loss_against_compute,
+    optima_against_compute,
+    rollout_errors,
+)
 
 RESIDUAL_BAND = 0.01
 """Half width of the shaded band of errors of a loss [1]."""

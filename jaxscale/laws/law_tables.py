@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
-from jaxscale.laws.fitting.comparison import Compared
-from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum, LossPrediction
+from jaxscale.laws.backtest import Compared
+from jaxscale.laws.fitted_law import FittedLaw, LawOptimum, LossPrediction
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
-from jaxscale.laws.losses.loss_reader import Losses
+from jaxscale.laws.loss_reader import Losses
 from jaxscale.report.terminal_tables import rounded_text
 
 SYMBOLS = {

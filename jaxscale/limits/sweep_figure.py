@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxscale.limits.sweep_chunks import load_sweep
-from jaxscale.limits.sweep_spec import SIZE, SweepSpec
+from jaxscale.limits.sweep import SIZE, SweepSpec, load_sweep
 from jaxscale.report.document import Report
-from jaxscale.report.figures.curves import curves
-from jaxscale.report.figures.maps import quantity_map
+from jaxscale.report.figures.design import quantity_map
+from jaxscale.report.figures.panels import curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,9 +26,9 @@ from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-from jaxscale.limits.frontier.scaling_laws import workload
-from jaxscale.limits.scenario_library import scenario as named_scenario
+from jaxscale.limits.frontier_scenario import FrontierScenario
+from jaxscale.limits.frontier_scenario import scenario as named_scenario
+from jaxscale.limits.scaling_laws import workload
 from jaxscale.limits.thresholds import SHARES
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains

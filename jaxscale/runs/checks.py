@@ -8,6 +8,7 @@ import numpy as np
 from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical
 from jaxscale.tables.schema import Check
+from jaxscale.tables.words import translate
 
 Numbers = Mapping[str, np.ndarray]
 DEGREES = ("dp", "tp", "pp", "cp")
@@ -23,7 +24,7 @@ def row_checks(runs: Runs, entries: Categorical) -> list[Check]:
     Returns:
         The checks.
     """
-    return [_degree_check(runs), *_batch_checks(runs), *_shape_checks(runs, entries)]
+    return [_degree_check(runs), *_batch_checks(runs), *_shape_checks(runs, entries), *_adapter_checks(runs)]
 
 
 def degrees(runs: Runs) -> dict[str, np.ndarray]:
@@ -144,6 +145,26 @@ def _shape_checks(runs: Runs, entries: Categorical) -> list[Check]:
     # One problem of a shape is told at a time.
     uneven = heads_check(heads, kv_heads, ~is_fractional)
     return [Check(is_fractional, fractional), uneven, experts_check(top_k, experts, ~is_fractional & ~uneven.is_broken)]
+
+
+def _adapter_checks(runs: Runs) -> list[Check]:
+    """Adapters that are there have a rank, and those of narrow weights narrow ones."""
+    words = runs.categories("adapter").map(lambda word: word and translate("adapter", str(word)))
+    weight, is_none = runs.numbers("weight_bytes"), words.matches(lambda word: word == "none")
+    ranked = np.nan_to_num(runs.numbers("lora_rank")) > 0.0
+    is_wide = words.matches(lambda word: word == "qlora") & (np.nan_to_num(weight) > 1.0)
+    return [
+        Check(
+            is_none & (ranked | ~runs.categories("lora_targets").matches(lambda word: word is None)),
+            lambda row: "column 'adapter' = 'none': contradicts lora_rank or lora_targets; expected lora or qlora",
+        ),
+        Check(
+            is_wide,
+            lambda row: (
+                f"column 'weight_bytes' = '{weight[row]:g}': contradicts adapter = qlora; expected at most 1, or lora"
+            ),
+        ),
+    ]
 
 
 def heads_check(heads: np.ndarray, kv_heads: np.ndarray, judged: np.ndarray | bool = True) -> Check:

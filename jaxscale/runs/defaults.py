@@ -22,7 +22,22 @@ def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
     """
     tables = read_toml(data_path("frameworks.toml"))["frameworks"]
     own = {name: {key: _value(entry) for key, entry in table.items()} for name, table in tables.items()}
-    return {name: {**own.get(table.get("same_as", name), {}), **table} for name, table in own.items()}
+    like = {name: own[table["same_as"]] for name, table in own.items() if "same_as" in table}
+    has_own = {name: bool({*own[name]} - {"same_as", "source", "date"}) for name in like}
+    return {**own, **{name: {**table, **own[name], "has_own": has_own[name]} for name, table in like.items()}}
+
+
+def answered_as(framework: str | None) -> str | None:
+    """Framework whose features one without own ones has; itself where it has own ones, or is not known."""
+    table = framework_defaults().get((framework or "").lower(), {})
+    return table["same_as"] if "same_as" in table and not table["has_own"] else framework
+
+
+def answer_note(framework: str | None) -> str:
+    """As which framework one is answered, in words; empty for one with all features of its own."""
+    table = framework_defaults().get((framework or "").lower(), {})
+    own = ", with defaults of its own" if table.get("has_own") else ""
+    return f"framework {framework} is answered as {table['same_as']}{own}" if "same_as" in table else ""
 
 
 def _value(entry: Any) -> Any:

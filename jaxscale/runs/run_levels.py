@@ -9,7 +9,7 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.calibration.levels import COMPANY, GUESSES, NO_LEVEL, Levels
 from jaxscale.models.transformer import Transformer
-from jaxscale.runs.defaults import EmptyCells
+from jaxscale.runs.defaults import EmptyCells, answered_as
 from jaxscale.runs.shapes import Shapes
 from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, together
@@ -54,7 +54,7 @@ def run_levels(
         "source": together(runs.categories("source"), runs.categories("framework"), empty.default("apart")).map(
             setup_name
         ),
-        "framework": runs.categories("framework"),
+        "framework": runs.categories("framework").map(answered_as),
         "release": release,
         "gpu": gpu,
         "precision": precision.map(lambda word: translate("precisions", str(word))),

@@ -32,9 +32,9 @@ from jaxscale.models.transformer import (
     ssm_layers,
     total_layers,
 )
-from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.engine import Engine
 from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys
+from jaxscale.serving.serving_coefficients import ServingCoefficients
 
 WIDE_BYTES = 2.0
 """Stored bytes of activations, and of the weights of router and logits head, which stay in 16 bits [byte]."""

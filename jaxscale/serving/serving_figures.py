@@ -24,7 +24,7 @@ from jaxscale.report.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from jaxscale.serving.choose.best_engine import ServingChoice
+    from jaxscale.serving.best_engine import ServingChoice
     from jaxscale.serving.serving_time import ServingTime
 
 MANY_SECONDS = 60.0

@@ -16,12 +16,12 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_figures import is_latent
 from jaxscale.runs.arrays import bucket_of, padded
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.serving_coefficients import serving_coefficients
-from jaxscale.serving.calibrate.serving_record import ServingFit, load_serving_fit
+from jaxscale.serving.serving_coefficients import serving_coefficients
 from jaxscale.serving.serving_memory import serving_memory
+from jaxscale.serving.serving_record import ServingFit, load_serving_fit
+from jaxscale.serving.serving_rows import ServingBatch, describe_serving
+from jaxscale.serving.serving_table import read_serving
 from jaxscale.serving.serving_time import serving_time
-from jaxscale.serving.tables.serving_rows import ServingBatch, describe_serving
-from jaxscale.serving.tables.serving_table import read_serving
 from jaxscale.tables.tables_in_memory import AnyTable
 
 ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")

@@ -12,16 +12,14 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
-from jaxscale.report.figures.breakdown import step_breakdown
-from jaxscale.report.figures.ranking import ranked_bars
+from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
-from jaxscale.serving.choose.best_engine import ScoredEngine, ServingChoice
-from jaxscale.serving.choose.load_curve import load_curve
+from jaxscale.serving.best_engine import ScoredEngine, ServingChoice
+from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_figures import latency_against_load, serving_frontier
 from jaxscale.serving.serving_predict import ANSWERS, ServingPrediction
-from jaxscale.serving.serving_time import ServingTime, tokens_yielded
+from jaxscale.serving.serving_time import ServingTime, load_curve, tokens_yielded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,10 +8,8 @@ import numpy as np
 from jax.extend import core
 
 from jaxscale.base.errors import InputError
-from jaxscale.tracing.axis_rules import output_axes
-from jaxscale.tracing.dimension_classes import Axis, make_equal
-from jaxscale.tracing.primitives import BARRIER, CALLS, KINDS, REMATERIALISED
-from jaxscale.tracing.program import FlatProgram, Loop, Operation, Phase, Value, Work, loops_of
+from jaxscale.tracing.axis_rules import BARRIER, CALLS, KINDS, REMATERIALISED, output_axes
+from jaxscale.tracing.program import Axis, FlatProgram, Loop, Operation, Phase, Value, Work, loops_of, make_equal
 from jaxscale.tracing.work_rules import COLLECTIVES, RULES
 
 WRAPPERS = re.compile(r"\b(?:jvp|transpose|vmap|checkpoint|rematted_computation)\b\(?|[()]")

@@ -10,7 +10,7 @@ matmul reads it, and so are the values of an unrolled loop; a rolled loop fills,
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from jaxscale.tracing.primitives import BARRIER
+from jaxscale.tracing.axis_rules import BARRIER
 from jaxscale.tracing.program import FlatProgram, Loop, Monomial, Operation, Phase, Value, bytes_of, loops_of
 
 VIEWS = frozenset({"layout", "stack", "unstack"})

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxscale.tracing.axis_rules import BARRIER
 from jaxscale.tracing.fusion import FusedKernel, Fusion, is_view
-from jaxscale.tracing.primitives import BARRIER
 from jaxscale.tracing.program import PHASES, FlatProgram, Loop, Monomial, Value, loops_of
 
 POINTS = 6

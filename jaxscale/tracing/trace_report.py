@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jaxscale.report.document import Report
-from jaxscale.report.figures.breakdown import step_breakdown
-from jaxscale.report.figures.ranking import ranked_bars
+from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
+from jaxscale.tracing.classed_program import group_rows, workload_parts
 from jaxscale.tracing.traced_workload import Workload
-from jaxscale.tracing.workload_text import group_rows, workload_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

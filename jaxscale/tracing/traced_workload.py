@@ -9,11 +9,10 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.errors import InputError
 from jaxscale.models.work import AbstractWork
-from jaxscale.tracing.classed_program import ClassedProgram
-from jaxscale.tracing.plans.class_plan import class_plan_checked
-from jaxscale.tracing.plans.class_plans import best_class_plan
-from jaxscale.tracing.plans.plan_time import traced_memory_terms, traced_terms
-from jaxscale.tracing.workload_file import read_tables
+from jaxscale.tracing.class_plan import class_plan_checked
+from jaxscale.tracing.class_plans import best_class_plan
+from jaxscale.tracing.classed_program import ClassedProgram, read_tables
+from jaxscale.tracing.plan_time import traced_memory_terms, traced_terms
 
 
 class Workload(ClassedProgram, AbstractWork):

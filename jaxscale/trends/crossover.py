@@ -16,9 +16,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_arrays, host_arrays, stacked
 from jaxscale.base.jit import filter_jit
-from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import outcome_at
+from jaxscale.trends.outcome import Batch, outcome_at
 from jaxscale.trends.returns import RETURN_TEMPERATURE
 
 LAYOUTS: Mapping[str, ParallelLayout] = {

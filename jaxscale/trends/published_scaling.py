@@ -9,8 +9,7 @@ import numpy as np
 from jaxscale.calibration.store import AnyFit
 from jaxscale.trends.deployment_library import deployment, table
 from jaxscale.trends.layout import ParallelLayout
-from jaxscale.trends.outcome import Outcome, scaling_outcomes
-from jaxscale.trends.scaling_curves import TENSOR_DEGREES, best_tensor_degree
+from jaxscale.trends.outcome import TENSOR_DEGREES, Outcome, best_tensor_degree, scaling_outcomes
 
 FIGURES = (
     "throughput_fall",

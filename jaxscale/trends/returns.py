@@ -18,9 +18,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import filled_rows, host_arrays
 from jaxscale.base.jit import filter_jit
-from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import PADDING, outcome_at
+from jaxscale.trends.outcome import PADDING, Batch, outcome_at
 
 RETURN_TEMPERATURE = 0.02
 """Smoothing of kinks, where exposed communication sets in; without it the derivative jumps there [1]."""

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscale.burst import SplitJob, best_degree, best_degree_by_gradient, stated_stream, study_blocking
-from jaxscale.burst.blocking import POLICIES
-from jaxscale.burst.partitioning import split_step_time
+from jaxscale.burst.strong_scaling import POLICIES, split_step_time
 
 
 def _jobs(n: int) -> SplitJob:

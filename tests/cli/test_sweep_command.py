@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from jaxscale.cli.main import main
-from jaxscale.limits.frontier.frontier_scenario import stack_scenarios
-from jaxscale.limits.search.relaxed_plan import survey
-from jaxscale.limits.sweep_chunks import chunk_name, load_sweep
-from jaxscale.limits.sweep_spec import read_spec
+from jaxscale.limits.frontier_scenario import stack_scenarios
+from jaxscale.limits.relaxed_plan import survey
+from jaxscale.limits.sweep import chunk_name, load_sweep, read_spec
 
 SPEC = """
 chunk = 5000

@@ -4,16 +4,16 @@ import csv
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
-
-import jaxscale as js
-from jaxscale.base.errors import InputError
-from jaxscale.islands.measured.pipeline_trials import (
+from pipeline_trials import (
     degrees_left_out,
     fit_trials,
     pipeline_trials,
     predicted_trials,
 )
+from scipy.stats import spearmanr
+
+import jaxscale as js
+from jaxscale.base.errors import InputError
 
 FOLDER = js.data_path("restricted")
 

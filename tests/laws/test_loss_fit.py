@@ -5,16 +5,13 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.laws.fitting import loss_solver
-from jaxscale.laws.fitting.backtest import backtest_of, checked_law, rollout, upper_decade
-from jaxscale.laws.fitting.loss_draws import cluster_ids
-from jaxscale.laws.fitting.loss_fit import fit_law
-from jaxscale.laws.fitting.loss_objective import HUBER_DELTA
-from jaxscale.laws.fitting.loss_priors import prior_of
-from jaxscale.laws.fitting.loss_solver import LANES
+from jaxscale.laws import loss_solver
+from jaxscale.laws.backtest import backtest_of, checked_law, rollout, upper_decade
 from jaxscale.laws.loss import LossLaw
-from jaxscale.laws.losses.loss_reader import losses_of
-from jaxscale.laws.losses.loss_tables import loss_table, train_below_params
+from jaxscale.laws.loss_fit import fit_law
+from jaxscale.laws.loss_forms import prior_of
+from jaxscale.laws.loss_reader import loss_table, losses_of, train_below_params
+from jaxscale.laws.loss_solver import HUBER_DELTA, LANES, cluster_ids
 
 NAMES = ("irreducible", "params_coefficient", "tokens_coefficient", "params_exponent", "tokens_exponent")
 SHIPPED = (

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.fitting.loss_fit import problem_of
-from jaxscale.laws.fitting.loss_forms import form_of, law_of, log_loss, traits
-from jaxscale.laws.fitting.loss_objective import objective
-from jaxscale.laws.fitting.loss_priors import prior_of
-from jaxscale.laws.fitting.loss_solver import grid_points, optimum_of, searches, starts_of
 from jaxscale.laws.loss import LossLaw
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.loss_fit import problem_of
+from jaxscale.laws.loss_forms import form_of, law_of, log_loss, prior_of, traits
+from jaxscale.laws.loss_reader import loss_table
+from jaxscale.laws.loss_solver import grid_points, objective, optimum_of, searches, starts_of
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from jaxscale.limits.frontier.overlap_norm import SmoothOverlap
+from jaxscale.limits.batch_time import SmoothOverlap
+from jaxscale.limits.frontier_scenario import scenario
+from jaxscale.limits.integer_plan import integer_survey
 from jaxscale.limits.limits_report import published_curve
-from jaxscale.limits.scenario_library import scenario
-from jaxscale.limits.search.integer_plan import integer_survey
 
 
 def rms_points(solved, row) -> float:

@@ -22,7 +22,14 @@ def test_complete_row(table):
         **{"overlap_gathers": True, "fused_norm": True, "chunked_loss": False, "vocab_parallel_loss": False},
         **{"recompute_full": 0, "recompute_cost": 1, "attention_rate": 1, "etp": 0, "shard_group": 4},
         **{"offload_activations": 0, "offload_optimizer": 0, "loss_bytes": 12, "adapter_bytes": 4, "held_bytes": 0},
-        **{"autocast": False, "wide_weights": False, "narrow_gate": False, "copied_attention": False},
+        **{
+            "autocast": False,
+            "wide_weights": False,
+            "narrow_gate": False,
+            "kept_gate": False,
+            "copied_attention": False,
+        },
+        **{"lora_rank": 0, "lora_targets": "q+v", "dequantised_bytes": 12},
         **{"dropout": False, "kept_gradients": False, "gradient_copy_bytes": 0, "cached_gradients": False},
         **{"gathered_stages": False, "host_time_layer": 0},
     }

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.models import catalogue_model
+from jaxscale.runs.schema import BY_NAME
+from jaxscale.tables.words import respelt, translate
 
 Settings = Mapping[str, Any]
 Cells = dict[str, Any]
@@ -16,6 +18,7 @@ class ReadSettings:
         settings: value by key.
         is_complete: whether an option that is absent has the program's default, as on a command line.
         understood: keys that were asked for.
+        doubtful: keys of which a rule knows the name but not the value.
         last: the key that was found last.
     """
 
@@ -23,6 +26,7 @@ class ReadSettings:
         """Args: settings: value by key; is_complete: whether an absent option has the program's default."""
         self.settings, self.is_complete = settings, is_complete
         self.understood: set[str] = set()
+        self.doubtful: set[str] = set()
         self.last = ""
 
     def value(self, *names: str) -> Any:
@@ -46,6 +50,32 @@ class ReadSettings:
         if isinstance(value, str):
             value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(value.lower())
         return bool(value) if value is not None else False if self.is_complete else None
+
+    def word(self, column: str, *names: str, own: Mapping[str, str] | None = None) -> str | None:
+        """Word of a column that a setting names, as tables spell it; None where it is absent or unknown.
+
+        Args:
+            column: of a runs table.
+            names: last parts of the key.
+            own: words that the program uses in a sense of its own, in small letters.
+        """
+        value = self.value(*names)
+        if not isinstance(value, str) or value.lower() in ("", "auto", "autoselected", "default"):
+            return None
+        # A name of a hub has its owner before it.
+        entry, text = BY_NAME[column], respelt(column, value.rsplit("/", 1)[-1])
+        text = (own or {}).get(text.lower(), text)
+        meant = entry.words.get(text.lower()) if entry.words else translate(entry.vocabulary, text)
+        if meant is None:
+            self.doubtful.add(self.last)
+        return meant
+
+    def chips(self, each: tuple[str, ...], nodes: tuple[str, ...]) -> float | None:
+        """Chips by the processes of a node and the nodes, of which a command that names none has one [1]."""
+        count, hosts = self.number(*each), self.number(*nodes)
+        if hosts is None and "launch.form" in self.settings and not {*nodes} & {*self.settings.get("launch.open", ())}:
+            hosts = 1.0
+        return count * hosts if count and hosts else None
 
     def has(self, *names: str) -> bool:
         """Whether one of the names is set to something."""
