@@ -327,8 +327,28 @@ def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
 def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, fit: Fit) -> dict[str, np.ndarray]:
     """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
-    answers = collected(blocks, len(batch), EVALUATED)
-    return fit.with_intervals(answers, levels, chips, capacity)
+    answers = fit.with_intervals(collected(blocks, len(batch), EVALUATED), levels, chips, capacity)
+    refuse_impossible(answers)
+    return answers
+
+
+def refuse_impossible(answers: Mapping[str, np.ndarray]) -> None:
+    """Refuse predictions that no run can have: they are errors of the program, and no answer.
+
+    Args:
+        answers: `NUMBERS` of each row by name [row].
+
+    Raises:
+        ArithmeticError: a step time or memory that is not finite, positive and inside its interval.
+    """
+    possible = np.ones(len(answers["step_time"]), dtype=bool)
+    for low, figure, high in (("lo", "step_time", "hi"), ("memory_lo", "memory", "memory_hi")):
+        least, value, most = (answers[name] for name in (low, figure, high))
+        possible &= (least > 0.0) & (least <= value) & (value <= most) & np.isfinite(most)
+    if not possible.all():
+        row = int(np.argmin(possible))
+        told = ", ".join(f"{name} = {answers[name][row]:g}" for name in NUMBERS if name in answers)
+        raise ArithmeticError(f"no run has {told}: an error of jaxscale in {np.sum(~possible)} rows, please report it")
 
 
 def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:
