@@ -195,23 +195,24 @@ def all_with_gpipe(one_f_one_b: ArrayLike, plan: Plan) -> Array:
     return one_f_one_b + plan.gpipe * (plan.n_microbatches - jnp.asarray(one_f_one_b))
 
 
-def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Microbatches whose activations the first stage holds at once, per layer it owns [1].
+def microbatches_in_flight(plan: Plan, stages_before: ArrayLike, temperature: Temperature = 0.0) -> Array:
+    r"""Microbatches whose activations a stage holds at once, per layer it owns.
 
-    1F1B: min(m, pp), times `1 + (pp - 1) / (pp vpp)` when interleaved; GPipe: m.
+    1F1B: $\min(m, p - s)$ with s stages before; interleaved: $2 (p - 1 - s) + (v - 1) p + 1$ chunks, of which a
+    microbatch has v, at most m; DualPipe, at either end and between: p + 1 (DeepSeek-AI 2024, arXiv 2412.19437,
+    table 2); GPipe: m.
+
+    Args:
+        plan: m, p, v, schedule.
+        stages_before: s [1].
+        temperature: smoothing [1].
+
+    Returns:
+        Microbatches [1].
     """
-    is_interleaved = several(plan.vpp, temperature)
-    interleaved = 1.0 + is_interleaved * (plan.pp - 1.0) / (plan.pp * plan.vpp)
-    one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
-    return all_with_gpipe(one_f_one_b, plan)
-
-
-def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Microbatches whose activations the last stage holds at once, per layer it owns [1].
-
-    1F1B: one; interleaved, where all but the last chunk of the next microbatches wait: `1 + (pp - 1)(1 - 1/vpp)`, at
-    most m; GPipe: m.
-    """
-    turned = 1.0 + (plan.pp - 1.0) * (1.0 - 1.0 / plan.vpp)
-    one_f_one_b = smooth_min(plan.n_microbatches, turned, temperature)
-    return all_with_gpipe(one_f_one_b, plan)
+    later = plan.pp - 1.0 - jnp.asarray(stages_before)
+    plain = 1.0 + later
+    chunked = plan.pp + (1.0 + 2.0 * later - plan.pp) / plan.vpp
+    turned = plain + several(plan.vpp, temperature) * (chunked - plain)
+    turned = turned + plan.dual_pipe * (plan.pp + 1.0 - turned)
+    return all_with_gpipe(smooth_min(plan.n_microbatches, turned, temperature), plan)

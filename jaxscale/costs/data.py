@@ -163,7 +163,7 @@ def data_parallel(
     Returns:
         Times per step and per microbatch [s].
     """
-    c, plan, trainable, layers = coefficients, local.plan, local.model.trainable_share, local.first_layers
+    c, plan, trainable, layers = coefficients, local.plan, local.model.trainable_share, local.fullest_layers
     fsdp = local.weights_sharded
     traffic = data_traffic(local, machine, c, temperature)
     # Every bucket pays the latency of its collectives; FSDP has one bucket per layer and direction.

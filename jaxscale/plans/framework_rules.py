@@ -19,7 +19,9 @@ _RULES = (
     ),
     Rule(
         "equal stages",
-        lambda pp, vpp, n_layers: divides(pp * vpp, n_layers),
+        lambda pp, vpp, n_layers, first_stage_layers, last_stage_layers: (
+            divides(pp * vpp, n_layers) & np.equal(first_stage_layers + last_stage_layers, 0)
+        ),
         lambda pp, vpp, n_layers: f"pp * vpp = {pp * vpp:g} must divide n_layers = {n_layers:g}",
     ),
     Rule(

@@ -1,9 +1,11 @@
 """Values of settings by the last part of their key, and what several rules make of them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.models import catalogue_model
+from jaxscale.plans.plan import END_STAGES
 
 Settings = Mapping[str, Any]
 Cells = dict[str, Any]
@@ -55,6 +57,12 @@ class ReadSettings:
 def value_of(settings: Settings, *names: str) -> Any:
     """Value of the first setting whose last part has one of the names; None where none has."""
     return ReadSettings(settings).value(*names)
+
+
+def end_cells(first: float | int, last: float | int, layers: float | int, stages: int) -> Cells:
+    """Cells of the layers of both ends of a pipeline; none where they are an even share of all layers."""
+    even = (math.ceil(layers / stages), math.floor(layers / stages))
+    return {} if (first, last) == even else dict(zip(END_STAGES, (first, last), strict=True))
 
 
 def plain_number(value: Any) -> float | None:
