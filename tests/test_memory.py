@@ -98,7 +98,8 @@ def test_a_mixture_keeps_a_copy_of_its_tokens_for_every_expert():
         float(layer_activation_bytes(local_plan(*arrays((shape, Plan()))), ideal_coefficients()))
         for shape in (dense, mixture)
     ]
-    assert held[1] - held[0] == pytest.approx(2.0 * 2048.0 * 2.0 * 6144.0, rel=1e-9)
+    router = 8.0 * 8.0 + 16.0 * 2.0
+    assert held[1] - held[0] == pytest.approx(2048.0 * (2.0 * 2.0 * 6144.0 + router), rel=1e-9)
 
 
 @pytest.mark.parametrize(("ep", "split"), [(1, 8.0), (8, 1.0)])
@@ -110,7 +111,7 @@ def test_ranks_that_split_an_expert_keep_its_tokens_whole(ep: int, split: float)
         layer_activation_bytes(local_plan(*arrays((changed(shape, moe_top_k=k), plan))), coefficients)
         for k in (2.0, 3.0)
     )
-    each = shape.seq_len * (2.0 * 2.0 * 2.0 * shape.d_ff_expert + 2.0 * split * shape.d_model) / 8.0
+    each = shape.seq_len * (2.0 * 2.0 * 2.0 * shape.d_ff_expert + 2.0 * split * shape.d_model + 16.0) / 8.0
     np.testing.assert_allclose(three - two, coefficients.activation_factor * each, rtol=1e-4)
 
 

@@ -20,6 +20,7 @@ from jaxscale.models.transformer import (
     copies_width,
     mlp_layers,
     mlp_width,
+    moe_layers,
     routed_width,
     ssm_layers,
     total_layers,
@@ -38,6 +39,13 @@ MASK_BYTES = 1.0
 SUM_BYTES = 4.0
 """Of the logarithm of a softmax's sum that fused attention keeps per token and head (Dao 2023, arXiv 2307.08691)
 [byte]."""
+
+ROUTER_BYTES = 8.0
+"""Of a router per token and expert: scores in 32 bits and the map of tokens (Megatron-Core transformer/moe, 2025)
+[byte]."""
+
+CHOICE_BYTES = 16.0
+"""Of a router per token and chosen expert: weights, places and their order (the same) [byte]."""
 
 WIDE_BYTES = 4.0
 """Of a number in 32 bits [byte]."""
@@ -97,7 +105,9 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     # The output of attention is kept as attention's own; adapters read a copy of another width.
     adapters = (1.0 - model.trainable_share) * plan.adapter_bytes * model.n_heads * model.v_head_dim
     heads = heads + adapters + SUM_BYTES * model.n_heads * plan.flash_attention
-    scores = (2.0 * element + MASK_BYTES * plan.dropout) * stored * model.n_heads * attended_keys(model)
+    # Compilers keep what softmax puts out in 32 bits, and its narrow copy.
+    probabilities = 2.0 * element + plan.compiled * larger(WIDE_BYTES - element, 0.0)
+    scores = (probabilities + MASK_BYTES * plan.dropout) * stored * model.n_heads * attended_keys(model)
     latents = 2.0 * element * (model.q_lora_rank + model.kv_lora_rank) * plan.tp / local.sequence_split
     attention = (heads + scores + latents) * attention_layers(model)
     ssm = 3.0 * element * ssm_layers(model) * model.ssm_d_inner
@@ -105,7 +115,9 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model)) / total_layers(model)
     # Queries, keys and values read one tensor, gate and input another: under autocasts each its own copy.
     inputs = 2.0 + plan.autocast * (2.0 + model.gated_mlp)
-    norms = 2.0 * (stream_bytes(local) + UNFUSED_NORM_BYTES * (1.0 - plan.fused_norm) + MASK_BYTES * plan.dropout)
+    # What XLA fuses it computes in one kernel, but keeps as 32-bit residuals.
+    unfused = UNFUSED_NORM_BYTES * larger(1.0 - plan.fused_norm, plan.compiled)
+    norms = 2.0 * (stream_bytes(local) + unfused + MASK_BYTES * plan.dropout)
     residual = (norms + inputs * read) * model.d_model * blocks / local.sequence_split
     scale = coefficients.activation_factor * local.tokens
     return LayerBytes(scale * (residual + (attention + ssm) * split), scale * _mlp_bytes(local, read) * split)
@@ -122,12 +134,15 @@ def _mlp_bytes(local: LocalPlan, read: ArrayLike) -> Array:
     model, plan, element = local.model, local.plan, local.element_bytes
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
     inner = mlp_width(model) + routed_width(model)
-    copies = local.expert_tensor_degree * copies_width(model)
+    # A compiled step weights what comes back of them apart, and keeps that, too.
+    copies = (local.expert_tensor_degree + plan.compiled) * copies_width(model)
+    router = (ROUTER_BYTES * model.n_experts + CHOICE_BYTES * model.moe_top_k) * moe_layers(model)
+    router = router * plan.tp / local.sequence_split
     made_again = plan.compiled * model.gated_mlp
     product = read * (1.0 - made_again)
     gate = model.gated_mlp * (2.0 - larger(plan.fused_glu * 1.0, plan.compiled * 1.0))
     inside = element + plan.narrow_gate * (local.matmul_bytes - element)
-    return inside * (1.0 + gate) * inner + product * inner + read * copies
+    return inside * (1.0 + gate) * inner + product * inner + read * copies + router
 
 
 def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperature = 0.0) -> Array:

@@ -17,11 +17,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxscale.base.arrays import Number, as_arrays
 from jaxscale.base.jit import concrete_jit
 from jaxscale.base.show import Printout, leaves_shown, printed, shares
-from jaxscale.base.smooth import Temperature, is_exact, p_norm, several, smaller
+from jaxscale.base.smooth import Temperature, is_exact, larger, p_norm, several, smaller
 from jaxscale.base.units import quantity
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.store import AnyFit
 from jaxscale.costs.activations import (
+    UNFUSED_NORM_BYTES,
+    WIDE_BYTES,
     all_with_gpipe,
     checkpoint_bytes,
     gathered_stream_bytes,
@@ -295,14 +297,16 @@ class _Stage(NamedTuple):
         """While the loss of the last microbatch is taken."""
         local = self.local
         # The last norm keeps its input and its output, and the logits head gathers that.
-        ends = 2.0 * stream_bytes(local) * local.tokens * local.model.d_model / local.sequence_split
+        unfused = UNFUSED_NORM_BYTES * larger(1.0 - local.plan.fused_norm, local.plan.compiled)
+        ends = (2.0 * stream_bytes(local) + unfused) * local.tokens * local.model.d_model / local.sequence_split
         activations = self.activations + ends + gathered_stream_bytes(local)
         whole = self.gathered.at_the_loss + _casts(local)
         return self._terms(self.gradients.at_the_loss, activations, whole, _loss_bytes(local))
 
     def reversing(self, beside: ArrayLike) -> dict[str, Array]:
         """While the first layer is reversed, with what stands beside the activations that are kept."""
-        return self._terms(self.gradients.at_the_loss, self.activations + beside, self.gathered.reversing)
+        whole = self.gathered.reversing + _compiled_casts(self.local, 0.0)
+        return self._terms(self.gradients.at_the_loss, self.activations + beside, whole)
 
     def in_the_last_layer(self, beside: ArrayLike) -> dict[str, Array]:
         """While the last layer is reversed."""
@@ -327,8 +331,25 @@ def _loss_bytes(local: LocalPlan) -> Array:
 
 def _casts(local: LocalPlan) -> Array:
     """Copies of weights as matmuls read them, which autocasts keep until the forward pass ends [byte]."""
-    whole = local.params.layers + local.params.experts + head_params(local.model) / local.plan.tp
-    return local.plan.autocast * local.matmul_bytes * whole * (1.0 - local.weights_sharded)
+    head = local.matmul_bytes * head_params(local.model) / local.plan.tp
+    layers = local.matmul_bytes * (local.params.layers + local.params.experts)
+    return local.plan.autocast * (layers + head) * (1.0 - local.weights_sharded) + _compiled_casts(local, 1.0)
+
+
+def _compiled_casts(local: LocalPlan, head_share: ArrayLike) -> Array:
+    """Copies of 32-bit weights that a compiled step keeps until their layer is reversed [byte].
+
+    Args:
+        local: the plan with the weights of a stage.
+        head_share: of the logits head that is still there [1].
+    """
+    plan, params, sharded = local.plan, local.params, local.weights_sharded
+    layers = params.layers / (1.0 + sharded * (local.shard_ranks - 1.0))
+    layers = layers + params.experts / (1.0 + sharded * (local.expert_shard_ranks - 1.0))
+    head = head_share * head_params(local.model) / (plan.tp * (1.0 + sharded * (local.shard_ranks - 1.0)))
+    # Layers that are computed again keep their weights as they are stored, not their casts.
+    again = larger(WIDE_BYTES - local.matmul_bytes, 0.0) * plan.recompute_full
+    return plan.compiled * plan.wide_weights * ((local.matmul_bytes + again) * layers + local.matmul_bytes * head)
 
 
 def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[str, Array]:
