@@ -135,7 +135,9 @@ def gradient_memory(local: LocalPlan) -> Gradients:
     # DualPipe holds a stage of each of its two directions (DeepSeek-AI 2024, arXiv 2412.19437, table 2).
     trained = (1.0 + plan.dual_pipe) * model.trainable_share
     held = local.held_params(local.gradients_sharded)
-    unreduced = keeps_stage_whole(local) * (local.held_params(0.0) - held)
+    # Where gradients are sharded and stages interleaved, a chunk's are whole until pp microbatches have passed it.
+    chunk = local.gradients_sharded * (1.0 - local.weights_sharded) * several(plan.vpp) / plan.vpp
+    unreduced = (keeps_stage_whole(local) + chunk) * (local.held_params(0.0) - held)
     whole = plan.gradient_bytes * trained * (held + unreduced)
     layer = plan.gradient_bytes * trained * local.at_stage(1.0, 0.0).held_params(local.gradients_sharded)
     from_before = several(plan.n_microbatches)

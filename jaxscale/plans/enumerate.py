@@ -310,7 +310,7 @@ def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
     simple = [SCHEDULES.index(word) for word in SCHEDULES if word in space.schedule and word != "interleaved"]
     plain = _cross(chunked, "schedule", np.asarray(simple, np.int64))
     plain = _with_ends(facts, {**plain, "vpp": np.ones_like(plain["schedule"])}, space)
-    plain = _keep(plain, _obey(facts, plain, space, "first_stage_layers"))
+    plain = _keep(plain, _obey(facts, plain, space, "first_stage_layers") & _obey(facts, plain, space, "vpp"))
     is_dual = plain["schedule"] == SCHEDULES.index("dualpipe")
     plain = _keep(plain, _obey(facts, {**plain, "dual_pipe": is_dual}, space, "dual_pipe"))
     one_stage = np.ones_like(flat["pp"])

@@ -201,8 +201,14 @@ RULES = (
     ),
     Rule(
         "sharding of stages",
-        lambda zero_stage, pp: np.less(zero_stage, 2) | np.equal(pp, 1),
-        lambda: "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1",
+        lambda zero_stage, pp: np.less(zero_stage, 3) | np.equal(pp, 1),
+        lambda: "ZeRO stage 3 shards what a pipeline reuses; it needs pp = 1",
+    ),
+    Rule(
+        # Of interleaved stages the gradients of a chunk are whole once pp microbatches have passed it.
+        "gradients of stages",
+        lambda zero_stage, pp, vpp: np.not_equal(zero_stage, 2) | np.equal(pp, 1) | np.greater(vpp, 1),
+        lambda: "ZeRO stage 2 shards gradients that a pipeline adds to; it needs pp = 1 or vpp > 1",
     ),
     BATCH_RULE,
 )
