@@ -30,6 +30,7 @@ from jaxscale.costs.activations import (
     layer_bytes,
     microbatches_in_flight,
     queued_activation_bytes,
+    remakes,
     reversing_bytes,
     stream_bytes,
 )
@@ -279,9 +280,9 @@ class _Stage(NamedTuple):
 
     def _terms(self, gradients: Array, activations: ArrayLike, whole: ArrayLike, logits: ArrayLike = 0.0) -> dict:
         """Terms of `Memory` where some of them are given [byte]."""
-        local, model = self.local, self.local.model
+        local = self.local
         both_ways = 1.0 + local.plan.dual_pipe
-        trained = model.trainable_share * local.held_params(local.optimizer_sharded)
+        trained = local.trained_share * local.held_params(local.optimizer_sharded)
         return {
             "weights": weight_bytes(local) * local.held_params(local.weights_sharded) * both_ways
             + quantised_extra_bytes(local),
@@ -297,7 +298,7 @@ class _Stage(NamedTuple):
         """While the loss of the last microbatch is taken."""
         local = self.local
         # The last norm keeps its input and its output, and the logits head gathers that.
-        unfused = UNFUSED_NORM_BYTES * larger(1.0 - local.plan.fused_norm, local.plan.compiled)
+        unfused = UNFUSED_NORM_BYTES * larger(1.0 - local.plan.fused_norm, remakes(local.plan))
         ends = (2.0 * stream_bytes(local) + unfused) * local.tokens * local.model.d_model / local.sequence_split
         activations = self.activations + ends + gathered_stream_bytes(local)
         whole = self.gathered.at_the_loss + _casts(local)
