@@ -84,7 +84,7 @@ def stated_row(framework: str, model: dict[str, Any], plan: dict[str, Any]) -> d
         "tp", "pp", "vpp", "cp", "ep", "zero_stage", "sequence_parallel", "execution", "tp_overlap", "precision",
         "overlap_gradients", "overlap_gathers", "moe_dispatcher", "moe_overlap", "fused_norm", "fused_glu",
         "chunked_loss", "vocab_parallel_loss", "gradient_bytes", "optimizer_bytes", "weight_bytes", "micro_batch_size",
-        "wide_weights", "kept_gradients", "gathered_stages", "loss_bytes",
+        "wide_weights", "kept_gradients", "gathered_stages", "loss_bytes", "first_stage_layers", "last_stage_layers",
     )  # fmt: skip
     row = {**model, "source": "test", "framework": framework.removesuffix("-toml"), "gpu": "h100-80gb"}
     row |= {"seq_len": SEQ_LEN, **{name: plan[name] for name in same}}
@@ -106,6 +106,7 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"recompute": "full", "recompute_full": 1.0, "zero_stage": 1},
     {"pp": 4, "vpp": 2, "dp": 8},
     {"cp": 2, "dp": 8, "ep": 4},
+    {"pp": 4, "vpp": 2, "dp": 8, "first_stage_layers": 5, "last_stage_layers": 7},
 )
 
 

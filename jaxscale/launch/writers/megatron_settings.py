@@ -67,6 +67,8 @@ def _degrees(run: RunSettings, lines: SettingLines) -> None:
         lines.add("--sequence-parallel", True, "norms split over the tensor group")
     if run.count("pp") > 1 and not run.shape.is_hybrid:
         _stages(run, lines)
+    elif any(run.end_layers):
+        lines.lacks("first_stage_layers, last_stage_layers: layers of a hybrid are in its pattern")
     if run.plan.get("schedule") in ("gpipe", "zero-bubble", "dualpipe") and run.count("pp") > 1:
         lines.lacks(f"schedule = {run.plan['schedule']}: pipelines run 1f1b")
 
