@@ -218,7 +218,7 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if (copies := read.number("num_distributed_optimizer_instances")) and copies > 1 and replicas:
         found["shard_group"] = replicas / copies
     reduces, gathers = read.flag("overlap_grad_reduce"), read.flag("overlap_param_gather")
-    if replicas and replicas > 1.0:
+    if replicas and replicas * product_of_degrees(cells, "cp") > 1.0:
         found["overlap_gradients"] = reduces
         found["overlap_gathers"] = gathers if found.get("zero_stage") else None
     else:
@@ -229,7 +229,8 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
 def layers_of_run(read: ReadSettings, cells: Cells) -> float | None:
     """Layers as stated, or those of a model of the catalogue [1]."""
     name = known_model(str(read.value("model") or "").removesuffix(".yaml"))
-    return plain_number(cells.get("n_layers") or (catalogue_model(name) if name else {} or {}).get("n_layers"))
+    shape = (catalogue_model(name) if name else None) or {}
+    return plain_number(cells.get("n_layers") or shape.get("n_layers"))
 
 
 def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
