@@ -16,11 +16,12 @@ from jaxscale.cli.arguments import (
     Quiet,
     ReportFolder,
     SequenceLength,
+    TimelineFile,
     checked_batch,
     checked_count,
     option,
 )
-from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, say, stage
+from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
@@ -74,6 +75,7 @@ class PlanCommand:
     ] = None
     plot: PlotFile = None
     report: ReportFolder = None
+    timeline: TimelineFile = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -88,6 +90,7 @@ class PlanCommand:
         for name, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
             checked_count(name, value)
         import jaxscale as js
+        from jaxscale.base.files import check_writable
         from jaxscale.cli.arguments import pairs
         from jaxscale.plans.against import against_best
         from jaxscale.plans.best_plan import choice_of, searched
@@ -98,6 +101,8 @@ class PlanCommand:
         if self.against is not None and self.write is not None:
             raise InputError("--against beside --write; expected one of them")
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware)
+        if self.timeline is not None:
+            check_writable(self.timeline, self.model, self.fit, self.hardware)
         written = written_framework(self.write)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu]
@@ -131,6 +136,10 @@ class PlanCommand:
             self._tell(choice, compared)
         if self.plot or self.report:
             self._draw(choice, f"{self.model} on {self.n_gpus} {chip.id}: fastest plans")
+        save_timeline(
+            self.timeline,
+            lambda: (model, choice.best.plan, cluster, fitted.coefficients(question.levels, question.n_chips)),
+        )
 
     def _draw(self, choice: "PlanChoice", title: str) -> None:
         """Draw the figure and the report that are asked for."""

@@ -9,9 +9,11 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.intervals import interval_ends
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK, MemoryLimit, memory_limit, probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.unstated import usable_if_stated
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.catalogue import cluster as cluster_of
 from jaxscale.hardware.cluster import Cluster
@@ -83,7 +85,7 @@ def best_plan(
 def question_of_levels(
     model: Transformer,
     cluster: Cluster,
-    batch: float | int,
+    batch: float | int | None,
     levels: Mapping[str, str | None],
     space: PlanSpace | None = None,
 ) -> PlanQuestion:
@@ -92,7 +94,7 @@ def question_of_levels(
     Args:
         model: the transformer.
         cluster: chips and network.
-        batch: sequences of a step [sequence].
+        batch: sequences of a step; None where it is open [sequence].
         levels: of the run by kind; what its software does follows from them.
         space: choices that are open; where None, every valid plan that the framework can run.
     """
@@ -177,11 +179,15 @@ def choice_of(found: FoundPlans, question: PlanQuestion, fit: Fit, top: int, oom
     plans = [found.table.plan(row) for row in found.ranked(top).tolist()]
     ranked = scored_plans(question.task(fit, oom_probability), question.usable(fit), plans)
     interval = interval_ends(ranked[0].step_time, fit.interval(question.levels, question.n_chips).time)
-    return _choice(found, ranked, interval)
+    capacity = number(question.cluster.chip.hbm_bytes)
+    blank = usable_if_stated(fit, Levels.of_rows([question.levels]), question.n_chips, capacity, oom_probability)
+    return _choice(found, ranked, interval, blank)
 
 
-def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float]) -> PlanChoice:
-    """The ranked plans with reasons."""
+def _choice(
+    found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float], blank: tuple[str, ...]
+) -> PlanChoice:
+    """The ranked plans with reasons, and what to state."""
     row, best = int(found.ranked(1)[0]), ranked[0]
     return PlanChoice(
         best=best,
@@ -192,7 +198,7 @@ def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[f
         exhaustive=found.relaxed is None,
         memory_limit=found.memory_limit,
         alternatives=alternatives(found, row),
-        binds=binding(found, row, best.terms, best.memory_terms),
+        binds=(*binding(found, row, best.terms, best.memory_terms), *blank),
         relaxed_step_time=found.relaxed.step_time if found.relaxed else None,
         kkt_residual=found.relaxed.residual if found.relaxed else None,
     )

@@ -36,7 +36,7 @@ CHIP_COLUMNS = {
 
 
 def chip_list(entries: Iterable[ChipEntry]) -> Table:
-    """The chips of a catalogue, one line each."""
+    """Chips of a catalogue."""
     names = (text_column("id"), text_column("name"))
     rows = [(entry.id, entry.name, *(f"{entry.numbers[key]:g}" for key in CHIP_COLUMNS)) for entry in entries]
     title = "Chips (bandwidths per chip, one direction; dense peaks)"
@@ -82,8 +82,6 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_
     """The first rows of a table with their predictions.
 
     Args:
-        runs: the table.
-        prediction: for its rows.
         most: rows that are shown at most [1].
         has_lines: whether the rows have lines in a file.
     """
@@ -164,7 +162,7 @@ PLAN_COLUMNS = {
 
 
 def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Choices of a plan by `PLAN_COLUMNS`; a dash for what is as usual: degrees of 1, no sharding, a copy in all of dp.
+    """Choices of a plan by `PLAN_COLUMNS`; a dash for defaults: degrees of 1, no sharding, a copy in all of dp.
 
     Args:
         plan: fields of the plan, as `Plan.words` gives them.

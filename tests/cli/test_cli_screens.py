@@ -31,7 +31,7 @@ from jaxscale.base.table import Table
 from jaxscale.cli import console
 from jaxscale.cli.entry import progress
 from jaxscale.cli.main import every_command
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.loss_reader import loss_table
 
 LOG = "\n".join(
     f" iteration {step}/ 100 | elapsed time per iteration (ms): {ms} | global batch size: 64 |"

@@ -107,3 +107,13 @@ def test_an_option_of_an_unknown_variable_is_left_open(tmp_path: Path, name: str
     text = (FOLDER / name).read_text(encoding="utf-8")
     row = read(tmp_path, name, re.sub(rf"{option}[$\w]+", f"{option}$UNKNOWN", text))
     assert run_of(FOLDER / name).cells[column] and column not in row.cells
+
+
+def test_logs_of_older_and_other_programs(tmp_path: Path):
+    old = "".join(f"completed step: {k}, seconds: 2.5, TFLOP/s: 40.0, loss: 2.1\n" for k in range(4))
+    assert read(tmp_path, "old.log", old).cells["step_time_s"] == "2.5"
+    line = (
+        " [x] iteration {}/ 9 | elapsed time per iteration (ms): 900.0 | memory(GiB): 20.0 | global batch size: 64 |\n"
+    )
+    row = read(tmp_path, "swift.log", "".join(line.format(k) for k in range(1, 5)))
+    assert (row.cells["framework"], row.cells["peak_mem_gb"]) == ("ms-swift-megatron", "21.47483648")

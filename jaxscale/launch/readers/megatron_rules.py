@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from jaxscale.launch.options.check_settings import pattern_of, stages_of
+from jaxscale.launch.readers.adapter_rules import adapter_cells
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
 from jaxscale.models import catalogue_model
 
@@ -14,7 +15,7 @@ MIXERS, MLPS = "M*", "-E"
 def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
     """Cells that need more than one setting."""
     found: Cells = {"framework": megatron_framework(read)}
-    if read.is_complete or found["framework"] == "ms-swift":
+    if read.is_complete or found["framework"] == "ms-swift-megatron":
         # Degrees that are not set are 1.
         cells["tp"], cells["pp"] = cells.get("tp", 1), cells.get("pp", 1)
     _layers(read, cells, found)
@@ -26,11 +27,12 @@ def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
     _sharding(read, cells, found)
     _recomputation(read, cells, found)
     _software(read, cells, found)
+    found |= adapter_cells(read, str(found["framework"]))
     if name := read.value("model"):
         found["model"] = known_model(str(name).removesuffix(".yaml"))
     if found["framework"] == "primus":
         read.value("modules.pre_trainer.framework")
-    if found["framework"] == "ms-swift":
+    if found["framework"] == "ms-swift-megatron":
         found["seq_len"] = read.number("max_length")
         if name := read.value("load", "mcore_model"):
             found["model"] = known_model(str(name).rsplit("/", 1)[-1].removesuffix("-mcore"))
@@ -41,7 +43,7 @@ def megatron_framework(read: ReadSettings) -> str:
     """Which of the programs has the settings."""
     settings = read.settings
     if read.value("program") == "ms-swift megatron":
-        return "ms-swift"
+        return "ms-swift-megatron"
     if any(key.startswith(("cfg/", "trainer.")) for key in settings):
         return "nemo"
     if read.value("deepspeed", "deepspeed_config"):
@@ -140,7 +142,7 @@ def _experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
         found["moe_dispatcher"] = backend if backend in ("deepep", "hybridep") else None
     elif dispatcher in ("alltoall", "allgather"):
         found["moe_dispatcher"] = dispatcher
-    elif dispatcher is None and found["framework"] == "ms-swift":
+    elif dispatcher is None and found["framework"] == "ms-swift-megatron":
         found["moe_dispatcher"] = "alltoall"
     elif dispatcher is None and read.is_complete:
         found["moe_dispatcher"] = "allgather"
@@ -158,7 +160,7 @@ def _vocabulary(read: ReadSettings, cells: Cells, found: Cells) -> None:
     untied, shared = read.flag("untie_embeddings_and_output_weights"), read.value("share_embeddings_and_output_weights")
     if shared is not None:
         found["tied_embeddings"] = bool(shared)
-    elif untied is not None and found["framework"] != "ms-swift":
+    elif untied is not None and found["framework"] != "ms-swift-megatron":
         found["tied_embeddings"] = not untied
 
 
@@ -208,7 +210,7 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
             found["zero_stage"] = 2
     elif read.value("use_distributed_optimizer") or "distributed" in str(read.value("optim.name") or ""):
         found["zero_stage"] = 1
-    elif found["framework"] == "ms-swift" and read.value("use_distributed_optimizer") is None:
+    elif found["framework"] == "ms-swift-megatron" and read.value("use_distributed_optimizer") is None:
         # Its default.
         found["zero_stage"] = 1
     elif read.value("use_distributed_optimizer") is False or found["framework"] == "megatron-lm":
@@ -229,15 +231,15 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
 def layers_of_run(read: ReadSettings, cells: Cells) -> float | None:
     """Layers as stated, or those of a model of the catalogue [1]."""
     name = known_model(str(read.value("model") or "").removesuffix(".yaml"))
-    shape = (catalogue_model(name) if name else None) or {}
-    return plain_number(cells.get("n_layers") or shape.get("n_layers"))
+    entry = catalogue_model(name) if name else None
+    return plain_number(cells.get("n_layers") or (entry or {}).get("n_layers"))
 
 
 def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Word of recomputation, or the share of the layers."""
     layers = layers_of_run(read, cells)
     granularity = read.value("recompute_granularity", "activations_checkpoint_granularity")
-    if granularity is None and found["framework"] == "ms-swift":
+    if granularity is None and found["framework"] == "ms-swift-megatron":
         granularity = "selective"
     found["activation_recompute"] = str(granularity) if granularity in ("full", "selective") else "none"
     is_block, per_stage = read.value("recompute_method") == "block", read.number("recompute_num_layers")

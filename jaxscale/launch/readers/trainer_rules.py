@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.launch.options.option_table import option_table, programs
+from jaxscale.launch.readers.adapter_rules import adapter_cells
 from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
@@ -107,7 +108,7 @@ def trainer_cells(read: ReadSettings, cells: Cells) -> Cells:
     take_model(cells)
     _sharding(read, cells, found, kind)
     _recomputation(read, found, kind)
-    _adapters(read, found, kind)
+    found |= adapter_cells(read, kind)
     _precision(read, found, kind)
     _optimizer(read, found)
     _kernels(read, found, kind)
@@ -133,6 +134,10 @@ def trainer_of(read: ReadSettings) -> str:
         return "llama-factory"
     if read.has("base_model"):
         return "axolotl"
+    if read.has("use_gradient_checkpointing") or str(read.value("model_name")).startswith("unsloth/"):
+        return "unsloth"
+    if read.value("use_peft") is not None:
+        return "trl"
     if read.has("actor_num_nodes", "actor_num_gpus_per_node") or read.value("ds.zero_stage") is not None:
         return "openrlhf"
     if read.has("shard_mode", "distributed_mode") or "initial_checkpoint_dir" in read.settings:
@@ -221,7 +226,7 @@ def _recomputation(read: ReadSettings, found: Cells, kind: str) -> None:
     """Word of recomputation, and whether what is kept of a layer goes to the host."""
     recompute = read.value(
         "gradient_checkpointing", "fsdp_activation_checkpointing", "activation_checkpointing", "gradient_checkpoint",
-        "gradient_checkpointing_enable", "use_gradient_checkpointing",
+        "enable_activation_checkpointing", "gradient_checkpointing_enable", "use_gradient_checkpointing",
     )  # fmt: skip
     if recompute is None and read.value("disable_gradient_checkpointing") is not None:
         recompute = not read.value("disable_gradient_checkpointing")
@@ -231,30 +236,6 @@ def _recomputation(read: ReadSettings, found: Cells, kind: str) -> None:
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
     if recompute in ("unsloth", "offload", "offload_disk") or read.value("activation_offloading", "use_unsloth_gc"):
         found["offload"] = "activations"
-
-
-ADAPTER_KEYS = (
-    "lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target", "lora_target_modules", "lora_target_linear",
-    "target_modules", "bias", "lora_attn_modules", "apply_lora_to_mlp",
-)  # fmt: skip
-
-
-def _adapters(read: ReadSettings, found: Cells, kind: str) -> None:
-    """Adapters, and frozen weights in few bits."""
-    adapter = str(read.value("adapter", "finetuning_type", "tuner_type", "train_type", "lora_rank") or "").lower()
-    is_adapter = adapter in ("lora", "qlora", "dora", "longlora") or adapter.isdigit() and int(adapter) > 0
-    is_adapter = is_adapter or read.value("use_peft") is True or read.number("r", "ds.lora.rank") not in (None, 0.0)
-    is_adapter = is_adapter or kind == "unsloth" and not read.has("full_finetuning")
-    quantize = str(read.value("quantize") or "")
-    bits = 4 if read.value("load_in_4bit") or adapter == "qlora" else 8 if read.value("load_in_8bit") else None
-    bits = 4 if "4" in quantize else 8 if "int8" in quantize else bits
-    bits = read.number("quantization_bit", "quant_bits") or bits
-    if is_adapter or bits:
-        found["trainable_share"] = 0
-    if bits:
-        found["weight_bytes"] = 0.55 if bits == 4 else 1
-    for name in ADAPTER_KEYS:
-        read.value(name)
 
 
 LOADED = ("ms-swift", "trl", "transformers", "torch-xla")
@@ -269,7 +250,7 @@ def _precision(read: ReadSettings, found: Cells, kind: str) -> None:
     is_pure = is_pure or kind == "axolotl" and read.value("bf16") in (True, "auto")
     loads = str(read.value("torch_dtype", "dtype") or "")
     is_pure = is_pure or kind in LOADED and loads in ("bfloat16", "float16", "bf16")
-    if is_pure and "weight_bytes" not in found:
+    if is_pure and "weight_bytes" not in found and "adapter" not in found:
         found |= {"weight_bytes": 2, "gradient_bytes": 2}
         found["optimizer_bytes"] = 2 if "8bit" in str(read.value("optimizer", "optim") or "") else 4
     if read.value("bf16") == "auto":
@@ -345,7 +326,7 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
     actor = "actor_rollout_ref.actor."
     is_megatron = any(f"{actor}megatron." in key for key in read.settings) or read.value("strategy") == "megatron"
     cells.clear()
-    found: Cells = {"framework": "verl"}
+    found: Cells = {"framework": "verl-megatron" if is_megatron else "verl"}
     name = read.value("actor_rollout_ref.model.path")
     found["model"] = (known_model(str(name)) or name) if name else None
     lengths = [read.number(f"data.max_{part}_length") for part in ("prompt", "response")]
@@ -407,18 +388,12 @@ def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
     if "bf16" in str(read.value("dtype")):
         found |= {"weight_bytes": 2, "gradient_bytes": 2}
         found["optimizer_bytes"] = 4 if found["optimizer"] == "adamw" else None
-    if (builder and builder["adapter"]) or read.has("lora_rank"):
-        found["trainable_share"] = 0
-    if (builder and builder["adapter"] == "qlora_") or read.value("quantize_base"):
-        found["weight_bytes"] = 0.55
-    for key in ADAPTER_KEYS:
-        read.value(key)
-    return found
+    return found | adapter_cells(read, "torchtune")
 
 
 def automodel_cells(read: ReadSettings, cells: Cells) -> Cells:
     """NeMo AutoModel."""
-    found: Cells = {"framework": "nemo-automodel"}
+    found: Cells = {"framework": "nemo-automodel", **adapter_cells(read, "nemo-automodel")}
     recompute = read.value("activation_checkpointing")
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
     reshard = read.value("reshard_after_forward")

@@ -21,7 +21,7 @@ def _take(line: str, gathered: Gathered) -> bool:
     if "elapsed time per iteration" in line and (step := _STEP.search(line)):
         found = {"seconds": float(step[3]) / (1e3 if step[2] == "ms" else 1.0)}
         if memory := _GIB.search(line):  # of ms-swift
-            gathered.cells["framework"] = "ms-swift"
+            gathered.cells["framework"] = "ms-swift-megatron"
             peak = float(memory[1]) * 2.0**30 / 1e9
             gathered.cells["peak_mem_gb"] = max(peak, gathered.cells.get("peak_mem_gb", 0.0))
         if step[4]:  # Primus tells the mean as well
