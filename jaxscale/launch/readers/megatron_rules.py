@@ -244,7 +244,7 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if (copies := read.number("num_distributed_optimizer_instances")) and copies > 1 and replicas:
         found["shard_group"] = replicas / copies
     reduces, gathers = read.flag("overlap_grad_reduce"), read.flag("overlap_param_gather")
-    if replicas and replicas > 1.0:
+    if replicas and replicas * product_of_degrees(cells, "cp") > 1.0:
         found["overlap_gradients"] = reduces
         found["overlap_gathers"] = gathers if found.get("zero_stage") else None
     else:

@@ -128,7 +128,7 @@ def _sharding(run: RunSettings, lines: SettingLines) -> None:
 def _overlap(run: RunSettings, lines: SettingLines) -> None:
     """What runs beside compute."""
     reduces, gathers = run.does("overlap_gradients"), run.does("overlap_gathers")
-    if run.count("dp") > 1 and reduces:
+    if run.count("dp") * run.count("cp") > 1 and reduces:
         lines.add("--overlap-grad-reduce", True, "gradients reduced beside the backward pass")
     if run.zero_stage and gathers and reduces:
         lines.add("--overlap-param-gather", True, "weights gathered beside the forward pass")
