@@ -1,6 +1,6 @@
 """Burst parallelism of layer graphs: a layer-by-layer model of its own, not the calibrated step time of transformers.
 
-Planner, multiplexing, batch limit, partitioning degree and spatial parallelism, after arXiv 2112.10065.
+Planner, multiplexing, batch limit and spatial parallelism, after arXiv 2112.10065.
 Time of a layer is measured (profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow
 the paper. The calibrated model does not apply: it describes transformers whose layers all run on the same chips, and
 no runs of convolutional networks in bursts exist to fit. `network_step` gives the networks to `js.trace`.
@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
-    from jaxscale.burst.burst_figures import plot_against_bandwidth as plot_against_bandwidth
+    from jaxscale.burst.batch_limit import BatchSurvey as BatchSurvey
+    from jaxscale.burst.batch_limit import Convergence as Convergence
+    from jaxscale.burst.batch_limit import best_chips as best_chips
+    from jaxscale.burst.batch_limit import survey_batches as survey_batches
+    from jaxscale.burst.batch_limit import time_to_accuracy as time_to_accuracy
     from jaxscale.burst.burst_figures import plot_chips as plot_chips
     from jaxscale.burst.burst_figures import plot_gain as plot_gain
     from jaxscale.burst.burst_figures import plot_time_line as plot_time_line
@@ -44,18 +48,6 @@ if TYPE_CHECKING:
     from jaxscale.burst.spatial import spatial_table as spatial_table
     from jaxscale.burst.spatial import survey_splits as survey_splits
     from jaxscale.burst.step_costs import BurstJob as BurstJob
-    from jaxscale.burst.strong_scaling import BatchSurvey as BatchSurvey
-    from jaxscale.burst.strong_scaling import BlockingStudy as BlockingStudy
-    from jaxscale.burst.strong_scaling import Convergence as Convergence
-    from jaxscale.burst.strong_scaling import SplitJob as SplitJob
-    from jaxscale.burst.strong_scaling import best_chips as best_chips
-    from jaxscale.burst.strong_scaling import best_degree as best_degree
-    from jaxscale.burst.strong_scaling import best_degree_by_gradient as best_degree_by_gradient
-    from jaxscale.burst.strong_scaling import blocking_rate as blocking_rate
-    from jaxscale.burst.strong_scaling import stated_stream as stated_stream
-    from jaxscale.burst.strong_scaling import study_blocking as study_blocking
-    from jaxscale.burst.strong_scaling import survey_batches as survey_batches
-    from jaxscale.burst.strong_scaling import time_to_accuracy as time_to_accuracy
     from jaxscale.burst.traced_network import network_step as network_step
 
 public_face(__name__)

@@ -11,7 +11,7 @@ from jaxscale.burst.burst_report import burst_comparison, burst_layers
 from jaxscale.burst.layer_graph import LayerGraph
 from jaxscale.report.document import Report
 from jaxscale.report.figures.breakdown import ranked_bars
-from jaxscale.report.style import BLUE, MARKERS, PALETTE, entries_of, legend_below, new_figure, round_ticks, style
+from jaxscale.report.style import BLUE, MARKERS, PALETTE, entries_of, legend_below, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,12 +30,7 @@ def plot_chips(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) ->
     """GPUs of each layer, in order; one line per plan.
 
     Args:
-        graph: the network.
         plans: plans of it by label.
-        title: what the figure shows.
-
-    Returns:
-        The figure.
     """
     return plot_layer_chips({label: np.asarray(plan.chips)[~graph.is_join] for label, plan in plans.items()}, title)
 
@@ -45,10 +40,6 @@ def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
 
     Args:
         plans: GPUs of the layers by label [1], [layer].
-        title: what the figure shows.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.2, 3.4)
@@ -69,15 +60,11 @@ def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
 
 
 def plot_time_line(plans: Mapping[str, BurstPlan], n_chips: int, title: str) -> "Figure":
-    """One iteration of a chain under each plan: GPUs that the foreground job holds, and free ones, against time.
+    """An iteration of a chain under each plan: GPUs that the foreground job holds, and free ones, against time.
 
     Args:
         plans: plans of a chain by label.
         n_chips: GPUs of the cluster [1].
-        title: what the figure shows.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.2, 1.3 + 1.5 * len(plans))
@@ -108,10 +95,6 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
         n_chips: cluster sizes [1].
         gains: gain by label; a label that ends in `ideal` is drawn dashed [1].
         band: lowest and highest published gain [1].
-        title: what the figure shows.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.2, 4.2)
@@ -129,44 +112,8 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
     return figure
 
 
-def plot_against_bandwidth(
-    bandwidth: np.ndarray, curves: Mapping[str, np.ndarray], ylabel: str, title: str, log: bool = False
-) -> "Figure":
-    """A quantity against the bandwidth of the network, one curve per label.
-
-    Args:
-        bandwidth: per GPU and direction [byte/s].
-        curves: values by label.
-        ylabel: quantity and unit.
-        title: what the figure shows.
-        log: logarithmic scale for the quantity.
-
-    Returns:
-        The figure.
-    """
-    with style():
-        figure = new_figure(7.2, 3.8)
-        axes = figure.subplots()
-        for index, (label, values) in enumerate(curves.items()):
-            axes.plot(1e-9 * np.asarray(bandwidth), values, label=label, color=PALETTE[index])
-        axes.set_xscale("log")
-        if log:
-            axes.set_yscale("log")
-            round_ticks(axes.yaxis, axes.get_ylim())
-        axes.set(xlabel="bandwidth per GPU and direction [GB/s]", ylabel=ylabel, title=title)
-        legend_below(figure, entries_of(axes))
-    return figure
-
-
 def burst_ranking(document: Mapping[str, Any]) -> "Figure":
-    """Iteration time of each plan, the fastest first, and throughput of the cluster over data parallelism.
-
-    Args:
-        document: of the plan.
-
-    Returns:
-        The figure.
-    """
+    """Iteration time of each plan, the fastest first, and throughput of the cluster over data parallelism."""
     shared, alone = document["multiplexing"], document["data_parallel"]
     times = {
         "one GPU": document["single_gpu_time_s"],
@@ -197,9 +144,6 @@ def burst_title(document: Mapping[str, Any]) -> str:
 
 def burst_summary(document: Mapping[str, Any]) -> Report:
     """Report of a burst plan: ranking of plans, GPUs of each layer, tables.
-
-    Args:
-        document: of the plan.
 
     Returns:
         The report; `save` writes it.

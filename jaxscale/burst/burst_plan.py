@@ -24,7 +24,7 @@ from jaxscale.burst.step_costs import BurstJob, StepCosts, step_costs
 
 
 class ShareTable(NamedTuple):
-    """Ways to run the branches of a block at the same time.
+    """Placements of the concurrent branches of a block.
 
     A flavour is a share of the cluster, the fraction 2^-d of its GPUs, and a place: at home, on GPUs of the block's
     entry, or away. Flavour 0 is the whole cluster at home: plain layers, and branches one after another.
@@ -52,7 +52,7 @@ def _splits(n_branches: int) -> tuple[tuple[tuple[int, ...], int], ...]:
 
 @functools.cache
 def share_table(widths: tuple[int, ...]) -> ShareTable:
-    """All ways to run the blocks of a graph with their branches at the same time.
+    """Placements of the blocks of a graph with concurrent branches.
 
     Branches run on powers of two, so every placement that fits is within a split whose fractions are powers of one
     half and add up to 1 (Kraft); the smaller shares of a looser placement only take options away.
@@ -128,7 +128,6 @@ def forward(
     fraction $2^{-d}$ of the GPUs, at home or away, and d runs over the splits of `share_table`.
 
     Args:
-        graph: structure.
         edge: cost of each step; `forbidden` or more where it may not be taken [s].
         chips: GPUs of each option [1].
         n_chips: GPUs of the cluster [1].
@@ -195,7 +194,6 @@ def backtrack(
     """Follow the minima from the last step to the first.
 
     Args:
-        graph: structure.
         edge: cost of each step, as given to `forward` [s].
         record: of `forward`.
         last_option: option of the last step [1].
@@ -230,13 +228,13 @@ class BurstPlan(eqx.Module):
     """GPUs of every layer, and the time and GPU-time of the iteration.
 
     Attributes:
-        time: one training iteration [s].
-        chip_seconds: GPU-time that the job occupies in one iteration [s].
+        time: a training iteration [s].
+        chip_seconds: GPU-time that the job occupies in an iteration [s].
         chips: GPUs of each step [1].
         step_time: transfer, compute and synchronisation of each step [s].
         amplification: GPU-time of each step over its time on one GPU [1]; 0 where the step is exempt.
-        parallel: branches of the step's stage run at the same time.
-        single_chip_time: one iteration on one GPU [s].
+        parallel: whether branches of the stage are concurrent.
+        single_chip_time: an iteration on one GPU [s].
     """
 
     time: Float[Array, "*job"]
@@ -255,8 +253,6 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
     GPU-time is $\sum_l 2^{k_l} t_l$ in both cases.
 
     Args:
-        graph: the network.
-        costs: its cost tensors.
         choice: option of every step.
 
     Returns:
@@ -296,14 +292,10 @@ def plan_burst(
     along the optimal path (envelope theorem).
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
         job: job and cluster; `jax.vmap` over it sweeps.
         n_options: see `step_costs`.
         synchronisation: `correct` or `released`.
-
-    Returns:
-        The plan.
 
     Reference:
         Park et al., arXiv 2112.10065, section 4. Two departures: the released planner tests the limit only where a
@@ -325,17 +317,12 @@ def plan_data_parallel(
     n_options: int,
     synchronisation: str = "correct",
 ) -> BurstPlan:
-    """Every layer on all GPUs (as many as there are samples), whatever the amplification.
+    """Plan with every layer on all GPUs, at most one per sample, at any amplification.
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: see `step_costs`.
         synchronisation: `correct` or `released`.
-
-    Returns:
-        The plan.
     """
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     widest = jnp.diagonal(costs.legal[0]).sum(dtype=jnp.int32) - 1
@@ -348,7 +335,7 @@ _CHANGE_PENALTY = 1000.0
 
 
 def _accept(costs: StepCosts, limit: Array, state, step) -> tuple[tuple[Array, Array], Array]:
-    """One layer: predecessors are tried from one GPU upwards and accepted one after another."""
+    """A layer: predecessors are tried from one GPU upwards and accepted one after another."""
     total, amplification = state
     edge, chips, exempt, legal, single = step
     n_options = edge.shape[0]
@@ -383,14 +370,9 @@ def plan_released(
     fastest below it.
 
     Args:
-        graph: a chain.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: see `step_costs`.
         synchronisation: `released` or `correct`.
-
-    Returns:
-        The plan.
 
     Raises:
         InputError: the graph has blocks with branches.

@@ -76,7 +76,7 @@ def _check(n_chips: int, batch: int, **positive: float) -> None:
 
 
 class _Study(NamedTuple):
-    """Everything that the report shows, from one compiled function."""
+    """Results of the report, from a compiled function."""
 
     burst: BurstPlan
     data_parallel: BurstPlan
@@ -90,7 +90,7 @@ class _Study(NamedTuple):
 
 @filter_jit
 def _study(graph, layer_time, job, side_batch, n_options: int, synchronisation: str) -> _Study:
-    """One compilation per network and number of options serves all jobs."""
+    """Results of a job; a compilation per network and number of options serves all jobs."""
     problem = (graph, layer_time, job, n_options)
     burst, data_parallel = (plan(*problem, synchronisation) for plan in (plan_burst, plan_data_parallel))
     released = plan_released(*problem, synchronisation) if graph.widths == (1,) else None
@@ -131,7 +131,7 @@ def _cluster(result: Throughput) -> dict[str, float]:
 
 
 def _partitions(study: _Study, batch: int) -> dict[str, Any]:
-    """Static partitions, and the best one whose foreground job is no slower than in bursts with multiplexing."""
+    """Static partitions, and the best partition with a foreground job no slower than in bursts."""
     alone = float(study.data_parallel.time) / batch
     rows = [
         {"foreground_gpus": int(g), "foreground_time_s": t, "ratio": rate * alone}
@@ -154,18 +154,18 @@ def burst_report(
     per_shape: bool = True,
     background_batch: float | None = None,
 ) -> dict[str, Any]:
-    """Plan one job in bursts and fill the rest of the cluster with background jobs of the same network.
+    """Plan of a job in bursts, with background jobs of the network in the rest of the cluster.
 
     Args:
         network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet`, `cosmoflow` or an alias.
         n_chips: GPUs of the cluster, a power of two [1].
         batch: global batch of the job [sample].
         bandwidth: per GPU and direction [byte/s].
-        latency: of one redistribution of activations [s].
+        latency: of a redistribution of activations [s].
         amplification_limit: most GPU-time of a layer over its time on one GPU [1]; above 1.
         synchronisation: `correct` or `released` (the released planner's formula).
         layer_times: `auto`, `measured` (A100 profiles) or `analytical`.
-        per_shape: one measured curve per layer shape, as the released planner looks layers up; else one per layer.
+        per_shape: a measured curve per layer shape, as in the released planner; else a curve per layer.
         background_batch: samples of a background job on its GPU; by default that of the stated assumptions, else 16.
 
     Returns:
@@ -173,7 +173,7 @@ def burst_report(
         partitioning and the ideal; prices (elasticities); all JSON-serialisable.
 
     Raises:
-        InputError: with one line that says what would be valid.
+        InputError: a number out of range or an unknown name.
     """
     _check(n_chips, batch, bandwidth=bandwidth, latency=latency, amplification_limit=amplification_limit)
     name = network_entry(network).name
@@ -246,7 +246,7 @@ def burst_layers(document: Mapping[str, Any]) -> Table:
 
 
 def burst_comparison(document: Mapping[str, Any]) -> Table:
-    """One iteration in bursts against one GPU and data parallelism, and the gain of background jobs."""
+    """An iteration in bursts against one GPU and data parallelism, and the gain of background jobs."""
     alone, shared = document["data_parallel"], document["multiplexing"]
     one = document["single_gpu_time_s"]
     plans = {"in bursts": document["burst"], "released planner": document["released_planner"], "data parallel": alone}

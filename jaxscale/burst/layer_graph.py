@@ -21,10 +21,10 @@ from jaxscale.burst.layers import KERNEL_KINDS, Kernel, Layer, elements
 
 
 class Step(NamedTuple):
-    """One layer, or the end of a branch, in the order in which the planner visits it.
+    """A layer, or the end of a branch, in the order in which the planner visits it.
 
     Attributes:
-        layer: the layer; for the end of a branch an empty one that only moves the branch's output to the join.
+        layer: the layer; at the end of a branch an empty layer that moves the output of the branch to the join.
         branch: index of the branch in its stage [1].
         n_branches: branches of the stage; 1 for a plain layer.
         first: first step of its branch.
@@ -101,7 +101,7 @@ def _linear(shape, words, network, _previous):
 
 
 def _fork(shape, words, network, _previous):
-    """Convolutions of one tensor, one after another; their outputs join along the channels."""
+    """Convolutions of a tensor, one after another; their outputs join along the channels."""
     made = []
     for kernel in words.kernels:
         padding = tuple(k // 2 for k in kernel)
@@ -196,7 +196,7 @@ MAX_BRANCHES = 4
 
 
 class KernelTable(eqx.Module):
-    """Kernels of one training step, one row each; per sample unless said otherwise.
+    """Kernels of a training step, one row each; per sample unless said otherwise.
 
     Attributes:
         kind: index in `KERNEL_KINDS` [1].
@@ -206,7 +206,7 @@ class KernelTable(eqx.Module):
         width: columns of the output [1].
         rows: rows of the output [1].
         sample_bytes: traffic that grows with the batch [byte].
-        fixed_bytes: traffic of the weights, whatever the batch [byte].
+        fixed_bytes: traffic of the weights at any batch [byte].
     """
 
     kind: Int[np.ndarray, " kernel"]
@@ -225,10 +225,10 @@ class LayerGraph(eqx.Module):
 
     Attributes:
         weights: trainable parameters per step [1].
-        flop: forward pass of one sample [flop].
-        input_elements: elements of one sample that a change of GPUs in front of the step moves [1]; 0 for the first.
-        output_elements: elements of one sample that the step produces [1].
-        released_sync_elements: what the released planner synchronises instead of `weights` [1].
+        flop: forward pass of a sample [flop].
+        input_elements: elements of a sample that a change of GPUs in front of the step moves [1]; 0 for the first.
+        output_elements: elements of a sample that the step produces [1].
+        released_sync_elements: elements that the released planner synchronises in place of `weights` [1].
         keeps_layout: the step must run on the GPUs of the step before it.
         is_join: empty step at the end of a branch.
         first: first step of its branch.
@@ -237,7 +237,7 @@ class LayerGraph(eqx.Module):
         branch: index of the branch in its stage [1].
         n_branches: branches of the stage [1].
         stage: index of the stage [1].
-        kernels: kernels of one training step.
+        kernels: kernels of a training step.
         widths: numbers of branches that occur, increasing [1].
         n_stages: plain layers and blocks [1].
         names: label of every row.
@@ -277,7 +277,7 @@ class LayerGraph(eqx.Module):
 
 
 class NetworkEntry(NamedTuple):
-    """One table of `networks.toml`."""
+    """A table of `networks.toml`."""
 
     name: str
     profiles: tuple[str, ...]
@@ -302,9 +302,6 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
         steps: as made by `read_steps` or by hand.
         name: for messages and reports.
         regime: software regime of the analytical layer time.
-
-    Returns:
-        The graph.
     """
     layers = tuple(step.layer for step in steps)
 
@@ -356,7 +353,7 @@ def network_entry(name: str) -> NetworkEntry:
     """Table of one network by name or alias.
 
     Raises:
-        InputError: no such network.
+        InputError: unknown network.
     """
     networks = read_networks()
     if name.lower() not in networks:
@@ -370,7 +367,7 @@ def network_steps(name: str) -> tuple[Step, ...]:
     """Layers of a shipped network in the order of the planner, with shapes, keys and kernels.
 
     Raises:
-        InputError: no such network.
+        InputError: unknown network.
     """
     return tuple(read_steps(network_entry(name).table))
 
@@ -382,11 +379,8 @@ def load_network(name: str) -> LayerGraph:
     Args:
         name: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet` or `cosmoflow`.
 
-    Returns:
-        The graph.
-
     Raises:
-        InputError: no such network.
+        InputError: unknown network.
     """
     entry = network_entry(name)
     return build_graph(network_steps(name), entry.name, entry.table["regime"])

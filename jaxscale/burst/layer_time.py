@@ -1,6 +1,6 @@
 """Time of a layer against its samples on one GPU: measured A100 profiles, or a roofline per kernel fitted to them.
 
-Both tables hold forward plus backward time of one layer against the batch per GPU. The first
+Both tables hold forward plus backward time of a layer against the batch per GPU. The first
 (`deeppool_layer_times_a100.csv`, the planner's own input) was taken with CUDA graphs; of the second, the files named
 `V2` were too, the others launch kernel by kernel from the host.
 """
@@ -48,7 +48,7 @@ _SPLIT_BACKWARD = ("vgg-graph", "wrn-graph")
 
 
 class LayerTime(NamedTuple):
-    """One measured layer time.
+    """Measured layer time.
 
     Attributes:
         table: file that it comes from.
@@ -93,7 +93,7 @@ def _linear(p: dict, shape: tuple[int, ...], regime: str) -> Layer:
 
 
 def _layer(kind: str, p: dict, shape: tuple[int, ...], regime: str, previous: Layer | None) -> Layer:
-    """The layer behind one row of a table, with the kernels that its time covers."""
+    """Layer behind a row of a table, with the kernels that the time covers."""
     match kind:
         case "conv2d":
             return _convolution(p, shape, regime)
@@ -148,7 +148,7 @@ def read_layer_times() -> tuple[LayerTime, ...]:
 
 
 class AbstractLayerTime(eqx.Module):
-    """Time of one training step of every row of a layer graph, against the samples on the GPU."""
+    """Time of a training step of every row of a layer graph, against the samples on the GPU."""
 
     @abstractmethod
     def __call__(self, batch: ArrayLike) -> Float[Array, " step"]:
@@ -195,7 +195,7 @@ def _occurrences(profile: str) -> dict[int, Occurrences]:
 
 
 def _lookup(layer: Layer, profiles: list[Occurrences], seen: int) -> float | None:
-    """Time of a layer: none for the end of a branch, its own row, or the sum of its parts [s]."""
+    """Time of a layer: zero at the end of a branch, its row, or the sum of its operations [s]."""
     if layer.name == "join":
         return 0.0
     for times in profiles:
@@ -216,9 +216,6 @@ def measured_layer_time(name: str, per_shape: bool = False) -> MeasuredLayerTime
             up; else every layer has the curve of its own row. The first reproduces published plans; the second adds up
             to the profile. They differ where the profile times equal shapes apart: the activations of VGG-16 carry the
             backward pass of different convolutions, and a look-up by shape misses a sixth of the iteration.
-
-    Returns:
-        The curves.
 
     Raises:
         InputError: layers of the network were not measured; `layer_time.analytical_layer_time` can serve them.
@@ -257,7 +254,7 @@ REGIMES = (
     "vgg-eager",
     "vit-eager",
 )
-"""Software in which the profiles were taken; `graph`: CUDA graphs, `eager`: kernels launched one by one."""
+"""Software of the profiles; `graph`: CUDA graphs, `eager`: single launches of kernels."""
 
 _FAMILY = np.array([family_of(kind) for kind in KERNEL_KINDS], np.int32)
 _IS_WEIGHTS = np.array([kind.endswith("_weights") for kind in KERNEL_KINDS])
@@ -275,7 +272,7 @@ class LayerTimeCoefficients(eqx.Module):
         half_width: output columns at which the efficiency falls to half [1].
         half_depth: length of the sum at which the efficiency falls to half [1].
         wave: full waves of output tiles that a matrix product takes at least [1].
-        launch: launch latency of one kernel [s].
+        launch: launch latency of a kernel [s].
         sharpness: of the maximum of compute and memory time, minus 1 [1].
         compute: multiplier of the compute time per regime [1].
         memory: multiplier of the memory time per regime [1].
@@ -327,15 +324,12 @@ def kernel_times(
 
     $t = \lambda_r \tau + \big(t_c^q + t_m^q\big)^{1/q}$ with
     $t_c = \kappa_r \frac{F s}{e C}\big(1 + \frac{n_0}{N} + \frac{k_0}{K}\big) + w \frac{2 K A}{C}$ and
-    $t_m = \mu_r \frac{p\,Q s}{W} + \frac{p_0\,Q_0}{W}$: F flop, N columns, K length of the sum, A outputs of one wave
+    $t_m = \mu_r \frac{p\,Q s}{W} + \frac{p_0\,Q_0}{W}$: F flop, N columns, K length of the sum, A outputs of a wave
     of tiles, Q traffic per sample, $Q_0$ traffic of the weights, s samples. In a gradient of weights K grows with s,
     and no wave is waited for because the sum is split. Kernels without flop take $\lambda_r \tau + t_m$.
 
     Args:
-        kernels: the kernels.
         batch: samples s, one number or one per kernel [1].
-        coefficients: fitted coefficients.
-        device: the chip.
         regime: index in `REGIMES`, one number or one per kernel.
 
     Returns:
@@ -372,8 +366,6 @@ def layer_times(
     Args:
         kernels: kernels with the row of their layer.
         batch: samples, one number or one per layer [1].
-        coefficients: fitted coefficients.
-        device: the chip.
         regime: index in `REGIMES`, one number or one per layer.
 
     Returns:
@@ -435,10 +427,7 @@ def analytical_layer_time(name: str, device: Device | None = None, regime: str |
     Args:
         name: any network of `data/burst/networks.toml`.
         device: the chip; the A100 of the profiles if absent. Its fields may be traced.
-        regime: software regime, one of `REGIMES`; the network's own if absent.
-
-    Returns:
-        The layer time.
+        regime: software regime, one of `REGIMES`; that of the network if absent.
 
     Raises:
         InputError: no such network or regime.

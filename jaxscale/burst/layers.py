@@ -1,4 +1,4 @@
-"""Layers of convolutional and vision networks: shapes, parameters, and the GPU kernels of one training step.
+"""Layers of convolutional and vision networks: shapes, parameters, and the GPU kernels of a training step.
 
 A layer is a handful of kernels (forward, gradient of the activations, gradient of the weights, element-wise work);
 each kernel knows its flop, its matrix dimensions and its memory traffic. `layer_time.py` turns them into seconds.
@@ -27,7 +27,7 @@ KERNEL_KINDS = (
     "elementwise",
     "concatenate",
 )
-"""Kernel classes with coefficients of their own; `*_data` and `*_weights` are the two halves of a backward pass."""
+"""Kernel classes with coefficients; `*_data` and `*_weights` are the two halves of a backward pass."""
 
 KERNEL_FAMILIES = ("conv_first", "conv", "pointwise", "linear", "max_pool", "average_pool", "elementwise")
 """Groups of kernel kinds that share a launch latency and the shape of the efficiency curve."""
@@ -42,7 +42,7 @@ def family_of(kind: str) -> int:
 
 
 class Kernel(NamedTuple):
-    """One kernel launch; all quantities are of one sample unless said otherwise.
+    """A kernel launch; all quantities are of a sample unless said otherwise.
 
     Attributes:
         kind: one of `KERNEL_KINDS`.
@@ -68,17 +68,17 @@ class Layer(NamedTuple):
 
     Attributes:
         name: short label for reports.
-        key: what identifies its measured times: operation, dimensions, input shape.
+        key: identifier of its measured times: operation, dimensions, input shape.
         input_shape: channels and spatial extent of the input [1].
         output_shape: channels and spatial extent of the output [1].
         weights: trainable parameters [1].
-        flop: forward pass of one sample [flop].
-        kernels: what one training step launches.
+        flop: forward pass of a sample [flop].
+        kernels: launches of a training step.
         backward: the part of `kernels` that runs in the backward pass.
-        released_sync_elements: what the released planner synchronises instead of `weights` [1].
+        released_sync_elements: elements that the released planner synchronises in place of `weights` [1].
         keeps_layout: the layer cannot change the number of GPUs (activations, flatten).
-        parts: keys whose measured times add up to the layer, where it has no row of its own.
-        is_beside: the layer reads what the one before it read, and their outputs join.
+        parts: keys whose measured times add up to a layer without a row.
+        is_beside: the layer shares the input of its predecessor, and their outputs join.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Layer(NamedTuple):
 
 
 def elements(shape: tuple[int, ...]) -> int:
-    """Number of elements of one sample [1]."""
+    """Number of elements of a sample [1]."""
     return math.prod(shape)
 
 
@@ -134,7 +134,7 @@ def convolution(
         input_shape: channels, then spatial extent.
         channels: output channels [1].
         kernel: extent per dimension [1].
-        stride: the same in all dimensions [1].
+        stride: equal in all dimensions [1].
         padding: per dimension [1].
         normalised: batch normalisation follows in the same row.
         activated: ReLU follows in the same row.
@@ -198,14 +198,14 @@ def pool(input_shape: tuple[int, ...], kind: str, kernel: int, stride: int, padd
 
 
 def relu(input_shape: tuple[int, ...], previous: Layer) -> Layer:
-    """Activation as a row of its own, with the backward pass of the layer before it, as the profiler counts it."""
+    """Activation as a row, with the backward pass of the preceding layer, as the profiler counts."""
     ahead, back = activation(input_shape)
     kernels = ahead + back + tuple(kernel for kernel in previous.backward)
     return Layer("relu", ("relu", input_shape), input_shape, input_shape, kernels=kernels, keeps_layout=True)
 
 
 def reshape(name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
-    """Flatten or selection of a token: one launch, no traffic worth counting."""
+    """Flatten or selection of a token: a launch with negligible traffic."""
     keeps = name == "flatten"
     return Layer(
         name, (name, input_shape), input_shape, output_shape, kernels=(Kernel("elementwise"),), keeps_layout=keeps

@@ -29,7 +29,7 @@ class Interference(eqx.Module):
 
     Attributes:
         foreground_slowdown: relative growth of every foreground step next to background work [1].
-        background_loss: part of its speed that a background job loses on a freed GPU [1].
+        background_loss: share of its speed that a background job loses on a freed GPU [1].
         colocated_share: speed of a background job, as a fraction of its own, while a foreground step runs on the
             same GPU [1].
         preemption_time: wait for a background kernel to end when a GPU is handed back [s].
@@ -59,7 +59,7 @@ class Throughput(eqx.Module):
         foreground: samples per second of the foreground job [1/s].
         background: samples per second of all background jobs together [1/s].
         iteration_time: of the foreground job, with interference [s].
-        slowdown: iteration time over that of the same plan alone [1].
+        slowdown: iteration time over the time of the plan alone [1].
         free_share: share of the GPU time that the foreground job leaves [1].
         ratio: cluster throughput over data parallelism with the foreground job alone [1].
         fairness: Jain's index of the progress of foreground (against data parallelism) and background (against a GPU
@@ -100,12 +100,11 @@ def multiplex(
     $(B / T' + R_{bg}) / (B / T_{DP})$, samples of both jobs counted alike.
 
     Args:
-        plan: foreground plan.
         data_parallel_time: iteration of the foreground job alone, on all GPUs [s].
         batch: B, global batch of the foreground job [sample].
         n_chips: G [1].
         background_rate: r, in foreground samples per second where the networks differ [1/s].
-        interference: what sharing costs.
+        interference: costs of sharing.
 
     Returns:
         Throughput, slowdown and fairness.
@@ -139,7 +138,7 @@ def data_parallel_times(costs: StepCosts) -> Float[Array, " option"]:
 def static_partition(
     costs: StepCosts, batch: ArrayLike, n_chips: ArrayLike, background_rate: ArrayLike
 ) -> tuple[Float[Array, " option"], Float[Array, " option"]]:
-    r"""Foreground job by data parallelism on g GPUs of its own, background jobs on the other G - g.
+    r"""Foreground job by data parallelism on g GPUs, background jobs on the remaining G - g.
 
     $R(g) = B / T_{DP}(g) + (G - g)\,r$; nothing interferes.
 
@@ -208,7 +207,7 @@ def study_clusters(
     samples_per_chip: float | None = None,
     background_batch: float | None = None,
 ) -> ClusterStudy:
-    """Gain over data parallelism with a single task for one network on clusters of several sizes.
+    """Gain over data parallelism with a single task for a network on clusters of several sizes.
 
     Foreground batch per GPU, background batch and interference are those of `data/burst/multiplexing.toml` unless
     given; layer times are measured, one curve per layer.
@@ -217,13 +216,10 @@ def study_clusters(
         network: a measured network with job sizes in the table.
         n_chips: cluster sizes, powers of two up to 1,024 [1].
         bandwidth: per GPU and direction [byte/s].
-        latency: of one redistribution [s].
+        latency: of a redistribution [s].
         amplification_limit: see `BurstJob` [1].
         samples_per_chip: foreground batch over GPUs [sample].
         background_batch: samples of a background job [sample].
-
-    Returns:
-        The study.
     """
     name = network_entry(network).name
     table = multiplexing_table()

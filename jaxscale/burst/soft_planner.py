@@ -12,7 +12,7 @@ from jaxscale.burst.layer_time import AbstractLayerTime
 from jaxscale.burst.step_costs import BurstJob, StepCosts, step_costs
 
 _FORBIDDEN = 1e4
-"""Cost of an edge that does not exist, in units of the time on one GPU [1]; finite, so that gradients are."""
+"""Cost of a missing edge, in units of the time on one GPU [1]; finite for finite gradients."""
 
 
 class SoftPlan(eqx.Module):
@@ -72,9 +72,7 @@ def soft_plan_time(
     p this is the exact plan. `jax.grad` in the job gives the price of bandwidth, latency, batch and limit.
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: see `step_costs`.
         temperature: T [s]; the time comes out lower by at most T times the logarithm of the number of plans.
         synchronisation: `correct` or `released`.
@@ -106,17 +104,12 @@ def plan_soft(
     to the weight of the branch in the maximum).
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: see `step_costs`.
         temperature: T [s].
         synchronisation: `correct` or `released`.
         limit_width: see `soft_plan_time` [1].
         limit_price: see `soft_plan_time` [1].
-
-    Returns:
-        The plan.
     """
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     edge = _soft_edges(costs, job.amplification_limit, limit_width, limit_price)
@@ -139,9 +132,7 @@ def prices(
     A bandwidth elasticity of -0.2 says that 10 % more bandwidth shortens the iteration by 2 %.
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: see `step_costs`.
         temperature: T [s].
         synchronisation: `correct` or `released`.

@@ -32,8 +32,8 @@ class SpatialNetwork(eqx.Module):
         channels: channels of the input [1].
         halo_width: rows that a convolution reads beyond its own part, per side and dimension [1].
         weights: trainable parameters [1].
-        activations: elements of all outputs of one sample [1].
-        kernels: kernels of one training step.
+        activations: elements of all outputs of a sample [1].
+        kernels: kernels of a training step.
     """
 
     extent: Float[np.ndarray, "layer dim"]
@@ -49,7 +49,7 @@ def spatial_network(name: str) -> SpatialNetwork:
     """Geometry of a shipped network; layers behind the flattening have no extent and are not split.
 
     Raises:
-        InputError: no such network, or one with blocks of branches.
+        InputError: unknown network, or one with blocks of branches.
     """
     graph = load_network(name)
     if graph.widths != (1,):
@@ -72,9 +72,9 @@ class SpatialMachine(eqx.Module):
 
     Attributes:
         halo_bandwidth: between neighbours, per direction [byte/s].
-        halo_latency: of one message between neighbours [s].
+        halo_latency: of a message between neighbours [s].
         bandwidth: of the gradient all-reduce, per GPU and direction [byte/s].
-        latency: of one step of the all-reduce [s].
+        latency: of a step of the all-reduce [s].
     """
 
     halo_bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
@@ -92,10 +92,8 @@ def halo_time(
     neighbours per split dimension, a slab of $h_d$ rows each; no message where the kernel has no halo.
 
     Args:
-        network: geometry.
         parts: p, parts per dimension [1].
         samples: s, samples that the group of parts works on [sample].
-        machine: links.
 
     Returns:
         Seconds per layer [s].
@@ -112,7 +110,7 @@ def halo_time(
 
 
 class SpatialStep(eqx.Module):
-    """One training iteration with a spatial split; the named terms add up.
+    """A training iteration with a spatial split; the named terms add up.
 
     Attributes:
         compute: forward, gradient of activations and gradient of weights [s].
@@ -165,18 +163,12 @@ def spatial_step(
     without extent (behind the flattening) work on whole samples in every part.
 
     Args:
-        network: geometry and kernels.
         parts: parts per dimension; their product is P [1].
         groups: g, groups of samples [1].
         batch: B, global batch [sample].
-        machine: links.
         coefficients: analytical layer time.
-        device: chip.
         regime: index of its software regime.
         temperature: 0 for the exact maximum, else a smooth one (`_types.smooth_max`).
-
-    Returns:
-        Terms of the iteration.
 
     Reference:
         Oyama et al., arXiv 2007.12856, section 3 (performance model).
@@ -243,12 +235,9 @@ def survey_splits(
     """All hybrids of sample and spatial split on `n_chips` GPUs, pieces in powers of two.
 
     Args:
-        network: geometry and kernels.
         n_chips: a power of two [1].
         batch: global batch [sample].
-        machine: links.
         coefficients: analytical layer time.
-        device: chip.
         memory: of one GPU [byte].
         regime: index of its software regime.
 

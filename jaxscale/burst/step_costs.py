@@ -70,11 +70,11 @@ def redistribution_time(
     sets of GPUs nothing is kept, and equal numbers of samples move too.
 
     Args:
-        elements: elements of one sample, |x| [1]; 0 means that there is nothing to move.
+        elements: elements of a sample, |x| [1]; 0 means that there is nothing to move.
         samples_before: samples per GPU before, s_a [1].
         samples_after: samples per GPU after, s_b [1].
         bandwidth: W, per GPU and direction [byte/s].
-        latency: alpha, of one redistribution [s].
+        latency: alpha, of a redistribution [s].
         to_other_chips: the two layers run on disjoint GPUs.
 
     Returns:
@@ -93,13 +93,13 @@ def redistribution_time(
 
 
 class BurstJob(eqx.Module):
-    """One job on one cluster; every field is a float leaf, so jobs stack and differentiate.
+    """A job on one cluster; every field is a float leaf, so jobs stack and differentiate.
 
     Attributes:
         batch: global batch of the job [sample].
         n_chips: GPUs of the cluster, a power of two [1].
         bandwidth: per GPU and direction [byte/s].
-        latency: of one redistribution of activations [s].
+        latency: of a redistribution of activations [s].
         amplification_limit: most GPU-time that a layer may take, in units of its time on one GPU [1]; above 1.
         exempt_below: layers that take no longer on one GPU are exempt from the limit [s].
     """
@@ -162,15 +162,10 @@ def step_costs(
     $A_l(a, b) = 2^b c_l(a, b) / t_l(B)$.
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
-        job: job and cluster.
         n_options: options 1, 2, ..., 2^(n_options - 1) GPUs; a Python integer, so that one compilation serves all
             cluster sizes up to the largest.
         synchronisation: `correct` (ring all-reduce of all weights) or `released` (the released planner's formula).
-
-    Returns:
-        The tensors.
 
     Raises:
         InputError: unknown synchronisation.

@@ -27,7 +27,7 @@ def network_step(name: str = "resnet50", batch: int = 32) -> tuple[Any, ...]:
         The step, abstract weights, images [sample, place, channel] and targets: arguments of `js.trace`.
 
     Raises:
-        InputError: no such network.
+        InputError: unknown network.
     """
     steps, table = network_steps(name), network_entry(name).table
     channels, *extent = table["input"]
@@ -80,7 +80,7 @@ class _Forward:
         return x
 
     def layer(self, layer: Layer, x: jax.Array) -> jax.Array:
-        """Output of one layer, by the operation that its key names."""
+        """Output of a layer, by the operation that its key names."""
         operation, *sizes = layer.key
         return getattr(self, operation)(x, *sizes[:-1])
 

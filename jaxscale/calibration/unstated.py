@@ -37,8 +37,8 @@ def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
     of_memory = _notes(facts, "memory", now, then, "")
     is_blank = runs.missing("execution")
     compiled = runs.replace(is_blank, {"execution": "compiled"})
-    times = (fit.interval(some).time for some in (runs, compiled))
-    of_time = _notes(np.where(is_blank, "execution", ""), "time", *times, " if compiled")
+    as_it_is, if_compiled = fit.interval(runs).time, fit.interval(compiled).time
+    of_time = _notes(np.where(is_blank, "execution", ""), "time", as_it_is, if_compiled, " if compiled")
     texts = ["; ".join(filter(None, both)) for both in zip(of_memory, of_time, strict=True)]
     return np.asarray([*texts, ""], dtype=object)[index]
 

@@ -15,12 +15,13 @@ from jaxtyping import Array, ArrayLike
 from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.models.transformer import (
-    attended_keys,
     attention_layers,
     copies_width,
+    mean_over_heads,
     mlp_layers,
     mlp_width,
     routed_width,
+    scores_per_token,
     ssm_layers,
     total_layers,
     widest_matrix,
@@ -91,13 +92,14 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     element, kept = local.element_bytes, _adapted_inputs(local)
     # Selective recomputation drops the scores as fused attention does.
     stored = (1.0 - plan.flash_attention * 1.0) * (1.0 - plan.recompute_selective)
-    n_heads = model.n_heads + plan.tp * local.key_value_heads
-    heads = element * n_heads * (model.head_dim + model.v_head_dim)
-    heads = heads + plan.copied_attention * element * model.n_heads * model.v_head_dim
+    queries = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
+    outputs = mean_over_heads(model, lambda kind: kind.n_heads * kind.v_head_dim)
+    heads = element * (queries + plan.tp * local.key_value_width) + plan.copied_attention * element * outputs
     # The output of attention is kept as attention's own; adapters read a copy of another width.
-    adapters = kept.output * model.n_heads * model.v_head_dim
-    heads = heads + adapters + SUM_BYTES * model.n_heads * plan.flash_attention
-    scores = (2.0 * element + MASK_BYTES * plan.dropout) * stored * model.n_heads * attended_keys(model)
+    adapters = kept.output * outputs
+    sums = SUM_BYTES * mean_over_heads(model, lambda kind: kind.n_heads) * plan.flash_attention
+    heads = heads + adapters + sums
+    scores = (2.0 * element + MASK_BYTES * plan.dropout) * stored * scores_per_token(model)
     latents = 2.0 * element * (model.q_lora_rank + model.kv_lora_rank) * plan.tp / local.sequence_split
     attention = (heads + scores + latents) * attention_layers(model)
     ssm = 3.0 * element * ssm_layers(model) * model.ssm_d_inner

@@ -13,6 +13,7 @@ from jaxscale.models.transformer import (
     attention_layers,
     copies_width,
     logits_per_token,
+    mean_over_heads,
     mlp_layers,
     mlp_width,
     routed_width,
@@ -48,8 +49,8 @@ def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coeffi
     residual = norms * model.d_model * blocks / local.sequence_split
     gate = 1.0 + model.gated_mlp
     mlp = gate * mlp_width(model)
-    keys_and_values = plan.tp * local.key_value_heads * (model.head_dim + model.v_head_dim)
-    heads = attention_layers(model) * (model.n_heads * model.head_dim + keys_and_values)
+    queries = mean_over_heads(model, lambda kind: kind.n_heads * kind.head_dim)
+    heads = attention_layers(model) * (queries + plan.tp * local.key_value_width)
     state = ssm_layers(model) * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
     hidden = c.hidden_passes * (mlp + heads + state)
     # A token is copied for each of its experts, and the copies are gathered again.

@@ -32,7 +32,9 @@ def frozen_bytes(local: LocalPlan) -> Array:
     """Stored bytes of a frozen weight, with the scales of its block where it has 4 bits [byte]."""
     stated = local.plan.weight_bytes
     has_scales = jnp.less_equal(stated, 0.5) & jnp.less(stated, local.matmul_bytes)
-    return smaller(stated, local.matmul_bytes) + jnp.where(has_scales, SCALE_BYTES, 0.0)
+    # One wider than an element is kept so; what matmuls read in 8 bits may be stored in 8.
+    is_wide = jnp.greater(stated, local.element_bytes)
+    return jnp.where(is_wide, stated, smaller(stated, local.matmul_bytes)) + jnp.where(has_scales, SCALE_BYTES, 0.0)
 
 
 def is_narrow(local: LocalPlan) -> Array:

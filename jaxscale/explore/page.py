@@ -1,4 +1,4 @@
-"""The page itself, a marimo notebook: controls, one state, its figures. All work is done by the modules beside it."""
+"""The page, a marimo notebook: controls, inputs, results. All work is done by the modules of the folder."""
 
 import marimo  # pyright: ignore[reportMissingImports]
 

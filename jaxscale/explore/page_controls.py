@@ -47,12 +47,12 @@ ZOOMED = ("plans", "chips", "shape")
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page shows.
+    """Content of the page.
 
     Attributes:
         state: of the controls.
         view: its figures; none where the state is refused.
-        refusal: why it is, or why the address was; empty where nothing is refused.
+        refusal: reason why inputs or address were refused; else empty.
     """
 
     state: PageState
@@ -61,7 +61,7 @@ class Shown:
 
 
 def opening_state(query: Mapping[str, Any]) -> tuple[PageState, str]:
-    """State of an address, and why it was refused; the default state then. Fields of others are not looked at."""
+    """State of an address; the default state, and the reason, for a refused address. Unknown fields are ignored."""
     texts = {name: str(value) for name, value in query.items() if name in PageState.__dataclass_fields__}
     try:
         return state_of(texts), ""
@@ -132,7 +132,7 @@ def arranged(mo: Any, chosen: Any, moved: Any) -> Any:
 
 
 def shown(inputs: PageInputs, values: Mapping[str, Any], refusal: str = "") -> Shown:
-    """What the page shows for values of its controls."""
+    """Content of the page for values of its controls."""
     state = PageState()
     try:
         state = PageState(**{name: type(getattr(state, name))(value) for name, value in values.items()})

@@ -26,7 +26,7 @@ TABS = ("step", "plans", "sensitivity", "chips", "shape")
 """Views of a state."""
 
 FIXABLE = ("tp", "pp", "cp", "ep", "micro_batch_size", "zero_stage", "recompute")
-"""Choices of a plan that a state may fix; the search leaves all others open."""
+"""Choices of a plan that a state may fix; all further choices stay open."""
 
 SLIDERS = {
     "compute": "peak flop/s",
@@ -42,7 +42,7 @@ MOST = 10**10
 
 @dataclass(frozen=True)
 class PageState:
-    """One state of the page.
+    """State of the page: its inputs.
 
     Attributes:
         model: name in the catalogue, or label of the file that the command was given.
@@ -59,7 +59,7 @@ class PageState:
         micro_batch_size: b, open where 0 [sequence].
         zero_stage: 0 to 3, open where empty.
         recompute: none, selective or full, open where empty.
-        rank: place of the plan in the ranking, 1 for the fastest [1].
+        rank: rank of the plan, 1 for the fastest [1].
         width: factor on the width of the model, under the plan [1].
         depth: factor on its depth, under the plan [1].
         compute: factor on the peak flop rate of chips [1].
@@ -180,9 +180,9 @@ class PageInputs:
     """Catalogues, fit and files of a page.
 
     Attributes:
-        hardware: chips, those of the user's own file included.
+        hardware: chips, with those of a file of the user.
         fit: calibration.
-        own: models of files by their label.
+        own: models of files by label.
     """
 
     hardware: Hardware
@@ -190,7 +190,7 @@ class PageInputs:
     own: Mapping[str, ModelDescription] = field(default_factory=dict)
 
     def models(self) -> list[str]:
-        """Names of models to choose from, those of files first."""
+        """Names of models to choose from, models of files first."""
         return [*self.own, *sorted(model_entries())]
 
     def chips(self) -> list[str]:
@@ -219,7 +219,7 @@ class PageInputs:
         return cluster(state.gpu, state.n_gpus, hardware=self.hardware)
 
     def framework(self, state: PageState) -> str | None:
-        """Framework of a state; that of all fitted runs where it names none and they share one."""
+        """Framework of a state, else the framework of all fitted runs if there is only one."""
         if state.framework and state.framework not in known_frameworks():
             raise InputError(f"framework = {state.framework!r}; expected one of {', '.join(self.frameworks())}")
         return state.framework or dict(self.fit.own).get("framework")
@@ -243,9 +243,8 @@ def page_inputs(
     """Inputs of a page, all files read now.
 
     Args:
-        models: files of models.
         fit: name or file of the calibration.
-        hardware: the user's own catalogue of chips.
+        hardware: chips of a file of the user.
 
     Raises:
         InputError: a file that is missing or malformed.
@@ -257,12 +256,12 @@ _SERVED: list[PageInputs] = []
 
 
 def serve_inputs(inputs: PageInputs) -> None:
-    """Make inputs those of every page of this process."""
+    """Set the inputs of every page of the process."""
     _SERVED[:] = [inputs]
 
 
 def served_inputs() -> PageInputs:
-    """Inputs of the pages of this process: those of the command, else the catalogues and the default fit."""
+    """Inputs of the pages of the process: from the command, else the catalogues and the default fit."""
     if not _SERVED:
         serve_inputs(page_inputs())
     return _SERVED[0]

@@ -18,7 +18,7 @@ NO_BREAK = {" ": "\u00a0", "-": "-\u2060"}
 """Blanks and hyphens at which no line breaks."""
 
 PHRASED = {*DEGREES, *PLAN_COLUMNS, "recompute_full"}
-"""Choices of a plan that have phrases of their own."""
+"""Choices of a plan with phrases in the short form."""
 
 
 def headline(view: PageView) -> dict[str, str]:
@@ -75,13 +75,13 @@ def plan_text(phrases: Sequence[str]) -> str:
 
 
 def ranked_plan_texts(ranked: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
-    """Ranked plans as lines, and on another line what all of them share, but for data parallelism and microbatches.
+    """Ranked plans as lines, and the choices common to all plans, without data parallelism and microbatches.
 
     Args:
         ranked: fields of each plan.
 
     Returns:
-        The lines, one for each plan, and the shared phrases.
+        Lines of the plans, and the shared phrases.
     """
     told = [phrases_of(words) for words in ranked]
     unusual = [name for name in ranked[0] if name not in PHRASED and len({words[name] for words in ranked}) > 1]
@@ -191,7 +191,7 @@ def _slope_table(view: PageView) -> str:
 
 
 def chip_counts(view: PageView) -> Records:
-    """The same batch on more or fewer data-parallel replicas, one row for each number of chips."""
+    """Constant batch on more or fewer data-parallel replicas [chips]."""
     at = view.rows.curve(0)
     counts, times, memory = view.rows.n_chips[at], view.figures.step_time[at], view.figures.memory[at]
     batch = number(view.plan.global_batch_size_seqs) * float(view.model.seq_len)
@@ -218,7 +218,7 @@ def _chip_table(view: PageView) -> str:
 
 
 def shapes(view: PageView) -> Records:
-    """Other widths and other depths under the same plan, one row for each shape."""
+    """Further widths and depths under a constant plan [shape]."""
     columns = ("curve", "d_model", "n_layers", "params", "loss", "training_days", "step_time_s", "memory_gb", "fits")
     rows: list[tuple[Any, ...]] = []
     for curve, at in (("width", view.rows.curve(1)), ("depth", view.rows.curve(2))):

@@ -1,4 +1,4 @@
-"""Islands: unequal clusters that slow links join, and the ways to train one model on them together."""
+"""Islands: unequal clusters that slow links join, and modes of joint training."""
 
 from typing import TYPE_CHECKING
 

@@ -37,7 +37,7 @@ from jaxscale.plans.plan import Plan
 from jaxscale.plans.score import time_plans
 
 BACKWARD_SHARE = 2.0 / 3.0
-"""Part of a step without recomputation that is backward: two of three multiply-adds [1]."""
+"""Share of the backward pass in a step without recomputation: two of three multiply-adds [1]."""
 
 
 class Pace(eqx.Module):
@@ -87,7 +87,7 @@ class Pace(eqx.Module):
         return jnp.asarray(self.base_time) + jnp.asarray(self.seconds_per_sequence) * more
 
     def part(self, islands: Sequence[int] | np.ndarray) -> "Pace":
-        """Pace of some of the islands, in the given order."""
+        """Pace of given islands, in order."""
         kept = np.asarray(islands, int)
         per_island = (self.base_time, self.base_sequences, self.seconds_per_sequence, self.granule, self.microbatch)
         base, sequences, slow, granule, microbatch = (as_indexable(leaf)[..., kept] for leaf in per_island)
@@ -109,9 +109,6 @@ def pace_of_rates(
         offset: of a step [s], [island].
         granule: sequences by which a share grows [sequence], [island].
         microbatch: sequences taken at a time; the granule where None [sequence], [island].
-
-    Returns:
-        The pace.
     """
     rate = jnp.asarray(tokens_per_s)
     ones = jnp.ones_like(rate)
@@ -125,16 +122,12 @@ def island_paces(
     clusters: Cluster,
     coefficients: Sequence[Coefficients],
 ) -> Pace:
-    """Pace of each island under its own plan, from step times at its batch and at twice as many microbatches.
+    """Pace of each island under its plan, from step times at its batch and at twice as many microbatches.
 
     Args:
-        models: of each island: the same transformer, or its layers on that island.
-        plans: of each island.
+        models: by island: the transformer, or the layers on the island.
         clusters: chips and networks, stacked [island].
         coefficients: fitted parameters of each island.
-
-    Returns:
-        The pace.
     """
     times = [_two_steps(*one) for one in zip(models, plans, _each(clusters), coefficients, strict=True)]
     first, second = np.asarray(times).T
@@ -144,7 +137,7 @@ def island_paces(
 
 
 def _each(clusters: Cluster) -> list[Cluster]:
-    """Clusters one by one."""
+    """Clusters of a fleet in a list."""
     count = len(np.asarray(clusters.n_chips))
     return [jax.tree.map(lambda leaf, island=island: np.asarray(leaf)[island], clusters) for island in range(count)]
 
@@ -199,11 +192,10 @@ def least_finish(pace: Pace, sequences: float) -> float:
 def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     """Sequences of each island in whole granules, of least time of the slowest island.
 
-    Granules go one after another to the island that would finish it first: exact for the least maximum of increasing
+    Each granule goes to the island that would finish first: exact for the least maximum of increasing
     functions where granules are equal. The last granule of the batch may be cut.
 
     Args:
-        pace: of the islands.
         sequences: B [sequence].
 
     Returns:

@@ -61,12 +61,9 @@ def best_fleet_plan(
     """Best mode of joining islands for a model and a batch: the fewest days to a loss.
 
     Args:
-        model: the transformer.
-        fleet: islands and links.
         global_batch_size_seqs: B, batch of all islands together [sequence].
-        fit: a fit, or the name or file of a fit.
         levels: of each island: gpu, precision and so on, whose fitted effects apply; pooled where None.
-        space: choices that plans inside an island have; everything valid where None.
+        space: open choices of plans inside an island; every valid plan where None.
         loss: target; that of 20 tokens per parameter where None [nat per token].
         laws: of loss, batch, shape and failures, or a fitted law of the loss, whose draws then widen the intervals of
             days and of inner steps; the defaults where None.
@@ -166,7 +163,7 @@ def _sweep(study: FleetStudy, scored: Sequence[SetScore]) -> BandwidthSweep | No
 
 
 def _notes(study: FleetStudy, best: SetScore) -> list[str]:
-    """Remarks on laws that do not reach the loss, and islands that hold a part of the model or are left out."""
+    """Warnings: laws that do not reach the loss, islands that hold only some layers or are left out."""
     notes, depth = [], number(study.job.n_layers)
     beyond = np.mean(~np.isfinite(study.tokens.synchronous[1:]))
     if beyond > 0.0:

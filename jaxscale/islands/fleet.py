@@ -45,7 +45,7 @@ from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.hardware.cluster import Cluster
 
 NO_LIMIT = 1e15
-"""Bandwidth of a link that limits nothing [byte/s]."""
+"""Bandwidth of a link without limit [byte/s]."""
 
 if TYPE_CHECKING:
     # As in `jaxscale.base.arrays`: static checkers know no arithmetic between floats and arrays of any backend.
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     PerPair = Any
 else:
     PerIsland = Float[ArrayLike, "*batch island"]
-    """One number for each island."""
+    """Number by island."""
 
     PerPair = Float[ArrayLike, "*batch island island"]
-    """One number for each ordered pair of islands, sender first; the diagonal has no meaning."""
+    """Number by ordered pair of islands, sender first; the diagonal has no meaning."""
 
 REFERENCE_BANDWIDTH = 1.25e8
 """Bandwidth at which the loss of slow links is stated: 1 Gbit/s [byte/s]."""
@@ -69,7 +69,7 @@ class Links(eqx.Module):
     `REFERENCE_BANDWIDTH`: protocols lose more on slow links (fitted form, see `measured_rounds`).
 
     Attributes:
-        bandwidth: from each island to each other one [byte/s].
+        bandwidth: from island to island [byte/s].
         latency: of a message over each link [s].
         uplink: all that an island sends at a time, over whichever links [byte/s].
         slow_loss: a, loss of a link at `REFERENCE_BANDWIDTH`; 0 where links give their nominal bandwidth [1].
@@ -116,18 +116,18 @@ class Fleet(eqx.Module):
         return len(self.names)
 
     def cluster(self, island: int) -> Cluster:
-        """Chips and network of one island."""
+        """Chips and network of an island."""
         return jax.tree.map(lambda leaf: leaf[island], self.clusters)
 
     def part(self, islands: Sequence[int]) -> "Fleet":
-        """Fleet of some of the islands, in the given order."""
+        """Fleet of given islands, in order."""
         kept = np.asarray(islands, int)
         clusters = jax.tree.map(lambda leaf: leaf[kept], self.clusters)
         return Fleet(clusters, part_of_links(self.links, islands), tuple(self.names[island] for island in islands))
 
 
 def part_of_links(links: Links, islands: Sequence[int] | np.ndarray) -> Links:
-    """Links among some of the islands, in the given order."""
+    """Links among given islands, in order."""
     kept = np.asarray(islands, int)
     matrices = (links.bandwidth, links.latency)
     bandwidth, latency = (as_indexable(matrix)[..., kept, :][..., :, kept] for matrix in matrices)
@@ -164,9 +164,6 @@ def uniform_links(
         latency: of every link [s].
         uplink: of every island [byte/s].
         slow_loss: loss of a link at `REFERENCE_BANDWIDTH` [1].
-
-    Returns:
-        The links.
     """
     square = jnp.ones((n_islands, n_islands))
     return Links(square * bandwidth, square * latency, jnp.ones(n_islands) * uplink, slow_loss)
@@ -177,11 +174,7 @@ def fleet_of(clusters: Sequence[Cluster], links: Links, names: Sequence[str] = (
 
     Args:
         clusters: one for each island.
-        links: between them.
         names: of the islands; `island 1` and so on where left out.
-
-    Returns:
-        The fleet.
 
     Raises:
         InputError: no island, matrices of another size, links that are not positive, or names that repeat.
@@ -200,8 +193,6 @@ def check_links(links: Links, names: Sequence[str], where: str = "links") -> Non
     """Check sizes and signs of concrete links.
 
     Args:
-        links: between the islands.
-        names: of the islands.
         where: source of the links, for the message.
 
     Raises:
@@ -255,12 +246,8 @@ def read_fleet(path: str | Path, hardware: Hardware | None = None, slow_loss: fl
     """Fleet of a TOML file.
 
     Args:
-        path: the file.
         hardware: catalogue of chips; the shipped one where None. Chips of the file itself come first.
         slow_loss: loss of a link at 1 Gbit/s [1].
-
-    Returns:
-        The fleet.
 
     Raises:
         InputError: a file that cannot be read, an unknown key or chip, a number out of range, matrices of another size;
@@ -296,7 +283,7 @@ def _number(where: str, value: Any, low: float, above: bool = True, high: float 
 
 
 def _island(where: str, table: Any, hardware: Hardware) -> tuple[Cluster, str, float]:
-    """Cluster, chip and uplink [byte/s] of one island."""
+    """Cluster, chip and uplink [byte/s] of an island."""
     check_keys(where, table, OF_ISLAND)
     for key in ("gpu", "n_gpus"):
         if key not in table:
@@ -337,7 +324,7 @@ def _links(where: str, table: Any, names: tuple[str, ...], uplinks: np.ndarray, 
 
 
 def _matrix(where: str, value: Any, names: Sequence[str], optional: bool, low: float, above: bool) -> np.ndarray:
-    """A matrix over pairs of islands, from one number or from rows; nan where nothing is stated."""
+    """Matrix over pairs of islands, from a number or from rows; nan where not stated."""
     count = len(names)
     if value is None:
         if not optional and count > 1:
@@ -360,7 +347,7 @@ def _matrix(where: str, value: Any, names: Sequence[str], optional: bool, low: f
 
 
 def _set_pair(where: str, pair: Any, names: Sequence[str], bandwidth: np.ndarray, latency: np.ndarray) -> None:
-    """Numbers of one pair, both ways."""
+    """Numbers of a pair, in both directions."""
     check_keys(where, pair, OF_PAIR)
     ends = pair.get("between")
     if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1]:

@@ -78,16 +78,13 @@ class LooseLaw(eqx.Module):
             n_params: N [1].
             replicas: M [1].
             inner_steps: H [1].
-            hidden_share: share of H during which an exchange is under way [1].
-
-        Returns:
-            The rise.
+            hidden_share: share of H beside a running exchange [1].
         """
         apart = self.over_one_replica(n_params, replicas, inner_steps)
         return apart - self.outer_gain + self.hidden_rise * jnp.asarray(hidden_share)
 
     def looseness_alone(self) -> "LooseLaw":
-        """The law without the outer momentum's own gain and batch, which a single replica has as well."""
+        """Law without gain and batch of the outer momentum, which a single replica has as well."""
         # Numbers of the host stay there: an eager operation of JAX would compile a program.
         zero, one = 0.0 * self.outer_gain, 1.0 + 0.0 * self.batch_ratio
         return with_fields(self, {"outer_gain": zero, "batch_ratio": one})
@@ -139,14 +136,13 @@ def loose_law() -> LooseLaw:
 
 
 def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
-    """Laws drawn from the uncertainty of the shipped one, every leaf [sample].
+    """Laws drawn from the uncertainty of the shipped law, every leaf [sample].
 
     Args:
         count: number of samples [1].
-        seed: of the draws.
 
     Returns:
-        The laws; numbers without a stated spread are the same in all of them.
+        The laws; numbers without a stated spread are equal in all draws.
     """
     return LooseLaw(**_shipped().draws(count, seed))
 
@@ -159,7 +155,7 @@ MOST_TOKENS = 1e20
 
 
 class LossGoal(eqx.Module):
-    """A loss to reach, and the laws that say what it takes.
+    """Goal of a loss, with the laws of tokens, batch and failures.
 
     Attributes:
         target: L [nat per token].
@@ -195,12 +191,8 @@ def loss_goal(model: Transformer, target: float | None = None, laws: Laws | Fitt
     """Goal of a model; looseness counts against one replica with the same outer momentum.
 
     Args:
-        model: the transformer.
         target: L; the loss after 20 tokens per parameter in small batches where None [nat per token].
         laws: of loss, batch, shape and failures, or a fitted law of the loss; the defaults where None.
-
-    Returns:
-        The goal.
 
     Raises:
         InputError: a fitted law that counts parameters in a way that a model does not tell.
@@ -222,7 +214,6 @@ def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int, see
         goal: under the best laws.
         laws: from which it was made.
         count: samples [1].
-        seed: of the draws.
 
     Returns:
         Goals on the host.
@@ -262,11 +253,10 @@ def tokens_needed(
     """Tokens of a run that reaches the goal [token].
 
     Args:
-        goal: loss and laws.
         batch_tokens: B [token].
         replicas: M, islands that train apart; 0 where all exchange every step [1].
         inner_steps: H [1].
-        hidden_share: share of H during which an exchange is under way [1].
+        hidden_share: share of H beside a running exchange [1].
 
     Returns:
         Tokens; nan where no number of tokens reaches the goal.

@@ -49,15 +49,15 @@ class ScoredMode:
 
     Attributes:
         mode: one of `MODES`, or `alone`.
-        islands: names of the islands that take part, in the order of the ring or chain.
+        islands: names of the active islands, in the order of the ring or chain.
         tokens_per_s: pace [token/s].
         days: to the loss [day]; nan where the loss is out of reach.
         band: of the days [day].
         inner_steps: H; 1 where islands exchange every step [1].
         shares: of the batch, or of the layers in a pipeline, by island [1].
-        amounts: the same in whole sequences, or whole layers, by island.
-        terms: time of one round by cause [s].
-        work: compute of each island in one round [s].
+        amounts: likewise in whole sequences, or whole layers, by island.
+        terms: time of a round by cause [s].
+        work: compute of each island in a round [s].
         replicas: islands that train apart; 0 where they exchange every step [1].
         relaxed_gap: time of the whole shares over that of shares that divide at will, less 1 [1].
     """
@@ -106,7 +106,7 @@ class BandwidthSweep:
     Attributes:
         bandwidth: of the slowest link [byte/s], [point].
         tokens_per_s: of each mode at its best number of inner steps, by mode [token/s], [point].
-        gain: days of the best island alone over those of each mode, by mode [1], [point].
+        gain: days of the best island alone over days, by mode [1], [point].
         days: of the best mode [day], [point].
         break_even: bandwidth of the slowest link from which the fleet beats its best island alone; inf where it never
             does, 0 where it always does [byte/s].
@@ -128,7 +128,7 @@ class IslandsChoice:
         modes: every mode on its best set of islands, the fewest days first; each island alone comes last.
         worth: days without an island over days with it, by island [1].
         prices: relative gain in pace for a relative gain of a link or an island, by kind and name [1].
-        sweep: paces against the bandwidth of links; None for one island.
+        sweep: paces against the bandwidth of links; None for a single island.
         loss: target [nat per token].
         best_inner_steps: central 90 % interval of the best number of inner steps over laws of looseness [1].
         rise: central 90 % interval of the rise of the loss of two replicas at 30 inner steps [1].
@@ -203,7 +203,7 @@ def described(study: FleetStudy, entry: SetScore) -> ScoredMode:
 
 
 class _Details(NamedTuple):
-    """Whole shares of an entry, and the time of one round on each island."""
+    """Whole shares of an entry, and the time of a round on each island."""
 
     amounts: np.ndarray
     terms: dict[str, float]
@@ -236,7 +236,7 @@ def _pipeline_details(pipeline: PipelineChoice, job: IslandJob) -> _Details:
 
 
 def _relaxed_pipeline(job: IslandJob) -> float:
-    """Time of a step of layers that divide at will over the same islands without hops, a lower bound [s]."""
+    """Lower bound of the time of a step: divisible layers, without hops [s]."""
     size = host_microbatch(job)
     return least_divided(np.asarray(job.pace.seconds_per_sequence) * size, number(job.sequences) / size)
 
@@ -332,11 +332,10 @@ def price_table(
     """Prices of the links, latencies, uplinks and islands that a mode uses.
 
     Args:
-        job: model and the islands that take part, in their order.
+        job: model and active islands, in order.
         mode: one of `MODES`, or `alone`.
         inner_steps: H [1].
         layer_share: of each island of a pipeline; None in other modes [1], [island].
-        names: of the islands.
 
     Returns:
         Relative gain in pace for a relative gain in bandwidth, latency or pace, by kind and name [1]; links without a
@@ -363,14 +362,10 @@ def break_even_sweep(
     """Paces and days of a fleet against the bandwidth of all its links, and where it beats its best island.
 
     Args:
-        job: model and fleet.
         inner_steps: H [1], [period].
         synchronous_work: tokens of a run, times slowdown, over the seconds of a day, of modes that exchange every step.
-        loose_work: the same of the loose modes, by inner steps [mode, period].
+        loose_work: likewise of the loose modes, by inner steps [mode, period].
         alone: days of the best island alone [day].
-
-    Returns:
-        The sweep.
     """
     speeds = surveyed([with_scaled_links(job, factor) for factor in BANDWIDTH_FACTORS], inner_steps)
     work = np.full(speeds.shape[1:], synchronous_work)
@@ -389,7 +384,7 @@ def break_even_sweep(
 
 
 def _crossing(bandwidth: np.ndarray, days: np.ndarray, alone: float) -> float:
-    """Bandwidth at which falling days reach those of the best island alone [byte/s]."""
+    """Bandwidth at which falling days reach the days of the best island alone [byte/s]."""
     better = days < alone
     if not better.any():
         return math.inf

@@ -57,7 +57,7 @@ def mode_table(choice: IslandsChoice) -> Table:
 
 
 def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
-    """Table of the islands in one mode: where the time of a round goes on each of them."""
+    """Table of the islands in a mode: where the time of a round goes on each of them."""
     unit, rows = "layers" if scored.mode == "pipeline" else "sequences", []
     exchange = sum(scored.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
     finish = sum(scored.terms.get(name, 0.0) for name in ("compute", "imbalance"))
@@ -115,9 +115,6 @@ def bandwidth_figure(choice: IslandsChoice) -> "Figure":
     Args:
         choice: of a fleet of several islands that hold the model.
 
-    Returns:
-        The figure.
-
     Raises:
         InputError: fewer than two islands hold the model.
     """
@@ -155,7 +152,7 @@ def days_figure(choice: IslandsChoice) -> "Figure":
 
 
 def time_figure(choice: IslandsChoice) -> "Figure":
-    """Time of one round on each island of the best mode: work, waiting, exchange."""
+    """Time of a round on each island of the best mode: work, waiting, exchange."""
     best = choice.best
     finish = sum(best.terms.get(name, 0.0) for name in ("compute", "imbalance"))
     exchange = sum(best.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
@@ -180,10 +177,6 @@ def time_figure(choice: IslandsChoice) -> "Figure":
 
 def islands_report(choice: IslandsChoice, title: str) -> Report:
     """Report with verdict, tables and figures.
-
-    Args:
-        choice: the result.
-        title: of the fleet.
 
     Returns:
         The report, to be saved.

@@ -32,10 +32,10 @@ FLEETS_AT_A_TIME = 64
 """Fleets in a call of `survey_fleets` [fleet]."""
 
 MOST_SUBSETS = 5
-"""Islands up to which every set of them is scored; beyond, sets that leave out one more island at a time [1]."""
+"""Largest fleet whose sets of islands are all scored; beyond, sets lose an island at a time [1]."""
 
 Subset = tuple[int, ...]
-"""Islands that take part, in the order of the ring or chain."""
+"""Active islands, in the order of the ring or chain."""
 
 
 class PipelineChoice(NamedTuple):
@@ -44,7 +44,7 @@ class PipelineChoice(NamedTuple):
     Attributes:
         order: islands of the chain.
         layers: of each island, in the order of the chain [1].
-        time: of one step [s].
+        time: of a step [s].
     """
 
     order: Subset
@@ -87,10 +87,9 @@ def _compared(job: IslandJob, inner_steps: Any, shares: Any) -> Any:
 def compared_rounds(
     job: IslandJob, mode: str, inner_steps: float, shares: np.ndarray
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """Terms of one round with shares that divide at will, and with given ones.
+    """Terms of a round with divisible shares, and with given shares.
 
     Args:
-        job: model and islands.
         mode: one of `WHOLE_MODES`.
         inner_steps: H [1].
         shares: of the batch [1], [island].
@@ -105,7 +104,7 @@ def compared_rounds(
 
 
 def sub_job(job: IslandJob, islands: Sequence[int]) -> IslandJob:
-    """The job on some of its islands, in the given order."""
+    """Job on given islands, in order."""
     changes = {"pace": job.pace.part(islands), "links": part_of_links(job.links, islands)}
     fields: dict[str, Any] = {name: getattr(job, name) for name in job.__dataclass_fields__}
     return IslandJob(**{**fields, **changes})
@@ -126,7 +125,6 @@ def subset_speeds(
 
     Args:
         job: model and whole fleet.
-        subsets: sets of islands.
         inner_steps: H [1], [period].
 
     Returns:
@@ -143,10 +141,9 @@ def subset_speeds(
 
 
 def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[np.ndarray, "fleet mode period"]:
-    """Paces of fleets of equally many islands in every mode; one program whatever the number of fleets [token/s].
+    """Paces of fleets of equally many islands in every mode, by a program for any number of fleets [token/s].
 
     Args:
-        jobs: models and fleets.
         inner_steps: H [1], [period].
 
     Returns:
@@ -162,7 +159,7 @@ def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[n
 
 
 def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:
-    """Sets of at least two islands that are scored first: all of them where they are few, else all and all but one."""
+    """Sets of two islands or more that are scored first: all sets of few islands, else the fleet and all but one."""
     count = len(islands)
     if count <= MOST_SUBSETS:
         sizes = range(2, count + 1)
@@ -171,7 +168,7 @@ def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def without_each(islands: Sequence[int]) -> list[tuple[int, ...]]:
-    """Sets of islands that leave out one of them."""
+    """Sets of islands without one of the islands."""
     return [tuple(other for other in islands if other != island) for island in islands]
 
 
@@ -188,7 +185,7 @@ class TokenTable(NamedTuple):
 
 
 def hidden_share(mode: Any, inner_steps: Any) -> Any:
-    """Share of H during which a parameter is under way: one step in streaming, none in local updates [1]."""
+    """Share of H during which a parameter is in transfer: a step in streaming, zero in local updates [1]."""
     return mode / inner_steps
 
 
@@ -209,9 +206,6 @@ def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Se
         batch_tokens: B [token].
         most: islands at most [1].
         inner_steps: H [1], [period].
-
-    Returns:
-        The table.
     """
     replicas, modes = np.arange(most + 1.0), np.arange(float(len(LOOSE_MODES)))
     aims, batch, periods = host_arrays((goals, np.asarray(batch_tokens), np.asarray(inner_steps, float)))
@@ -266,12 +260,12 @@ def with_scaled_links(job: IslandJob, factor: Any) -> IslandJob:
 
 
 def mode_index(mode: str) -> int:
-    """Place of a mode in tables over modes."""
+    """Index of a mode in tables over modes."""
     return MODES.index(mode)
 
 
 MOST_LEFT_OUT = 3
-"""Islands that are left out of a large fleet at most, one after another [1]."""
+"""Islands that are left out of a large fleet at most [1]."""
 
 
 class SetScore(NamedTuple):
@@ -286,7 +280,7 @@ class SetScore(NamedTuple):
 
 
 class FleetStudy(NamedTuple):
-    """All that the scores of one fleet need."""
+    """All that the scores of a fleet need."""
 
     job: IslandJob
     fleet: Fleet
@@ -296,17 +290,17 @@ class FleetStudy(NamedTuple):
     grid: Sequence[float]
 
     def chips(self, subset: Sequence[int], apart: bool) -> float:
-        """Chips that one failure stops: of the largest island where islands train apart, else of all [1]."""
+        """Chips that a failure stops: of the largest island where islands train apart, else of all [1]."""
         counts = np.asarray(self.fleet.clusters.n_chips)[list(subset)]
         return float(counts.max() if apart else counts.sum())
 
     def delayed(self, subset: Sequence[int], speeds: np.ndarray) -> np.ndarray:
-        """Paces with whole shares, which lengthen every step by the same time, whatever the mode [token/s]."""
+        """Paces with whole shares, which lengthen every step by a time common to all modes [token/s]."""
         tokens = number(self.job.sequences) * number(self.job.pace.seq_len)
         return tokens / (tokens / speeds + whole_delay(sub_job(self.job, subset)))
 
     def days(self, tokens: np.ndarray | float, speed: np.ndarray | float, chips: float) -> Any:
-        """Days of a run of some tokens at a pace [day]."""
+        """Days of a run [day]."""
         slowdown = float(self.goal.failure.slowdown(self.goal.total_params, chips))
         return np.asarray(tokens) / np.asarray(speed) * slowdown / DAY
 
@@ -346,7 +340,7 @@ def _joined_scores(study: FleetStudy, subsets: Sequence[Sequence[int]]) -> list[
 
 
 def _smaller_sets(study: FleetStudy, scored: Sequence[SetScore], count: int) -> list[SetScore]:
-    """Scores of sets that leave out one more island at a time, while that helps; none where all sets are scored."""
+    """Scores of sets that lose an island at a time, while the days fall; empty if all sets are scored."""
     more: list[SetScore] = []
     if count <= MOST_SUBSETS:
         return more
@@ -362,7 +356,7 @@ def _smaller_sets(study: FleetStudy, scored: Sequence[SetScore], count: int) -> 
 
 
 def _mode_scores(study: FleetStudy, subset: Subset, speeds: np.ndarray) -> list[SetScore]:
-    """Modes in which each island holds all layers, on one set of islands."""
+    """Modes in which each island holds all layers, on a set of islands."""
     scored = []
     tokens, delay = (
         number(study.job.sequences) * number(study.job.pace.seq_len),

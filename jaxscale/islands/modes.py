@@ -1,6 +1,6 @@
 """Modes of joining islands, and the pace of a fleet under each: one job, one program, any number of fleets in a `vmap`.
 
-| mode | what crosses the links |
+| mode | traffic over the links |
 |---|---|
 | `data-parallel` | gradients of every step, beside the last backward pass |
 | `pipeline` | activations and their gradients at each cut of the layers |
@@ -75,7 +75,7 @@ class IslandJob(eqx.Module):
 
     @property
     def tokens(self) -> Array:
-        """Tokens of one step [token]."""
+        """Tokens of a step [token]."""
         return jnp.asarray(self.sequences) * jnp.asarray(self.pace.seq_len)
 
 
@@ -83,12 +83,8 @@ def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
     """Plan of a mode in which each island holds all layers, with the shares under which islands finish together.
 
     Args:
-        job: model and fleet.
         mode: one of `MODES` but the pipeline.
         inner_steps: H; not read by data parallelism [1].
-
-    Returns:
-        The plan.
     """
     shares = best_shares(job.pace, job.sequences)
     if mode == "data-parallel":
@@ -106,10 +102,9 @@ def pipeline_microbatch(job: IslandJob) -> Array:
 
 
 def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]) -> Array:
-    """Time of one step of a pipeline over the islands in their order [s].
+    """Time of a step of a pipeline over the islands in their order [s].
 
     Args:
-        job: model and fleet.
         layer_share: of the layers of each island, adding up to one [1], [island].
 
     Returns:
@@ -126,7 +121,6 @@ def mode_speed(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> Array
     """Pace of a fleet in a mode [token/s].
 
     Args:
-        job: model and fleet.
         mode: one of `MODES`.
         inner_steps: H, of the modes that have it [1].
 
@@ -146,11 +140,10 @@ def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Ar
     """Pace of a fleet in every mode, at several numbers of inner steps [token/s], [mode, period].
 
     Args:
-        job: model and fleet.
         inner_steps: H [1], [period].
 
     Returns:
-        Paces; the same for all H where a mode has none.
+        Paces; constant in H for modes without inner steps.
     """
     periods = jnp.asarray(inner_steps)
     plans = {mode: loose_plan(job, mode, periods) for mode in WHOLE_MODES}
@@ -178,8 +171,5 @@ def survey_fleets(jobs: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> 
     Args:
         jobs: models and fleets of one number of islands; every leaf has the leading axis [fleet].
         inner_steps: H [1], [period].
-
-    Returns:
-        The paces.
     """
     return jax.vmap(lambda job: speeds(job, inner_steps))(jobs)

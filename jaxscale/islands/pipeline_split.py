@@ -1,6 +1,6 @@
 r"""Pipelines over islands: layers divided among unequal islands, and the order of islands in a chain or ring.
 
-With the time $t_s$ of stage s for one microbatch, hops of $h_s$ seconds each way and m microbatches, a step takes
+With the time $t_s$ of stage s for a microbatch, hops of $h_s$ seconds each way and m microbatches, a step takes
 
 $$ T = \sum_s t_s + 2 \sum_s (h_s + \alpha_s) + (m - 1) \max_s (t_s, h_s) , $$
 
@@ -34,17 +34,17 @@ def pipeline_time(
     latencies: ArrayLike = 0.0,
     temperature: Temperature = 0.0,
 ) -> Array:
-    """Time of one step of a pipeline over islands.
+    """Time of a step of a pipeline over islands.
 
     Args:
-        stages: t, compute of one microbatch [s], [stage].
-        hops: h, bytes of one microbatch over each hop, one way [s], [hop].
+        stages: t, compute of a microbatch [s], [stage].
+        hops: h, bytes of a microbatch over each hop, one way [s], [hop].
         n_microbatches: m [1].
         latencies: of each hop, one way [s], [hop].
         temperature: smoothing of the maximum [1].
 
     Returns:
-        Time [s]; the sum of the stages for one microbatch, m times the slowest stage or hop for many.
+        Time [s]; the sum of the stages for a single microbatch, m times the slowest stage or hop for many.
     """
     times, moves = jnp.asarray(stages), jnp.asarray(hops)
     filled = jnp.sum(times, axis=-1) + 2.0 * jnp.sum(moves + latencies, axis=-1)
@@ -60,7 +60,7 @@ def divided_at_will(whole: Float[ArrayLike, " island"], n_microbatches: ArrayLik
     """Least time of a step over all divisions of divisible layers, without hops, and the shares.
 
     Args:
-        whole: tau, time of the whole model for one microbatch on each island [s], [island].
+        whole: tau, time of the whole model for a microbatch on each island [s], [island].
         n_microbatches: m [1].
 
     Returns:
@@ -83,7 +83,7 @@ def least_divided(whole: Float[np.ndarray, " island"], n_microbatches: float) ->
 
 
 BOUNDS_AT_ONCE = 256
-"""Bounds on the slowest stage that one pass of the dynamic programme takes, which bounds its memory [1]."""
+"""Bounds on the slowest stage in a pass of the dynamic programme, which limits its memory [1]."""
 
 
 class LayerCut(NamedTuple):
@@ -91,7 +91,7 @@ class LayerCut(NamedTuple):
 
     Attributes:
         layers: number of layers of each stage [1], [stage].
-        time: of one step [s].
+        time: of a step [s].
     """
 
     layers: Int[np.ndarray, " stage"]
@@ -111,14 +111,11 @@ def best_cut(
     Every stage gets a layer at least: islands without one are left out beforehand.
 
     Args:
-        layer_times: time of each layer on each stage for one microbatch [s], [stage, layer].
-        hops: bytes of one microbatch over each hop, one way [s], [hop].
+        layer_times: time of each layer on each stage for a microbatch [s], [stage, layer].
+        hops: bytes of a microbatch over each hop, one way [s], [hop].
         n_microbatches: m [1].
         latencies: of each hop, one way [s], [hop].
         most_layers: layers that the memory of each stage holds [1], [stage].
-
-    Returns:
-        The cut.
 
     Raises:
         InputError: layers that do not fit into all stages together, or fewer layers than stages.
@@ -165,7 +162,7 @@ def _least_sums(spans: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, list
 
 
 def _read_cut(firsts: list[np.ndarray], bound: int, depth: int) -> np.ndarray:
-    """Layers of each stage along the best path of one bound [stage]."""
+    """Layers of each stage along the best path of a bound [stage]."""
     last, layers = depth, []
     for first in reversed(firsts):
         begin = int(first[bound, last])
@@ -184,7 +181,7 @@ MOST_PERMUTED = 7
 """Islands up to which all permutations are tried: 5,040 of them [1]."""
 
 Goal = Literal["slowest", "sum"]
-"""What counts of the hops: the slowest one, or their sum."""
+"""Goals over the hops: the slowest hop, or the sum."""
 
 
 class RingOrder(NamedTuple):
@@ -193,7 +190,7 @@ class RingOrder(NamedTuple):
     Attributes:
         order: islands in turn [island].
         cost: slowest hop, or sum of hops, in the unit of the costs.
-        exact: whether no other order is better.
+        exact: whether the order is proven optimal.
     """
 
     order: Int[np.ndarray, " island"]
@@ -202,16 +199,16 @@ class RingOrder(NamedTuple):
 
 
 def order_cost(costs: Float[np.ndarray, "island island"], order: np.ndarray, goal: Goal, closed: bool = True) -> float:
-    """Cost of one order.
+    """Cost of an order.
 
     Args:
         costs: of each hop, sender first.
         order: islands in turn [island].
-        goal: what counts of the hops.
-        closed: whether the last island passes on to the first one.
+        goal: the slowest hop, or the sum.
+        closed: whether the last island passes on to the first.
 
     Returns:
-        The cost; zero for one island.
+        The cost; zero for a single island.
     """
     following = np.roll(order, -1) if closed else order[1:]
     hops = costs[order if closed else order[:-1], following]
@@ -225,8 +222,8 @@ def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -
 
     Args:
         costs: of each hop, such as seconds, sender first; they may differ both ways [island, island].
-        goal: what counts of the hops.
-        closed: whether the last island passes on to the first one.
+        goal: the slowest hop, or the sum.
+        closed: whether the last island passes on to the first.
 
     Returns:
         The order: exact up to `MOST_EXACT` islands, beyond by exchanges of two islands from a greedy start.
@@ -254,7 +251,6 @@ def best_permutation(score: Callable[[np.ndarray], float], count: int) -> tuple[
     """Order of least score out of all permutations.
 
     Args:
-        score: of one order.
         count: number of islands, at most `MOST_PERMUTED` [1].
 
     Returns:
@@ -316,12 +312,12 @@ def _greedy(costs: np.ndarray) -> np.ndarray:
 def improved_order(
     score: Callable[[np.ndarray], float], order: np.ndarray, *, moves: bool = False
 ) -> tuple[np.ndarray, float]:
-    """Order improved by exchanges of two places and reversals of parts, until none helps, and its score.
+    """Order improved by swaps and reversals until no move helps, and its score.
 
     Args:
         score: of an order; the less the better.
         order: where to begin.
-        moves: whether single places may move elsewhere, too.
+        moves: whether single islands may move, too.
     """
     best, cost, improves = order, score(order), True
     while improves:

@@ -41,11 +41,11 @@ class Loose(eqx.Module):
 
     Attributes:
         batch_share: of each island, adding up to one [1], [island].
-        param_share: part of the parameters that an island holds and exchanges [1], [island].
-        inner_steps: H, steps between two exchanges of the same parameter [1].
+        param_share: share of the parameters that an island holds and exchanges [1], [island].
+        inner_steps: H, steps between two exchanges of a parameter [1].
         fragments: P, exchanges in H steps, each of 1/P of the parameters [1].
         bits: q, of a word that is sent [bit].
-        hidden_steps: tau, steps that run on while an exchange is under way [1].
+        hidden_steps: tau, steps beside a running exchange [1].
         hidden_backward: share of the backward pass of the last microbatch that hides an exchange [1].
         quorum: K, islands that an exchange waits for [1].
     """
@@ -70,7 +70,7 @@ class Loose(eqx.Module):
         return jnp.asarray(self.inner_steps) / jnp.asarray(self.fragments)
 
     def bytes_per_exchange(self, n_params: ArrayLike) -> Array:
-        """Size of what each island gives to one exchange [byte], [island]."""
+        """Bytes of each island in an exchange [byte], [island]."""
         return jnp.asarray(self.param_share) * jnp.asarray(n_params * self.bits / (8.0 * self.fragments))
 
 
@@ -81,9 +81,6 @@ def synchronous(batch_share: PerIsland, bits: Any = WORD_BITS, hidden_backward: 
         batch_share: of each island [1], [island].
         bits: of a gradient [bit].
         hidden_backward: share of the backward pass of the last microbatch that hides the reduction [1].
-
-    Returns:
-        The plan.
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
     return Loose(batch_share, ones, 1.0, 1.0, bits, 0.0, hidden_backward, float(ones.shape[-1]))
@@ -96,9 +93,6 @@ def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BIT
         batch_share: of each island [1], [island].
         inner_steps: H [1].
         bits: of a difference of parameters [bit].
-
-    Returns:
-        The plan.
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
     return Loose(batch_share, ones, inner_steps, 1.0, bits, 0.0, 0.0, float(ones.shape[-1]))
@@ -107,7 +101,7 @@ def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BIT
 def streaming(
     batch_share: PerIsland, inner_steps: Any, fragments: Any, hidden_steps: Any = 1.0, bits: Any = 4.0
 ) -> Loose:
-    """Streaming local updates: fragments go one after another while steps run on (arXiv 2501.18512).
+    """Streaming local updates: fragments are exchanged in turn while steps run on (arXiv 2501.18512).
 
     Args:
         batch_share: of each island [1], [island].
@@ -115,9 +109,6 @@ def streaming(
         fragments: P [1].
         hidden_steps: tau; at most H / P hide an exchange before the next one begins [1].
         bits: of a difference of parameters [bit].
-
-    Returns:
-        The plan.
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
     return Loose(batch_share, ones, inner_steps, fragments, bits, hidden_steps, 0.0, float(ones.shape[-1]))
@@ -128,7 +119,7 @@ Order = Int[ArrayLike, " island"]
 
 
 class LinkTime(NamedTuple):
-    """Time of one exchange.
+    """Time of an exchange.
 
     Attributes:
         moving: bytes over the links, without latencies [s].
@@ -156,11 +147,10 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
 
     Args:
         volume: N, size of the reduced tensor [byte].
-        links: between the islands.
         order: of the ring; as numbered where None.
 
     Returns:
-        The time [s]; nothing for one island.
+        The time [s]; nothing for a single island.
     """
     rate, latency = links.rate, jnp.asarray(links.latency)
     count = rate.shape[-1]
@@ -175,11 +165,10 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
 
 
 def send_times(volume: ArrayLike, links: Links, order: Order | None = None) -> LinkTime:
-    """Time of one message over each hop of a chain of islands.
+    """Time of a message over each hop of a chain of islands.
 
     Args:
         volume: message [byte].
-        links: between the islands.
         order: of the chain; as numbered where None.
 
     Returns:
@@ -195,7 +184,7 @@ Seconds = Float[Array, "*batch"]
 
 
 class RoundTime(eqx.Module):
-    """Time of one round, by cause; the terms add up to `total` exactly.
+    """Time of a round, by cause; the terms add up to `total` exactly.
 
     Attributes:
         compute: mean over the active islands of their work [s].
@@ -255,15 +244,14 @@ def round_of(
     quorum: ArrayLike | None = None,
     temperature: Temperature = 0.0,
 ) -> RoundTime:
-    """Time of one round from the work of each island and the time of the exchange.
+    """Time of a round from the work of each island and the time of the exchange.
 
     Args:
         work: A, compute of each island between two exchanges; 0 for an island without work [s], [island].
-        exchange: e, of one exchange [s].
+        exchange: e, of an exchange [s].
         hidden: w, part of the exchange that passes beside compute at most [s].
         tail: t, exchange after the last work [s].
         quorum: islands that the exchange waits for; all where None [1].
-        temperature: smoothing of maxima [1].
 
     Returns:
         The terms [s].
@@ -312,13 +300,10 @@ def fleet_round(
     """Time of the H / P steps between two exchanges of a loose plan, by cause.
 
     Args:
-        pace: of the islands.
-        links: between the islands.
         loose: shares, period, bits and hidden steps.
         n_params: N, parameters of the model [1].
         sequences: B, batch of all islands together [sequence].
         order: of the ring of islands; as numbered where None.
-        temperature: smoothing of maxima [1].
 
     Returns:
         The terms [s]. One island has its step time alone, exactly.
@@ -339,9 +324,6 @@ def tokens_per_second(pace: Pace, loose: Loose, round_time: RoundTime, sequences
     """Pace of the whole fleet [token/s].
 
     Args:
-        pace: of the islands.
-        loose: the plan.
-        round_time: of the plan.
         sequences: B, batch of all islands together [sequence].
 
     Returns:

@@ -1,4 +1,4 @@
-"""Optimal size, tokens, batch and learning rate from sweeps: power laws of what is best at each compute.
+"""Optimal size, tokens, batch and learning rate from sweeps: power laws of the optimum at each compute.
 
 The three approaches are those of Hoffmann et al. 2022, section 3: the least losses at each compute; a parabola of the
 loss in ln N at each budget; the optimum of the fitted law. Parabolas are biased where the loss is no parabola over the
@@ -22,7 +22,7 @@ Column = Sequence[float] | np.ndarray
 
 
 class CriticalBatch(NamedTuple):
-    """The trade of steps against tokens at one target loss.
+    """The trade of steps against tokens at a target loss.
 
     Attributes:
         steps: fewest steps, with very large batches [1].
@@ -80,7 +80,7 @@ def power_law(x: Column, y: Column, error: Column | None = None) -> tuple[float,
 
 
 SAME_BUDGET = 0.08
-"""Largest relative difference of the compute of two runs of one budget [1]."""
+"""Largest relative difference of compute within a budget [1]."""
 
 FEWEST_SIZES = 4
 """Sizes of a budget from which a parabola is fitted [1]."""
@@ -96,7 +96,7 @@ class Growth(NamedTuple):
         loss: at the optimum [nat per token], [budget].
         params_exponent: a [1].
         tokens_exponent: b [1].
-        error: standard error of a, nan for the law's own [1].
+        error: standard error of a; nan by the fitted law [1].
     """
 
     flop: Float[np.ndarray, " budget"]
@@ -138,14 +138,14 @@ def isoflop_minima(table: Losses) -> Float[np.ndarray, "budget 3"]:
 
 
 def growth(law: FittedLaw, approach: int = 3) -> Growth:
-    """Growth of the optimum with compute by one of the three approaches.
+    """Growth of the optimum with compute by an approach.
 
     Args:
         law: fitted to a table; approaches 1 and 2 read the table alone.
         approach: 1, 2 or 3.
 
     Raises:
-        InputError: another approach, a law without its table, or a table without budgets.
+        InputError: an unknown approach, a law without its table, or a table without budgets.
     """
     if approach not in (1, 2, 3):
         raise InputError(f"approach = {approach} is unknown; expected 1, 2 or 3")
@@ -170,7 +170,7 @@ def growth(law: FittedLaw, approach: int = 3) -> Growth:
 def envelope(table: Losses) -> Float[np.ndarray, "budget 3"]:
     """Compute, size and loss of the runs that no run of as little compute undercuts [budget, 3].
 
-    Runs of nearly the same compute are of one budget: each is held against all of them.
+    Runs of nearly equal compute form a budget.
 
     Raises:
         InputError: fewer than three runs, which make no power law.
@@ -189,7 +189,7 @@ REFERENCE_TOKENS = 1e10
 """Tokens at which the optimum of a batch law is stated [token]."""
 
 FAR_ABOVE = 0.08
-"""Loss over the least one of its size and tokens, less one, beyond which a run says nothing of the optimum [1]."""
+"""Excess over the least loss of a size and tokens beyond which a run does not inform the optimum [1]."""
 
 SOFT = 0.005
 """Residual of the log loss from which it counts linearly [1]."""
@@ -207,7 +207,7 @@ class OptimalBatch(NamedTuple):
         params_exponent: x, of the learning rate [1].
         tokens_exponent: y, of the learning rate [1].
         batch_curvature: rise of the log loss per squared log of the batch over B* [1].
-        rate_curvature: the same of the learning rate [1].
+        rate_curvature: likewise of the learning rate [1].
         batch_error: standard error of p, sizes and lengths taken as independent [1].
         n: runs near their optimum [1].
     """
@@ -223,7 +223,7 @@ class OptimalBatch(NamedTuple):
 
 
 def near_optimum(table: Losses) -> tuple[Bool[np.ndarray, " row"], np.ndarray]:
-    """Rows whose loss is near the least one of their size and tokens, and the group of each row [row]."""
+    """Rows near the least loss of their size and tokens, and the group of each row [row]."""
     pairs = np.stack([table.n_params, table.tokens], axis=1)
     _, group = np.unique(pairs, axis=0, return_inverse=True)
     least = np.full(int(group.max()) + 1, np.inf)
@@ -239,9 +239,6 @@ def optimal_batch(table: Losses) -> OptimalBatch:
 
     Args:
         table: with the columns `batch_tokens` and `lr`.
-
-    Returns:
-        Optimum and exponents.
 
     Raises:
         InputError: a column is empty, or too few runs are near their optimum.

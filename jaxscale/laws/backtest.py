@@ -1,4 +1,4 @@
-"""Backtests and comparison of forms: rows left out, predicted from the others, with error and coverage.
+"""Backtests and comparison of forms: left-out rows predicted from the rest, with error and coverage.
 
 Only a prediction beyond the fitted range tells how a law extrapolates; a random split of rows does not.
 """
@@ -23,7 +23,7 @@ CUTS = (0.5, 0.65, 0.8)
 """Shares of the range of log compute below which runs are fitted [1]."""
 
 FEWEST_FITTED, FEWEST_PREDICTED = 6, 2
-"""Rows of a cut below which it says nothing [1]."""
+"""Least rows of an informative cut [1]."""
 
 BACKTEST_DRAWS = 80
 """Draws of each fit of a backtest [1]."""
@@ -31,7 +31,7 @@ BACKTEST_DRAWS = 80
 DECADE = np.log(10.0)
 
 SHIPPED_WEIGHT = 4.0
-"""Rollouts of the user's table that weigh as much as the discrepancy of other sources [1]."""
+"""Rollouts of a table of the user with the weight of the discrepancy of other sources [1]."""
 
 WIDEST = 3.0
 """Largest discrepancy of a rollout that counts, over that of other sources [1]."""
@@ -41,7 +41,7 @@ TELLING = 3.0
 
 
 class Rollout(NamedTuple):
-    """One cut: rows above it predicted from rows below it.
+    """A cut: rows above it predicted from rows below it.
 
     Attributes:
         cut: largest fitted compute [flop].
@@ -83,8 +83,8 @@ class Backtest(NamedTuple):
     """Rollouts of a table.
 
     Attributes:
-        rollouts: one for each cut that has enough rows.
-        doubts: one line each.
+        rollouts: by cut with enough rows.
+        doubts: warnings, a line each.
     """
 
     rollouts: tuple[Rollout, ...]
@@ -92,7 +92,7 @@ class Backtest(NamedTuple):
 
     @property
     def error_percent(self) -> float:
-        """Mean absolute relative error over the rollouts, nan without one [%]."""
+        """Mean absolute relative error over the rollouts; nan without rollouts [%]."""
         return 100.0 * float(np.mean([one.mean_error for one in self.rollouts])) if self.rollouts else float("nan")
 
     @property
@@ -105,7 +105,6 @@ def upper_decade(table: Losses, cut: float = 0.5) -> tuple[Bool[np.ndarray, " ro
     """Rows of the lower share of the range of log compute, and rows above them in the highest decade.
 
     Args:
-        table: of the runs.
         cut: share of the range [1].
     """
     flop = table.log_flop
@@ -119,10 +118,9 @@ def rollout(
     is_predicted: Bool[np.ndarray, " row"],
     fit: Callable[[Losses], FittedLaw],
 ) -> Rollout:
-    """Some rows of a table predicted from others.
+    """Rows of a table predicted from further rows.
 
     Args:
-        table: of the runs.
         is_fitted: rows that the law is fitted to.
         is_predicted: rows that it predicts.
         fit: makes a law of a table.
@@ -167,7 +165,7 @@ def backtest_of(
 
 
 def checked_law(law: FittedLaw, progress: Callable[[str], None] | None = None) -> FittedLaw:
-    """The law with its backtest, and with a discrepancy that its own rollouts may have widened.
+    """Law with its backtest, and with a discrepancy widened by its rollouts.
 
     The logarithm of the discrepancy per decade is a weighted mean of that of other sources, which weighs as much as
     `SHIPPED_WEIGHT` rollouts, and of what each rollout shows beyond the uncertainty of the numbers and the noise,
@@ -219,10 +217,10 @@ def left_out_errors(law: FittedLaw, cluster: str | None = "auto") -> Float[np.nd
 
     Args:
         law: fitted to a table.
-        cluster: which rows are one group, as in `fit_law`.
+        cluster: rows that form a group, as in `fit_law`.
 
     Raises:
-        InputError: a law from a file, or one group alone.
+        InputError: a law from a file, or a single group.
     """
     table = law.table
     if table is None:
@@ -249,7 +247,7 @@ def root_mean_square(errors: Float[np.ndarray, " row"]) -> float:
 
 
 class Compared(NamedTuple):
-    """One form on one table.
+    """A form on one table.
 
     Attributes:
         form: its name.
@@ -275,13 +273,9 @@ def compare_forms(
     n_draws: int = BACKTEST_DRAWS,
     progress: Callable[[str], None] | None = None,
 ) -> list[Compared]:
-    """Forms on one table, the one that predicts best first.
+    """Forms on a table, the best prediction first.
 
     Args:
-        table: of the runs.
-        forms: names.
-        terms: of every form.
-        prior: of every form.
         n_draws: of each fit [1].
         progress: is told of each fit.
 

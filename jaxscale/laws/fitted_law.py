@@ -1,4 +1,4 @@
-"""A fitted law of loss: its numbers with intervals, predictions with the parts of their error, the optimum; files."""
+"""A fitted law of loss: numbers with intervals, predictions with components of their error, the optimum; files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class Fitted(NamedTuple):
 
     Attributes:
         numbers: logarithms of the best numbers [number].
-        draws: of the resampled ones [draw, number].
+        draws: of the resampled numbers [draw, number].
         traits: of the best law [trait].
         drawn_traits: of the resampled laws [draw, trait].
         scale: of the noise of the log loss [1].
@@ -139,17 +139,17 @@ class FittedLaw:
         name: of the table.
         form: joint, additive, tied or kaplan.
         terms: names of the terms.
-        count: what its parameters count.
-        prior: what held its traits.
+        count: convention of counting parameters.
+        prior: of its traits.
         likelihood: student or huber.
         fitted: the numbers and their draws.
         n: rows [1].
         n_groups: groups of rows that were drawn together [1].
         span: range of the table.
         discrepancy: relative error of the law per decade beyond the range [1].
-        warnings: doubts, one line each.
+        warnings: a line each.
         table: the runs, None for a law from a file.
-        backtest: errors of the table's own upper end predicted from its lower, None before it is asked for.
+        backtest: errors of the upper end of the table predicted from its lower end; None before a backtest.
     """
 
     name: str
@@ -191,7 +191,7 @@ class FittedLaw:
 
     @property
     def law(self) -> LossLaw:
-        """Law of the best numbers, without its terms; takes part in designs."""
+        """Law of the best numbers, without its terms, for designs."""
         with jax.enable_x64(True):
             return jax.tree.map(float, law_of(self.fitted.numbers))
 
@@ -248,7 +248,7 @@ class FittedLaw:
         return bool(np.isfinite(hi) and hi < allowed * lo)
 
     def _trait_of(self, name: str) -> int | None:
-        """Place of the trait that a prior of a number is stated for."""
+        """Index of the trait of the prior of a number."""
         same = {"irreducible": "floor_share", "params_coefficient": None, "tokens_coefficient": None}
         trait = same.get(name, name)
         names = (*TRAITS, *number_names(self.terms)[len(BASE) :])
@@ -269,7 +269,7 @@ class FittedLaw:
                 shape, of small batches, whose tokens are all unique, without experts.
 
         Returns:
-            Losses [nat per token] and the parts of their error.
+            Losses [nat per token] and the components of their error.
         """
         log_params, log_tokens = np.broadcast_arrays(np.log(np.atleast_1d(n_params)), np.log(np.atleast_1d(n_tokens)))
         plain = {
@@ -360,7 +360,7 @@ LAW_FILE = RecordFile(
 
 
 def law_document(law: FittedLaw) -> dict[str, Any]:
-    """Law as one JSON document: numbers with intervals, backtest and doubts."""
+    """Law as a JSON document: numbers with intervals, backtest and doubts."""
     tested = law.backtest
     return {
         "form": law.form,

@@ -37,7 +37,6 @@ def law_report(law: FittedLaw, title: str) -> Report:
 
     Args:
         law: fitted to a table.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.
@@ -87,7 +86,7 @@ def residual_figure(law: FittedLaw) -> Any:
 
 
 def add_optima(report: Report, law: FittedLaw, optima: Sequence[LawOptimum], designs: Mapping[str, LawDesign]) -> None:
-    """Compute-optimal sizes and tokens with bands, beside time-optimal designs where there are some."""
+    """Compute-optimal sizes and tokens with bands, beside time-optimal designs if any."""
     report.heading("Compute-optimal and time-optimal" if designs else "Optimal size and tokens")
     caption = (
         "Bands are 90 % intervals. Marks of the runs: the least losses, and the minima of parabolas at each budget."
@@ -101,13 +100,11 @@ def add_optima(report: Report, law: FittedLaw, optima: Sequence[LawOptimum], des
 def optimum_report(
     law: FittedLaw, optima: Sequence[LawOptimum], designs: Mapping[str, LawDesign], title: str
 ) -> Report:
-    """Report of optima: compute-optimal runs, time-optimal designs, and what the designs hang on.
+    """Report of optima: compute-optimal runs, time-optimal designs, and sensitivities of the designs.
 
     Args:
         law: fitted, or read from a file.
-        optima: compute-optimal runs.
         designs: time-optimal designs by label, such as `10 days`.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.

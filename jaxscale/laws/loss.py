@@ -35,11 +35,10 @@ def _laws() -> dict[str, Any]:
 
 
 def law_table(kind: str, name: str) -> dict[str, Any]:
-    """Numbers of one law of the shipped table.
+    """Numbers of a law of the shipped table.
 
     Args:
         kind: loss, batch, shape or compute.
-        name: of the law.
 
     Raises:
         InputError: unknown name; says which there are.
@@ -51,7 +50,7 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
 
 
 def law_errors(kind: str, name: str) -> dict[str, float]:
-    """Standard errors of the numbers of one law of the shipped table, as far as its source tells them."""
+    """Standard errors of the numbers of a law of the shipped table, as far as its source tells them."""
     law_table(kind, name)
     return dict(_laws()[kind][name].get("error", {}))
 

@@ -1,4 +1,4 @@
-"""Doubts about a table of losses that a fit cannot see: one line each, for the user."""
+"""Doubts about a table of losses that a fit cannot see, in lines for the user."""
 
 import numpy as np
 
@@ -19,11 +19,10 @@ UNIGRAM = 6.5
 
 
 def check_losses(table: Losses, terms: tuple[str, ...] = ()) -> list[str]:
-    """Doubts about a table, one line each.
+    """Doubts about a table, a line each.
 
     Args:
         table: of the runs to be fitted.
-        terms: of the law.
 
     Raises:
         InputError: too few rows, or a term whose column is empty.
@@ -55,7 +54,7 @@ NEEDED = {
 
 
 def check_needed(table: Losses, terms: tuple[str, ...]) -> None:
-    """Refuse a table that lacks what a term reads.
+    """Refuse a table that lacks the columns of a term.
 
     Raises:
         InputError: an unknown term, or an empty cell.

@@ -1,4 +1,4 @@
-"""Fit of a law of loss to a table: the best numbers, resampled ones, noise, and doubts about the table."""
+"""Fit of a law of loss to a table: best and resampled numbers, noise, and doubts about the table."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,7 +29,7 @@ FIXED_TRAITS = {
     "tied": ("joint", "tokens_exponent"),
     "kaplan": ("joint", "floor_share"),
 }
-"""Traits that a form sets, or that equal another one, which no prior may hold."""
+"""Traits that a form sets or ties, which no prior may hold."""
 
 
 def fit_law(
@@ -48,16 +48,14 @@ def fit_law(
     """Law of loss fitted to a table, `js.laws.fit_law(js.laws.read_losses("runs.csv"))`.
 
     Args:
-        table: of the runs.
         form: joint, additive, tied or kaplan.
         terms: of shape, batch, repetition and experts.
-        prior: `shipped`, what other sources show; None for the data alone; or a prior.
+        prior: `shipped` (from other sources), None for the data alone, or a prior.
         cluster: how rows are drawn: auto, rows, or a column whose equal cells are drawn together.
         likelihood: student, or huber as in Hoffmann et al. 2022.
         held: numbers that are not fitted, by name, such as those of a published law whose terms are.
         n_draws: resampled fits [1].
-        seed: of the draws.
-        progress: is told what is done.
+        progress: receives messages of progress.
 
     Returns:
         The law with its draws.
@@ -111,7 +109,7 @@ def fitted_numbers(
     n_draws: int,
     seed: int,
 ) -> Fitted:
-    """Best numbers and resampled ones of a problem."""
+    """Best and resampled numbers of a problem."""
     best, value = optimum_of(form, problem, terms)
     generator = np.random.default_rng(seed)
     drawn = np.zeros((n_draws, len(problem.weights)))

@@ -46,7 +46,7 @@ FORMS = {
     "tied": ({"tokens_exponent": "params_exponent"}, {"joint": 0.0}),
     "kaplan": ({"joint": "tokens_exponent"}, {"irreducible": -60.0}),
 }
-"""Conditions of each form: numbers that equal another one, and logarithms that are set."""
+"""Conditions of each form: tied numbers, and logarithms that are set."""
 
 
 class Form(NamedTuple):
@@ -94,7 +94,6 @@ def holding(form: Form, held: Mapping[str, float], middle: tuple[float, float]) 
     """The form with some numbers of `BASE` held at values, for a table whose means of ln N and ln D are given.
 
     Args:
-        form: conditions.
         held: values by name; a coefficient is held with its exponent.
         middle: means of ln N and ln D, between which and N = D = 1 the coefficients are moved.
 
@@ -209,7 +208,7 @@ TERMS = {
 """Numbers of each term."""
 
 SIGNED = ("shape_drift", "batch_exponent", "experts_exponent", "experts_drift")
-"""Numbers that may be negative: held as they are, all others as logarithms."""
+"""Numbers that may be negative, held without a logarithm."""
 
 START_OF = {
     "shape_kappa": math.log(0.005),
@@ -229,7 +228,7 @@ BATCH_STEPS = 6
 
 
 class Covariates(NamedTuple):
-    """What a law of loss reads of each run.
+    """Covariates of a law of loss by run.
 
     Attributes:
         log_params: ln N [row].
@@ -260,7 +259,6 @@ def log_loss_with(numbers: Float[Array, " number"], runs: Covariates, terms: tup
 
     Args:
         numbers: in the order of `number_names`, logarithms except those of `SIGNED`.
-        runs: covariates of the rows.
         terms: names of `TERMS`.
     """
     named = dict(zip(number_names(terms), numbers, strict=True))
@@ -344,8 +342,7 @@ def prior_of(name: str | None, form: str, terms: tuple[str, ...] = (), family: s
 
     Args:
         name: `shipped`, or None for none.
-        form: of the law; each form has a prior of its own.
-        terms: of the law.
+        form: of the law.
         family: source that the prior leaves out.
 
     Raises:

@@ -68,11 +68,11 @@ LOSS_COLUMNS = (
 LOSS_COLUMN = {column.name: column for column in LOSS_COLUMNS}
 
 COUNTS = ("total", "non-embedding", "active")
-"""Ways of counting parameters. Laws of different counts differ: embeddings are a third of small models."""
+"""Conventions of counting parameters. Laws of different counts differ: embeddings are a third of small models."""
 
 
 def count_of(kind: str) -> str:
-    """Way of counting that a cell of `n_params_kind` names, empty where it names none.
+    """Convention of counting in a cell of `n_params_kind`, empty without a known name.
 
     `active, non-embedding` is a count of its own, as is a total that leaves the input embedding out.
     """
@@ -120,7 +120,7 @@ COUNTED = ("n_params", "n_params_alt", "tokens", "epochs_unique_tokens", "batch_
 
 ALSO = {"n_params": "or flops and tokens", "tokens": "or flops, or steps and batch_tokens"}
 ALSO["loss"] = "or perplexity, bits_per_byte"
-"""What may stand in place of a required column."""
+"""Columns that may stand for a required column."""
 
 _CELL = re.compile(r"([0-9.,]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
 
@@ -144,7 +144,7 @@ def meaning(heading: str) -> ColumnHeading:
 
 
 def meanings(header: Sequence[str]) -> list[ColumnHeading]:
-    """Meanings of all headings; a column under its own name leaves other names of it as they are."""
+    """Meanings of all headings; a column under its name leaves its aliases as they are."""
     stated = {heading.strip().lower() for heading in header}
     found = [meaning(heading) for heading in header]
     return [
@@ -154,7 +154,7 @@ def meanings(header: Sequence[str]) -> list[ColumnHeading]:
 
 
 def plain_cell(cell: str) -> str:
-    """A cell with `7B`, `300 M` or `1.4T` written out; any other as it is."""
+    """A cell with `7B`, `300 M` or `1.4T` written out; further cells unchanged."""
     found = _CELL.fullmatch(cell)
     if found is None or found[2].lower() not in FACTORS or found[1].replace(",", "").count(".") > 1:
         return cell
@@ -162,14 +162,14 @@ def plain_cell(cell: str) -> str:
 
 
 def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, " row"]:
-    """Losses in nats from another unit [row]."""
+    """Losses converted to nats [row]."""
     if unit == PERPLEXITY:
         return np.log(values)
     return values * np.log(2.0) if unit else values
 
 
 def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Parameters and tokens where their own cells are empty, and a note on each.
+    """Parameters and tokens of rows with empty cells, and notes.
 
     Returns:
         The columns that changed, nan where a cell stays empty, and the notes.
@@ -190,7 +190,7 @@ def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
 
 
 def unit_notes(unit: str) -> list[str]:
-    """What a loss in another unit was taken for."""
+    """Note on a converted unit of the loss."""
     if not unit:
         return []
     told = "the logarithms of the perplexities" if unit == PERPLEXITY else f"{unit} times ln 2"
@@ -204,10 +204,10 @@ class Losses(AbstractTable):
 
     Attributes:
         label: name of the table where it is not that of its file.
-        count: what `n_params` counts, empty where the table does not say.
+        count: convention of `n_params`, empty if not stated.
         family: source whose own laws its prior must leave out, empty for a table of the user.
         headings: as the file writes them, by column.
-        notes: what was understood or computed, one line each.
+        notes: conversions and computed columns, a line each.
     """
 
     label: str = ""
@@ -248,7 +248,7 @@ class Losses(AbstractTable):
         return np.log(FLOP_PER_PARAM_TOKEN) + np.log(self.n_params) + np.log(self.tokens)
 
     def select(self, rows: Bool[np.ndarray, " row"] | Int[np.ndarray, " some"]) -> "Losses":
-        """Some rows of the table, by a mask or by their numbers."""
+        """Rows of the table, by a mask or by numbers."""
         return self.take(rows)
 
 
@@ -262,7 +262,7 @@ class LossSchema(AbstractSchema[Losses]):
     columns = LOSS_COLUMN
 
     def __init__(self, needs_loss: bool = True):
-        """Take what a row needs."""
+        """Take the cells of a row."""
         super().__init__(Names())
         self.required = [
             name for name, column in LOSS_COLUMN.items() if column.required and (needs_loss or name != "loss")
@@ -273,7 +273,7 @@ class LossSchema(AbstractSchema[Losses]):
         return meanings(header)
 
     def lacks(self, header: Header) -> str:
-        """Required columns that are absent and do not follow from others."""
+        """Required columns that are absent and do not follow from further columns."""
         columns = header.columns
         missing = [name for name in self.required if name not in columns and not _told_otherwise(name, columns)]
         told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in self.required)
@@ -313,7 +313,7 @@ class LossSchema(AbstractSchema[Losses]):
 
 
 def _with_numbers(table: Losses, columns: Mapping[str, np.ndarray]) -> Losses:
-    """The table with other numbers in some columns, nan for an empty cell."""
+    """Table with replaced numbers in given columns, nan for an empty cell."""
     coded = {name: _coded(numbers) for name, numbers in columns.items()}
     return replace(table, values={**table.values, **coded})
 
@@ -323,7 +323,7 @@ def _coded(numbers: np.ndarray) -> Categorical:
 
 
 def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
-    """Whether other columns tell the numbers of a column that is absent."""
+    """Whether further columns determine an absent column."""
     given = set(columns)
     if name == "tokens":
         return {"flops", "n_params"} <= given or {"steps", "batch_tokens"} <= given
@@ -351,10 +351,9 @@ def read_losses(
 
 
 def with_count(table: Losses, count: str = "") -> Losses:
-    """The table with parameters in one count.
+    """Table with parameters in a single convention.
 
     Args:
-        table: as read.
         count: wanted count, empty to take `n_params` as it is.
 
     Raises:
@@ -423,7 +422,6 @@ def best_of(table: Losses, columns: Sequence[str]) -> Losses:
     """Row of the least loss of each combination of cells, such as the best learning rate of each size and tokens.
 
     Args:
-        table: of runs.
         columns: whose cells make a combination.
 
     Raises:

@@ -41,7 +41,7 @@ from jaxscale.laws.loss_forms import (
 from jaxscale.laws.loss_reader import Losses
 
 SMALLEST_BUCKET = 64
-"""Rows of the smallest bucket; larger ones double, so that few sizes are compiled [1]."""
+"""Rows of the smallest bucket; buckets double, so that few sizes are compiled [1]."""
 
 
 def bucket_rows(count: int) -> np.ndarray:
@@ -51,12 +51,10 @@ def bucket_rows(count: int) -> np.ndarray:
 
 
 def covariates_of(table: Losses, rows: np.ndarray, middle: np.ndarray | None = None) -> Covariates:
-    """Covariates of some rows of a table; columns that the table lacks are those of a plain run [row].
+    """Covariates of rows of a table, neutral for absent columns [row].
 
     Args:
-        table: of the runs.
-        rows: numbers of the rows.
-        middle: means of ln N and ln D; those of the table where None.
+        middle: means of ln N and ln D; of the table where None.
     """
     log_params, log_tokens = np.log(table.n_params), np.log(table.tokens)
     if middle is None:
@@ -83,10 +81,9 @@ FEWEST_SHAPES = 12
 
 
 def cluster_ids(table: Losses, cluster: str | None = "auto") -> Int[np.ndarray, " row"]:
-    """Number of the cluster of each row; rows of one cluster are drawn together [row].
+    """Number of the cluster of each row; rows of a cluster are drawn together [row].
 
     Args:
-        table: of the runs.
         cluster: a column; None for rows; `auto` takes shapes where there are many and rows share them, else runs, whose
             checkpoints share their noise, else rows.
 
@@ -154,7 +151,7 @@ LEAST_SCALE = 1e-5
 
 
 class LossProblem(NamedTuple):
-    """All that a fit of one table depends on; every leaf traces.
+    """All that a fit of a table depends on; every leaf traces.
 
     Attributes:
         covariates: of the rows.
@@ -196,12 +193,11 @@ def loss_residuals(free: Float[Array, " number"], problem: LossProblem, terms: t
 
 
 def objective(point: Float[Array, " coordinate"], problem: LossProblem, terms: tuple[str, ...]) -> Array:
-    """Objective of a fit at one point [1].
+    """Objective of a fit at a point [1].
 
     Args:
         point: free logarithms of the numbers, and ln sigma last [1].
         problem: table, form and priors.
-        terms: of the law, names.
     """
     free, log_scale = point[:-1], point[-1]
     miss = loss_residuals(free, problem, terms)
@@ -359,11 +355,9 @@ def searches(
     """Optima and objectives of many searches, `LANES` at a time.
 
     Args:
-        starts: of the searches.
         problem: table, form and priors.
-        weights: of the rows in each search; those of the problem where None.
+        weights: of the rows in each search; of the problem where None.
         prior_means: of each search; that of the problem where None.
-        terms: of the law.
 
     Returns:
         Points [search, coordinate] and objectives [search].

@@ -1,4 +1,4 @@
-"""Limits of scaling in the frontier model: a data-movement model of its own, not the calibrated step time.
+"""Limits of scaling in the frontier model: a data-movement model apart from the calibrated step time.
 
 Utilisation against training compute, its thresholds and the wall, by the analytic model of arXiv 2411.01137: stacks of
 MLP blocks whose size, batch and depth follow scaling laws, on chips that may not exist. Nothing is fitted to runs,

@@ -1,4 +1,4 @@
-r"""Time of one batch on a plan: the data-movement model of Erdil and Schneider-Joseph, arXiv 2411.01137.
+r"""Time of a batch on a plan: the data-movement model of Erdil and Schneider-Joseph, arXiv 2411.01137.
 
 Groups are rows of arrays, in the order in which they fill a domain, the most talkative first: `TP_FF` (ranks along the
 MLP width), `TP_WIDTH` (along the model width), `EP` (experts), `DP` (replicas), `PP` (stages).
@@ -74,7 +74,7 @@ TP_FF, TP_WIDTH, EP, DP, PP = range(5)
 
 
 class Degrees(NamedTuple):
-    """Natural logarithms of a plan's degrees; whole numbers or anything between.
+    """Natural logarithms of the degrees of a plan, whole or not.
 
     Attributes:
         groups: ranks of each group [group].
@@ -118,12 +118,11 @@ def place(degrees: Degrees, log_domain: Array, overlap: AbstractOverlap) -> Plac
     """Fill a domain with the groups in their order.
 
     Args:
-        degrees: the plan.
         log_domain: natural logarithm of the chips in a domain.
         overlap: sharp or soft edges.
 
     Returns:
-        What of each group is inside and what is outside.
+        Ranks of each group inside and outside the domain.
     """
     filled = overlap.smaller(jnp.cumsum(degrees.groups), log_domain)
     inside = jnp.diff(filled, prepend=0.0)
@@ -137,7 +136,7 @@ def tree_latencies(placement: Placement, scenario: FrontierScenario) -> Float[Ar
 
 
 def matmul_latency(tree: Float[Array, " 5"], scenario: FrontierScenario) -> Array:
-    """Latency of one matrix and microbatch, forward and backward [s].
+    """Latency of a matrix and microbatch, forward and backward [s].
 
     Two matmuls follow each other (the weights' gradient waits for nobody), each with an all-reduce, up and down the
     tree, over t_m or t_f by turns, and with experts half of an exchange there and back.
@@ -146,7 +145,7 @@ def matmul_latency(tree: Float[Array, " 5"], scenario: FrontierScenario) -> Arra
 
 
 def stage_send_latency(degrees: Degrees, placement: Placement, scenario: FrontierScenario) -> Array:
-    """Latency of the sends and receives of one microbatch between stages on one rank, 2 i hops [s]."""
+    """Latency of the sends and receives of a microbatch between stages on one rank, 2 i hops [s]."""
     inside, outside = placement.inside_share[PP], placement.outside_share[PP]
     hop = inside * scenario.link_latency + outside * scenario.network_latency
     return 2.0 * jnp.exp(degrees.interleave) * hop
@@ -180,7 +179,7 @@ class Slice(NamedTuple):
 
     @property
     def weights(self) -> Array:
-        """Weights of one layer's matrix on the chip, all its experts."""
+        """Weights of a layer's matrix on the chip, all its experts."""
         return self.experts + self.width + self.ff
 
 
@@ -210,7 +209,7 @@ def memory_time(local: Slice, scenario: FrontierScenario) -> Array:
 
 
 REDUCED = np.asarray([1.0, 1.0, 0.0, 1.0, 0.0])
-"""Groups that all-reduce: both tensor-parallel ones and the data-parallel one [group]."""
+"""Groups that all-reduce: both tensor-parallel groups and the data-parallel group [group]."""
 
 EXCHANGED = np.asarray([0.0, 0.0, 1.0, 0.0, 0.0])
 """Groups that exchange all to all: the experts [group]."""
@@ -231,7 +230,7 @@ class TransferTimes(NamedTuple):
 def volumes(local: Slice, degrees: Degrees, scenario: FrontierScenario) -> Float[Array, " 5"]:
     r"""Data that each group handles, natural logarithm [byte].
 
-    For one of a layer's two matrices and one microbatch, forward and backward:
+    For one of a layer's two matrices and a microbatch, forward and backward:
 
     * t_f, t_m: partial sums, $p\,b\,w_m$ and $p\,b\,w_f$: one of the two after each matrix, so half of both;
     * EP: dispatch and combine, $2 p\,b\,d / TP$.
@@ -277,7 +276,7 @@ class BatchTime(NamedTuple):
         busy: arithmetic, DRAM, links and network of one matrix and microbatch, forward and backward, which overlap
             [s], [activity].
         matrix: time of that matrix and microbatch, with latency [s].
-        stage: of a stage's part of one microbatch [s].
+        stage: of a microbatch on a stage [s].
         slots: stage times in a batch [1].
         gradients: transfers of the gradients, which overlap with the rest [s].
         total: of the batch [s].
@@ -305,16 +304,10 @@ def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> A
 
 
 def batch_time(degrees: Degrees, work: FrontierWork, scenario: FrontierScenario, overlap: AbstractOverlap) -> BatchTime:
-    """Time of one batch.
+    """Time of a batch.
 
     Args:
-        degrees: the plan.
-        work: what is trained.
-        scenario: assumptions.
         overlap: smooth or exact.
-
-    Returns:
-        The time and its parts.
     """
     placement = place(degrees, jnp.log(scenario.domain_size), overlap)
     local = local_slice(degrees, work)

@@ -57,7 +57,7 @@ def log_state_bytes(work: FrontierWork, scenario: FrontierScenario) -> Array:
 
 
 def linear_limits(work: FrontierWork, scenario: FrontierScenario) -> LinearLimits:
-    """Limits on the degrees: nothing below one, b >= 1, m DP <= B, PP i <= L, slices of a row at least, memory."""
+    """Limits on the degrees: all at least 1, b >= 1, m DP <= B, PP i <= L, slices of a row at least, memory."""
     eye = jnp.eye(N_COORDINATES)
     upper = jnp.stack(
         [
@@ -92,7 +92,7 @@ N_LIMITS = N_LINEAR + 1
 
 
 class FrontierProblem(NamedTuple):
-    """One search for a plan; a `CurvedProblem` whose only log quantity is ln t.
+    """Search for a plan: a `CurvedProblem` whose only log quantity is ln t.
 
     Attributes:
         work: model and tokens of the run.
@@ -153,11 +153,7 @@ def utilisation_problem(log_flop: Array, scenario: FrontierScenario, speed: Arra
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
-        scenario: assumptions.
         speed: whether the fastest batch is wanted.
-
-    Returns:
-        The search.
     """
     work = workload(log_flop, scenario)
     deadline = log_step_limit(work, scenario)

@@ -1,4 +1,4 @@
-"""Assumptions of the data-movement model, one float leaf each, and the named scenarios of `data/limits.toml`."""
+"""Assumptions of the data-movement model as float leaves, and the named scenarios of `data/limits.toml`."""
 
 import dataclasses
 import functools
@@ -22,10 +22,10 @@ from jaxscale.hardware.formats import FORMATS, PRECISIONS
 
 
 class FrontierScenario(eqx.Module):
-    """Hardware, words, scaling laws and run of one scenario.
+    """Hardware, words, scaling laws and run of a scenario.
 
     Attributes:
-        peak_flops: peak of one chip, two flop for a multiply-add [flop/s].
+        peak_flops: peak of a chip, two flop for a multiply-add [flop/s].
         max_utilisation: largest share of the peak that a matmul sustains [1].
         memory_bandwidth: of the chip's DRAM [byte/s].
         memory_bytes: of the chip's DRAM [byte].
@@ -34,7 +34,7 @@ class FrontierScenario(eqx.Module):
         network_bandwidth: between domains, likewise [byte/s].
         link_latency: of a hop inside a domain [s].
         network_latency: of a hop between domains [s].
-        kernel_latency: from the start of one matmul to the start of the next, at least [s].
+        kernel_latency: least time between the starts of consecutive matmuls [s].
         weight_bytes: of a weight [byte].
         activation_bytes: of an activation, in memory and on the wire [byte].
         gradient_bytes: of a gradient on the wire [byte].
@@ -54,7 +54,7 @@ class FrontierScenario(eqx.Module):
         log_depth_width: width at which that addition is zero [1].
         ff_ratio: MLP width over model width [1].
         training_time: longest run [s].
-        overlap_exponent: exponent of the norm that joins what overlaps: one adds up, infinity takes the longest [1].
+        overlap_exponent: exponent of the norm of overlapping times: 1 adds up, infinity takes the longest [1].
         pipeline_wait: share of a lone microbatch's way through the stages that is waited for: one in a real pipeline,
             zero where bubbles are reckoned as if microbatches were plenty [1].
     """
@@ -93,19 +93,16 @@ class FrontierScenario(eqx.Module):
 
 
 def stack_scenarios(scenarios: Sequence[FrontierScenario]) -> FrontierScenario:
-    """Scenarios as one, every leaf an array [scenario]."""
+    """Stacked scenarios, every leaf an array [scenario]."""
     return host_arrays(stacked(scenarios))
 
 
 def repeated(scenario: FrontierScenario, changes: Mapping[str, np.ndarray]) -> FrontierScenario:
-    """A scenario as many that differ in some fields, every leaf an array [scenario].
+    """Copies of a scenario with different fields, every leaf an array [scenario].
 
     Args:
-        scenario: where nothing is changed.
+        scenario: the common fields.
         changes: values by field, all equally many [scenario].
-
-    Returns:
-        The scenarios.
     """
     count = len(next(iter(changes.values())))
     return dataclasses.replace(jax.tree.map(lambda leaf: np.full(count, leaf), scenario), **changes)
@@ -138,10 +135,7 @@ WORDS = ("fp8", "bf16", "fp32")
 
 
 def chip_fields(entry: ChipEntry) -> dict[str, float]:
-    """Numbers of a scenario that its chip decides: the shortest words that it multiplies faster than longer ones.
-
-    Args:
-        entry: chip of the catalogue.
+    """Chip-dependent fields of a scenario, in the narrowest number format with a higher peak than wider formats.
 
     Returns:
         Fields of `FrontierScenario`.
@@ -212,10 +206,6 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
 
     Args:
         path: a TOML file of the user's own, whose scenarios are added to the shipped ones; None for those alone.
-        hardware: catalogue of chips; the shipped one where None.
-
-    Returns:
-        Scenarios.
 
     Raises:
         InputError: a file that is missing or malformed, an unknown field or chip, a number out of range; one line.
@@ -253,12 +243,8 @@ def scenario(name: str = "default", *, chip_id: str | None = None, **changes: fl
     """A shipped scenario, `scenario("batch-x10")`.
 
     Args:
-        name: of the scenario.
         chip_id: catalogue id of a chip that replaces the scenario's.
         changes: fields that differ.
-
-    Returns:
-        The scenario.
 
     Raises:
         InputError: unknown name, chip or field, or a number out of range.
@@ -278,7 +264,7 @@ def scenario_named(name: str, library: Mapping[str, FrontierScenario]) -> Fronti
     """A scenario by name.
 
     Raises:
-        InputError: unknown name; names the closest ones.
+        InputError: unknown name.
     """
     if name not in library:
         raise InputError(f"scenario {name!r} is not known; {nearest(name, library)}")

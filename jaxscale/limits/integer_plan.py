@@ -117,7 +117,6 @@ def integer_survey(
 
     Args:
         training_flop: T [flop].
-        scenario: assumptions.
         overlap: how activities join; exact where None.
 
     Returns:

@@ -19,9 +19,6 @@ from jaxscale.report.terminal_tables import rounded_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from jaxscale.limits.frontier_scenario import FrontierScenario
-    from jaxscale.limits.transformer_curve import TransformerCurve
-
 
 PUBLISHED = "figures/frontier_utilisation_h100_digitised.csv"
 TITLES = {
@@ -68,7 +65,7 @@ def threshold_table(study: Study, descriptions: Mapping[str, str]) -> Table:
 
 
 def elasticity_table(study: Study, row: int = 0) -> Table:
-    """Elasticities of one scenario's thresholds from `SMALLEST` on, the largest first."""
+    """Elasticities of a scenario's thresholds from `SMALLEST` on, the largest first."""
     by_threshold = study.limits.by_field(row)
     present = [name for name in NAMES if name in by_threshold]
     fields = list(next(iter(by_threshold.values()), {}))
@@ -79,7 +76,7 @@ def elasticity_table(study: Study, row: int = 0) -> Table:
     return make_table(f"Per cent more compute for a per cent more of each: {study.names[row]}", columns, rows)
 
 
-def transformer_table(curves: "Mapping[str, TransformerCurve]") -> Table:
+def transformer_table(curves: Mapping[str, TransformerCurve]) -> Table:
     """Largest utilisation and thresholds of transformers on real chips."""
     columns = (text_column("curve"), TableColumn("highest", unit="%"), *TITLES.values())
     rows = [
@@ -93,7 +90,7 @@ def transformer_table(curves: "Mapping[str, TransformerCurve]") -> Table:
     return make_table("Training compute at which a transformer's utilisation falls [flop]", columns, rows)
 
 
-def law_line(laws: "FrontierScenario") -> str:
+def law_line(laws: FrontierScenario) -> str:
     """Laws of a scenario that decide where a transformer's curve ends, as a clause."""
     batch = laws.reference_batch * laws.batch_multiplier / 1e6
     flop = f"{laws.reference_flop:.2g}".replace("e+", "e")
@@ -118,11 +115,7 @@ def curve_figure(
         curves: utilisation by name [1], [size].
         bands: lower and upper utilisation of the curves that have a band, by name [1], [size].
         published: whether the published curve is drawn too.
-        title: of the figure.
         peak: rate that utilisation is a share of.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.6, 4.8)
@@ -148,17 +141,13 @@ def curve_figure(
 
 
 def transformer_figure(
-    curves: "Mapping[str, TransformerCurve]", laws: "Mapping[str, FrontierScenario]", gpu: str
+    curves: Mapping[str, TransformerCurve], laws: Mapping[str, FrontierScenario], gpu: str
 ) -> "Figure":
-    """Utilisation of transformers on a chip against training compute; the legend says what makes each end.
+    """Utilisation of transformers on a chip against training compute; the legend has the cause of each end.
 
     Args:
         curves: by name of their scenario.
-        laws: the scenarios.
         gpu: catalogue id of the chip.
-
-    Returns:
-        The figure.
     """
     sizes = next(iter(curves.values())).training_flop
     drawn = {f"{name}, {gpu}: {law_line(laws[name])}": curve.utilisation for name, curve in curves.items()}
@@ -171,7 +160,6 @@ def study_report(
     """Report of scenarios: curves with bands, thresholds, elasticities.
 
     Args:
-        study: the scenarios.
         descriptions: of each, by name.
         bands: lower and upper utilisation by name [1], [size].
 
@@ -196,7 +184,6 @@ def transformers_report(
 
     Args:
         curves: by name of their scenario.
-        laws: the scenarios.
         gpu: catalogue id of the chip.
 
     Returns:

@@ -42,7 +42,7 @@ LONGEST_TENSOR = math.log(1024.0)
 """Largest tensor-parallel degree of a scattered plan along either width, natural logarithm [1]."""
 
 SPARE = math.log(64.0)
-"""Most chips of a scattered plan beyond those that the arithmetic asks for, natural logarithm [1]."""
+"""Most chips of a scattered plan over the least number by arithmetic, natural logarithm [1]."""
 
 MISS_PRICE = 5.0
 """Price of a missed deadline among scattered plans, per e-fold [1]."""
@@ -118,10 +118,10 @@ N_STEPS = 60
 """Newton steps of a search at most [1]."""
 
 CHUNK = 2048
-"""Problems of one call of the compiled search, filled up where there are fewer, so that it is compiled once [1]."""
+"""Problems in a call of the compiled search; fewer are padded, so that it is compiled once [1]."""
 
 SIZES = 32
-"""Training computes of a curve: one size for all curves, since each asks for a compilation of its own [1]."""
+"""Training computes of a curve: a common size, so that all curves share a compilation [1]."""
 
 CERTIFIED = {True: 1e-6, False: 1e-4}
 """KKT residual of a certified optimum, in double precision and not [1]."""
@@ -162,7 +162,7 @@ def relaxed_plans(
     n_starts: Array | int = N_STARTS,
     n_steps: Array | int = N_STEPS,
 ) -> PlanResult:
-    """Best relaxed plans of many problems; more starts or steps never make one worse.
+    """Best relaxed plans of many problems; more starts or steps never make a plan worse.
 
     Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts. Where
     the first start does not end certified and in time within `FIRST_STEPS`, the fastest batch is sought: where even
@@ -172,12 +172,9 @@ def relaxed_plans(
 
     Args:
         problems: the searches, every leaf [problem].
-        asked: which of them are searched; the others cost nothing.
+        asked: mask of the problems to search; the rest cost no time.
         n_starts: starts of every search, at most `MOST_STARTS` [1].
         n_steps: Newton steps of each start at most [1].
-
-    Returns:
-        The plans.
     """
     dtype = jnp.result_type(problems.log_deadline)
     limit, excess = CERTIFIED[jnp.finfo(dtype).bits > 32], tolerances(dtype).excess
@@ -240,7 +237,7 @@ def survey_logs(
     n_starts: int = N_STARTS,
     n_steps: int = N_STEPS,
 ) -> PlanResult:
-    """Best relaxed plans where each scenario has training computes of its own.
+    """Best relaxed plans with training computes by scenario.
 
     Args:
         log_flop: natural logarithms of training compute [flop].
@@ -291,7 +288,7 @@ def at_sizes(
 
 
 def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
-    """Results of many cases, in chunks of one shape that the host's cores share; told which rows are cases."""
+    """Results of many cases, in chunks of equal shape that the cores of the host share, and the mask of cases."""
     count = len(cases[0])
     chunks = filled_rows(count, CHUNK).reshape(-1, CHUNK)
     wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]

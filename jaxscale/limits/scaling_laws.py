@@ -65,10 +65,6 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Fron
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
-        scenario: assumptions.
-
-    Returns:
-        The workload.
     """
     log_params = 0.5 * jnp.subtract(log_flop, jnp.log(6.0 * scenario.tokens_per_param))
     log_tokens = log_params + jnp.log(scenario.tokens_per_param)

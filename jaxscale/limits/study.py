@@ -33,7 +33,6 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) 
 
     Args:
         training_flop: T [flop].
-        scenario: assumptions.
 
     Returns:
         Lower and upper end [1], [size].
@@ -48,7 +47,7 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) 
 
 
 def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, float]]:
-    """90 % bands of the thresholds of one scenario by name [flop]."""
+    """90 % bands of the thresholds of a scenario by name [flop]."""
     spreads = uncertainties()
     bands = {}
     for name, fields in limits.by_field(row).items():
@@ -79,7 +78,7 @@ class Study:
     limits: Thresholds
 
     def to_json(self) -> list[dict[str, Any]]:
-        """One document for each scenario, in the form of the command line."""
+        """Document of each scenario, in the form of the command line."""
         return [
             {
                 "scenario": name,
@@ -113,11 +112,7 @@ def study(scenarios: Mapping[str, FrontierScenario], training_flop: Sequence[flo
     """Curves, thresholds and elasticities.
 
     Args:
-        scenarios: by name.
         training_flop: T [flop].
-
-    Returns:
-        The study.
     """
     sizes = np.asarray(training_flop, float)
     plans = survey(sizes, stack_scenarios(list(scenarios.values())))

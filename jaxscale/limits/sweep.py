@@ -1,4 +1,4 @@
-"""Sweeps over assumptions, training compute and degrees: specification in TOML, and chunks that each become one file.
+"""Sweeps over assumptions, training compute and degrees: specification in TOML, and chunks, a file each.
 
 ```toml
 scenario = "default"          # where the fields without an axis come from
@@ -69,9 +69,9 @@ class SweepSpec:
 
     Attributes:
         scenario: fields without an axis.
-        axes: values of each axis; the last one runs fastest.
+        axes: values of each axis; the last axis runs fastest.
         plan: degrees without an axis; None where every point gets its best plan.
-        chunk: points in one file [1].
+        chunk: points in a file [1].
     """
 
     scenario: FrontierScenario
@@ -90,7 +90,7 @@ class SweepSpec:
         return -(-self.n_points // self.chunk)
 
     def columns(self, index: int) -> dict[str, np.ndarray]:
-        """Values of every axis at the points of one chunk [point]."""
+        """Values of every axis at the points of a chunk [point]."""
         first = index * self.chunk
         index_left = np.arange(first, min(first + self.chunk, self.n_points))
         columns: dict[str, np.ndarray] = {}
@@ -112,13 +112,6 @@ class SweepSpec:
 
 def read_spec(path: str | Path, hardware: Hardware | None = None) -> SweepSpec:
     """A sweep from its file.
-
-    Args:
-        path: TOML file.
-        hardware: catalogue of chips; the shipped one where None.
-
-    Returns:
-        The sweep.
 
     Raises:
         InputError: the file is missing or malformed; one line.
@@ -154,7 +147,7 @@ def _degree(where: str, name: str, value: Any) -> float:
 
 
 def _axis(where: str, name: str, axis: Any) -> np.ndarray:
-    """Values of one axis: listed, or evenly spread over a logarithmic scale."""
+    """Values of an axis: listed, or evenly spread over a logarithmic scale."""
     names = (SIZE, *FIELDS, *PLAN_DEGREES)
     if name not in names:
         raise InputError(f"{where}: not a field, a degree or {SIZE}; {nearest(name, names)}")
@@ -270,15 +263,14 @@ def prepare(spec: SweepSpec, folder: str | Path, resume: bool) -> list[int]:
     """Set up the folder of a sweep.
 
     Args:
-        spec: the sweep.
         folder: where its files go; made if it is not there.
-        resume: whether files of an earlier run of the same sweep are kept.
+        resume: whether files of an earlier run of the sweep are kept.
 
     Returns:
         Chunks that are still to be evaluated.
 
     Raises:
-        InputError: the folder holds another sweep, or one that was not to be resumed.
+        InputError: the folder holds another sweep, or a sweep without `resume`.
     """
     folder = check_folder(folder)
     kept, text = folder / SPEC_FILE, spec.to_text()
@@ -302,9 +294,8 @@ def run_sweep(spec: SweepSpec, folder: str | Path, chunks: Iterable[int]) -> Ite
     """Evaluate chunks and write their files.
 
     Args:
-        spec: the sweep.
         folder: set up by `prepare`.
-        chunks: numbers of the chunks; of several processes each takes its own share.
+        chunks: numbers of the chunks; several processes divide the chunks.
 
     Yields:
         The number of each chunk once its file is there.

@@ -50,11 +50,11 @@ class Thresholds(NamedTuple):
     elasticities: FrontierScenario
 
     def flop(self, row: int) -> dict[str, float]:
-        """Thresholds of one scenario by name [flop]."""
+        """Thresholds of a scenario by name [flop]."""
         return dict(zip(NAMES, np.exp(self.log_flop[row]).tolist(), strict=True))
 
     def by_field(self, row: int) -> dict[str, dict[str, float]]:
-        """Elasticities of one scenario by threshold and field [1]."""
+        """Elasticities of a scenario by threshold and field [1]."""
         fields = [field.name for field in dataclasses.fields(FrontierScenario)]
         tables = {name: np.asarray(getattr(self.elasticities, name)) for name in fields}
         return {
@@ -67,16 +67,11 @@ class Thresholds(NamedTuple):
 def log_value(log_flop: Array, scenario: FrontierScenario, optimum: Optimum, speed: Array) -> Array:
     """Logarithm of the utilisation U* or, for the fastest batch, room in the deadline; differentiable [1].
 
-    The room is the logarithm of the longest batch over the fastest one.
+    The room is the logarithm of the longest over the fastest batch.
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
-        scenario: assumptions.
-        optimum: of the search there.
         speed: whether it was for the fastest batch.
-
-    Returns:
-        The value.
     """
     problem = utilisation_problem(log_flop, scenario, speed)
     least = problem.lagrangian(optimum.point, optimum.multipliers)
@@ -113,7 +108,7 @@ def _values(plans: PlanResult, log_flop: np.ndarray, scenarios: FrontierScenario
 
 
 class _Brackets:
-    """Intervals that hold one root each, cut by evaluating several points of every interval at once."""
+    """Intervals with a root each, cut by several points of every interval at once."""
 
     def __init__(self, scenarios: FrontierScenario, n_scenarios: int):
         self.scenarios = scenarios
@@ -135,7 +130,7 @@ class _Brackets:
         self.low, self.high = grid[first - 1], grid[first]
 
     def cut(self) -> None:
-        """Shrink every interval to the part in which its value first falls below its level."""
+        """Shrink every interval to the segment in which its value first falls below its level."""
         n_scenarios, n_inner = len(self.low), SIZES // len(NAMES)
         share = np.arange(1, n_inner + 1) / (n_inner + 1)
         inner = self.low[..., None] + (self.high - self.low)[..., None] * share
@@ -154,9 +149,6 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
 
     Args:
         scenarios: any number of them.
-
-    Returns:
-        Thresholds of each.
     """
     stacked = stack_scenarios(scenarios)
     count = len(scenarios)
@@ -214,7 +206,6 @@ def utilisation(training_flop: Float[ArrayLike, "*size"], scenario: FrontierScen
 
     Args:
         training_flop: T [flop].
-        scenario: assumptions.
 
     Returns:
         Utilisation [1].

@@ -27,6 +27,7 @@ from jaxscale.models.transformer import (
     dense_layer_params,
     embedding_params,
     expert_params,
+    mean_over_heads,
     moe_layers,
     total_layers,
 )
@@ -74,7 +75,7 @@ class LocalPlan(eqx.Module):
             else 1 [1].
         loss_split: ways in which a tensor-parallel group splits the logits: tp where the loss is vocabulary-parallel,
             else 1 [1].
-        key_value_heads: key/value heads of a tensor-parallel rank, see `key_value_heads` [1].
+        key_value_width: numbers in the keys and values of a token on a tensor-parallel rank, see `key_value_width` [1].
         attention_params: weights of one attention layer on a rank, copied key/value heads included [1].
         optimizer_sharded: ZeRO switch: 1 where the optimizer's state is split [1].
         gradients_sharded: ZeRO switch: 1 where gradients are split [1].
@@ -103,7 +104,7 @@ class LocalPlan(eqx.Module):
     wide: PerPrecision
     sequence_split: Number
     loss_split: Number
-    key_value_heads: Number
+    key_value_width: Number
     attention_params: Number
     optimizer_sharded: Number
     gradients_sharded: Number
@@ -156,9 +157,10 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
-    kv_heads = key_value_heads(model, plan, temperature)
+    kv_width = key_value_width(model, plan, temperature)
     # Ranks beyond the key/value heads hold copies of them.
-    copied = (kv_heads - model.n_kv_heads / plan.tp) * model.d_model * (model.head_dim + model.v_head_dim)
+    once = mean_over_heads(model, lambda kind: kind.n_kv_heads * (kind.head_dim + kind.v_head_dim))
+    copied = (kv_width - once / plan.tp) * model.d_model
     dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
     first = first_stage_layers(model, plan, temperature)
@@ -175,7 +177,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         wide=wide_shares(plan.precision),
         sequence_split=1.0 + plan.sequence_parallel * (plan.tp - 1.0),
         loss_split=1.0 + plan.vocab_parallel_loss * (plan.tp - 1.0),
-        key_value_heads=kv_heads,
+        key_value_width=kv_width,
         attention_params=attention_params(model) / plan.tp + copied,
         optimizer_sharded=sharding(plan, 1),
         gradients_sharded=sharding(plan, 2),
@@ -214,9 +216,15 @@ def end_share(model: Transformer, plan: Plan) -> Array:
     return 1.0 - several(plan.pp) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
 
 
-def key_value_heads(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Key/value heads on a tensor-parallel rank: K / tp, or a copy of one where ranks outnumber them [1]."""
-    return smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
+def key_value_width(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Numbers in the keys and values of a token and attention layer on a tensor-parallel rank [1].
+
+    A rank has K / tp heads of width h + h_v, or a copy of one where ranks outnumber them; the mean where layers differ.
+    """
+    return mean_over_heads(
+        model,
+        lambda kind: smooth_max(kind.n_kv_heads / plan.tp, 1.0, temperature) * (kind.head_dim + kind.v_head_dim),
+    )
 
 
 def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:

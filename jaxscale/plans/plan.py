@@ -12,12 +12,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.base.arrays import Number, PerPrecision, PerTarget, is_number, number
+from jaxscale.base.arrays import Number, PerPrecision, PerTarget, number
 from jaxscale.base.fields import number_field, with_properties
 from jaxscale.base.show import Printout, is_single, leaves_shown, printed
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.adapters import target_shares, target_words
 from jaxscale.plans.optimizers import mixed_precision_bytes
+from jaxscale.plans.plan_domain import FLAGS, PLAN
 
 SWITCHES: Mapping[str, Mapping[str, str]] = {
     "recompute": {"none": "", "selective": "recompute_selective", "full": "recompute_full"},
@@ -46,28 +47,6 @@ ZERO_STAGES = (1, 2, 3)
 
 DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
 """Fields of a plan that count something."""
-
-FLAGS = (
-    "flash_attention",
-    "overlap_gradients",
-    "overlap_gathers",
-    "balanced_stages",
-    "fused_glu",
-    "fused_norm",
-    "chunked_loss",
-    "vocab_parallel_loss",
-    "moe_overlap",
-    "autocast",
-    "wide_weights",
-    "narrow_gate",
-    "kept_gate",
-    "copied_attention",
-    "dropout",
-    "kept_gradients",
-    "cached_gradients",
-    "gathered_stages",
-)
-"""Fields that are 1 where software does something, else 0."""
 
 DECIDED = (
     *DEGREES,
@@ -313,19 +292,8 @@ class Plan(eqx.Module):
                 setattr(self, switch, values[switch])
 
     def __check_init__(self):
-        """Refuse degrees below one; traced values are not looked at."""
-        for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches"):
-            value = getattr(self, name)
-            if is_number(value) and not 1 <= value < float("inf"):
-                raise ValueError(f"Plan.{name} = {value:g} is out of range; expected a number of at least 1")
-        if is_number(self.shard_group) and not 0 <= self.shard_group < float("inf"):
-            raise ValueError(f"Plan.shard_group = {self.shard_group:g} is out of range; expected chips, or 0 for all")
-        if is_number(self.gradient_bytes) and not 0 < self.gradient_bytes < float("inf"):
-            raise ValueError(
-                f"Plan.gradient_bytes = {self.gradient_bytes:g} is out of range; expected bytes above 0, as 2"
-            )
-        if is_number(self.zero_stage) and not 0 <= self.zero_stage <= 3:
-            raise ValueError(f"Plan.zero_stage = {self.zero_stage:g} is out of range; expected 0, 1, 2 or 3")
+        """Refuse numbers that no plan can have; traced values are not looked at."""
+        PLAN.check({name: getattr(self, name) for name in PLAN.bounds})
 
     @property
     def n_chips(self) -> Number:

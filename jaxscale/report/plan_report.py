@@ -35,24 +35,12 @@ def fastest_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
 
 
 def plan_breakdown(choice: PlanChoice, title: str) -> "Figure":
-    """Stacked bars of the terms of the first plans.
-
-    Args:
-        choice: the ranked plans.
-        title: headline.
-
-    Returns:
-        The figure.
-    """
+    """Stacked bars of the terms of the first plans."""
     return step_breakdown({label: scored.terms for label, scored in fastest_plans(choice).items()}, title)
 
 
 def plan_report(choice: PlanChoice, title: str) -> Report:
-    """Report of ranked plans: table, breakdown of the first ones, time against memory, alternatives.
-
-    Args:
-        choice: the ranked plans.
-        title: headline of the document.
+    """Report of ranked plans: table, breakdown of the first plans, time against memory, alternatives.
 
     Returns:
         The report; `save` writes it.
@@ -75,15 +63,7 @@ def plan_report(choice: PlanChoice, title: str) -> Report:
 
 
 def price_figure(document: Mapping[str, Any], title: str) -> "Figure":
-    """Bars of the shadow prices: per cent of the objective for one per cent of each quantity.
-
-    Args:
-        document: of the design.
-        title: headline.
-
-    Returns:
-        The figure.
-    """
+    """Bars of the shadow prices: per cent of the objective for a per cent of each quantity."""
     objective = " and ".join(document["objective"]).replace("_", " ")
     return sensitivity_bars(document["shadow_prices"], title=title, answer=objective, words=("less", "more"))
 
@@ -93,7 +73,6 @@ def design_report(document: Mapping[str, Any], title: str) -> Report:
 
     Args:
         document: of the design; with `terms_s`, the terms of its step [s], they are drawn.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.

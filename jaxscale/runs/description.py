@@ -193,9 +193,9 @@ def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
 
 
 def adapters_of(runs: Runs) -> Categorical:
-    """Adapters of each row: none, lora or qlora; lora where a rank is stated alone."""
-    has_rank = np.nan_to_num(runs.numbers("lora_rank")) > 0.0
-    words = together(runs.categories("adapter"), Categorical(has_rank.astype(int), ("none", "lora")))
+    """Adapters of each row: none, lora or qlora; lora where a rank or matmuls are stated alone."""
+    stated = ~np.isnan(runs.numbers("lora_rank")) | runs.categories("lora_targets").matches(bool)
+    words = together(runs.categories("adapter"), Categorical(stated.astype(int), ("none", "lora")))
     return words.map(lambda row: translate("adapter", str(row[0])) if row[0] else row[1])
 
 

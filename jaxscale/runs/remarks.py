@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from jaxscale.models.model_catalogue import variant_note
 from jaxscale.runs.checks import quotes_count
 from jaxscale.runs.defaults import answer_note
 from jaxscale.runs.table import Runs
@@ -78,6 +79,7 @@ def remarks_on(
                 micro,
             ),
             runs.categories("framework").map(answer_note),
+            runs.categories("model").map(variant_note),
             runs.categories("precision").map(
                 lambda word: "precision = int8 is taken as fp8" if "int8" in str(word).lower() else ""
             ),

@@ -24,7 +24,7 @@ from jaxscale.serving.serving_record import ServingFit, load_serving_fit
 from jaxscale.serving.serving_time import serving_time
 
 BATCH_STEP = 1.15
-"""Ratio of one batch of the first search to the next [1]."""
+"""Ratio of a batch of the first search to the next [1]."""
 
 MOST_SEQUENCES = 4096.0
 """Sequences of a copy at most: beyond, schedulers set the limit [1]."""
@@ -84,16 +84,12 @@ def engine_table(
     """Every candidate of a space.
 
     Args:
-        model: the transformer.
         n_chips: chips at hand [1].
         domain_size: chips within which tensor parallelism stays [1].
         space: choices that are open.
         input_len: prompt of a request [token].
         output_len: answer of a request [token].
         batches: sequences of a copy that are tried; a ladder where None [1].
-
-    Returns:
-        The candidates.
 
     Raises:
         InputError: an unknown precision, or no degrees that fit the chips.
@@ -315,7 +311,6 @@ def best_serving_plan(
     Every combination of degrees, format and split is scored on a ladder of batches, then the batches around the best.
 
     Args:
-        model: the transformer.
         cluster: the chips; not all need be used.
         input_len: S_in, prompt of a request [token].
         output_len: S_out, answer of a request [token].

@@ -44,12 +44,7 @@ def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> Servin
     """An earlier fit with what few rows add.
 
     Args:
-        measured: the rows.
         earlier: the fit, whose pooled values and spreads stay.
-        name: of the new fit.
-
-    Returns:
-        The new fit.
     """
     spreads = {
         kind: _scaled(kind, by_name, measured, earlier) for kind, by_name in serving_spec().effect_spreads().items()
@@ -140,8 +135,6 @@ def fit_and_hold_out(
     """Fit measured rows from the priors, and refit without parts of them.
 
     Args:
-        measured: the rows.
-        name: of the fit.
         progress: told what begins.
 
     Returns:
@@ -186,15 +179,10 @@ def fit_serving(
         tables: one serving table, or several.
         start: an earlier fit, from which levels that it has not seen may differ by its spreads, and levels that it has
             seen by a part of them; `prior` to begin from the priors alone.
-        name: of the fit.
-        hardware: catalogue of chips; the shipped one where None.
         progress: told what begins.
 
-    Returns:
-        The fit.
-
     Raises:
-        InputError: no row has a measured time or rate, or no such start.
+        InputError: no row has a measured time or rate, or unknown start.
     """
     listed = [tables] if isinstance(tables, Runs) else list(tables)
     measured = measured_serving(listed, hardware)

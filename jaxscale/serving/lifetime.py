@@ -59,7 +59,6 @@ class TrainingPlans(eqx.Module):
         r"""Chip time of a training token on the fastest plan that fits into memory: $n\,t_\mathrm{step} / (B S)$.
 
         Args:
-            model: the shape.
             may_run: plans that are valid for it; all where None [plan].
 
         Returns:
@@ -100,14 +99,9 @@ def training_plans(
     """Plans on which shapes may train, with what a fit says of their step time and memory.
 
     Args:
-        cluster: chips of training.
         plans: degrees and batches; each uses all chips.
-        fit: a fit, or the name or file of a fit.
         levels: framework, gpu and so on, whose fitted effects apply.
         oom_probability: accepted probability of running out of memory [1].
-
-    Returns:
-        The plans.
 
     Raises:
         InputError: no plan, or a plan of another number of chips.
@@ -191,12 +185,8 @@ def lifetime_optimum(law: LossLaw, loss: ArrayLike, load: LifetimeLoad) -> Lifet
     implicit function theorem.
 
     Args:
-        law: of the loss.
         loss: above the irreducible one [nat per token].
         load: tokens of the lifetime and prices.
-
-    Returns:
-        The optimum.
     """
     least = least_params(law, loss)
 
@@ -258,12 +248,8 @@ def lifetime_cost(
     law counts the parameters of a token, times $E^\gamma$ for E experts.
 
     Args:
-        model: the shape.
         engine: on which it answers.
         cluster: the chips, of training as well.
-        requests: load of the engine.
-        coefficients: of the stack.
-        law: of the loss.
         loss: to train to [nat per token].
         answer_tokens: D_out of the lifetime [token].
         training: plans whose step time counts, or the model flop utilisation of training [1].
@@ -322,10 +308,6 @@ def rollout_time(
     """Time in which one copy answers a batch whose answers differ in length.
 
     Args:
-        model: the transformer.
-        engine: a copy.
-        cluster: the chips.
-        coefficients: of the stack.
         input_len: prompt of every answer [token].
         lengths: of the answers, in any order [token], [answer].
         samples_per_prompt: answers that share a prompt, which is worked off once [1].
@@ -384,9 +366,6 @@ def rollout_split(
         rollout_chip_seconds: r, of the rollouts of a step [s].
         training_chip_seconds: t, of the training of a step [s].
         swap: time to swap memory between the two where they share all chips [s].
-
-    Returns:
-        The split.
     """
     work = jnp.add(rollout_chip_seconds, training_chip_seconds)
     share, time = jnp.divide(rollout_chip_seconds, work), jnp.divide(work, n_chips)

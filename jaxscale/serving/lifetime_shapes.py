@@ -52,7 +52,7 @@ class LifetimeLattice:
         n_kv_heads: key/value heads. Fewer cost nothing in the laws of loss: the least is for the user to say [1].
         n_experts: experts of each mixture layer; the template's where empty [1].
         tp: tensor-parallel degrees of the engine [1].
-        batch: sequences in flight of one engine [1].
+        batch: sequences in flight of an engine [1].
     """
 
     n_layers: tuple[int, ...] = tuple(range(16, 129, 4))
@@ -212,8 +212,6 @@ def best_lifetime_shape(
         template: proportions that are kept.
         cluster: chips that serve.
         requests: lengths and kind of serving; the batch is chosen.
-        coefficients: of the serving stack.
-        law: of the loss.
         loss: to train to [nat per token].
         answer_tokens: D_out of the lifetime [token].
         lattice: sizes that may be chosen.

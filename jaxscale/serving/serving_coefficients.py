@@ -32,7 +32,7 @@ def serving_facts() -> Mapping[str, Any]:
 
 
 def _years(date: str) -> float:
-    """Time of a month such as `2024-12` [year]."""
+    """Time of a month as `2024-12` [year]."""
     month = datetime.date.fromisoformat(f"{date}-01")
     return month.year + (month.month - 1) / 12.0
 
@@ -61,7 +61,7 @@ def release_time(framework: str, release: str) -> float:
 
 
 def nearest_release(level: str, known: Collection[str]) -> str:
-    """Level of a release that stands in for one without effects: the nearest of its framework in time.
+    """Release that stands in for a release without effects: the nearest of its framework in time.
 
     A release whose text tells no time counts as one that is not stated.
 
@@ -122,7 +122,7 @@ class ServingCoefficients(eqx.Module):
 
 
 SHARES = ("weight_bandwidth", "cache_bandwidth", "matmul", "prefill_matmul", "link")
-"""Coefficients that are shares of what the hardware reaches at most, which no stack exceeds."""
+"""Coefficients that are shares of a peak of the hardware."""
 
 SHARPNESS = 8.0
 """Exponent of the bound of shares [1]: 0.75 becomes 0.74, 1.5 becomes 0.995."""

@@ -1,4 +1,4 @@
-"""Measured serving runs as a problem of mixed effects, and its errors on parts left out."""
+"""Measured serving runs as a problem of mixed effects, and its errors on left-out folds."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -31,9 +31,9 @@ class MeasuredServing(NamedTuple):
     """Measured rows of serving tables.
 
     Attributes:
-        batch: what ran [row].
+        batch: engines, models and loads [row].
         levels: of each row.
-        measured: what was measured, nan where it was not [row, target].
+        measured: measurements, nan where absent [row, target].
         sources: table of each row [row].
         groups: rows that differ in load alone share a group: model, chip, chips, degrees [row].
     """
@@ -71,7 +71,7 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
 
 
 def log_answers(row: ServingBatch, logs: Float[Array, " coefficient"]) -> Float[Array, " target"]:
-    """Logarithms of the answers of one row, in the order of `TARGETS`."""
+    """Logarithms of the answers of a row, in the order of `TARGETS`."""
     times = serving_time(row.model, row.engine, row.cluster, row.requests, serving_coefficients(logs))
     return jnp.log(jnp.stack([times.ttft, times.tpot, times.e2e, times.throughput]))
 
@@ -85,9 +85,9 @@ def _with_slopes(batch: ServingBatch, logs: Array) -> tuple[Array, Array]:
 
 
 def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
-    """Row and target of each measurement that says something of its own.
+    """Row and target of each independent measurement.
 
-    Throughput follows from the latency of a static batch, and the whole latency from its two parts.
+    Throughput follows from the latency of a static batch, and the latency of a request from first token and rate.
     """
     there = np.isfinite(measured.measured)
     there[:, 3] &= ~there[:, 2] & ~there[:, 1]
@@ -104,12 +104,12 @@ def class_names(levels: Levels, rows: np.ndarray, targets: np.ndarray) -> np.nda
 
 
 class ServingProblem(NamedTuple):
-    """A problem of mixed effects, and what its measurements are.
+    """Problem of mixed effects, with a description of its measurements.
 
     Attributes:
         mixed: the problem.
         row: row of each measurement [measurement].
-        target: place of its column among `TARGETS` [measurement].
+        target: index of its column in `TARGETS` [measurement].
         class_names: class of error of each [measurement].
     """
 
@@ -127,13 +127,9 @@ def serving_problem(
     """Measured rows as a problem of mixed effects.
 
     Args:
-        measured: the rows.
         base: log coefficients of each row from an earlier fit, whose pooled values then stay; the priors' medians
             where None [row, coefficient].
-        spreads: prior spread of the effects by kind of level and coefficient; those of `data/serving.toml` where None.
-
-    Returns:
-        The problem.
+        spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None.
     """
     spec = serving_spec()
     row, target = _measurements(measured)
@@ -198,7 +194,7 @@ def _evaluator(batch: ServingBatch, row: np.ndarray, target: np.ndarray) -> Eval
 
 
 FOLDS = {"seen": 5, "model": 10, "stack": 8, "chip": 8, "framework": 8}
-"""Parts into which rows are divided, by what is left out [1]."""
+"""Folds of the rows, by novelty [1]."""
 
 LEAST_RUNS = 25
 """Errors from which quantiles are taken at least; fewer are pooled with others [1]."""
@@ -218,7 +214,7 @@ LEAST_UNITS = 4
 """Models, stacks, chips or frameworks left out from which quantiles are taken at least [1]."""
 
 HELD_STEPS = 6
-"""Gauss-Newton steps from the fit of all rows to that without a part [1]."""
+"""Gauss-Newton steps from the fit of all rows to the fit without a fold [1]."""
 
 
 class HeldOutServing(NamedTuple):
@@ -239,20 +235,20 @@ class HeldOutServing(NamedTuple):
 
 
 def folds(names: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Part of each row, rows of one name in one part, the parts of about equal size [row]."""
+    """Fold of each row, equal for rows of equal name; folds of about equal size [row]."""
     codes = np.unique(names.astype(str), return_inverse=True)[1]
     return fold_of(codes, min(count, int(codes.max()) + 1), seed)
 
 
 def names_left_out(measured: MeasuredServing, novelty: str) -> np.ndarray:
-    """What is left out together, by novelty [row]."""
+    """Names by which rows are left out together, by novelty [row]."""
     return measured.groups if novelty == "seen" else measured.levels.column(novelty)
 
 
 def fits_without(
     problem: ServingProblem, solution: MixedSolution, parts: np.ndarray
 ) -> Iterator[tuple[np.ndarray, MixedSolution]]:
-    """Rows of each part [row], and the fit of the others, whose levels alone have effects."""
+    """Rows of each fold [row], and the fit of the remaining rows."""
     for part in range(int(parts.max()) + 1):
         is_kept = parts != part
         effects = problem.mixed.without_levels_of(solution.effects, is_kept)
@@ -261,7 +257,7 @@ def fits_without(
 
 
 def errors_left_out(problem: ServingProblem, solution: MixedSolution, parts: np.ndarray) -> np.ndarray:
-    """Errors of each part under the fit of the others [measurement]."""
+    """Errors of each fold under the fit of the remaining rows [measurement]."""
     errors = np.full(len(problem.row), np.nan)
     for is_out, held in fits_without(problem, solution, parts):
         mine = is_out[problem.row]
@@ -277,7 +273,7 @@ def widths_of(
 ) -> tuple[ServingWidth, ...]:
     """Widths from the errors of runs that were left out.
 
-    What was left out together counts as one: groups of runs, or models, stacks, chips and frameworks.
+    Rows left out together count as one: groups of runs, models, stacks, chips and frameworks.
 
     Args:
         log_errors: log predicted less log measured by what was left out, nan where nothing was
@@ -310,7 +306,7 @@ def widths_of(
 def _sparse_widths(
     errors: np.ndarray, columns: Sequence[np.ndarray], classes: Collection[tuple[str, ...]], groups: np.ndarray
 ) -> list[ServingWidth]:
-    """Widths of stacks that few groups of runs tell of: from all such stacks, of one kind of serving where they do."""
+    """Widths of stacks with few groups of runs, from all those stacks, by kind of serving where groups suffice."""
     served = np.asarray([" ".join(names) for names in zip(columns[1], columns[3], strict=True)])
     pairs, codes = np.unique(served, return_inverse=True)
     is_few = np.asarray([_count(groups[codes == code]) < FEW_GROUPS for code in range(len(pairs))])

@@ -24,10 +24,10 @@ from jaxscale.calibration.spec import Spec
 from jaxscale.serving.serving_coefficients import ServingCoefficients, model_level, serving_coefficients, serving_spec
 
 NOVELTIES = ("seen", "model", "stack", "chip", "framework")
-"""What is new of a row: its load or plan alone; its model; the pair of chip and framework; its chip; its framework."""
+"""Novelties of a row: load or plan alone; model; pair of chip and framework; chip; framework."""
 
 STAND_INS = ("tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
-"""Targets that stand in for another one, in this order."""
+"""Targets that stand in for a missing target, in order."""
 
 WIDEST = math.log(4.0)
 """Interval where no errors say more: within a factor of four [1]."""
@@ -42,7 +42,7 @@ class ServingWidth:
         serving: kind of serving; empty for any.
         density: `dense` or `mixture`; empty for both.
         stack: framework and chip; empty for any.
-        novelty: what was left out, one of `NOVELTIES`.
+        novelty: one of `NOVELTIES`.
         lo: 5 % quantile [1].
         hi: 95 % quantile [1].
         n: errors behind it [1].
@@ -71,12 +71,11 @@ class ServingWidths:
     def ends(
         self, target: str, levels: Levels, new: Mapping[str, Bool[np.ndarray, " row"]]
     ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-        """Ends of the intervals of rows: the widest that anything new brings, about the prediction at least.
+        """Ends of the intervals of rows, the widest over their novelties, around the prediction.
 
         Args:
             target: column that is predicted.
-            levels: of the rows.
-            new: what is new of them, by the kinds of `NOVELTIES`.
+            new: masks by kind of `NOVELTIES`.
 
         Returns:
             Lower and upper ends of log measured over predicted [1], [row].
@@ -100,14 +99,14 @@ class ServingWidths:
         return -float(below[0]), float(above[0])
 
     def sides(self, target: str, levels: Levels, novelty: str) -> tuple[np.ndarray, ...]:
-        """How far intervals reach below and above the prediction, of rows of which something is new.
+        """Reach of intervals below and above the prediction for a novelty.
 
-        Where a target was not measured in a kind of serving, another target of that kind stands in.
+        For a target that was not measured in a kind of serving another target of the kind stands in.
 
         Args:
             target: column that is predicted.
             levels: of the rows: `serving`, `density` and `stack`.
-            novelty: what is new of them, one of `NOVELTIES`.
+            novelty: one of `NOVELTIES`.
 
         Returns:
             Lower end of log measured over predicted with its sign turned, and upper end [1], [row].
@@ -164,13 +163,10 @@ class ServingFit(Record):
         return serving_spec()
 
     def coefficients(self, **levels: str) -> ServingCoefficients:
-        """Coefficients of one stack: `fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")`.
+        """Coefficients of a stack: `fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")`.
 
         Args:
             levels: names by kind of level, see `serving_rows.LEVEL_KINDS`; a kind that is left out adds nothing.
-
-        Returns:
-            The coefficients.
 
         Raises:
             InputError: an unknown kind of level.
@@ -207,10 +203,10 @@ def _model_of_today(entry: Mapping[str, str]) -> str:
 
 
 def load_serving_fit(fit: "ServingFit | str | Path" = "default") -> ServingFit:
-    """A fit as it is, the shipped one (`default`), no fit at all (`prior`), or one from a TOML file.
+    """Fit by object, by name (`default`, `prior`), or from a TOML file.
 
     Raises:
-        InputError: no such fit, or the file is not one.
+        InputError: unknown fit, or the file is not one.
     """
     if isinstance(fit, ServingFit):
         return fit

@@ -1,6 +1,5 @@
 """Rows of a serving table as arrays: one stacked model, engine, cluster and load; levels of a row and of an engine."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
-from jaxscale.models.transformer import ARGUMENTS, DEFAULT_VOCABULARY, Transformer, ssm_layers
+from jaxscale.models.transformer import ARGUMENTS, Transformer, customary, ssm_layers
 from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
 from jaxscale.serving.serving_coefficients import framework_level, model_level, serving_facts
@@ -30,11 +29,6 @@ SHAPE_COLUMNS = (
     "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "n_experts", "moe_top_k",
     "d_ff_expert",
 )  # fmt: skip
-_DEFAULTS = {
-    name: float(parameter.default)
-    for name, parameter in inspect.signature(Transformer).parameters.items()
-    if isinstance(parameter.default, bool | int | float)
-}
 
 
 class ServingBatch(eqx.Module):
@@ -79,10 +73,6 @@ class ServingRows(NamedTuple):
 
 def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRows:
     """Rows of a serving table as arrays, with what was assumed.
-
-    Args:
-        runs: the table.
-        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         The rows that can be answered, and notes on all.
@@ -151,6 +141,17 @@ def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return shapes, ~agrees
 
 
+def stated_shapes(runs: Runs) -> dict[str, np.ndarray]:
+    """Arguments of `Transformer` of each row, nan for a gap, such as the choice among experts that are not counted."""
+    shapes = _shapes(runs)[0]
+    no_experts = np.isnan(shapes["n_experts"])
+    return {
+        **shapes,
+        "d_ff": np.where(shapes["d_ff"] == 0.0, np.nan, shapes["d_ff"]),
+        "moe_top_k": np.where(no_experts, np.nan, shapes["moe_top_k"]),
+    }
+
+
 def _attention_fields(kind: str | None) -> Mapping[str, Any]:
     """Further fields of a model of a kind of attention that no catalogue entry describes."""
     return serving_facts()["attention"].get(kind or "gqa", {})
@@ -158,29 +159,19 @@ def _attention_fields(kind: str | None) -> Mapping[str, Any]:
 
 def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Arguments of `Transformer` with every gap filled [row]."""
-    d_model, n_layers = shapes["d_model"], shapes["n_layers"]
+    d_model = shapes["d_model"]
     experts = np.nan_to_num(shapes["n_experts"], nan=1.0)
-    head_dim = _filled(shapes["head_dim"], d_model / shapes["n_heads"])
     no_dense = (experts > 1) & (np.nan_to_num(shapes["d_ff"]) == 0.0)
     d_ff = np.where(no_dense, _filled(shapes["d_ff_expert"], 4.0 * d_model), _filled(shapes["d_ff"], 4.0 * d_model))
     # Two matrices of four widths (GPT), or three of other widths (SwiGLU).
     gated = _filled(shapes["gated_mlp"], np.where((d_ff == 4.0 * d_model) & (experts <= 1), 0.0, 1.0))
-    dense_layers = np.where(no_dense, 0.0, np.nan_to_num(shapes["n_dense_layers"]))
     filled = {
-        "n_kv_heads": _filled(shapes["n_kv_heads"], shapes["n_heads"]),
-        "head_dim": head_dim,
         "d_ff": d_ff,
         "gated_mlp": gated,
-        "vocab_size": _filled(shapes["vocab_size"], DEFAULT_VOCABULARY),
-        "n_experts": experts,
         "moe_top_k": np.minimum(np.nan_to_num(shapes["moe_top_k"], nan=1.0), experts),
-        "d_ff_expert": _filled(shapes["d_ff_expert"], d_ff),
-        "v_head_dim": _filled(shapes["v_head_dim"], head_dim),
-        "n_attention_layers": _filled(shapes["n_attention_layers"], n_layers),
-        "n_mlp_layers": _filled(shapes["n_mlp_layers"], n_layers),
-        "n_dense_layers": np.where(experts > 1, dense_layers, 0.0),
+        "n_dense_layers": np.where((experts > 1) & ~no_dense, np.nan_to_num(shapes["n_dense_layers"]), 0.0),
     }
-    return {name: filled.get(name, _filled(shapes[name], _DEFAULTS.get(name, 0.0))) for name in ARGUMENTS}
+    return customary({**shapes, **filled}, len(d_model))
 
 
 def _filled(column: np.ndarray, otherwise: Any) -> np.ndarray:
@@ -318,13 +309,10 @@ def stack_levels(
     """Levels of a planned engine, `fit.coefficients(**serving.stack_levels("vllm", "h100-80gb", model))`.
 
     Args:
-        framework: serving framework.
         chip: catalogue id of the chip.
         model: the transformer, whose kind of attention and mixture counts.
         name: of the model in serving tables.
-        serving: kind of serving.
         release: of the framework; not stated where empty.
-        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         Name of the level by kind, see `serving_rows.LEVEL_KINDS`.

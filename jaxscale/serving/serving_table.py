@@ -6,11 +6,13 @@ import numpy as np
 
 from jaxscale.base.errors import one_like
 from jaxscale.hardware.catalogue import Hardware
-from jaxscale.runs.checks import experts_check, heads_check
+from jaxscale.runs.checks import shape_checks
 from jaxscale.runs.schema import MAX_BATCH
+from jaxscale.runs.shapes import Shapes
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.level_names import serving_facts
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
+from jaxscale.serving.serving_coefficients import serving_facts
+from jaxscale.serving.serving_rows import stated_shapes
 from jaxscale.tables.cells import Column
 from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.reader import read
@@ -140,10 +142,9 @@ class ServingSchema(AbstractSchema[Runs]):
         return Runs.of(table)
 
     def checks(self, table: Runs) -> list[Check]:
-        """Degrees against chips, heads and experts."""
-        chips, heads, kv_heads, top_k = map(table.numbers, ("n_gpus", "n_heads", "n_kv_heads", "moe_top_k"))
+        """Degrees against chips, numbers of a model against its domain."""
+        chips = table.numbers("n_gpus")
         tp, pp = (np.nan_to_num(table.numbers(name), nan=1.0) for name in ("tp", "pp"))
-        experts = np.nan_to_num(table.numbers("n_experts"), nan=np.inf)
         few_chips = Check(
             chips < tp * pp,
             lambda row: (
@@ -151,7 +152,7 @@ class ServingSchema(AbstractSchema[Runs]):
                 f"at least {tp[row] * pp[row]:g}"
             ),
         )
-        return [few_chips, heads_check(heads, kv_heads), experts_check(top_k, experts)]
+        return [few_chips, *shape_checks(Shapes(np.arange(len(table)), stated_shapes(table)))]
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
         """Contradictions, and rows that name an unknown model where the table has no shape columns at all."""
@@ -170,9 +171,6 @@ def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware 
             that was read already is returned as it is.
         skip_bad: drop bad rows instead of refusing the file.
         hardware: chips that the table may name; the shipped catalogue where None.
-
-    Returns:
-        The table.
 
     Raises:
         InputError: the file cannot be read as a serving table, or has bad rows; with `skip_bad`, if all are bad.

@@ -30,7 +30,7 @@ TAIL = 0.5
 batch runs dry [1]."""
 
 LEAST_BATCH = 1.0
-"""Sequences of a rank at least: one copy answers while others stand idle [1]."""
+"""Sequences of a rank at least: a copy answers while further copies stand idle [1]."""
 
 NO_LIMIT = 1e6
 """Sequences of a rank where there is memory for none: the time is then that of chips with more memory [1]."""
@@ -45,7 +45,7 @@ class ServingTime(eqx.Module):
         throughput: answer tokens of all copies [token/s].
         n_sequences: sequences in flight in all copies [1].
         max_batch: sequences for which all copies have memory [1].
-        waiting: time for which a request waits for a place [s].
+        waiting: queueing delay of a request [s].
         decode: terms of a decode step [s].
         prefill: terms of the work on prompts [s].
         output_len: answer of a request [token].
@@ -87,15 +87,9 @@ def serving_time(
     """Latency and throughput of requests on engines.
 
     Args:
-        model: the transformer.
         engine: copies of the model and how each is spread over chips.
-        cluster: the chips and their network.
         requests: load, lengths and kind of serving.
-        coefficients: of the stack.
         temperature: 0 for exact maxima and minima, else their smoothing [1].
-
-    Returns:
-        Times and rates.
     """
     model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
     shares = engine_shares(model, engine, cluster)
@@ -165,7 +159,7 @@ def serving_time(
 def _wanted(
     r: Requests, ranks: Number, room: Array, coefficients: ServingCoefficients, temperature: Temperature
 ) -> Array:
-    """Sequences of one rank that the client asks for, or that the scheduler admits where it asks for all [1]."""
+    """Sequences of a rank that the client asks for, or that the scheduler admits where it asks for all [1]."""
     asked = smooth_max(r.concurrency / ranks, LEAST_BATCH, temperature)
     most = smooth_min(coefficients.batch_limit, room, temperature)
     queued = r.n_requests / ranks + (1.0 - jnp.clip(r.n_requests, 0.0, 1.0)) * most
@@ -198,11 +192,7 @@ def load_curve(
     """Latency and throughput of an engine at several loads, each leaf [load].
 
     Args:
-        model: the transformer.
-        engine: its copies.
-        cluster: the chips.
         requests: lengths and kind of serving.
-        coefficients: of the stack.
         concurrency: requests in flight over all copies [1], [load].
     """
     arrays = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))

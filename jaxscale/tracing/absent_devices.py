@@ -62,9 +62,6 @@ def absent_gpus(gpu: str, n_chips: int, chips_per_node: int) -> list[Any]:
         n_chips: how many [1].
         chips_per_node: of a scale-up domain [1].
 
-    Returns:
-        The devices.
-
     Raises:
         InputError: the compiler is not installed, or lacks the GPU.
     """
@@ -113,7 +110,7 @@ HOST = {
     **{"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-1", "TPU_WORKER_HOSTNAMES": "localhost"},
     **{"TPU_WORKER_ID": "0", "TPU_MIN_LOG_LEVEL": "4", "TPU_STDERR_LOG_LEVEL": "4"},
 }
-"""What libtpu would ask the network for where a host has TPUs."""
+"""Facts that libtpu asks the network for on a host with TPUs."""
 
 
 def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
@@ -123,11 +120,8 @@ def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
         gpu: id of the TPU in the catalogue of chips.
         n_chips: how many [1].
 
-    Returns:
-        The devices.
-
     Raises:
-        InputError: the compiler is not installed, or there is no such slice.
+        InputError: the compiler is not installed, or the slice is unknown.
     """
     entry = compile_targets()["slices"][gpu]
     if importlib.util.find_spec(COMPILER) is None:

@@ -1,10 +1,9 @@
 r"""From kernels over axes to the tables of a workload: axes become classes, quantities terms, splits partial sums.
 
 A product or a sum over an axis of a split class leaves partial sums. Linear operations hand them on: sums of partial
-sums, changes of layout and width. Where anything else reads them they are added up first, in the narrowest form that
-they had on the way. For $y_{mn} = \sum_k x_{mk} w_{kn}$ a split of k costs an all-reduce of y forward, a split of n
-that of the gradient of x, a split of m that of the gradient of w. A table whose rows are split gives partial
-look-ups.
+sums, changes of layout and width. Before any other operation partial sums are added up, in the narrowest form on the
+way. For $y_{mn} = \sum_k x_{mk} w_{kn}$ a split of k costs an all-reduce of y forward, a split of n an all-reduce of
+the gradient of x, a split of m an all-reduce of the gradient of w. A table with split rows gives partial look-ups.
 """
 
 from collections import Counter
@@ -35,7 +34,7 @@ SCALING = frozenset({"mul", "div"})
 
 
 class SumPoint(NamedTuple):
-    """One value that is added up among chips.
+    """Value that is added up among chips.
 
     Attributes:
         value: the value, in the narrowest form that its partial sums had.
@@ -71,12 +70,12 @@ class _Sums:
         return [self.point(value, *found) for value, found in self.points.items()]
 
     def point(self, value: Value, classes: Classes, role: str) -> SumPoint:
-        """A point, with what made it."""
+        """Point of a program with its cause."""
         producer = self.producers[value]
         return SumPoint(value, classes, role, producer.phase)
 
     def visit(self, operation: Operation) -> None:
-        """Classes for which the outputs of one operation are partial sums."""
+        """Classes for which outputs of an operation are partial sums."""
         inputs = operation.inputs
         if not inputs and operation.name == "broadcast_in_dim" or (operation.kind == "carry" and self._is_zero(inputs)):
             self.zeros.update(operation.outputs)
@@ -135,9 +134,6 @@ def summed_classes(operation: Operation) -> Classes:
 def sum_points(program: FlatProgram) -> list[SumPoint]:
     """Values that are added up among chips, for the split of each class; see the module.
 
-    Args:
-        program: the flat program.
-
     Returns:
         Points, in program order.
     """
@@ -159,14 +155,14 @@ def conflicting_classes(program: FlatProgram) -> Classes:
 
 
 class WeightUse(NamedTuple):
-    """How a program uses one array of weights.
+    """Uses of an array of weights in a program.
 
     Attributes:
         value: the weights.
         width: bytes of an element as products read it [byte].
-        gathers: times that chips which each hold a part put it together in a step: for the forward pass, and again for
+        gathers: all-gathers of the array in a step: for the forward pass, and again for
             the backward pass inside a loop [1].
-        loops: turns of the loops that read it, each of which puts a part together [1].
+        loops: turns of the loops that read it, each with an all-gather of its shard [1].
         pooled: what look-ups make of it before anything else reads them; None where it is no table.
     """
 
@@ -187,7 +183,7 @@ def weight_uses(program: FlatProgram) -> list[WeightUse]:
 
 
 ALIKE = frozenset("barrier convert_element_type reshape stack transpose unstack".split())
-"""Operations whose result is the same weights in another form."""
+"""Operations that pass weights on in another form."""
 
 
 def _use(value: Value, readers: dict[Value, list[Operation]]) -> WeightUse:
@@ -234,7 +230,7 @@ class ClassTable:
     """
 
     def __init__(self) -> None:
-        """No class but the number one."""
+        """Whether a product has no class but the number one."""
         self.places: dict[Axis, int] = {}
         self.names, self.origins, self.sizes = ["1"], ["made"], [1.0]
 
@@ -272,7 +268,7 @@ def named_classes(program: FlatProgram, fusion: Fusion) -> ClassTable:
 
 
 class TermList:
-    """Terms of one table as they are collected."""
+    """Terms of a table under collection."""
 
     def __init__(self, classes: ClassTable):
         """Args: classes: the classes of the products."""
@@ -296,7 +292,7 @@ ONE = Monomial(1.0, [])
 
 
 def kernel_terms(kernel: FusedKernel) -> Mapping[str, list[Monomial]]:
-    """Quantities of one kernel over all its launches; sizes of matmuls are those of one launch."""
+    """Quantities of a kernel over all its launches; sizes of matmuls are those of a launch."""
     work = kernel.roots[-1].work if kernel.roots[-1].kind == "heavy" else None
     turns = [loop.axis for loop in loops_of(kernel.loop)]
     terms: dict[str, list[Monomial]] = {name: [] for name in QUANTITIES}
@@ -341,11 +337,6 @@ def stored_for_backward(fusion: Fusion) -> list[tuple[int, Monomial]]:
 
 def tables_of(program: FlatProgram, fusion: Fusion, points: Sequence[LivePoint]) -> tuple[np.ndarray, WorkloadTables]:
     """Sizes and tables of a workload.
-
-    Args:
-        program: the flat program.
-        fusion: its kernels.
-        points: its fullest points.
 
     Returns:
         Sizes of the classes [1], and the tables.

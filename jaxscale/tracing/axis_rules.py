@@ -1,4 +1,4 @@
-"""Primitives of JAX by what a compiler makes of them, and equal axes of inputs and outputs of light ones."""
+"""Primitives of JAX by the kind of kernel they become, and equal axes of inputs and outputs of light primitives."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -17,7 +17,7 @@ LAYOUT = frozenset("bitcast_convert_type expand_dims reshape squeeze transpose".
 """Primitives that change how elements are arranged; free where a matmul reads the result."""
 
 SELECTION = frozenset("dynamic_slice gather slice".split())
-"""Primitives that read a part of their first input."""
+"""Primitives that read a slice of their first input."""
 
 ELEMENTWISE = frozenset(
     (
@@ -46,7 +46,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(ELEMENTWISE, "elementwise"),
     **dict.fromkeys(REDUCTIONS, "reduction"),
 }
-"""Kind of every primitive that is not heavy, by name."""
+"""Kind of every light primitive, by name."""
 
 CALLS = {
     "jit": "jaxpr",
@@ -67,13 +67,13 @@ CALLS = {
     "xla_call": "call_jaxpr",
     "shard_map": "jaxpr",
 }
-"""Parameter that holds the program of a primitive that calls one, by name of the primitive."""
+"""Parameter with the called program, by name of the calling primitive."""
 
 REMATERIALISED = frozenset({"remat", "remat2", "checkpoint"})
-"""Calls behind a barrier: what they compute again is not taken from where it was computed first."""
+"""Calls behind a barrier: their recomputation is not replaced by earlier results."""
 
 BARRIER = "barrier"
-"""Operation that keeps a rematerialised block from taking what was computed before."""
+"""Operation that keeps a rematerialised block from reuse of earlier results."""
 
 
 Params = Mapping[str, Any]
@@ -83,10 +83,7 @@ def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int],
     """Axes of an output of a primitive that is not heavy, equal to those of its inputs wherever the primitive says so.
 
     Args:
-        name: of the primitive.
         inputs: its inputs; None for a literal.
-        shape: of the output.
-        params: of the primitive.
 
     Returns:
         One axis for each length of the shape.
@@ -99,7 +96,7 @@ def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int],
 
 
 def _same_place(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Axes in the same place and of the same length are equal; the others are new."""
+    """Axes of equal position and length are equal; all further axes are new."""
     axes: list[Axis | None] = [None] * len(shape)
     for value in inputs:
         if len(value.axes) != len(shape):
@@ -146,7 +143,7 @@ def _reduce(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tu
 
 
 def _slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """A part of an axis that divides it is its minor factor, as in the halves of rotary embeddings."""
+    """A divisor of an axis is its minor factor, as for the halves of rotary embeddings."""
     axes = []
     for place, (axis, size) in enumerate(zip(inputs[0].axes, shape, strict=True)):
         whole = axis.size
@@ -163,7 +160,7 @@ def _slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tup
 
 
 def _concatenate(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Equal parts make an axis of two factors: which part, and the place in it."""
+    """Equal pieces make an axis of two factors: number of the piece, and position in the piece."""
     place = params["dimension"]
     axes = list(_same_place(inputs, shape, params))
     parts = [value.axes[place] for value in inputs]
@@ -221,4 +218,4 @@ RULES = {
         "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split(), _reduce
     ),
 }
-"""Rule of each primitive whose axes do not stay in place."""
+"""Rule of each primitive that moves axes."""

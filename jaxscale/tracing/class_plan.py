@@ -31,12 +31,12 @@ class ClassPlan(eqx.Module):
 
     Attributes:
         data: chips among which the data class is split [1].
-        shard: of them that share one copy of weights and optimiser state; 1 for whole copies, data for one copy [1].
+        shard: replicas that share a copy of weights and optimiser state; 1 for whole copies, data for one copy [1].
         tensor: chips among which the classes of `split` are divided [1].
-        pipeline: stages, each a part of the turns of loops over layers [1].
-        n_microbatches: parts of the batch that pass through one after the other [1].
+        pipeline: stages, each with a share of the turns of loops over layers [1].
+        n_microbatches: microbatches of a step [1].
         split: 1 for each class that `tensor` divides, else 0.
-        data_class: place of the data class among the classes.
+        data_class: index of the data class among the classes.
         tables_by_table: 1 where whole tables lie on single chips of the data group [1].
         tables_by_row: 1 where the rows of each table are spread over the data group [1].
         joint_statistics: 1 where sums over the batch, as in batch norms, run over all chips; 0 for each chip alone [1].
@@ -77,7 +77,7 @@ def class_plan(
     Args:
         work: the workload, of the whole batch.
         data: chips among which the data class is split [1].
-        shard: of them that share one copy of the weights [1].
+        shard: replicas that share a copy of the weights [1].
         tensor: chips among which the classes of `split` are divided [1].
         pipeline: stages [1].
         n_microbatches: microbatches of a step [1].
@@ -86,11 +86,8 @@ def class_plan(
         tables: placement of embedding tables over the data group.
         joint_statistics: whether norms over the batch see the batch of all chips, as the program says.
 
-    Returns:
-        The plan.
-
     Raises:
-        InputError: an unknown class, one that cannot be split, degrees that do not fit each other.
+        InputError: an unknown class, a class that cannot be split, or degrees that contradict each other.
     """
     mask = np.zeros(len(work.tables.class_names))
     batch = work.place_of(data_class) if data_class is not None else batch_class(work)
@@ -142,7 +139,7 @@ def class_plan_checked(plan: Any) -> ClassPlan:
     """The argument, if it is a plan of a traced workload.
 
     Raises:
-        TypeError: anything else, such as the plan of a transformer.
+        TypeError: an object of another class, as the plan of a transformer.
     """
     if isinstance(plan, ClassPlan):
         return plan
@@ -183,7 +180,7 @@ def tensor_classes(work: ClassedProgram) -> list[str]:
 
 
 def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
-    """Sizes of the classes on one chip and in one microbatch, by the degrees of a plan [1]."""
+    """Sizes of the classes on one chip and in a microbatch, by the degrees of a plan [1]."""
     sizes = jnp.asarray(work.sizes, float)
     batch = jnp.zeros(len(work.tables.class_names)).at[plan.data_class].set(1.0)
     parts = 1.0 + batch * (plan.data * plan.n_microbatches - 1.0) + plan.split * (plan.tensor - 1.0)
@@ -191,7 +188,7 @@ def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
 
 
 class Exchange(NamedTuple):
-    """One kind of exchange of a step.
+    """Exchange of a step by its cause.
 
     Attributes:
         volume: bytes that all of its collectives move, as each counts them: the reduced or gathered size, or what a
@@ -204,14 +201,14 @@ class Exchange(NamedTuple):
 
 
 class ClassExchanges(NamedTuple):
-    """Exchanges of one chip in one step, by what asks for them.
+    """Exchanges of a chip in a step, by cause.
 
     Attributes:
         gradients: all-reduce of gradients over chips that hold the same weights; of shards between copies.
         scatters: scatters of gradients to the chips that share a copy.
         gathers: gathers of weights from them.
         statistics: all-reduce of sums over the batch that are no gradients.
-        tensor_forward: all-reduce of partial sums of the forward pass, and of what it does again.
+        tensor_forward: all-reduce of partial sums of the forward pass and of its recomputation.
         tensor_backward: all-reduce of partial sums of the backward pass.
         look_ups: all-to-all of pooled look-ups, both ways.
         partial_look_ups: scatter of partial look-ups, and gather of their gradients.
@@ -228,16 +225,15 @@ class ClassExchanges(NamedTuple):
 
 
 def has_role(work: ClassedProgram, *roles: str) -> Bool[np.ndarray, " sum"]:
-    """Which sums of a workload have one of some roles."""
+    """Mask of the sums of a workload with one of the given roles."""
     return np.array([role in roles for role in work.tables.sum_roles], bool)
 
 
 def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
-    """Exchanges of one chip in one step.
+    """Exchanges of a chip in a step.
 
     Args:
         work: the workload, of the whole batch.
-        plan: degrees.
 
     Returns:
         Volumes [byte] and counts [1]; without data parallelism those of the data are nothing, and so on.
@@ -291,7 +287,7 @@ def scaled(exchange: Exchange, share: Array | float) -> Exchange:
 
 
 def per_row(terms: Terms, sizes: Array, rows: int) -> Array:
-    """Sum of the terms of each row, nothing where it has none."""
+    """Sum of the terms of each row; zero for a row without terms."""
     return jnp.zeros(rows).at[terms.row].add(terms.values(sizes))
 
 

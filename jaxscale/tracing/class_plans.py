@@ -33,13 +33,13 @@ MOST_MICROBATCHES = 64
 
 
 class StatedDegrees(NamedTuple):
-    """Degrees of a class plan that are stated; None for those left open.
+    """Stated degrees of a class plan; None where open.
 
     Attributes:
         data: chips among which the data class is split [1].
         tensor: chips among which classes of weights are divided [1].
         pipeline: stages [1].
-        shard: chips that share one copy of the weights, at most those of `data` [1].
+        shard: chips that share a copy of the weights, at most `data` [1].
         n_microbatches: microbatches of a step [1].
         micro_batch: size of the data class in a microbatch on one chip [1].
         split: names of the classes that `tensor` divides.
@@ -59,7 +59,7 @@ class StatedDegrees(NamedTuple):
 
 
 OPEN = StatedDegrees()
-"""A plan of which nothing is stated."""
+"""Plan whose degrees are all open."""
 
 
 def class_plans(work: ClassedProgram, n_chips: int, stated: StatedDegrees = OPEN) -> list[ClassPlan]:
@@ -173,7 +173,7 @@ def powers_of_two(most: int) -> list[int]:
 
 
 BLOCK = 256
-"""Plans scored in one call of a compiled program [1]."""
+"""Plans scored by a call of a compiled program [1]."""
 
 
 class ScoredClassPlan(NamedTuple):
@@ -214,9 +214,9 @@ class ClassPlanChoice(NamedTuple):
 
     Attributes:
         best: the fastest plan that fits.
-        top: the fastest ones, in order.
+        top: the fastest plans, in order.
         searched: plans that were scored [1].
-        infeasible: of them those that do not fit [1].
+        infeasible: number of valid plans that do not fit [1].
     """
 
     best: ScoredClassPlan
@@ -238,18 +238,13 @@ def best_class_plan(
     memory_limit: float,
     top: int = 10,
 ) -> ClassPlanChoice:
-    """The fastest plan of a traced workload that fits, out of every valid one.
+    """The fastest plan of a traced workload that fits, of all valid plans.
 
     Args:
-        work: the workload.
         cluster: chips and network; the plan uses all chips.
         batch: size of the data class; that of the trace where None [1].
-        coefficients: fitted parameters.
         memory_limit: memory that a chip may take [byte].
         top: how many plans to rank [1].
-
-    Returns:
-        The ranked plans.
 
     Raises:
         InputError: no valid plan, or none that fits.

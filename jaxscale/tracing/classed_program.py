@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale.base.documents import LARGEST, parsed_json, read_text
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.base.files import write_whole
 from jaxscale.base.table import Table, TableColumn, make_table, text_column, text_of
 from jaxscale.tracing.program import PHASES
 
 QUANTITIES = ("flop", "m", "n", "k", "batch", "read", "read_weights", "written", "launches")
-"""Quantities of a kernel: flop, sizes of the matmul that it is like, bytes read (those of weights apart) and written,
+"""Quantities of a kernel: flop, sizes of its equivalent matmul, bytes read (weights counted apart) and written,
 launches per step."""
 
 
@@ -48,7 +49,7 @@ class WorkloadTables:
     Attributes:
         class_names: names of the dimension classes; the first is `1`.
         origins: `data`, `weights`, `loop` or `made`, for each class.
-        kinds: kind of each kernel.
+        kinds: by kernel.
         phases: phase of each kernel.
         groups: group of each kernel: its loops and the outermost name of the user.
         names: primitive, and names of the user, of each kernel.
@@ -62,16 +63,16 @@ class WorkloadTables:
         weight_names: names of the weights.
         weight_bytes: bytes of an element of each weight [byte].
         weight_widths: bytes of an element as products read it [byte].
-        weight_gathers: times that a weight in parts is put together in a step [1].
-        weight_turns: parts in which it is put together, one for each turn of a loop; rows are weights [1].
-        pooled: bytes of what look-ups make of a table; rows are weights, none for those that are no tables [byte].
+        weight_gathers: all-gathers of a sharded weight in a step [1].
+        weight_turns: pieces of an all-gather, a piece for each turn of a loop; rows are weights [1].
+        pooled: bytes of pooled look-ups of a table; rows are weights, zero for weights that are no tables [byte].
         handed: bytes that a loop over weights hands from turn to turn in the forward pass; one row [byte].
         sums: values that chips add up where a class is split among them [byte].
         sum_counts: times that each is added up in a step; rows are those of `sums` [1].
         sum_classes: classes whose split asks for each sum.
         sum_roles: `gradient`, `table`, `activation` or `statistic`, see `partial_sums.SumPoint`.
         sum_phases: phase of each sum.
-        conflicts: classes that some value has twice.
+        conflicts: classes that a value has twice.
     """
 
     class_names: tuple[str, ...]
@@ -135,11 +136,10 @@ FORMAT = "jaxscale workload 1"
 
 
 def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) -> None:
-    """Write a workload as one JSON document.
+    """Write a workload as a JSON document.
 
     Args:
         path: file to write.
-        tables: of the workload.
         sizes: of its classes [1].
 
     Raises:
@@ -168,10 +168,9 @@ def read_tables(path: str | Path) -> tuple[np.ndarray, WorkloadTables]:
         InputError: the file is missing, or holds no workload.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: {reason}; expected a file that `Workload.save` wrote") from None
+        document = parsed_json(read_text(Path(path), 4 * LARGEST, "a file that `Workload.save` wrote"))
+    except InputError:
+        raise
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -221,8 +220,6 @@ def workload_parts(tables: WorkloadTables, columns: KernelColumns, classes: Mapp
     """Table of the kernels by group and phase, and a line of the dimension classes.
 
     Args:
-        tables: of the workload.
-        columns: quantities of its kernels.
         classes: size of each class, by name [1].
     """
     rows = group_rows(tables, columns)
@@ -279,7 +276,7 @@ class ClassedProgram(eqx.Module):
         return KernelColumns(**columns)
 
     def flop(self, *kinds: str) -> Array:
-        """Flop of the kernels of some kinds, of all kinds where none is given [flop]."""
+        """Flop of the kernels of the given kinds, of all kernels by default [flop]."""
         flop = self.columns().flop
         mask = np.array([not kinds or kind in kinds for kind in self.tables.kinds], float)
         return jnp.sum(flop * mask)
@@ -320,10 +317,10 @@ class ClassedProgram(eqx.Module):
         return sizes
 
     def place_of(self, name: str) -> int:
-        """Place of a class among the sizes.
+        """Index of a class among the sizes.
 
         Raises:
-            InputError: the workload has no such class.
+            InputError: the workload lacks the class.
         """
         if name not in self.tables.class_names[1:]:
             known = nearest(name, self.tables.class_names[1:])

@@ -29,10 +29,10 @@ from jaxscale.tracing.traced_workload import Workload
 from jaxscale.tracing.tracer import InputAxes, abstract_leaves, cudnn_without_a_device, is_array, trace_with_inputs
 
 KINDS = ("matmul", "conv", "attention", "other")
-"""Kinds of kernels that a compiled program is told by."""
+"""Kinds of kernels in the summary of a compiled program."""
 
 NAMES = {"matmul": "matmul", "attention": "attention", **dict.fromkeys(("conv", "grouped_conv", "conv3d"), "conv")}
-"""Kind of a compiled kernel for each kind of a traced one; all others are `other`."""
+"""Kind of a compiled kernel by kind of the traced kernel; `other` for the rest."""
 
 REDUCED = ("gradients", "statistics", "tensor_forward", "tensor_backward", "scatters")
 """Exchanges of a plan that add up values of several chips."""
@@ -62,14 +62,14 @@ class ComparedFigure(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A step as a compiler made it, of one chip of those that share it.
+    """Compiled step on a chip among those that share the step.
 
     Attributes:
         name: number and id of the chips.
         capacity: memory of a chip [byte].
         seconds: time of the compilation [s].
         argument_bytes: weights, state and data [byte].
-        result_bytes: results that take no place of an argument [byte].
+        result_bytes: results beside donated arguments [byte].
         temporary_bytes: values of the program itself at its fullest point [byte].
         kernels: in the order of the program.
         collectives: by kind and groups.
@@ -99,11 +99,11 @@ class CompiledStep:
         return self.peak_bytes <= self.capacity
 
     def launches(self, *kinds: str) -> float:
-        """Kernels of a step, of some kinds or of all [1]."""
+        """Kernels of a step, of the given kinds or of all [1]."""
         return float(sum(one.launches for one in self.kernels if not kinds or one.kind in kinds))
 
     def bytes(self, *kinds: str) -> float:
-        """Bytes that kernels read and write in a step, of some kinds or of all [byte]."""
+        """Bytes that kernels read and write in a step, of the given kinds or of all [byte]."""
         return float(sum(one.bytes for one in self.kernels if not kinds or one.kind in kinds))
 
     def beside_trace(self) -> list[ComparedFigure]:
@@ -143,7 +143,7 @@ class CompiledStep:
         return [row for row in rows if row.compiled or row.traced]
 
     def collective_bytes(self, *kinds: str) -> float:
-        """Bytes of the collectives of some kinds in a step, of one chip [byte]."""
+        """Bytes of the collectives of the given kinds in a step of a chip [byte]."""
         return float(sum(one.bytes for one in self.collectives if one.kind in kinds))
 
     def parts(self) -> list[str | Table]:
@@ -183,11 +183,8 @@ def sharded_arguments(inputs: Sequence[InputAxes], plan: ClassPlan, devices: Seq
 
     Args:
         inputs: leaves of the arguments with the classes of their axes.
-        plan: degrees; one stage and one microbatch, since those are what a program itself does.
+        plan: degrees, with a single stage and microbatch, as in the program itself.
         devices: as many as the plan has chips.
-
-    Returns:
-        The arguments.
 
     Raises:
         InputError: a plan that shardings alone cannot say.
@@ -236,7 +233,7 @@ def leaf_sharding(one: InputAxes, plan: ClassPlan, split: np.ndarray, mesh: Mesh
 
 
 def ways_of(mesh: Mesh, names: str | tuple[str, ...]) -> int:
-    """Parts into which axes of a mesh divide an axis of an array [1]."""
+    """Number of shards into which axes of a mesh divide an axis of an array [1]."""
     return int(np.prod([mesh.shape[name] for name in ((names,) if isinstance(names, str) else names)]))
 
 
@@ -247,9 +244,7 @@ def output_shardings(
 
     Args:
         function: of the leaves, to a list of arrays.
-        leaves: its arguments.
         state: places of weights and state among them.
-        shardings: of the arguments.
 
     Returns:
         One sharding for each result, None where the compiler chooses; None where there is no new state.
@@ -271,7 +266,7 @@ class Memories(NamedTuple):
 
     Attributes:
         arguments: weights, state and data [byte].
-        results: results that take no place of an argument [byte].
+        results: results beside donated arguments [byte].
         temporary: values of the program itself, at its fullest point [byte].
     """
 
@@ -302,10 +297,9 @@ def compile_for(
         weights: places of the arguments that hold weights and state of the optimiser, whose memory the step may use
             again for its results.
         plan: degrees over the dimension classes of `trace(fn, *args)`; all chips share the batch where None.
-        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
-        What the compiler made, beside the trace of the same step under the plan.
+        Compiled step beside the trace of the step under the plan.
 
     Raises:
         InputError: the compiler is not installed or lacks a description of the chip, a plan that shardings cannot say,
@@ -333,16 +327,13 @@ def compile_on(
     """Step compiled for given devices; see `compile_for`.
 
     Args:
-        fn: function of the arguments.
-        args: its arguments.
-        devices: devices, those of this machine or absent ones.
+        devices: devices, present or absent.
         weights: places of the arguments that hold weights and state.
         plan: degrees over dimension classes; all devices share the batch where None.
-        name: of the devices.
         capacity: memory of one of them [byte].
 
     Returns:
-        What the compiler made.
+        The compiled step.
 
     Raises:
         InputError: as `compile_for`.
@@ -383,7 +374,7 @@ def compile_on(
 
 
 def plan_of_all(work: Any, n_chips: int) -> ClassPlan:
-    """Plan in which all chips share the batch; on one chip nothing is split."""
+    """Data-parallel plan over all chips."""
     return class_plan(work, data=n_chips, data_class=None if n_chips > 1 else work.tables.class_names[-1])
 
 

@@ -36,7 +36,7 @@ from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tracing.predict_traced import predict_traced
 
 KINDS_OF_PACE = ("workload", "chip", "workload_on_chip")
-"""Kinds of level that have paces, in the order of the blocks."""
+"""Factors with paces, in the order of the blocks."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class PaceRows:
         n_chips: [1], [row].
         measured: step time [s], [row].
         predicted: step time by the start of the fit [s], [row].
-        groups: rows of equal workload, chip, number of chips and batch have one [row].
+        groups: number of the group of equal workload, chip, number of chips and batch [row].
     """
 
     lines: np.ndarray
@@ -68,15 +68,7 @@ class PaceRows:
 
 
 def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRows:
-    """Rows of traced workloads that can be fitted; all rows of the table name one.
-
-    Args:
-        runs: the table.
-        fit: predicts them.
-        hardware: catalogue; the shipped one where None.
-
-    Returns:
-        The rows.
+    """Rows of traced workloads that can be fitted; all rows of the table name a workload.
 
     Raises:
         InputError: no row has both a measured step time and a prediction.
@@ -108,7 +100,7 @@ def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRow
 
 
 def pace_problem(rows: PaceRows) -> MixedProblem:
-    """The rows as measurements of one coefficient, whose effects are the paces."""
+    """Rows as measurements of a coefficient whose effects are the paces."""
     n = len(rows.measured)
 
     def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -133,12 +125,12 @@ def pair_name(workload: str, gpu: str) -> str:
 
 
 def has_pace(kind: str, name: object) -> bool:
-    """Whether a level of a kind has a pace: all but the chip on which the coefficients of kernels were fitted."""
+    """Whether a level has a pace: all but the chip of the fit of kernels."""
     return name != kernel_priors()["paces"][kind].get("none_on")
 
 
 def pace_start(problem: MixedProblem, is_counted: np.ndarray) -> MixedSolution:
-    """Where the search begins: each pair of workload and chip at the median of its rows, spreads of other steps."""
+    """Start of the search: each pair of workload and chip at the median of its rows, spreads of other steps."""
     effects = np.zeros(problem.n_effects)
     codes, offset = problem.blocks[-1].codes, problem.offsets[-2]
     for code in np.unique(codes[is_counted]):
@@ -162,12 +154,12 @@ class PaceResult(LogErrors):
 
     Attributes:
         fit: the start of the fit, with the paces.
-        rows: what was measured.
+        rows: the measurements.
         paces: of each workload and chip.
         spreads: standard deviation of the effects of each of `KINDS_OF_PACE` [1].
         noise: scale of the errors of single rows [1].
         residuals: predicted minus measured log step time of each row, in sample [row].
-        held_out: the same for rows that the paces did not see; nan where all rows have one setting [row].
+        held_out: likewise for left-out rows; nan where all rows have one setting [row].
     """
 
     fit: Fit
@@ -190,7 +182,7 @@ class PaceResult(LogErrors):
         return () if np.isfinite(self.held_out).any() else (few,)
 
     def headlines(self) -> list[str]:
-        """What was fitted and how well, in a few lines."""
+        """Fitted paces and their errors, in a few lines."""
         held_out = f"{self.mape_cv:.2f} % held out (median {self.median_cv:.2f} %)"
         spreads = zip(KINDS_OF_PACE, self.spreads, strict=True)
         return [
@@ -226,7 +218,7 @@ class PaceResult(LogErrors):
         return make_table("Paces: measured over predicted step times", PACE_COLUMNS, rows)
 
     def to_html(self) -> str:
-        """The same in HTML."""
+        """Fitted paces and their errors in HTML."""
         return html_of(self.parts())
 
     def __repr__(self) -> str:
@@ -269,11 +261,9 @@ def fit_paces(
     """Fit the paces of traced workloads to a table of which all rows name one.
 
     Args:
-        runs: the table.
         start: predicts the rows, by its paces too where it has some; the fit has all that it knows.
         n_folds: folds of the cross-validation; rows of equal workload, chip, chips and batch are left out together [1].
-        name: what the fit is called.
-        hardware: catalogue of chips; the shipped one where None.
+        name: of the fit.
 
     Returns:
         The start with paces, and how near it comes.
@@ -322,7 +312,7 @@ def _held_out(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, n_
 
 
 def _paces(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, start: Fit) -> Iterator[WorkloadPace]:
-    """Pace of each measured workload on each measured chip and on others, and of other workloads on measured chips."""
+    """Pace by pair of workload and chip, where at least one of the two was measured."""
     covariance = effect_covariance(problem, solution, np.ones(len(rows.measured), dtype=bool))
     noise = T90 * float(solution.noise[0])
     for workload in (*sorted(set(rows.workload)), ""):
@@ -344,7 +334,7 @@ def _paces(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, start
 def _levels_of(
     problem: MixedProblem, solution: MixedSolution, workload: str, gpu: str
 ) -> tuple[Float[np.ndarray, " effect"], float]:
-    """Which effects make up the pace of a workload on a chip, and the variance of those that no row had [1]."""
+    """Effects that make up the pace of a workload on a chip, and the variance of unseen effects [1]."""
     has, unseen = np.zeros(problem.n_effects), 0.0
     levels = (workload, gpu, pair_name(workload, gpu))
     parts = zip(problem.blocks, problem.offsets[:-1], solution.spreads, levels, strict=True)

@@ -51,13 +51,13 @@ OVERLAP = 8.0
 """Exponent of the norm of host and chip time, which neither exceeds [1]."""
 
 PRODUCTS = ("matmul", "conv", "grouped_conv", "conv3d", "factorisation", "fft", "custom")
-"""Kinds of kernels that multiply: each with an efficiency relative to matmuls."""
+"""Kinds of kernels that multiply, with efficiencies relative to matmuls."""
 
 ATTENTION, TRAFFIC, LOOK_UP, COLLECTIVE = 10, 11, 12, 13
-"""Codes of the other kinds of kernels; a product has its place in `PRODUCTS`."""
+"""Codes of kernels that multiply nothing; the code of a product is its index in `PRODUCTS`."""
 
 WIDE_PEAKS = {1.0: "fp8", 2.0: "bf16", 4.0: "tf32"}
-"""Peak that products of numbers of a width reach, by bytes; wider ones that of 32 bits."""
+"""Peak of products by the width of their numbers [byte]; of 32 bits for wider numbers."""
 
 COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 """Kinds of kernels that a network runs."""
@@ -71,14 +71,14 @@ BACKWARD_PASSES = 5.0
 
 
 class KernelRows(NamedTuple):
-    """Kernels of one workload as columns of numbers, to stack and pad.
+    """Kernels of a workload as columns of numbers, to stack and pad.
 
     Attributes:
         flop: over all launches [flop].
-        area: of the output of one launch [1].
+        area: of the output of a launch [1].
         bytes: read and written, over all launches [byte].
         launches: per step [1].
-        code: kind of kernel: place in `PRODUCTS`, or one of the codes.
+        code: index in `PRODUCTS`, or a code of `CODES`.
         phase: 0 forward and backward, 1 recompute, 2 update.
         precision: place of the peak among `PRECISIONS`.
     """
@@ -93,14 +93,14 @@ class KernelRows(NamedTuple):
 
 
 class KernelTimes(NamedTuple):
-    """Time of the kernels of one step on one chip, by what they do; the attributes add up to the step [s].
+    """Time of the kernels of a step on a chip, by cause; the attributes add up to the step [s].
 
     Attributes:
         matmul: matmuls and convolutions, forward and backward.
         attention: fused attention.
         memory_bound: all kernels that multiply nothing, forward and backward.
         recompute: forward work done again.
-        optimizer: what follows from the gradients, but for tables.
+        optimizer: update after the gradients, without tables.
         table_update: rows of tables updated where they were read.
         launch_gaps: gaps between kernels.
         host: waiting for the host.
@@ -119,7 +119,7 @@ class KernelTimes(NamedTuple):
 
 
 def code_of(kind: str) -> int:
-    """Code of a kind of kernel."""
+    """Code of a kernel."""
     if kind in PRODUCTS:
         return PRODUCTS.index(kind)
     if kind in COLLECTIVE_KINDS:
@@ -133,7 +133,6 @@ def kernel_rows(
     """Kernels of a workload.
 
     Args:
-        work: the workload.
         columns: quantities of its kernels, where they are not those of its sizes.
         eager: whether no compiler copies what rematerialised blocks read.
         fused_norms: 1 where batch norms of convolutional networks are fused kernels, forward and backward [1].
@@ -182,8 +181,7 @@ def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShar
     Reference: cuDNN, batch norm with activation and addition (modes `FUSED_OPS_BN_ADD_ACTIVATION`).
 
     Args:
-        work: the workload; one without convolutions has no such norms.
-        columns: quantities of its kernels.
+        work: the workload; without convolutions no norm is fused so.
 
     Returns:
         Shares of each kernel [1].
@@ -220,9 +218,7 @@ def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperatur
     """Time of each kernel on the chip, over all its launches [s].
 
     Args:
-        rows: the kernels.
         chip: peaks and memory bandwidth.
-        c: efficiencies.
         temperature: smoothing of the maximum [1].
 
     Returns:
@@ -244,16 +240,13 @@ def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperatur
 def traced_kernel_times(
     rows: KernelRows, chip: Chip, c: KernelCoefficients, temperature: Temperature = 0.0
 ) -> KernelTimes:
-    """Time of the kernels of one step on one chip.
+    """Time of the kernels of a step on a chip.
 
     Args:
-        rows: the kernels.
         chip: peaks and memory bandwidth.
-        c: coefficients of the stack.
-        temperature: smoothing of maxima [1].
 
     Returns:
-        Times by what kernels do [s].
+        Times by cause [s].
     """
     times = device_times(rows, chip, c, temperature)
     passes, again, update = (rows.phase == phase for phase in (0, 1, 2))
@@ -278,7 +271,7 @@ def traced_kernel_times(
 
 
 def waiting_time(device: Number, host: Number) -> Array:
-    """Time that the longer one of host and chip takes beyond the chip's [s]."""
+    """Time that host launches add to the time of the chip [s]."""
     return p_norm(jnp.stack([jnp.asarray(device), jnp.asarray(host)]), OVERLAP) - device
 
 
@@ -287,11 +280,11 @@ COMBINED = 31457280.0
 
 
 class StageShares(NamedTuple):
-    """How the kernels of one microbatch fall on stages.
+    """Distribution of the kernels of a microbatch over stages.
 
     Attributes:
         layers: time of the kernels inside loops over layers [s].
-        outside: time of the others, which lie on one stage [s].
+        outside: time of kernels outside loops, which lie on one stage [s].
     """
 
     layers: Array
@@ -299,7 +292,7 @@ class StageShares(NamedTuple):
 
 
 def in_layers(work: ClassedProgram) -> np.ndarray:
-    """Which kernels run in a loop over layers, one that takes a part of the weights in each turn."""
+    """Mask of kernels in a loop over layers, which reads a slice of the weights in each turn."""
     turned = np.unique(work.tables.weight_turns.classes)
     launches = work.tables.terms["launches"]
     mask = np.zeros(len(work.tables.kinds), bool)
@@ -321,14 +314,12 @@ def traced_terms(
     Args:
         work: the workload, of the whole batch.
         plan: degrees over its classes.
-        cluster: chips and network.
         coefficients: fitted parameters of the network, what hides it, stragglers.
         kernels: fitted parameters of kernels; those of JAX where None.
-        temperature: smoothing of maxima [1].
         fused_norms: 1 where batch norms of convolutional networks are fused kernels [1].
 
     Returns:
-        Terms [s]; those that a traced workload lacks are nothing.
+        Terms [s]; zero where a traced workload lacks a term.
     """
     kernels = kernel_coefficients() if kernels is None else kernels
     work, plan, cluster, coefficients, kernels = as_arrays((work, plan, cluster, checked(coefficients), kernels))
@@ -352,7 +343,7 @@ def _terms(
     shares: StageShares,
     temperature: Temperature,
 ) -> dict[str, Array]:
-    """Terms from the times of one microbatch on one chip."""
+    """Terms from the times of a microbatch on one chip."""
     m, p = plan.n_microbatches, plan.pipeline
     busiest = (shares.layers / p + shares.outside) / (shares.layers + shares.outside)
     compute = m * busiest
@@ -381,7 +372,7 @@ def _terms(
 def exchange_time(
     exchange: Exchange, collective: Collective, n: Number, stride: Number, machine: Machine, temperature: Temperature
 ) -> Array:
-    """Time of all collectives of an exchange, each of an equal part of its volume [s]."""
+    """Time of all collectives of an exchange, of equal volume each [s]."""
     count = jnp.maximum(exchange.count, 1e-9)
     return exchange.count * collective(exchange.volume / count, n, stride, machine.link, temperature)
 
@@ -465,7 +456,6 @@ def traced_memory_terms(
     Args:
         work: the workload, of the whole batch.
         plan: degrees over its classes.
-        cluster: memory of a chip.
         coefficients: `framework_bytes`.
 
     Returns:

@@ -27,11 +27,11 @@ from jaxscale.tracing.traced_rows import TracedRows, by_workload, traced_rows
 from jaxscale.tracing.traced_workload import Workload
 
 BLOCK = 64
-"""Plans of one workload that are evaluated together, so that one compiled program serves any number of them [1]."""
+"""Plans of a workload in a call, so that one compiled program serves any number [1]."""
 
 
 class _Cases(NamedTuple):
-    """Rows with each of the plans that agree with them: one case for each pair.
+    """Pairs of rows and plans that agree with the row.
 
     Attributes:
         row: of each case [case].
@@ -50,13 +50,8 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
     A row that leaves its plan open gets the best by `best_and_near`, and its interval covers plans nearly as fast.
 
     Args:
-        runs: the rows.
         fit: the network, what hides it, stragglers, paces and intervals come from it; kernels have coefficients of
             their own.
-        hardware: catalogue of chips.
-
-    Returns:
-        The predictions.
     """
     rows, n_rows = traced_rows(runs), len(runs)
     notes = np.asarray([rows.questions[place].reason for place in rows.question], dtype=object)
@@ -145,7 +140,7 @@ def _evaluate(
     kernels: KernelCoefficients,
     fused_norms: Float[Array, " case"],
 ) -> dict[str, Array]:
-    """Step time, its terms [s] and peak memory [byte] of cases of one workload [case]."""
+    """Step time, its terms [s] and peak memory [byte] of cases of a workload [case]."""
 
     def one(sizes: Array, plan: ClassPlan, cluster: Cluster, values: Array, kernels: Any, fused: Array) -> Any:
         local, c = Workload(sizes, work.tables), from_values(list(values))

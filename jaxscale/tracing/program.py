@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 
 class Axis:
-    """One axis, or factor of an axis, in a union-find forest.
+    """Axis, or factor of an axis, in a union-find forest.
 
     Attributes:
         size: length [1].
-        parent: axis with which this one was found equal; None for the representative of a class.
-        factors: ordered product of axes that this one consists of, major first; empty for an atom.
+        parent: an equal axis; None for the representative of a class.
+        factors: axes whose ordered product the axis is, major first; empty for an atom.
     """
 
     __slots__ = ("factors", "parent", "size")
@@ -89,15 +89,15 @@ def make_equal(left: Sequence[Axis], right: Sequence[Axis]) -> None:
 Phase = Literal["forward", "backward", "recompute", "update"]
 
 PHASES: tuple[Phase, ...] = ("forward", "backward", "recompute", "update")
-"""Parts of a training step: loss, gradients, forward work done again for them, and what follows from the gradients."""
+"""Phases of a training step: loss, gradients, recomputation for the gradients, update."""
 
 
 @dataclass(eq=False)
 class Loop:
-    """A loop of a fixed number of turns around operations, or the shards of one program.
+    """Loop of a fixed number of turns around operations, or the shards of a program.
 
     Attributes:
-        parent: the loop around this one; None at the top.
+        parent: the enclosing loop; None at the top.
         axis: number of turns, as an axis [1].
         unrolled: whether the compiler writes all turns out, so that no value is stacked.
         carried: value handed from turn to turn, inside the loop, and that which leaves it, by the inner one.
@@ -109,7 +109,7 @@ class Loop:
     carried: "dict[Value, Value]" = field(default_factory=dict)
 
     def around(self) -> list["Loop"]:
-        """This loop and those around it, the innermost first."""
+        """The loop and all enclosing loops, the innermost first."""
         return [self, *(self.parent.around() if self.parent else [])]
 
 
@@ -161,7 +161,7 @@ class Value:
 
 @dataclass(eq=False)
 class Operation:
-    """One operation of a flat program.
+    """Operation of a flat program.
 
     Attributes:
         name: of the primitive.
@@ -175,7 +175,7 @@ class Operation:
         phase: part of the step.
         scope: names that the user gave, outermost first.
         loop: loop in whose body it stands.
-        work: what a heavy operation does.
+        work: of a heavy operation.
         remat: identity of the rematerialised block in which it stands; 0 outside.
         marked: whether a transformation said the phase.
     """

@@ -22,7 +22,7 @@ _TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 class Instruction(NamedTuple):
-    """One instruction of a computation.
+    """Instruction of a computation.
 
     Attributes:
         name: unique in the program.
@@ -154,10 +154,10 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragg
 """Operations that a network runs; each may be split into a start and an end."""
 
 PRODUCTS = {"dot": "matmul", "convolution": "conv"}
-"""Kinds of the operations that multiply."""
+"""Operations that multiply."""
 
 LIBRARIES = {"cublas": "matmul", "conv": "conv", "fmha": "attention", "softmax": "attention", "matmul": "matmul"}
-"""Kinds of kernels of libraries, by a word in their name."""
+"""Kinds of library kernels, by a word of their name."""
 
 PHASES = (("rematted", "recompute"), ("transpose(", "backward"), ("jvp(", "forward"))
 """Phases by what the transformations of JAX write into the name of an operation; the first counts."""
@@ -182,7 +182,7 @@ class CompiledKernel(NamedTuple):
 
 
 class CompiledCollective(NamedTuple):
-    """Collectives of one kind among groups of chips of one form.
+    """Collectives of a kind among groups of chips of equal form.
 
     Attributes:
         kind: all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute.
@@ -211,7 +211,7 @@ def compiled_kernels(program: ProgramText) -> tuple[CompiledKernel, ...]:
 
 
 def compiled_collectives(program: ProgramText) -> tuple[CompiledCollective, ...]:
-    """Collectives of a program by kind and groups; a value of one number counts as none."""
+    """Collectives of a program by kind and groups, without those of single numbers."""
     totals: dict[tuple[str, int, int], list[float]] = {}
     for one, computation, times in executed(program):
         kind = _collective(one)
@@ -227,7 +227,7 @@ def compiled_collectives(program: ProgramText) -> tuple[CompiledCollective, ...]
 
 
 def _collective(one: Instruction) -> str | None:
-    """Kind of collective of an instruction, None for any other."""
+    """Kind of collective of an instruction; None if the instruction is no collective."""
     name = one.opcode.removesuffix("-start").removesuffix("-done")
     return name if name in COLLECTIVES else None
 
@@ -294,7 +294,7 @@ def _phase(one: Instruction) -> str:
 
 
 def _kind(program: ProgramText, one: Instruction) -> str:
-    """Kind of a kernel: of the library that it calls, or of the product in its fusion."""
+    """Kind of a kernel, by the library called or by the product in its fusion."""
     target = re.search(r'custom_call_target="([^"]*)"', one.attributes)
     words = (target[1] if target else "").lower()
     for inner in [one, *_fused(program, one).values()]:
@@ -308,12 +308,12 @@ def _kind(program: ProgramText, one: Instruction) -> str:
 
 
 def _fused(program: ProgramText, one: Instruction) -> Mapping[str, Instruction]:
-    """Instructions inside a fusion; none of other kernels."""
+    """Instructions inside a fusion; empty for a kernel that is no fusion."""
     return program.computations.get(called(one, "calls") or "", {}) if one.opcode == "fusion" else {}
 
 
 def _kernel_bytes(program: ProgramText, one: Instruction, computation: Mapping[str, Instruction]) -> float:
-    """Bytes that one launch of a kernel reads and writes [byte]."""
+    """Bytes that a launch of a kernel reads and writes [byte]."""
     inner = _fused(program, one)
     if not inner:
         read = [_whole(computation[name]) for name in one.operands if name in computation]

@@ -53,7 +53,7 @@ class TraceCommand:
         """Run the command.
 
         Raises:
-            InputError: no such function, what it returns is no step, or its program cannot be read.
+            InputError: unknown function, what it returns is no step, or its program cannot be read.
         """
         from jaxscale.base.files import check_writable
         from jaxscale.tracing.tracer import trace
@@ -152,7 +152,7 @@ def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
         settings: `NAME=VALUE`, arguments of the function.
 
     Raises:
-        InputError: no such function, arguments that it does not take, or a result that is no step.
+        InputError: unknown function, arguments that it does not take, or a result that is no step.
     """
     module, colon, name = function.partition(":")
     if not colon:

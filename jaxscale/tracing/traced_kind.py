@@ -19,7 +19,7 @@ class TracedKind(AbstractRowKind):
     def problems(
         self, runs: Runs, is_kind: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
     ) -> dict[int, list[str]]:
-        """What is wrong with rows that name a workload, by row."""
+        """Problems of rows that name a workload, by row."""
         return workload_problems(runs, is_kind, is_catalogue_model, bad)
 
     def predict(self, runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:

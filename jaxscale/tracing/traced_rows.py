@@ -35,7 +35,7 @@ FOREIGN = ("cp", "ep", "vpp")
 """Degrees that plans over dimension classes lack."""
 
 WHOLE_OR_NONE = (0.0, 3.0)
-"""Stages of ZeRO that such plans have: whole copies, or one copy among the chips of a group."""
+"""ZeRO stages of class plans: whole copies, or a copy among the chips of a group."""
 
 
 def workload_named(name: str, folder: Path) -> Workload:
@@ -44,10 +44,6 @@ def workload_named(name: str, folder: Path) -> Workload:
     Args:
         name: a file that `Workload.save` wrote, relative to the folder or to the present one, or the name of a
             training step of `jaxscale.examples`.
-        folder: of the table.
-
-    Returns:
-        The workload.
 
     Raises:
         InputError: no such file or step, or a file that holds no workload.
@@ -80,10 +76,9 @@ def _traced(name: str) -> Workload:
 def workload_problems(
     runs: Runs, named: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
 ) -> dict[int, list[str]]:
-    """What is wrong with rows that name a workload, by row.
+    """Problems of rows that name a workload, by row.
 
     Args:
-        runs: the table.
         named: which rows name one [row].
         is_catalogue_model: whether a name is that of a model of the catalogue.
         bad: rows whose problems are told already.
@@ -145,12 +140,12 @@ ASKED = ("workload", "n_gpus", "dp", "tp", "pp", "micro_batch_size", "n_microbat
 """Columns that decide the plan of a row."""
 
 STACK = "jax"
-"""Framework of a row that names none: the step of a traced workload is one of JAX."""
+"""Framework of a row without one: a traced workload is a step of JAX."""
 
 
 @dataclass(frozen=True)
 class TracedQuestion:
-    """Plans that agree with what rows say of a workload.
+    """Plans that agree with the cells of rows of a workload.
 
     Attributes:
         work: the workload at the batch of the rows.
@@ -248,11 +243,7 @@ def _question(runs: Runs, row: Mapping[str, Any], has_chip: bool) -> TracedQuest
 
 
 def _agreeing(work: Workload, row: Mapping[str, Any]) -> TracedQuestion:
-    """Plans of a workload that agree with the cells of a row.
-
-    Raises:
-        InputError: a class that the workload lacks or cannot split, or no class of the batch.
-    """
+    """Plans of a workload that agree with the cells of a row."""
     if row["n_gpus"] == 1 and row["global_batch_size_seqs"] is None and row["n_microbatches"] is None:
         return TracedQuestion(work, (one_chip(work),), ("",))
     name = work.tables.class_names[batch_class(work)]
@@ -267,7 +258,7 @@ def _agreeing(work: Workload, row: Mapping[str, Any]) -> TracedQuestion:
 
 
 def one_chip(work: Workload) -> ClassPlan:
-    """Plan of one chip, of any workload: one without a class of the batch has it too."""
+    """Plan of a single chip, for any workload, with or without a data class."""
     ones = dict.fromkeys(("data", "shard", "tensor", "pipeline", "n_microbatches", "joint_statistics"), 1.0)
     split = np.zeros(len(work.tables.class_names))
     try:
@@ -297,7 +288,7 @@ def _stated(row: Mapping[str, Any]) -> StatedDegrees:
 
 
 def _assumed(work: Workload, plan: ClassPlan, stated: StatedDegrees, batch: str) -> str:
-    """What a plan has that its row leaves open, in the columns of a table."""
+    """Choices of a plan that its row leaves open, as columns of a table."""
     words = [batch] if batch else []
     degrees_of = (
         ("dp", stated.data, plan.data),
@@ -317,7 +308,7 @@ def _assumed(work: Workload, plan: ClassPlan, stated: StatedDegrees, batch: str)
 
 
 def by_workload(rows: TracedRows) -> dict[int, list[int]]:
-    """Questions by the tables of their workload, which one compiled program serves."""
+    """Questions grouped by workload tables, as a compiled program serves a group."""
     groups: dict[int, list[int]] = {}
     for place, question in enumerate(rows.questions):
         if question.work is not None:

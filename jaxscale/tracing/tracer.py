@@ -40,9 +40,6 @@ def trace(
         turns: turns of loops whose end depends on data, by a name in their scope, or by `while` [1].
         names: new names of dimension classes, by those of arguments and axes, such as `{"tokens[0]": "batch"}`.
 
-    Returns:
-        The workload.
-
     Raises:
         InputError: a primitive whose work is unknown, a loop without an end, or an unknown class in `names`.
     """
@@ -50,14 +47,14 @@ def trace(
 
 
 class InputAxes(NamedTuple):
-    """One array among the arguments of a traced function.
+    """Array among the arguments of a traced function.
 
     Attributes:
         label: its path in the arguments.
         origin: `data`, `weights` or `state`.
         shape: of the array.
         dtype: of the array.
-        classes: places of the dimension classes of each axis, major factor first.
+        classes: indices of the dimension classes of each axis, major factor first.
     """
 
     label: str
@@ -153,7 +150,7 @@ def abstract_leaves(
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names of positional arguments of a function; those gathered by `*name` are numbered."""
+    """Names of positional arguments of a function; arguments of `*name` are numbered."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature
@@ -164,17 +161,17 @@ def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf of the arguments is an array, or the shape of one."""
+    """Whether a leaf of the arguments is an array or a shape."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _key(entry: Any) -> str:
-    """One step of a path into a tree, as a word."""
+    """Step of a path into a tree, as a word."""
     return str(next((getattr(entry, name) for name in ("key", "name", "idx") if hasattr(entry, name)), entry))
 
 
 def mark_updates(program: FlatProgram) -> None:
-    """Move to the update what transformations did not mark and no loss needs, such as the decay of moments."""
+    """Move unmarked operations that no loss needs, as the decay of moments, to the update."""
     if not any(operation.phase == "backward" for operation in program.operations):
         return
     needed: set[Value] = set()
@@ -188,7 +185,7 @@ def mark_updates(program: FlatProgram) -> None:
 
 
 def mark_weights(program: FlatProgram) -> None:
-    """Call weights what the loss or its gradient reads; the other arguments beside them are state, such as moments."""
+    """Name arguments that loss or gradient read weights; further updated arguments are state, as moments."""
     read: set[Value] = set()
     for operation in program.operations:
         if operation.phase in ("forward", "backward", "recompute"):
@@ -226,7 +223,7 @@ class ShardedWorkload(NamedTuple):
 
 
 class _Division(NamedTuple):
-    """One axis of an array that axes of a mesh divide.
+    """Axis of an array that axes of a mesh divide.
 
     Attributes:
         array: the array.
@@ -285,16 +282,12 @@ def trace_sharded(
 
 
 def _product(sizes: dict[str, int], names: set[str]) -> int:
-    """Chips along some axes of a mesh [1]."""
+    """Chips along axes of a mesh [1]."""
     return int(np.prod([sizes[name] for name in names], dtype=int))
 
 
 def _divisions(inputs: Sequence[InputAxes], leaves: Sequence[Any]) -> tuple[Any, list[_Division]]:
-    """Mesh of the arguments, and their divided axes.
-
-    Raises:
-        InputError: no argument has a sharding over a mesh, or two have different ones.
-    """
+    """Mesh of the arguments, and their divided axes."""
     shardings = [getattr(leaf, "sharding", None) for leaf in leaves]
     named = [one for one in shardings if isinstance(one, NamedSharding)]
     if not named:
@@ -313,11 +306,7 @@ def _divisions(inputs: Sequence[InputAxes], leaves: Sequence[Any]) -> tuple[Any,
 
 
 def _data_axes(work: Workload, divisions: Sequence[_Division]) -> tuple[int | None, set[str]]:
-    """Class of the batch and the axes of the mesh that divide it; None and no axes where no data are divided.
-
-    Raises:
-        InputError: data are divided along two classes.
-    """
+    """Class of the batch and the axes of the mesh that divide it; None and no axes where no data are divided."""
     places = {one.place for one in divisions if one.array.origin == "data"}
     if len(places) > 1:
         several = " and ".join(repr(work.tables.class_names[place]) for place in sorted(places))
@@ -327,11 +316,7 @@ def _data_axes(work: Workload, divisions: Sequence[_Division]) -> tuple[int | No
 
 
 def _shared_axes(divisions: Sequence[_Division], data: set[str]) -> set[str]:
-    """Axes of the mesh among which both weights and state are spread.
-
-    Raises:
-        InputError: state is spread and weights are not.
-    """
+    """Axes of the mesh among which both weights and state are spread."""
     of_weights, of_state = (
         {name for one in divisions if one.array.origin == origin for name in one.names if name in data}
         for origin in ("weights", "state")

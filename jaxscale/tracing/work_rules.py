@@ -171,7 +171,7 @@ def attention_gradients(inputs: Sequence[Value], outputs: Sequence[Value], param
 
 @work_rule("scatter", "scatter_add", "scatter-add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub")
 def scatter(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a scatter, in place: updates are read, and their places in the operand read and written."""
+    """Work of a scatter in place: updates are read, rows of the operand read and written."""
     operand, updates = inputs[0], inputs[-1]
     for axis, source in zip(outputs[0].axes, operand.axes, strict=True):
         _equal(source, axis)
@@ -193,14 +193,14 @@ def scatter(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[s
 
 @work_rule("dynamic_update_slice")
 def dynamic_update_slice(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of an update in place: the new part is read and written."""
+    """Work of an update in place: the new slice is read and written."""
     for axis, source in zip(outputs[0].axes, inputs[0].axes, strict=True):
         _equal(source, axis)
     return Work("copy", read=[bytes_of(inputs[1])], written=[bytes_of(inputs[1])])
 
 
 def _in_place(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-    """Make axes of equal length in the same place equal."""
+    """Make axes of equal length and position equal."""
     for result in outputs:
         for axis, source in zip(result.axes, inputs[0].axes, strict=False):
             if axis.size == source.size and len(result.axes) == len(inputs[0].axes):

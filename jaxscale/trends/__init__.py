@@ -1,4 +1,4 @@
-"""Trends of hardware scaling by the calibrated step time, with power and prices of their own.
+"""Trends of hardware scaling by the calibrated step time, with power and prices.
 
 Returns of more chips, watts and dollars, and layouts that overtake each other. Step times are those that
 `jaxscale.runs.predict` gives for rows of the same framework, chip, degrees and batch.

@@ -102,7 +102,6 @@ def best_degrees(
         n_chips: n [point].
         field: field of `ParallelLayout` to choose, `tp`, `cp` or `shard_group`.
         bounds: least and largest degree [1]; the least rises to n / B, which leaves every replica a sequence.
-        temperature: smoothing [1].
 
     Returns:
         The degree, how it moves with n, what it gains.

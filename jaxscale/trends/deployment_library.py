@@ -97,14 +97,9 @@ def deployment(
         chip_id: catalogue id of a chip with an entry in `systems`.
         framework: whose defaults and fitted effects apply, as in the column of a runs table; that of the published
             workload where None.
-        fit: a fit, or its name or file.
         power: share of each activity [1]; `fitted_power` where None.
-        hardware: catalogue of chips; the shipped one where None.
         power_cap: of each chip [W].
         changes: replace fields of a catalogue model, such as `seq_len`.
-
-    Returns:
-        The deployment.
 
     Raises:
         InputError: an unknown model or chip, or a cap that is not above idle power.
@@ -144,9 +139,7 @@ def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) ->
     counted in full.
 
     Args:
-        deployment: the central one.
         n_samples: how many [1].
-        seed: of the random numbers.
 
     Returns:
         Deployments; every leaf [sample].

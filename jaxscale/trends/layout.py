@@ -97,9 +97,7 @@ def plan_at(
 
     Args:
         software: what the framework does, of which degrees and batch are replaced.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: smoothing of the sharding group [1].
 
     Returns:
@@ -122,13 +120,11 @@ def plan_at(
 def step_at(
     deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> StepTime:
-    """Time of one step on n chips, term by term: `step_time` of the plan, throttled.
+    """Time of a step on n chips, term by term: `step_time` of the plan, throttled.
 
     Args:
         deployment: model, chips, coefficients.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: 0 for exact maxima, above 0 their smooth forms [1].
 
     Returns:

@@ -1,4 +1,4 @@
-"""Outcomes on a number of chips: speed, power and cost of one deployment, for one point or along a curve."""
+"""Outcomes on a number of chips: speed, power and cost of a deployment, for one point or along a curve."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ class Outcome(eqx.Module):
         times: terms of the step [s].
         tokens_per_s: of all chips [token/s].
         mfu: model flops over the dense 16-bit peak, whole attention matrix counted [1].
-        chip_power: mean power of one chip [W].
+        chip_power: mean power of a chip [W].
         system_power: of all chips with their servers [W].
         dollars_per_s: of all chips with their servers and electricity [dollar/s].
     """
@@ -64,7 +64,7 @@ class Outcome(eqx.Module):
 
     @property
     def tokens_per_s_per_chip(self) -> Array:
-        """Throughput of one chip [token/s]."""
+        """Throughput of a chip [token/s]."""
         return self.tokens_per_s / self.n_chips
 
     @property
@@ -74,7 +74,7 @@ class Outcome(eqx.Module):
 
     @property
     def tokens_per_chip_hour(self) -> Array:
-        """Tokens for an hour of one chip [token]."""
+        """Tokens for an hour of a chip [token]."""
         return self.tokens_per_s_per_chip * HOUR
 
     @property
@@ -84,7 +84,7 @@ class Outcome(eqx.Module):
 
     @property
     def exposed_share(self) -> Array:
-        """Share of the step in which a chip communicates or waits for others [1]."""
+        """Share of the step in which a chip communicates or waits [1]."""
         terms = self.times.terms()
         exposed = [terms[name] for name in names_of_kind("network")]
         return sum(exposed[1:], start=exposed[0]) / self.times.total
@@ -101,13 +101,8 @@ def outcome_at(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: 0 for exact maxima, above 0 their smooth forms [1].
-
-    Returns:
-        The outcome.
     """
     deployment, layout = as_arrays((deployment, layout))
     n, batch = jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs)
@@ -146,14 +141,13 @@ def scaling_outcomes(
     global_batch_size_seqs: ArrayLike,
     temperature: float = 0.0,
 ) -> Outcome:
-    """Outcomes at many points in one compiled call.
+    """Outcomes at many points in a compiled call.
 
     Args:
         deployment: model, chips, coefficients, power, price.
         layout: degrees, the same everywhere or one for each point.
         n_chips: chips [point].
         global_batch_size_seqs: batch, the same everywhere or one for each point [sequence].
-        temperature: smoothing [1].
 
     Returns:
         Outcomes; every leaf [point].
@@ -175,11 +169,11 @@ def _peaks(deployment: Deployment, layout: ParallelLayout, n_chips: Array, batch
 def peak_memory(
     deployment: Deployment, layout: ParallelLayout, n_chips: ArrayLike, global_batch_size_seqs: ArrayLike
 ) -> np.ndarray:
-    """Peak memory of the fullest chip at many points in one compiled call, whatever a chip has.
+    """Peak memory of the fullest chip at many points, even above its capacity.
 
     Args:
         deployment: model, chips, coefficients.
-        layout: degrees, the same everywhere.
+        layout: degrees at all points.
         n_chips: chips [point].
         global_batch_size_seqs: batch [point] [sequence].
 
@@ -207,7 +201,6 @@ def weak_scaling(
         n_chips: n [point].
         sequences_per_chip: s, work of a chip and step [sequence].
         layout: degrees; pure FSDP where None.
-        temperature: smoothing [1].
 
     Returns:
         Outcomes; every leaf [point].
@@ -223,14 +216,12 @@ def strong_scaling(
     layout: ParallelLayout | None = None,
     temperature: float = 0.0,
 ) -> Outcome:
-    """Speed, power and cost at one global batch.
+    """Speed, power and cost at a global batch.
 
     Args:
         deployment: model, chips, coefficients, power, price.
         n_chips: n [point].
-        global_batch_size_seqs: B [sequence].
         layout: degrees; pure FSDP where None.
-        temperature: smoothing [1].
 
     Returns:
         Outcomes; every leaf [point].
@@ -245,7 +236,7 @@ def best_tensor_degree(
     n_chips: Sequence[float | int] | np.ndarray,
     global_batch_size_seqs: Sequence[float | int] | np.ndarray,
 ) -> tuple[np.ndarray, Outcome]:
-    """Fastest whole tensor-parallel degree at each point, of those that leave every replica a whole sequence.
+    """Fastest whole tensor-parallel degree at each point that leaves every replica a whole sequence.
 
     Args:
         deployment: model, chips, coefficients, power, price.

@@ -1,4 +1,4 @@
-"""Figures of Fernandez et al. (arXiv 2411.13055) beside what the model says of the same workload."""
+"""Figures of Fernandez et al. (arXiv 2411.13055) beside the figures of the model for their workload."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,10 +43,6 @@ def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default")
 
     Args:
         power: share of each activity [1]; `fitted_power` where None.
-        fit: a fit, or its name or file.
-
-    Returns:
-        The answers.
     """
     work, published = table()["workload"], table()["published"]
     h100 = deployment(work["model"], work["gpu"], power=power, fit=fit)

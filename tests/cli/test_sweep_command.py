@@ -72,6 +72,7 @@ def test_points_are_the_product_of_the_axes(spec):
     assert together["dp"][249] == together["dp"][0] != together["dp"][250]
 
 
+@pytest.mark.slow
 def test_devices_and_kills_change_nothing(spec, tmp_path):
     one, eight = tmp_path / "one", tmp_path / "eight"
     assert main(["sweep", str(spec), "--out", str(one)]) == 0
@@ -149,6 +150,7 @@ n = 16
 """
 
 
+@pytest.mark.slow
 def test_best_plans_are_those_of_a_survey(tmp_path, capsys):
     spec, out = tmp_path / "best.toml", tmp_path / "out"
     spec.write_text(BEST_PLANS)

@@ -148,6 +148,7 @@ def steps_in_jax() -> list[tuple[str, float, float, float]]:
         ]
 
 
+@pytest.mark.slow
 def test_convolutions_and_diffusion_that_no_fit_has_seen():
     works = {
         "resnet50": js.trace(*vision_steps.resnet50(batch=37), names={"data0[0]": "batch"}),

@@ -89,6 +89,7 @@ def simulated(count, generator, law, noise=0.01):
     return losses_of({"n_params": n, "tokens": d, "loss": loss})
 
 
+@pytest.mark.slow
 def test_intervals_hold_where_the_law_is_true():
     """20 simulated tables of 40 runs: 90 % intervals of five numbers and of the optimum."""
     truth, generator = LossLaw(1.8, 480.0, 2100.0, 0.35, 0.37), np.random.default_rng(2)
@@ -136,6 +137,7 @@ def extrapolated(name, form, prior):
     return rollout(table, *rows, lambda part: fit_law(part, form, prior=prior, n_draws=60))
 
 
+@pytest.mark.slow
 def test_extrapolation_of_shipped_tables_by_priors_of_other_sources():
     joint = [extrapolated(name, "joint", "shipped") for name in SHIPPED]
     errors = np.asarray([100.0 * one.mean_error for one in joint])

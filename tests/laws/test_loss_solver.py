@@ -12,13 +12,15 @@ from jaxscale.laws.loss_forms import form_of, law_of, log_loss, prior_of, traits
 from jaxscale.laws.loss_reader import loss_table
 from jaxscale.laws.loss_solver import grid_points, objective, optimum_of, searches, starts_of
 
+TABLES = ("gadre-redpajama", "gadre-refinedweb", "muennighoff", "olmo", "gemstones-cooldown")
+
 
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        *((name, "joint") for name in ("gadre-c4", "gadre-redpajama", "gadre-refinedweb", "muennighoff", "olmo")),
-        *(("olmo", form) for form in ("additive", "tied", "kaplan")),
-        ("gemstones-cooldown", "joint"),
+        ("gadre-c4", "joint"),
+        *(pytest.param(name, "joint", marks=pytest.mark.slow) for name in TABLES),
+        *(pytest.param("olmo", form, marks=pytest.mark.slow) for form in ("additive", "tied", "kaplan")),
     ],
 )
 def test_no_start_of_a_thousand_ends_lower(name, form):

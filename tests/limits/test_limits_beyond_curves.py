@@ -31,6 +31,7 @@ def test_bands_hold_the_curve_and_the_thresholds(solved, library, row):
     assert set(uncertainties()) <= {field.name for field in dataclasses.fields(library["default"])}
 
 
+@pytest.mark.slow
 def test_powers_of_two_against_all_of_them(solved, library):
     default, index = library["default"], 14
     flop = solved.training_flop[index]
@@ -87,6 +88,7 @@ def test_more_starts_or_steps_never_worsen(solved, library):
         found(n_starts=9)
 
 
+@pytest.mark.slow
 def test_single_precision(solved, library, row):
     with jax.enable_x64(False):
         found = survey(solved.training_flop, stack_scenarios([library["default"]]))

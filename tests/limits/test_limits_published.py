@@ -22,6 +22,7 @@ def test_curve_within_two_points(solved, row):
         assert rms_points(solved, row[other]) > 4.0
 
 
+@pytest.mark.slow
 def test_powers_of_two_with_constants_of_their_own():
     sizes = 10.0 ** np.arange(25.0, 31.75, 0.1)
     curve = published_curve()

@@ -138,6 +138,7 @@ def test_a_step_of_a_given_utilisation_is_that_utilisation():
     assert cost(twice) != pytest.approx(cost(0.9 * utilisation), rel=0.05)
 
 
+@pytest.mark.slow
 def test_without_answers_the_shape_trains_fastest_and_with_many_it_serves_cheapest():
     """Both limits of the lifetime against all points of the lattice."""
     points = np.asarray(list(itertools.product(*LATTICE.axes(TEMPLATE))))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jaxscale.runs.schema import COLUMNS
-from jaxscale.serving.tables.serving_table import SERVING_COLUMNS
+from jaxscale.serving.serving_table import SERVING_COLUMNS
 from jaxscale.tables.cells import YES_OR_NO, Column, parse_cells
 from jaxscale.tables.names import Names
 from jaxscale.tables.words import spellings, vocabularies

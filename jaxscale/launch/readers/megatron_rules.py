@@ -231,7 +231,8 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
 def layers_of_run(read: ReadSettings, cells: Cells) -> float | None:
     """Layers as stated, or those of a model of the catalogue [1]."""
     name = known_model(str(read.value("model") or "").removesuffix(".yaml"))
-    return plain_number(cells.get("n_layers") or (catalogue_model(name) if name else {} or {}).get("n_layers"))
+    entry = catalogue_model(name) if name else None
+    return plain_number(cells.get("n_layers") or (entry or {}).get("n_layers"))
 
 
 def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:

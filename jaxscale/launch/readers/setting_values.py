@@ -28,16 +28,20 @@ class ReadSettings:
         self.understood: set[str] = set()
         self.doubtful: set[str] = set()
         self.last = ""
+        self._keys: dict[str, list[str]] = {}
+        for key in settings:
+            parts = key.split(".")
+            for start in range(len(parts)):
+                self._keys.setdefault(".".join(parts[start:]), []).append(key)
 
     def value(self, *names: str) -> Any:
         """Value of the first setting whose last part has one of the names; None where none has."""
         found = None
         for name in names:
-            for key, value in self.settings.items():
-                if key == name or key.endswith(f".{name}"):
-                    self.understood.add(key)
-                    if found is None and value is not None:
-                        found, self.last = value, key
+            for key in self._keys.get(name, ()):
+                self.understood.add(key)
+                if found is None and self.settings[key] is not None:
+                    found, self.last = self.settings[key], key
         return found
 
     def number(self, *names: str) -> float | None:
@@ -80,11 +84,6 @@ class ReadSettings:
     def has(self, *names: str) -> bool:
         """Whether one of the names is set to something."""
         return self.value(*names) not in (None, "", False)
-
-
-def value_of(settings: Settings, *names: str) -> Any:
-    """Value of the first setting whose last part has one of the names; None where none has."""
-    return ReadSettings(settings).value(*names)
 
 
 def plain_number(value: Any) -> float | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 COLOURS: Mapping[str, tuple[str, str]] = {term.name: (COLOUR_NAMES[term.colour], term.hatch) for term in TERMS}
-"""One colour per family (compute, memory, communication, pipeline, overhead), hatched to tell its members apart."""
+"""Colour of each family (compute, memory, communication, pipeline, overhead), with hatches for its members."""
 
 PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, ""), "prompts": (GREEN, "")}
 """Colours of the terms of a forward pass of serving."""
@@ -49,16 +49,11 @@ def step_breakdown(
     xlabel: str = "time of one step",
     intervals: Mapping[str, tuple[float, float]] | None = None,
 ) -> "Figure":
-    """Stacked horizontal bars, one for each step, by term; axis and labels are in one unit.
+    """Stacked horizontal bars of steps by term, in a common unit.
 
     Args:
         steps: for each bar, its label and its terms by name [s].
-        title: headline.
-        xlabel: name of the time.
-        intervals: ends of an interval of the time of some bars by label [s].
-
-    Returns:
-        The figure.
+        intervals: ends of the interval of the time by label, for bars that have an interval [s].
     """
     totals = {label: sum(terms.values()) for label, terms in steps.items()}
     reaches = {label: max([total, *(intervals or {}).get(label, ())]) for label, total in totals.items()}
@@ -113,15 +108,11 @@ ROW_LETTERS = 30
 
 
 def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best: str | None = None) -> "Figure":
-    """Horizontal bars of one or several quantities, a set of axes for each, the rows in common.
+    """Horizontal bars of quantities: axes side by side with common rows.
 
     Args:
-        quantities: for each axis, by its label with unit, the values by row; a row may lack one.
-        title: headline.
+        quantities: values by row, by label and unit of the axis; a row may be absent.
         best: row that stands out.
-
-    Returns:
-        The figure.
     """
     rows = list(dict.fromkeys(row for values in quantities.values() for row in values))
     with style():
@@ -149,10 +140,6 @@ def time_against_memory(plans: Mapping[str, tuple[float, float]], limit: float, 
     Args:
         plans: peak memory [byte] and step time [s] by label.
         limit: largest predicted peak that is accepted [byte].
-        title: headline.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.6, 4.0)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 BEYOND = 100.0
-"""Compute up to which curves go, over the largest one that was fitted [1]."""
+"""End of curves over the largest fitted compute [1]."""
 
 MOST_BUDGETS = 6
 """Curves of equal compute in a figure at most [1]."""
@@ -47,7 +47,7 @@ COLOURS_OF_SIZE = "viridis"
 
 
 def plain_loss(law: FittedLaw) -> Float[np.ndarray, " row"]:
-    """Measured losses without what the terms of the law say of their shape, batch, data and experts [nat per token]."""
+    """Measured losses corrected by the terms of the law for shape, batch, data and experts [nat per token]."""
     table = runs_of(law)
     plain = law.predict(table.n_params, table.tokens).loss
     return table.loss * plain / law.predict_table(table).loss
@@ -60,7 +60,7 @@ def runs_of(law: FittedLaw) -> Losses:
 
 
 def frontier_flop(law: FittedLaw, count: int = 40) -> Float[np.ndarray, " point"]:
-    """Computes from the least of the runs, or two decades below the largest one, to `BEYOND` [flop], [point]."""
+    """Computes from the least of the runs, or two decades below the largest, to `BEYOND` [flop], [point]."""
     largest = float(np.exp(law.span.log_flop))
     least = 1e-2 * largest if law.table is None else float(np.exp(law.table.log_flop.min()))
     return np.geomspace(least, BEYOND * largest, count)
@@ -71,9 +71,6 @@ def loss_against_compute(law: FittedLaw) -> "Figure":
 
     Args:
         law: fitted to a table.
-
-    Returns:
-        The figure.
     """
     table, flop = runs_of(law), frontier_flop(law)
     best = np.asarray([law.optimum(float(one)).loss for one in flop])
@@ -103,13 +100,10 @@ def mark_fitted(axes: Any, flop: Float[np.ndarray, " point"], largest: float) ->
 
 
 def rollout_errors(law: FittedLaw) -> "Figure":
-    """Errors of the upper decade predicted from below, one panel for each rollout of the backtest.
+    """Errors of the upper decade predicted from below, a panel for each rollout of the backtest.
 
     Args:
         law: with a backtest of at least one rollout.
-
-    Returns:
-        The figure.
     """
     rollouts = law.backtest.rollouts
     with style():
@@ -133,7 +127,7 @@ def rollout_errors(law: FittedLaw) -> "Figure":
 
 
 def budgets_to_draw(table: Losses) -> Float[np.ndarray, " budget"]:
-    """Computes of the curves: the budgets of the runs, or some spread over their range [flop]."""
+    """Computes of the curves: budgets of the runs, or values spread over their range [flop]."""
     log_flop = table.log_flop
     groups = [rows for rows in budgets_of(table) if np.ptp(log_flop[rows]) < 2.0 * NEAR_BUDGET]
     if len(groups) >= 2:
@@ -150,9 +144,6 @@ def isoflop_curves(law: FittedLaw) -> "Figure":
 
     Args:
         law: fitted to a table.
-
-    Returns:
-        The figure.
     """
     import matplotlib as mpl
 
@@ -184,7 +175,7 @@ def isoflop_curves(law: FittedLaw) -> "Figure":
 
 
 def _at(law: FittedLaw, size: Float[np.ndarray, " point"], budget: float) -> Float[np.ndarray, " point"]:
-    """Loss of sizes at one compute [nat per token], [point]."""
+    """Loss of sizes at a compute [nat per token], [point]."""
     return law.predict(size, budget / (FLOP_PER_PARAM_TOKEN * size)).loss
 
 
@@ -196,7 +187,7 @@ PANELS = (
 """Quantity, axis and headline of each panel of the optima."""
 
 SHOWN = ("n_layers", "d_model", "aspect", "params", "tokens", "tokens_per_param", "global_batch_tokens")
-"""Choices that the figure of what a design hangs on shows."""
+"""Choices in the figure of the sensitivity of a design."""
 
 COLOURS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"))
 
@@ -207,9 +198,6 @@ def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | No
     Args:
         law: fitted; approaches 1 and 2 are drawn where its runs allow them.
         designs: time-optimal designs by label, drawn beside the compute-optimal curve.
-
-    Returns:
-        The figure.
     """
     flop = frontier_flop(law)
     for design in (designs or {}).values():
@@ -270,13 +258,10 @@ def _chosen(design: LawDesign) -> dict[str, float]:
 
 
 def design_spread(designs: Mapping[str, LawDesign]) -> "Figure":
-    """Choices of designs under other laws over those under the fitted one, each alternative a mark.
+    """Designs under alternative laws over the design under the fitted law, a mark for each alternative.
 
     Args:
         designs: by label, each with alternatives.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(3.9 * max(len(designs), 2), 4.4)
@@ -294,7 +279,7 @@ def design_spread(designs: Mapping[str, LawDesign]) -> "Figure":
 
 
 def _draw_spread(axes: Any, design: LawDesign) -> None:
-    """One mark for each choice and each other law; the band is where a choice counts as safe."""
+    """Marks of choices under alternative laws, with the band of safe choices."""
     own = design_figures(design.design)
     axes.axvspan(1.0 / SAFE, SAFE, color="#EDEDED", lw=0, zorder=0)
     axes.axvline(1.0, color=INK, lw=1)

@@ -32,10 +32,6 @@ def roofline(chips: Mapping[str, Chip], precision: str = "bf16", title: str = "R
     Args:
         chips: chips by label.
         precision: one of `PRECISIONS`.
-        title: headline.
-
-    Returns:
-        The figure.
     """
     intensity = np.geomspace(1.0, 1e4, 200)
     with style():
@@ -63,18 +59,14 @@ def curves(
     title: str,
     logarithmic: tuple[bool, bool] = (True, False),
 ) -> "Figure":
-    """Lines of one quantity against another.
+    """Lines of a quantity against an abscissa.
 
     Args:
         x: common abscissae [point].
         lines: ordinates by label [point].
         xlabel: name and unit of the abscissa.
         ylabel: name and unit of the ordinate.
-        title: headline.
         logarithmic: whether each of the axes is.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.6, 4.4)
@@ -94,7 +86,7 @@ def curves(
 
 
 MOST_CHIPS = 1e7
-"""Values beyond which an axis is not one of counts that double [1]."""
+"""Values beyond which ticks of an axis are no powers of two [1]."""
 
 DASHES = ("-", "--", "-.", ":")
 
@@ -110,7 +102,7 @@ LETTERS = 8.0
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes.
+    """Panel: axes with lines, bands and marks.
 
     Attributes:
         title: headline.
@@ -122,7 +114,7 @@ class Panel:
         marks: abscissa, ordinate and half-width of the accepted range by label.
         logarithmic: whether each of the axes is.
         from_zero: whether the ordinate starts at zero.
-        whole: whether the ordinates are powers of two, such as degrees: they are drawn as steps.
+        whole: whether the ordinates are powers of two, drawn as steps.
     """
 
     title: str
@@ -143,9 +135,6 @@ def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
     Args:
         parts: the panels, row by row.
         n_columns: panels in a row [1].
-
-    Returns:
-        The figure.
     """
     n_rows = -(-len(parts) // n_columns)
     with style():
@@ -203,7 +192,7 @@ def _draw(axes: Any, part: Panel) -> None:
 
 
 def _whole(axes: Any, part: Panel) -> None:
-    """An ordinate of powers of two, from one to the largest that occurs."""
+    """Ordinate of powers of two, from 1 to the largest value."""
     drawn = [
         np.asarray(values) for values in (*part.lines.values(), *(end for band in part.bands.values() for end in band))
     ]
@@ -215,13 +204,13 @@ def _whole(axes: Any, part: Panel) -> None:
 
 @dataclass(frozen=True)
 class ScalingSeries:
-    """One series to draw.
+    """Measured scaling series with predictions.
 
     Attributes:
         group: set of axes that it belongs to.
         n_chips: chips [point].
         measured: throughput per chip [token/s], [point].
-        predicted: the same by the model [token/s], [point].
+        predicted: likewise by the model [token/s], [point].
         half_width: of the central 90 % interval of its logarithm [1], [point].
         slopes: measured and predicted slope of log throughput per chip against log chips [1].
     """
@@ -240,9 +229,6 @@ def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> 
     Args:
         series: the series, in the order of their groups.
         tolerance: half-width of the accepted range of slopes [1].
-
-    Returns:
-        The figure.
     """
     groups = list(dict.fromkeys(one.group for one in series))
     n_columns = 3
