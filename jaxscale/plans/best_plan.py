@@ -85,7 +85,7 @@ def best_plan(
 def question_of_levels(
     model: Transformer,
     cluster: Cluster,
-    batch: float | int,
+    batch: float | int | None,
     levels: Mapping[str, str | None],
     space: PlanSpace | None = None,
 ) -> PlanQuestion:
@@ -94,7 +94,7 @@ def question_of_levels(
     Args:
         model: the transformer.
         cluster: chips and network.
-        batch: sequences of a step [sequence].
+        batch: sequences of a step; None where it is open [sequence].
         levels: of the run by kind; what its software does follows from them.
         space: choices that are open; where None, every valid plan that the framework can run.
     """

@@ -49,7 +49,7 @@ PLAN = Domain(
         "recompute_cost": Bound(0.0, 1e3, False, "forward work done again over what is dropped"),
         "loss_bytes": BYTES._replace(meaning="bytes of a logit while the loss is taken"),
         "lora_rank": Bound(0.0, 1e6, False, "rank of the adapters; 0 for none"),
-        "dequantised_bytes": BYTES._replace(meaning="bytes that hold a weight while it is widened"),
+        "dequantised_bytes": BYTES._replace(meaning="traffic of widening a weight, each pass"),
         "host_time_layer": Bound(0.0, 1e3, False, "host time of a layer and microbatch beyond that of tuned software"),
         "adapter_bytes": BYTES._replace(meaning="bytes of an input that is kept for adapters"),
         "gradient_copy_bytes": BYTES._replace(meaning="bytes of a second copy of a gradient"),
