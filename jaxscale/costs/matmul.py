@@ -202,8 +202,9 @@ def adapter_forward(
     rank = local.plan.lora_rank
     rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
     # Of the two matrices of an adapter one reads a whole input and the other writes a whole output.
-    weights, inner = rank * local.adapter_width, larger(rank, 1.0)
-    return matmul_time(local.tokens, weights, inner, local.model.d_model, rates, temperature)
+    weights = rank * local.adapter_width
+    thin = weights * (1.0 / larger(rank, 1.0) + 1.0 / local.model.d_model)
+    return matmul_time(local.tokens, weights, thin, rates, temperature)
 
 
 def head_forward(
