@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from jaxscale.laws.law_fits import fit_critical_batch as fit_critical_batch
     from jaxscale.laws.law_fits import power_law as power_law
     from jaxscale.laws.loss import BatchLaw as BatchLaw
+    from jaxscale.laws.loss import ExpertsLaw as ExpertsLaw
     from jaxscale.laws.loss import LossLaw as LossLaw
     from jaxscale.laws.loss import ShapeLaw as ShapeLaw
     from jaxscale.laws.loss import batch_law as batch_law
     from jaxscale.laws.loss import compute_exponent as compute_exponent
+    from jaxscale.laws.loss import experts_law as experts_law
     from jaxscale.laws.loss import loss_law as loss_law
     from jaxscale.laws.loss import shape_law as shape_law
     from jaxscale.laws.losses.loss_reader import Losses as Losses
