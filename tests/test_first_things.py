@@ -201,7 +201,7 @@ REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
     "an unknown word": (lambda g: js.Plan(recompute="some"), "expected one of none, selective, full"),
     "a degree of none": (lambda g: js.Plan(dp=0), "Plan.dp = 0 is out of range"),
     "a field that is none": (lambda g: js.Plan(dps=2), "unexpected keyword argument 'dps'"),
-    "a negative width": (lambda g: js.Transformer(4, -64, 4), "d_model = -64 is not a size"),
+    "a negative width": (lambda g: js.Transformer(4, -64, 4), "d_model = -64 is out of range"),
     "a number for a table": (lambda g: js.predict(3), "int is no table of runs; expected a path"),
     "a path that is not there": (lambda g: js.predict("no-such.csv"), "no-such.csv: cannot be read"),
     "an unknown column": (lambda g: js.read_runs(ROW).where(gpus=8), "'gpus' is no column"),

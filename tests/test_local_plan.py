@@ -72,7 +72,7 @@ def test_the_smooth_form_is_near_the_exact_one(batch, local: LocalPlan):
 def test_tokens_and_tensors_of_a_chip_by_hand():
     split = local_plan(MIXTRAL, Plan(dp=4, tp=8, cp=2, ep=8, micro_batch_size=3, sequence_parallel=True))
     assert split.tokens == 3 * MIXTRAL.seq_len / 2
-    assert (split.sequence_split, split.key_value_heads) == (8.0, 1.0)
+    assert (split.sequence_split, split.key_value_width) == (8.0, 256.0)
     # Eight experts over 64 chips: on eight chips each, all of a tensor-parallel group.
     assert (split.expert_tensor_degree, split.expert_shard, split.expert_replicas) == (8.0, 64.0, 1.0)
     assert local_plan(MIXTRAL, Plan(dp=4, tp=8, cp=2)).expert_replicas == 8.0

@@ -11,7 +11,7 @@ from jaxscale.base.resources import data_path, read_toml
 from jaxscale.hardware.formats import FORMATS, PRECISIONS, wide_shares
 from jaxscale.models import model
 from jaxscale.models.transformer import attention_params
-from jaxscale.plans.local import key_value_heads, local_plan, sharding
+from jaxscale.plans.local import key_value_width, local_plan, sharding
 from jaxscale.plans.plan import RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
 from jaxscale.plans.rules import suits_domain, violations
 
@@ -51,18 +51,18 @@ def test_unknown_words_are_refused(field: str, word: str, valid: str):
 @pytest.mark.parametrize("field", ["dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 def test_degrees_below_one_are_refused(field: str, value: float):
-    with pytest.raises(ValueError, match=f"Plan.{field} = .* is out of range; expected a number of at least 1"):
+    with pytest.raises(ValueError, match=f"Plan.{field} = .* is out of range; expected a number from 1 to"):
         Plan(**{field: value})
 
 
 def test_zero_stages_beyond_three_are_refused():
-    with pytest.raises(ValueError, match="Plan.zero_stage = 4 is out of range; expected 0, 1, 2 or 3"):
+    with pytest.raises(ValueError, match="Plan.zero_stage = 4 is out of range; expected a number from 0 to 3"):
         Plan(zero_stage=4)
 
 
 @pytest.mark.parametrize("value", [0, -2, float("nan"), float("inf")])
 def test_gradients_without_bytes_are_refused(value: float):
-    with pytest.raises(ValueError, match="Plan.gradient_bytes = .* is out of range; expected bytes above 0, as 2"):
+    with pytest.raises(ValueError, match="Plan.gradient_bytes = .* is out of range; expected a number above 0"):
         Plan(gradient_bytes=value)
 
 
@@ -124,7 +124,7 @@ def test_groups_fill_their_domains(tp: int, domain: int, suits: bool):
 
 def test_ranks_beyond_the_key_value_heads_hold_copies_of_one():
     d, h = 4096, 128
-    assert [float(key_value_heads(LLAMA, Plan(tp=tp))) for tp in (1, 8, 32)] == [8.0, 1.0, 1.0]
+    assert [float(key_value_width(LLAMA, Plan(tp=tp))) / (2 * h) for tp in (1, 8, 32)] == [8.0, 1.0, 1.0]
     for tp, copies in ((8, 1.0), (32, 4.0)):
         whole = tp * local_plan(LLAMA, Plan(tp=tp)).attention_params
         assert whole == attention_params(LLAMA) + (copies - 1.0) * 8 * d * 2 * h

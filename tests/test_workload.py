@@ -1,5 +1,6 @@
 """Transformers: parameter counts against published ones, flops, defaults, refusals."""
 
+import dataclasses
 import tomllib
 
 import equinox as eqx
@@ -12,13 +13,15 @@ from jaxscale.base.resources import data_path
 from jaxscale.models import model
 from jaxscale.models.transformer import (
     Transformer,
-    attended_keys,
+    attention_flops_per_token,
     attention_layers,
+    attention_params,
     embedding_params,
     matmul_params_per_token,
     model_flops,
     n_active_params,
     n_params,
+    scores_per_token,
     total_layers,
 )
 
@@ -129,12 +132,27 @@ def test_one_expert_is_a_dense_layer_however_it_is_written():
 
 
 def test_windows_shorten_attention():
-    assert attended_keys(Transformer(8, 1024, 8, 8192)) == 8192.0
+    assert scores_per_token(Transformer(8, 1024, 8, 8192)) == 8 * 8192.0
     windowed = 128 * (2.0 - 128 / 8192)
-    assert attended_keys(Transformer(8, 1024, 8, 8192, window=128, window_share=0.5)) == 0.5 * 8192 + 0.5 * windowed
-    assert model_flops(Transformer(8, 1024, 8, 8192, window=128, window_share=0.5)) < model_flops(
-        Transformer(8, 1024, 8, 8192)
-    )
+    half = Transformer(8, 1024, 8, 8192, window=128, window_share=0.5)
+    assert scores_per_token(half) == 8 * (0.5 * 8192 + 0.5 * windowed)
+    assert model_flops(half) < model_flops(Transformer(8, 1024, 8, 8192))
+
+
+def test_layers_with_a_window_have_heads_of_their_own():
+    """Attention of Gemma 4: 25 layers of 16 x 256 with 8 x 256 keys, five of 16 x 512 with 2 x 512 keys as values."""
+    d, length = 2816.0, 4096.0
+    model = Transformer(
+        30, d, 16, length, n_kv_heads=2, head_dim=512, shared_key_value=True, window=1024, window_share=25 / 30,
+        window_kv_heads=8, window_head_dim=256, window_v_head_dim=256, window_shared_key_value=False,
+    )  # fmt: skip
+    assert (model.window_heads, model.window_kv_heads, model.window_head_dim) == (16.0, 8.0, 256.0)
+    windowed, full = d * (2 * 16 * 256 + 2 * 8 * 256), d * (2 * 16 * 512 + 2 * 512)
+    assert float(attention_params(model)) == pytest.approx((25 * windowed + 5 * full) / 30, rel=1e-6)
+    keys = 1024.0 * (2.0 - 0.25)
+    assert attention_flops_per_token(model) == pytest.approx(2.0 * 16 * (25 * 512 * keys + 5 * 1024 * length) / 30)
+    # A wider model keeps the proportions of its windows.
+    assert dataclasses.replace(model, n_kv_heads=4).window_kv_heads == 16.0
 
 
 @pytest.mark.parametrize("window", [1, 7, 64, 100])
@@ -142,12 +160,14 @@ def test_windowed_keys_are_those_of_each_query_counted_one_by_one(window: int):
     """Query i meets the last w of its i + 1 keys, its own one counted half, as in the S / 2 of full attention."""
     length = 64
     counted = sum(min(window, query + 1) for query in range(length)) / length
-    keys = 0.5 * float(attended_keys(Transformer(8, 1024, 8, length, window=window, window_share=1.0)))
+    keys = float(scores_per_token(Transformer(8, 1024, 8, length, window=window, window_share=1.0))) / 16
     assert keys == pytest.approx(counted - 0.5 * min(window, length) / length)
 
 
 def test_a_deeper_model_has_more_layers_of_each_kind():
-    hybrid = Transformer(52, 1024, 8, n_attention_layers=4, n_mlp_layers=24, n_ssm_layers=24, ssm_d_inner=2048)
+    hybrid = Transformer(
+        52, 1024, 8, n_attention_layers=4, n_mlp_layers=24, n_ssm_layers=24, ssm_d_inner=2048, ssm_state=128
+    )
     deeper = eqx.tree_at(lambda shape: shape.n_layers, hybrid, 104.0)
     counts = (deeper.n_attention_layers, deeper.n_mlp_layers, deeper.n_dense_layers, deeper.n_ssm_layers)
     assert counts == pytest.approx((8.0, 48.0, 48.0, 48.0))
@@ -164,10 +184,10 @@ def test_defaults_are_the_customary_ones():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_layers": 0}, r"Transformer.n_layers = 0 is not a size; expected a number above 0"),
-        ({"d_model": -1}, r"Transformer.d_model = -1 is not a size"),
-        ({"seq_len": float("nan")}, r"Transformer.seq_len = nan is not a size"),
-        ({"vocab_size": float("inf")}, r"Transformer.vocab_size = inf is not a size"),
+        ({"n_layers": 0}, r"Transformer.n_layers = 0 is out of range; expected a number above 0"),
+        ({"d_model": -1}, r"Transformer.d_model = -1 is out of range"),
+        ({"seq_len": float("nan")}, r"Transformer.seq_len = nan is out of range"),
+        ({"vocab_size": float("inf")}, r"Transformer.vocab_size = inf is out of range"),
         ({"n_kv_heads": 16}, r"Transformer.n_kv_heads = 16 exceeds n_heads = 12"),
         ({"moe_top_k": 4}, r"Transformer.moe_top_k = 4 exceeds n_experts = 1"),
     ],

@@ -60,6 +60,10 @@ SequenceLength = Annotated[
 
 PlotFile = Annotated[Path | None, option(metavar="FILE", help="figure to write: PNG, SVG or PDF, by its suffix")]
 
+TimelineFile = Annotated[
+    Path | None, option(metavar="FILE.json", help="what each pipeline rank does when, for Perfetto or chrome://tracing")
+]
+
 _REPORT = option(metavar="DIR", help="folder for a report with figures: HTML, Markdown and PNG")
 
 ReportFolder = Annotated[Path | None, _REPORT]

@@ -82,7 +82,7 @@ class ShapeCommand:
         from jaxscale.cli.arguments import pairs
         from jaxscale.cli.plan import checked_framework, load_model
         from jaxscale.designs.shape_report import shape_report
-        from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_tables import law_choice_table
         from jaxscale.report.terminal_tables import price_list, shape_choice
         from jaxscale.runs.schema import stated_values
@@ -124,7 +124,7 @@ class ShapeCommand:
         )
         answer(self.json, lambda: document, lambda: parts)
         if self.plot or self.report:
-            from jaxscale.report.design_report import design_report, price_figure
+            from jaxscale.report.plan_report import design_report, price_figure
 
             drawn = (document, f"The best design for {parts[0]}")
             save_pictures(self.plot, self.report, lambda: price_figure(*drawn), lambda: design_report(*drawn))

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
-from jaxscale.models.transformer import attended_keys, attention_flops_per_token, attention_layers, ssm_layers
+from jaxscale.models.transformer import attention_flops_per_token, attention_layers, scores_per_token, ssm_layers
 from jaxscale.plans.local import LocalPlan
 from jaxscale.plans.plan import Plan
 
@@ -37,7 +37,7 @@ def attention_forward(local: LocalPlan, machine: Machine, coefficients: Coeffici
     tokens = local.tokens / plan.tp
     seconds = core_seconds_per_flop(local, machine) / coefficients.attention_efficiency
     fused = tokens * attention_flops_per_token(model, model.causal) * seconds / plan.attention_rate
-    scores = tokens * model.n_heads * attended_keys(model)
+    scores = tokens * scores_per_token(model)
     traffic = scores * 0.5 * local.element_bytes * coefficients.score_bytes / machine.hbm_bandwidth
     materialised = tokens * attention_flops_per_token(model) * seconds + traffic
     return attention_layers(model) * (materialised + plan.flash_attention * (fused - materialised))

@@ -26,7 +26,7 @@ def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature 
         Times, hidden or not [s]; zero for cp = 1.
     """
     model, plan = local.model, local.plan
-    width = local.key_value_heads * (model.head_dim + model.v_head_dim)
+    width = local.key_value_width
     volume = local.element_bytes * plan.micro_batch_size * model.seq_len * width
     ring = attention_layers(model) * gather_time(volume, plan.cp, plan.tp, machine.link, temperature)
     return Passes(ring, 2.0 * ring)

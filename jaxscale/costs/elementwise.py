@@ -13,6 +13,7 @@ from jaxscale.models.transformer import (
     attention_layers,
     copies_width,
     logits_per_token,
+    mean_over_heads,
     mlp_layers,
     mlp_width,
     routed_width,
@@ -35,6 +36,11 @@ maximum, the sum and the gradient, which is written in 16. Single operations: a 
 gradient, all in 32 bits, and a cast back, about 34 bytes (counts of the authors, 2026) [1]."""
 
 
+ADAPTER_PASSES = 1.5
+"""Passes over input and output of an adapted matmul, each as wide as an element and as what adapters work in: the input
+is read and cast; the output is scaled and added, read and written twice (counts of peft's operations, 2025) [1]."""
+
+
 def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Forward memory-bound time of all layers for one microbatch, as if on one stage [s]."""
     c, model, plan = coefficients, local.model, local.plan
@@ -43,14 +49,16 @@ def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coeffi
     residual = norms * model.d_model * blocks / local.sequence_split
     gate = 1.0 + model.gated_mlp
     mlp = gate * mlp_width(model)
-    keys_and_values = plan.tp * local.key_value_heads * (model.head_dim + model.v_head_dim)
-    heads = attention_layers(model) * (model.n_heads * model.head_dim + keys_and_values)
+    queries = mean_over_heads(model, lambda kind: kind.n_heads * kind.head_dim)
+    heads = attention_layers(model) * (queries + plan.tp * local.key_value_width)
     state = ssm_layers(model) * (2.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
     hidden = c.hidden_passes * (mlp + heads + state)
     # A token is copied for each of its experts, and the copies are gathered again.
     copies = copies_width(model)
     routed = c.routed_passes * (gate * routed_width(model) + copies) + c.bias_passes * model.expert_bias * copies
     passes = residual + (hidden + routed) / plan.tp
+    widths = 1.0 + plan.adapter_bytes / local.element_bytes
+    passes = passes + ADAPTER_PASSES * widths * local.adapter_width
     fused = jnp.power(COMPILED_PASSES, plan.compiled)
     return fused * local.tokens * local.element_bytes * passes / machine.hbm_bandwidth
 

@@ -28,7 +28,7 @@ from jaxscale.designs.time_to_loss import Laws, laws_of
 from jaxscale.designs.whole_sizes import HEAD_WIDTHS, TILE
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.laws.loss import compute_exponent
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer

@@ -15,7 +15,7 @@ from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.time_to_loss import Laws, laws_of
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum
+from jaxscale.laws.fitted_law import FittedLaw, LawOptimum
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, ShapeLaw, law_errors, law_table, shape_law
 from jaxscale.models.transformer import Transformer, embedding_params
 from jaxscale.plans.enumerate import PlanSpace

@@ -11,7 +11,7 @@ from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.law_designs import law_design
 from jaxscale.hardware.catalogue import cluster, load_hardware
-from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan_questions import plan_question

@@ -11,6 +11,8 @@ from jaxscale.models.transformer import (
     attention_layers,
     embedding_params,
     head_params,
+    key_value_numbers,
+    mean_over_heads,
     model_flops,
     n_active_params,
     n_params,
@@ -31,7 +33,7 @@ def cached_width(model: Transformer) -> Array:
     K (h + h_v), half of it where keys serve as values; for latent attention the latent of rank r_kv and the rotary part
     of one head (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
     """
-    full = model.n_kv_heads * (model.head_dim + model.v_head_dim) * (1.0 - 0.5 * model.shared_key_value)
+    full = mean_over_heads(model, key_value_numbers)
     return full + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - full)
 
 

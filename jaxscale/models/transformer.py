@@ -5,9 +5,11 @@ halved in the attention part when causal masking is counted (`causal=True`).
 """
 
 import dataclasses
+import functools
 import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, InitVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import Number, as_float, is_number
+from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.fields import number_field, with_properties
 from jaxscale.base.show import Printout, is_single, leaf_text, leaves_shown, printed
 from jaxscale.base.smooth import smaller
+from jaxscale.models.model_domain import MODEL
 
 DEFAULT_VOCABULARY = 51200.0
 """Padded GPT-2 vocabulary, Megatron-LM's default (Korthikanti et al. 2022, section 6): used where none is stated."""
@@ -29,12 +32,21 @@ def _stated_layers(share: str) -> property:
     return property(lambda model: getattr(model, share) * model.n_layers)
 
 
+def _of_windows(size: str, ratio: str) -> property:
+    """Property of a model: a size of the heads of layers with a window, from its ratio to that of the others."""
+    return property(lambda model: getattr(model, ratio) * getattr(model, size))
+
+
 @printed(lambda model: _shown(model))
 @with_properties(
     n_attention_layers=_stated_layers("attention_share"),
     n_mlp_layers=_stated_layers("mlp_share"),
     n_dense_layers=property(lambda model: _dense_share(model) * model.n_layers),
     n_ssm_layers=_stated_layers("ssm_share"),
+    window_heads=_of_windows("n_heads", "window_heads_ratio"),
+    window_kv_heads=_of_windows("n_kv_heads", "window_kv_heads_ratio"),
+    window_head_dim=_of_windows("head_dim", "window_head_dim_ratio"),
+    window_v_head_dim=_of_windows("v_head_dim", "window_v_head_dim_ratio"),
 )
 class Transformer(eqx.Module):
     """Transformer, dense or mixture of experts, with optional latent attention and state-space layers.
@@ -114,6 +126,16 @@ class Transformer(eqx.Module):
     """Keys that a sliding-window layer attends to [token]."""
     window_share: Number = number_field(0)
     """Share of the attention layers with a sliding window [1]."""
+    window_heads_ratio: Number = number_field(1)
+    """Query heads of a layer with a window over those of the others [1]."""
+    window_kv_heads_ratio: Number = number_field(1)
+    """Key/value heads likewise [1]."""
+    window_head_dim_ratio: Number = number_field(1)
+    """Width of a head likewise [1]."""
+    window_v_head_dim_ratio: Number = number_field(1)
+    """Width of a value head likewise [1]."""
+    window_shared_key_value: Number = number_field(None)
+    """1 where one projection makes keys and values of a layer with a window; as in the others where left out [1]."""
     position_embeddings: Number = number_field(0)
     """Learned positions [token]."""
     causal: Number = number_field(True)
@@ -130,30 +152,31 @@ class Transformer(eqx.Module):
     """Layers of a mixture of experts whose MLP is dense, in place of their share [1]."""
     n_ssm_layers: InitVar[Any] = None
     """State-space layers, in place of their share [1]."""
+    window_heads: InitVar[Any] = None
+    """Query heads of a layer with a window, in place of their ratio [1]."""
+    window_kv_heads: InitVar[Any] = None
+    """Key/value heads of a layer with a window, in place of their ratio [1]."""
+    window_head_dim: InitVar[Any] = None
+    """Width of a head of a layer with a window, in place of its ratio [1]."""
+    window_v_head_dim: InitVar[Any] = None
+    """Width of a value head of a layer with a window, in place of its ratio [1]."""
 
-    def __post_init__(self, n_attention_layers: Any, n_mlp_layers: Any, n_dense_layers: Any, n_ssm_layers: Any):
-        """Fill in what follows from other fields."""
-        _check_size("n_layers", self.n_layers)
-        counts = (n_attention_layers, n_mlp_layers, n_dense_layers, n_ssm_layers)
-        for share, count in zip(LAYER_SHARES, counts, strict=True):
+    def __post_init__(self, *stated: Any):
+        """Fill in what follows from other fields; `stated` are the arguments that stand for shares and ratios."""
+        MODEL.check({name: getattr(self, name) for name in ("n_layers", "n_heads")})
+        for share, count in zip(LAYER_SHARES, stated, strict=False):
             if count is not None:
                 setattr(self, share, as_float(count) / self.n_layers)
-        customary = {"n_kv_heads": self.n_heads, "head_dim": self.d_model / self.n_heads, "d_ff": 4.0 * self.d_model}
-        _fill_in(self, customary)
-        _fill_in(self, {"d_ff_expert": self.d_ff, "v_head_dim": self.head_dim})
+        for name, follows in FOLLOWING.items():
+            if hasattr(self, name) and getattr(self, name) is None:
+                setattr(self, name, follows(vars(self)))
+        for (ratio, usual), size in zip(WINDOW_RATIOS.items(), stated[len(LAYER_SHARES) :], strict=True):
+            if size is not None:
+                setattr(self, ratio, as_float(size) / getattr(self, usual))
 
     def __check_init__(self):
         """Refuse impossible shapes; traced values are not looked at."""
-        for name in ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "seq_len"):
-            _check_size(name, getattr(self, name))
-        for name, most in (
-            ("n_kv_heads", "n_heads"),
-            ("moe_top_k", "n_experts"),
-            ("n_dense_layers", "n_mlp_layers"),
-        ):
-            few, many = getattr(self, name), getattr(self, most)
-            if is_number(few) and is_number(many) and few > many:
-                raise ValueError(f"Transformer.{name} = {few:g} exceeds {most} = {many:g}")
+        MODEL.check({name: getattr(self, name) for name in ARGUMENTS})
 
 
 def _shown(model: Transformer) -> Printout:
@@ -174,20 +197,65 @@ def _shown(model: Transformer) -> Printout:
 LAYER_SHARES = ("attention_share", "mlp_share", "dense_share", "ssm_share")
 """Fields that are shares of the depth, in the order of the counts that may be given in their place."""
 
-ARGUMENTS = tuple(name for name in inspect.signature(Transformer).parameters if name not in LAYER_SHARES)
+WINDOW_RATIOS = {
+    "window_heads_ratio": "n_heads",
+    "window_kv_heads_ratio": "n_kv_heads",
+    "window_head_dim_ratio": "head_dim",
+    "window_v_head_dim_ratio": "v_head_dim",
+}
+"""Fields that are ratios of the heads of layers with a window to another field, in the order of the sizes that may be
+given in their place."""
+
+_PARAMETERS = inspect.signature(Transformer).parameters
+_DEFAULTS = {
+    name: float(argument.default)
+    for name, argument in _PARAMETERS.items()
+    if isinstance(argument.default, bool | int | float)
+}
+ARGUMENTS = tuple(name for name in _PARAMETERS if name not in (*LAYER_SHARES, *WINDOW_RATIOS))
 """Names by which a shape is described, as in a TOML file."""
 
 
-def _fill_in(model: Transformer, customary: dict[str, Any]) -> None:
-    """Give fields that were left out their customary values."""
-    for name, value in customary.items():
-        if getattr(model, name) is None:
-            setattr(model, name, value)
+FOLLOWING: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "n_kv_heads": lambda model: model["n_heads"],
+    "head_dim": lambda model: model["d_model"] / model["n_heads"],
+    "d_ff": lambda model: 4.0 * model["d_model"],
+    "d_ff_expert": lambda model: model["d_ff"],
+    "v_head_dim": lambda model: model["head_dim"],
+    "window_shared_key_value": lambda model: model["shared_key_value"],
+}
+"""Fields that follow from others where they are left out, in the order in which they do."""
+
+_COUNTED: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "n_attention_layers": lambda model: model["n_layers"],
+    "n_mlp_layers": lambda model: model["n_layers"],
+    "n_dense_layers": lambda model: np.zeros_like(model["n_layers"]),
+    "n_ssm_layers": lambda model: np.zeros_like(model["n_layers"]),
+    "window_heads": lambda model: model["n_heads"],
+    "window_kv_heads": lambda model: model["n_kv_heads"],
+    "window_head_dim": lambda model: model["head_dim"],
+    "window_v_head_dim": lambda model: model["v_head_dim"],
+}
+"""The same of arguments that are no fields."""
 
 
-def _check_size(name: str, value: Any) -> None:
-    if is_number(value) and not 0 < value < float("inf"):
-        raise ValueError(f"Transformer.{name} = {value:g} is not a size; expected a number above 0")
+def customary(arguments: Mapping[str, np.ndarray], n_models: int) -> dict[str, np.ndarray]:
+    """Arguments of many models with their gaps filled by customary values.
+
+    Args:
+        arguments: stated ones, nan for a gap [argument][model].
+        n_models: how many models there are [1].
+
+    Returns:
+        All of `ARGUMENTS` [argument][model].
+    """
+    filled: dict[str, np.ndarray] = {}
+    for name in (*(name for name in ARGUMENTS if name not in {**FOLLOWING, **_COUNTED}), *FOLLOWING, *_COUNTED):
+        stated = np.asarray(arguments.get(name, np.full(n_models, np.nan)), float)
+        follows = FOLLOWING.get(name) or _COUNTED.get(name)
+        usual = follows(filled) if follows else _DEFAULTS.get(name, np.nan)
+        filled[name] = np.where(np.isnan(stated), usual, stated)
+    return filled
 
 
 def is_dense(n_experts: Any) -> Any:
@@ -228,17 +296,65 @@ def ssm_layers(model: Transformer) -> Number:
     return model.ssm_share * model.n_layers
 
 
+class Heads(NamedTuple):
+    """Heads of the attention layers of one kind, with a window or without.
+
+    Attributes:
+        share: of the attention layers [1].
+        n_heads: H, query heads [1].
+        n_kv_heads: K, key/value heads [1].
+        head_dim: h, width of a head [1].
+        v_head_dim: h_v, width of a value head [1].
+        shared_key_value: 1 where one projection makes keys and values [1].
+        keys: that a query meets on average, without a causal mask [token].
+    """
+
+    share: Number
+    n_heads: Number
+    n_kv_heads: Number
+    head_dim: Number
+    v_head_dim: Number
+    shared_key_value: Number
+    keys: Number
+
+
+def head_kinds(model: Transformer) -> tuple[Heads, Heads]:
+    r"""Heads of the layers without a window, and of those with one.
+
+    Causal attention meets $S / 2$ keys, with a window of w tokens $w - w^2 / (2 S)$: the first w queries meet fewer.
+    """
+    m, window = model, smaller(model.window, model.seq_len)
+    windowed = window * (2.0 - window / model.seq_len)
+    full = Heads(1.0 - m.window_share, m.n_heads, m.n_kv_heads, m.head_dim, m.v_head_dim, m.shared_key_value, m.seq_len)
+    heads, kv_heads, width, value_width = (
+        getattr(m, usual) * getattr(m, ratio) for ratio, usual in WINDOW_RATIOS.items()
+    )
+    shared = m.window_shared_key_value
+    return full, Heads(m.window_share, heads, kv_heads, width, value_width, shared, windowed)
+
+
+def mean_over_heads(model: Transformer, of: Callable[[Heads], Number]) -> Number:
+    """Mean of a quantity over the attention layers, from its value for the heads of each kind."""
+    full, windowed = head_kinds(model)
+    return full.share * of(full) + windowed.share * of(windowed)
+
+
 def attention_params(model: Transformer) -> Array:
-    r"""Matmul parameters of one attention layer [1].
+    r"""Matmul parameters of one attention layer, the mean where layers differ [1].
 
     $d H h + 2 d K h + H h_v d$ (query, key/value, output) for grouped-query attention; for latent attention
     (DeepSeek-V2, arXiv 2405.04434, section 2.1) the query goes through rank $r_q$ and keys and values through $r_{kv}$.
     Keys that serve as values count once, $d K h$; an output gate adds $d H h_v$; an output projection of rank $r_o$ in
     g groups of heads has $r_o (H h_v / g + d)$.
     """
-    d, heads, h, h_v = model.d_model, model.n_heads, model.head_dim, model.v_head_dim
+    return mean_over_heads(model, functools.partial(_params_of_heads, model))
+
+
+def _params_of_heads(model: Transformer, kind: Heads) -> Array:
+    """Matmul parameters of one attention layer of a kind [1]."""
+    d, heads, h, h_v = model.d_model, kind.n_heads, kind.head_dim, kind.v_head_dim
     full_query, latent_query = d * heads * h, model.q_lora_rank * (d + heads * h)
-    full_key_value = d * model.n_kv_heads * (h + h_v) * (1.0 - 0.5 * model.shared_key_value)
+    full_key_value = d * key_value_numbers(kind)
     unrotated = h - model.rope_head_dim
     latent_key_value = d * (model.kv_lora_rank + model.rope_head_dim) + model.kv_lora_rank * heads * (unrotated + h_v)
     query = full_query + _indicator(model.q_lora_rank) * (latent_query - full_query)
@@ -246,6 +362,11 @@ def attention_params(model: Transformer) -> Array:
     full_output, latent_output = heads * h_v * d, model.o_lora_rank * (heads * h_v / model.o_groups + d)
     output = full_output + _indicator(model.o_lora_rank) * (latent_output - full_output)
     return query + key_value + output + model.attention_gate * full_output
+
+
+def key_value_numbers(kind: Heads) -> Number:
+    """Numbers that one layer makes of a token for later ones, without latents: K (h + h_v), half where shared [1]."""
+    return kind.n_kv_heads * (kind.head_dim + kind.v_head_dim) * (1.0 - 0.5 * kind.shared_key_value)
 
 
 def _indicator(rank: ArrayLike) -> Array:
@@ -365,20 +486,15 @@ def matmul_params_per_token(model: Transformer) -> Array:
     return dense_layer_params(model) + moe_layers(model) * routed + logits_per_token(model) * head_params(model)
 
 
-def attended_keys(model: Transformer) -> Number:
-    r"""Keys that a query meets on average over queries and layers, the causal mask counted as a half of them [token].
-
-    Causal attention meets $S / 2$ keys, with a window of w tokens $w - w^2 / (2 S)$: the first w queries meet fewer.
-    """
-    window = smaller(model.window, model.seq_len)
-    windowed = window * (2.0 - window / model.seq_len)
-    return model.seq_len + model.window_share * (windowed - model.seq_len)
+def scores_per_token(model: Transformer) -> Number:
+    """Scores of a token and attention layer over all heads, without a causal mask: `H keys` [1]."""
+    return mean_over_heads(model, lambda kind: kind.n_heads * kind.keys)
 
 
 def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Number:
     """Forward flops of scores and weighted values per token and attention layer: `2 H (h + h_v) keys` [flop]."""
-    keys = attended_keys(model) * (1.0 - 0.5 * causal)
-    return 2.0 * model.n_heads * (model.head_dim + model.v_head_dim) * keys
+    flops = mean_over_heads(model, lambda kind: 2.0 * kind.n_heads * (kind.head_dim + kind.v_head_dim) * kind.keys)
+    return flops * (1.0 - 0.5 * causal)
 
 
 def model_flops(model: Transformer, causal: bool = False) -> Array:

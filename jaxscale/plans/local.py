@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale.base.arrays import Number, PerPrecision
+from jaxscale.base.arrays import Number, PerPrecision, with_fields
 from jaxscale.base.smooth import (
     Temperature,
     degree_within,
@@ -27,9 +27,11 @@ from jaxscale.models.transformer import (
     dense_layer_params,
     embedding_params,
     expert_params,
+    mean_over_heads,
     moe_layers,
     total_layers,
 )
+from jaxscale.plans.adapters import adapter_widths, trained_by
 from jaxscale.plans.plan import ZERO_STAGES, Plan, shard_group
 from jaxscale.plans.stages import first_stage_layers, last_stage_layers
 
@@ -62,7 +64,7 @@ class LocalPlan(eqx.Module):
     """A model under a plan, as one chip sees it; see `local_plan`.
 
     Attributes:
-        model: the transformer.
+        model: the transformer; where it has adapters, none of its own weights is trained.
         plan: degrees, sharding, schedule.
         tokens: t = b S / cp, of one chip in one microbatch [token].
         element_bytes: stored bytes of a weight or activation [byte].
@@ -73,7 +75,7 @@ class LocalPlan(eqx.Module):
             else 1 [1].
         loss_split: ways in which a tensor-parallel group splits the logits: tp where the loss is vocabulary-parallel,
             else 1 [1].
-        key_value_heads: key/value heads of a tensor-parallel rank, see `key_value_heads` [1].
+        key_value_width: numbers in the keys and values of a token on a tensor-parallel rank, see `key_value_width` [1].
         attention_params: weights of one attention layer on a rank, copied key/value heads included [1].
         optimizer_sharded: ZeRO switch: 1 where the optimizer's state is split [1].
         gradients_sharded: ZeRO switch: 1 where gradients are split [1].
@@ -89,6 +91,8 @@ class LocalPlan(eqx.Module):
         dense_params: dense weights of all layers on a rank of tp, as if on one stage [1].
         routed_params: routed experts of all layers on a rank of ep * etp, as if on one stage [1].
         params: weights of the busiest stage.
+        adapter_width: inputs and outputs of the adapters that a token passes through on a rank, all layers [1].
+        adapter_share: weights of adapters over those of the layers [1].
     """
 
     model: Transformer
@@ -100,7 +104,7 @@ class LocalPlan(eqx.Module):
     wide: PerPrecision
     sequence_split: Number
     loss_split: Number
-    key_value_heads: Number
+    key_value_width: Number
     attention_params: Number
     optimizer_sharded: Number
     gradients_sharded: Number
@@ -116,6 +120,13 @@ class LocalPlan(eqx.Module):
     dense_params: Number
     routed_params: Number
     params: LocalParams
+    adapter_width: Number
+    adapter_share: Number
+
+    @property
+    def trained_share(self) -> Number:
+        """Weights with gradients over the model's own: those of it that are trained, and adapters [1]."""
+        return self.model.trainable_share + self.adapter_share
 
     def held_params(self, sharded: Number) -> Number:
         """Weights of whose state a chip holds its share.
@@ -142,16 +153,20 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     Returns:
         The plan with its derived quantities.
     """
+    model = with_fields(model, {"trainable_share": trained_by(model, plan.lora_rank)})
     shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
-    kv_heads = key_value_heads(model, plan, temperature)
+    kv_width = key_value_width(model, plan, temperature)
     # Ranks beyond the key/value heads hold copies of them.
-    copied = (kv_heads - model.n_kv_heads / plan.tp) * model.d_model * (model.head_dim + model.v_head_dim)
+    once = mean_over_heads(model, lambda kind: kind.n_kv_heads * (kind.head_dim + kind.v_head_dim))
+    copied = (kv_width - once / plan.tp) * model.d_model
     dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
     first = first_stage_layers(model, plan, temperature)
     stage = first / total_layers(model)
+    widths = adapter_widths(model, plan.lora_targets)
+    adapters = plan.lora_rank * (widths.dense / plan.tp + widths.routed / spread)
     return LocalPlan(
         model=model,
         plan=plan,
@@ -162,7 +177,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         wide=wide_shares(plan.precision),
         sequence_split=1.0 + plan.sequence_parallel * (plan.tp - 1.0),
         loss_split=1.0 + plan.vocab_parallel_loss * (plan.tp - 1.0),
-        key_value_heads=kv_heads,
+        key_value_width=kv_width,
         attention_params=attention_params(model) / plan.tp + copied,
         optimizer_sharded=sharding(plan, 1),
         gradients_sharded=sharding(plan, 2),
@@ -178,6 +193,8 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         dense_params=dense,
         routed_params=routed,
         params=LocalParams(dense * stage, routed * stage, end_share(model, plan) * embedding_params(model) / plan.tp),
+        adapter_width=jnp.clip(plan.lora_rank, 0.0, 1.0) * widths.of_token / plan.tp,
+        adapter_share=adapters / (dense + routed),
     )
 
 
@@ -199,9 +216,15 @@ def end_share(model: Transformer, plan: Plan) -> Array:
     return 1.0 - several(plan.pp) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
 
 
-def key_value_heads(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Key/value heads on a tensor-parallel rank: K / tp, or a copy of one where ranks outnumber them [1]."""
-    return smooth_max(model.n_kv_heads / plan.tp, 1.0, temperature)
+def key_value_width(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
+    """Numbers in the keys and values of a token and attention layer on a tensor-parallel rank [1].
+
+    A rank has K / tp heads of width h + h_v, or a copy of one where ranks outnumber them; the mean where layers differ.
+    """
+    return mean_over_heads(
+        model,
+        lambda kind: smooth_max(kind.n_kv_heads / plan.tp, 1.0, temperature) * (kind.head_dim + kind.v_head_dim),
+    )
 
 
 def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:

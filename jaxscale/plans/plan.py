@@ -12,11 +12,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.base.arrays import Number, PerPrecision, is_number, number
+from jaxscale.base.arrays import Number, PerPrecision, PerTarget, number
 from jaxscale.base.fields import number_field, with_properties
 from jaxscale.base.show import Printout, is_single, leaves_shown, printed
 from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.plans.adapters import target_shares, target_words
 from jaxscale.plans.optimizers import mixed_precision_bytes
+from jaxscale.plans.plan_domain import FLAGS, PLAN
 
 SWITCHES: Mapping[str, Mapping[str, str]] = {
     "recompute": {"none": "", "selective": "recompute_selective", "full": "recompute_full"},
@@ -46,27 +48,6 @@ ZERO_STAGES = (1, 2, 3)
 DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
 """Fields of a plan that count something."""
 
-FLAGS = (
-    "flash_attention",
-    "overlap_gradients",
-    "overlap_gathers",
-    "balanced_stages",
-    "fused_glu",
-    "fused_norm",
-    "chunked_loss",
-    "vocab_parallel_loss",
-    "moe_overlap",
-    "autocast",
-    "wide_weights",
-    "narrow_gate",
-    "copied_attention",
-    "dropout",
-    "kept_gradients",
-    "cached_gradients",
-    "gathered_stages",
-)
-"""Fields that are 1 where software does something, else 0."""
-
 DECIDED = (
     *DEGREES,
     "sequence_parallel",
@@ -83,8 +64,11 @@ SIZES = (
     "attention_rate",
     "loss_bytes",
     "adapter_bytes",
+    "lora_rank",
+    "dequantised_bytes",
     "gradient_copy_bytes",
     "held_bytes",
+    "host_time_layer",
     "offload_activations",
     "offload_optimizer",
 )
@@ -248,12 +232,20 @@ class Plan(eqx.Module):
     """Memory per logit while the loss is taken: logits, what it makes of them in 32 bits, their gradient [byte]."""
     adapter_bytes: Number = number_field(0)
     """Of an element of a matmul's input that is kept for the adapters of frozen weights [byte]."""
+    lora_rank: Number = number_field(0)
+    """Rank of adapters, beside which all weights are frozen; 0 for none [1]."""
+    lora_targets: PerTarget = eqx.field(converter=target_shares, default="all-linear")
+    """1 for each of `adapters.MATMULS` that has an adapter, or words for them joined by + [1]."""
+    dequantised_bytes: Number = number_field(12)
+    """Traffic per frozen weight and pass where it is stored in fewer bits than matmuls read, to widen it [byte]."""
     autocast: Number = number_field(False)
     """1 where the residual stream stays in 32 bits and each matmul casts its inputs [1]."""
     wide_weights: Number = number_field(False)
     """1 where trained weights are kept in 32 bits alone, as the optimizer's master copy [1]."""
     narrow_gate: Number = number_field(False)
     """1 where gate and input of the MLP are kept as narrow as matmuls read them [1]."""
+    kept_gate: Number = number_field(False)
+    """1 where a compiler keeps the activated gate and the product of the MLP, 0 where it makes them again [1]."""
     copied_attention: Number = number_field(False)
     """1 where the output of attention is copied for the matmul that follows [1]."""
     dropout: Number = number_field(False)
@@ -266,6 +258,8 @@ class Plan(eqx.Module):
     """1 where a temporary gradient of each shape of a weight stays allocated [1]."""
     held_bytes: Number = number_field(0)
     """What software holds besides through a step, such as buckets of the exchange between replicas [byte]."""
+    host_time_layer: Number = number_field(0)
+    """Time of the host for a layer and microbatch, forward and backward, beyond that of tuned software [s]."""
     gathered_stages: Number = number_field(False)
     """1 where FSDP under a pipeline keeps a stage's weights gathered and its gradients unreduced [1]."""
     optimizer_bytes: Number = number_field(None)
@@ -298,19 +292,8 @@ class Plan(eqx.Module):
                 setattr(self, switch, values[switch])
 
     def __check_init__(self):
-        """Refuse degrees below one; traced values are not looked at."""
-        for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches"):
-            value = getattr(self, name)
-            if is_number(value) and not 1 <= value < float("inf"):
-                raise ValueError(f"Plan.{name} = {value:g} is out of range; expected a number of at least 1")
-        if is_number(self.shard_group) and not 0 <= self.shard_group < float("inf"):
-            raise ValueError(f"Plan.shard_group = {self.shard_group:g} is out of range; expected chips, or 0 for all")
-        if is_number(self.gradient_bytes) and not 0 < self.gradient_bytes < float("inf"):
-            raise ValueError(
-                f"Plan.gradient_bytes = {self.gradient_bytes:g} is out of range; expected bytes above 0, as 2"
-            )
-        if is_number(self.zero_stage) and not 0 <= self.zero_stage <= 3:
-            raise ValueError(f"Plan.zero_stage = {self.zero_stage:g} is out of range; expected 0, 1, 2 or 3")
+        """Refuse numbers that no plan can have; traced values are not looked at."""
+        PLAN.check({name: getattr(self, name) for name in PLAN.bounds})
 
     @property
     def n_chips(self) -> Number:
@@ -343,6 +326,7 @@ class Plan(eqx.Module):
         if not np.any(shares == 1.0):
             raise ValueError(f"Plan.precision = {shares.tolist()} mixes number formats; expected one of them alone")
         words["precision"] = PRECISIONS[int(np.argmax(shares))]
+        words["lora_targets"] = target_words(self.lora_targets)
         return words
 
     def word(self, choice: str) -> str:

@@ -138,7 +138,8 @@ def nothing_valid(model: Transformer, n_chips: float | int, batch: float | int, 
     """
     where = f"no valid plan for {n_chips:g} chips and a global batch of {batch:g} sequences"
     if not len(unbatched):
-        heads = f"n_heads = {model.n_heads:g}, d_ff = {model.d_ff:g}, n_layers = {model.n_layers:g}"
+        sizes = {name: getattr(model, name) for name in ("n_heads", "n_kv_heads", "d_ff", "n_layers")}
+        heads = ", ".join(f"{name} = {size:g}" for name, size in sizes.items())
         return InputError(
             f"{where}: the chips do not split into dp * tp * pp * cp with {heads}; expected another n_chips"
         )

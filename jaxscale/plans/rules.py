@@ -81,9 +81,9 @@ def shares_key_values(tp: Any, n_kv_heads: Any) -> Any:
         n_kv_heads: K, likewise [1].
 
     Returns:
-        The answer for each.
+        The answer for each; a mean of layers that differ, which is not whole, rules nothing out.
     """
-    return divides(tp, n_kv_heads) | divides(n_kv_heads, tp)
+    return divides(tp, n_kv_heads) | divides(n_kv_heads, tp) | np.greater(np.mod(n_kv_heads, 1), 0)
 
 
 BATCH_RULE = Rule(
@@ -114,6 +114,14 @@ RULES = (
         "key/value heads",
         shares_key_values,
         lambda tp, n_kv_heads: f"tp = {tp:g} must divide n_kv_heads = {n_kv_heads:g} or be a multiple of it",
+    ),
+    Rule(
+        "heads of windows",
+        lambda tp, window_heads, window_kv_heads: divides(tp, window_heads) & shares_key_values(tp, window_kv_heads),
+        lambda tp, window_heads, window_kv_heads: (
+            f"tp = {tp:g} must divide window_heads = {window_heads:g}, and window_kv_heads = {window_kv_heads:g} or be "
+            "a multiple of those"
+        ),
     ),
     Rule(
         "scale-up domain",
@@ -250,13 +258,23 @@ def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -
     return sentences
 
 
-MODEL_FIELDS = ("n_heads", "n_kv_heads", "d_ff", "seq_len", "n_experts", "tied_embeddings")
+MODEL_FIELDS = (
+    *("n_heads", "n_kv_heads", "window_heads", "window_kv_heads"),
+    *("d_ff", "seq_len", "n_experts", "tied_embeddings"),
+)
 PLAN_FIELDS = (*DEGREES, "dual_pipe")
 
 
 def model_columns(model: Transformer) -> dict[str, Any]:
     """Fields of a concrete model that the rules read, by name."""
     columns = {name: np.asarray(getattr(model, name), float) for name in MODEL_FIELDS}
+    # Heads of layers with a window rule nothing out where there are none, or where they are those of all layers.
+    for name, nothing in (("heads", 0.0), ("kv_heads", 1.0)):
+        ratio, share = (
+            np.asarray(leaf, float) for leaf in (getattr(model, f"window_{name}_ratio"), model.window_share)
+        )
+        own = np.round(columns[f"window_{name}"], 6)
+        columns[f"window_{name}"] = np.where((ratio != 1.0) & (share > 0.0), own, nothing)
     return {**columns, "n_layers": np.asarray(total_layers(model), float)}
 
 

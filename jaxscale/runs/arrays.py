@@ -1,6 +1,5 @@
 """Measured runs as arrays: one stacked model, plan and cluster, ready for one `vmap`."""
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.costs.model_states import optimizer_state_bytes, weight_bytes
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.models.transformer import Transformer
+from jaxscale.models.transformer import Transformer, customary
 from jaxscale.plans.local import local_plan
 from jaxscale.plans.plan import Plan
 from jaxscale.runs.description import Description
@@ -175,7 +174,8 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
     def one(run: RunBatch) -> Array:
         # A 32-bit weight has its 16-bit copy too when it is not sharded.
         plan = with_fields(run.plan, {"wide_weights": jnp.zeros_like(run.plan.wide_weights)})
-        local, trained = local_plan(run.model, plan), run.model.trainable_share
+        local = local_plan(run.model, plan)
+        trained = local.trained_share
         per_param = weight_bytes(local) + run.plan.gradient_bytes * trained
         optimizer = optimizer_state_bytes(local) * trained * local.held_params(local.optimizer_sharded)
         return (per_param * local.params.total + optimizer) / run.cluster.chip.hbm_bytes
@@ -183,31 +183,10 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
     return jax.vmap(one)(batch)
 
 
-DEFAULT_ARGUMENTS = {
-    name: argument.default
-    for name, argument in inspect.signature(Transformer).parameters.items()
-    if argument.default is not inspect.Parameter.empty
-}
-"""Numbers that stand for what a description leaves out; None where they follow from other arguments [1]."""
-
-
 def _models(shapes: Shapes) -> Transformer:
     """Transformers of the rows, each distinct shape built once [row]."""
-    n_shapes = len(shapes.arguments["n_layers"])
-    columns = {name: np.full(n_shapes, float(value)) for name, value in DEFAULT_ARGUMENTS.items() if value is not None}
-    for name, column in shapes.arguments.items():
-        columns[name] = np.where(np.isnan(column), columns[name], column) if name in columns else column
-    # Shapes that leave the same arguments to follow from others are built at once.
-    following = [name for name in columns if DEFAULT_ARGUMENTS.get(name, 0.0) is None]
-    is_stated = [Categorical((~np.isnan(columns[name])).astype(int), ("", name)) for name in following]
-    pattern = together(Categorical.constant("", n_shapes), *is_stated)
-    groups = [np.flatnonzero(pattern.codes == code) for code in range(len(pattern.values))]
-    models = [
-        Transformer(**{name: columns[name][group] for name in columns if name not in following or name in stated})
-        for group, stated in zip(groups, pattern.values, strict=True)
-    ]
-    place = np.argsort(np.concatenate(groups))[shapes.codes]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[place], *models)
+    built = Transformer(**customary(shapes.arguments, len(shapes.arguments["n_layers"])))
+    return jax.tree.map(lambda leaf: leaf[shapes.codes], built)
 
 
 def plans_of(described: Description) -> Plan:

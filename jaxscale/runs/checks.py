@@ -1,29 +1,36 @@
 """Checks that need several cells of a row: degrees against chips, microbatches against the batch, heads, experts."""
 
-import operator
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from jaxscale.base.domains import Broken, Relation
+from jaxscale.models.model_domain import MODEL
+from jaxscale.models.transformer import customary
+from jaxscale.runs.shapes import Shapes, shapes_of
 from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical
+from jaxscale.tables.names import SHAPE, ModelLookup
 from jaxscale.tables.schema import Check
+from jaxscale.tables.words import translate
 
 Numbers = Mapping[str, np.ndarray]
 DEGREES = ("dp", "tp", "pp", "cp")
 
 
-def row_checks(runs: Runs, entries: Categorical) -> list[Check]:
+def row_checks(runs: Runs, lookup: ModelLookup) -> list[Check]:
     """Checks of every row of a table, in the order in which their problems are told.
 
     Args:
         runs: the table.
-        entries: fields of the catalogue models of its rows, which fill empty cells.
+        lookup: fields of a catalogue model by name, None for an unknown name.
 
     Returns:
         The checks.
     """
-    return [_degree_check(runs), *_batch_checks(runs), *_shape_checks(runs, entries)]
+    return [_degree_check(runs), *_batch_checks(runs), *shape_checks(shapes_of(runs, lookup)), *_adapter_checks(runs)]
 
 
 def degrees(runs: Runs) -> dict[str, np.ndarray]:
@@ -125,55 +132,53 @@ def _quotes(count: float, note: str | None) -> bool:
     )
 
 
-def _shape_checks(runs: Runs, entries: Categorical) -> list[Check]:
-    """Heads divide the width unless theirs is stated; key/value heads divide heads; a token's experts exist."""
-    stated_width = entries.numbers(operator.methodcaller("get", "head_dim"))
-    heads, kv_heads, width, n_experts, top_k = (
-        _filled(runs.numbers(name), entries.numbers(operator.methodcaller("get", name)))
-        for name in ("n_heads", "n_kv_heads", "d_model", "n_experts", "moe_top_k")
-    )
-    experts = _filled(n_experts, 1.0)
-    is_fractional = np.isnan(stated_width) & (np.nan_to_num(width % heads) > 0.0)
+def _adapter_checks(runs: Runs) -> list[Check]:
+    """Adapters that are there have a rank, and those of narrow weights narrow ones."""
+    words = runs.categories("adapter").map(lambda word: word and translate("adapter", str(word)))
+    weight, is_none = runs.numbers("weight_bytes"), words.matches(lambda word: word == "none")
+    ranked = np.nan_to_num(runs.numbers("lora_rank")) > 0.0
+    is_wide = words.matches(lambda word: word == "qlora") & (np.nan_to_num(weight) > 1.0)
+    return [
+        Check(
+            is_none & (ranked | ~runs.categories("lora_targets").matches(lambda word: word is None)),
+            lambda row: "column 'adapter' = 'none': contradicts lora_rank or lora_targets; expected lora or qlora",
+        ),
+        Check(
+            is_wide,
+            lambda row: (
+                f"column 'weight_bytes' = '{weight[row]:g}': contradicts adapter = qlora; expected at most 1, or lora"
+            ),
+        ),
+    ]
 
-    def fractional(row: int) -> str:
-        return (
-            f"column 'n_heads' = '{heads[row]:.15g}': does not divide d_model = {width[row]:.15g}; "
-            "expected a divisor of it, or a catalogue model that states its head_dim"
-        )
 
-    # One problem of a shape is told at a time.
-    uneven = heads_check(heads, kv_heads, ~is_fractional)
-    return [Check(is_fractional, fractional), uneven, experts_check(top_k, experts, ~is_fractional & ~uneven.is_broken)]
-
-
-def heads_check(heads: np.ndarray, kv_heads: np.ndarray, judged: np.ndarray | bool = True) -> Check:
-    """Key/value heads divide query heads.
+def shape_checks(shapes: Shapes) -> list[Check]:
+    """Bounds and relations of the numbers of a model, of the rows that state a shape.
 
     Args:
-        heads: H [1], [row].
-        kv_heads: K [1], [row].
-        judged: rows that are looked at [row].
+        shapes: of the rows, those of files and of the catalogue included.
     """
-    return Check(
-        (np.nan_to_num(heads % kv_heads) > 0.0) & judged,
-        lambda row: (
-            f"column 'n_kv_heads' = '{kv_heads[row]:.15g}': does not divide n_heads; expected a divisor of "
-            f"{heads[row]:.15g}"
-        ),
+    stated = shapes.arguments
+    missing = np.any([np.isnan(stated[name]) for name in SHAPE], axis=0)
+    numbers = customary({name: np.where(missing, 1.0, column) for name, column in stated.items()}, len(missing))
+    width = _filled(stated["head_dim"], np.where(missing, 1.0, numbers["head_dim"]))
+    whole = Relation(
+        ("n_heads", "d_model", "head_dim"),
+        lambda heads, d, width: np.mod(width, 1.0) == 0.0,
+        lambda heads, d, width: f"does not divide d_model = {d:.15g}; expected a divisor of it, or a stated head_dim",
+        "",
     )
+    domain = replace(MODEL, relations=(whole, *MODEL.relations))
+    told = ~missing
+    checks = []
+    for broken in domain.broken({**numbers, "head_dim": width}):
+        # One problem of a shape is told at a time.
+        rows, told = broken.rows & told, told & ~broken.rows
+        checks.append(Check(rows[shapes.codes], partial(_shape_problem, broken, numbers[broken.name], shapes.codes)))
+    return checks
 
 
-def experts_check(top_k: np.ndarray, experts: np.ndarray, judged: np.ndarray | bool = True) -> Check:
-    """The experts of a token exist.
-
-    Args:
-        top_k: k [1], [row].
-        experts: E [1], [row].
-        judged: rows that are looked at [row].
-    """
-    return Check(
-        (top_k > experts) & judged,
-        lambda row: (
-            f"column 'moe_top_k' = '{top_k[row]:.15g}': more than n_experts; expected at most {experts[row]:.15g}"
-        ),
-    )
+def _shape_problem(broken: Broken, values: np.ndarray, codes: np.ndarray, row: int) -> str:
+    """What is wrong with the shape of a row."""
+    shape = int(codes[row])
+    return f"column {broken.name!r} = '{values[shape]:.15g}': {broken.problem(shape)}"

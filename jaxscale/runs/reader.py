@@ -9,7 +9,6 @@ from jaxscale.runs.checks import row_checks
 from jaxscale.runs.model_files import with_model_files
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.schema import BY_NAME, REQUIRED
-from jaxscale.runs.shapes import catalogue_entries
 from jaxscale.runs.table import Runs
 from jaxscale.tables.cells import show
 from jaxscale.tables.names import SHAPE, ModelLookup, Names
@@ -68,7 +67,7 @@ class RunsSchema(AbstractSchema[Runs]):
 
     def checks(self, table: Runs) -> list[Check]:
         """Degrees against chips, microbatches against the batch, heads and experts."""
-        return row_checks(table, catalogue_entries(table, self.names.lookup))
+        return row_checks(table, self.names.lookup)
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
         """Contradictions, problems of rows without a transformer, and rows of unknown models."""

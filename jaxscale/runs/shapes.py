@@ -10,7 +10,7 @@ from jaxtyping import Int
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.schema import MODEL_FIELDS
 from jaxscale.runs.table import Runs
-from jaxscale.tables.categorical import Categorical, compacted, together
+from jaxscale.tables.categorical import compacted, together
 from jaxscale.tables.names import ModelLookup
 
 PATTERN = 0.25
@@ -43,12 +43,6 @@ class Shapes:
         return Shapes(codes, {name: column[present] for name, column in self.arguments.items()})
 
 
-def catalogue_entries(runs: Runs, lookup: ModelLookup) -> Categorical:
-    """Fields of the catalogue model of each row, see `catalogue_entry`."""
-    stated = together(*(runs.categories(name) for name in ("model", "d_model", "n_heads")))
-    return Categorical(stated.codes, tuple(catalogue_entry(lookup, *values) for values in stated.values))
-
-
 def catalogue_entry(
     lookup: ModelLookup, model: str | None, d_model: float | None, n_heads: float | None
 ) -> Mapping[str, Any]:
@@ -68,28 +62,28 @@ def catalogue_entry(
     return {} if is_another else entry
 
 
-def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells) -> Shapes:
+def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells | None = None) -> Shapes:
     """Shapes of the rows of a table, each distinct one put together once.
 
     Args:
         runs: the table.
         lookup: fields of a catalogue model by name, None for an unknown name.
-        empty: what its empty cells mean.
+        empty: what its empty cells mean; where None they are gaps, and the sequence is the stated one.
 
     Returns:
         The shapes; a sequence counts with its mean length, padding included, where its source states one.
     """
-    columns = {
-        "model": runs.categories("model"),
-        "seq_len": runs.categories("seq_len"),
-        **{f"usual {name}": empty.default(name) for name in ("vocab_size", "trainable_share", "mean_seq_len")},
-        **{name: runs.categories(name) for name in MODEL_FIELDS},
-    }
+    columns = {name: runs.categories(name) for name in ("model", *MODEL_FIELDS, "seq_len") if name in runs.values}
+    columns["model"] = runs.categories("model")
+    if empty is not None:
+        columns |= {f"usual {name}": empty.default(name) for name in _USUAL}
     distinct = together(*columns.values())
     values = {name: [row[place] for row in distinct.values] for place, name in enumerate(columns)}
-    named = zip(values["model"], values["d_model"], values["n_heads"], strict=True)
-    entries = [catalogue_entry(lookup, *row) for row in named]
-    stated = {name: np.asarray(column, dtype=float) for name, column in values.items() if name != "model"}
+    gaps = np.full(len(distinct.values), np.nan)
+    stated = dict.fromkeys((*MODEL_FIELDS, "seq_len", *(f"usual {name}" for name in _USUAL)), gaps)
+    stated |= {name: np.asarray(column, dtype=float) for name, column in values.items() if name != "model"}
+    own = (values.get(name, [None] * len(gaps)) for name in ("d_model", "n_heads"))
+    entries = [catalogue_entry(lookup, *row) for row in zip(values["model"], *own, strict=True)]
     arguments = _rescaled(entries, stated["n_layers"])
     width, experts = arguments["d_ff"], arguments["n_experts"]
     # A width other than that of the catalogue's dense layers is the width of one expert.
@@ -103,6 +97,10 @@ def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells) -> Shapes:
     arguments["trainable_share"] = _first_stated(share, arguments["trainable_share"])
     arguments["seq_len"] = _first_stated(stated["usual mean_seq_len"], stated["seq_len"])
     return Shapes(distinct.codes, arguments)
+
+
+_USUAL = ("vocab_size", "trainable_share", "mean_seq_len")
+"""Arguments whose empty cells may have a meaning of their own."""
 
 
 def _first_stated(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -20,21 +20,23 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import wide_shares
 from jaxscale.models.model_figures import is_latent
 from jaxscale.models.transformer import (
+    Heads,
     Transformer,
     attention_layers,
     dense_layer_params,
     expert_params,
     head_params,
     is_dense,
+    mean_over_heads,
     mlp_layers,
     moe_layers,
     router_params,
     ssm_layers,
     total_layers,
 )
-from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.engine import Engine
-from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys
+from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys, over_cached_keys
+from jaxscale.serving.serving_coefficients import ServingCoefficients
 
 WIDE_BYTES = 2.0
 """Stored bytes of activations, and of the weights of router and logits head, which stay in 16 bits [byte]."""
@@ -144,9 +146,6 @@ def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array, Array]:
     reduced first, so that each chip sends its own part of them over the network. Links reach their bandwidth with large
     messages alone: those of m bytes take a further time that grows as the root of m and with the peers (all-reduce
     times of `data/serving.toml`, 64 kB to 16 MB).
-
-    Returns:
-        The latency [1], the time of a byte [s/byte], and the ramp in units of the root of a time [(s/byte)^0.5].
     """
     domain = jnp.asarray(cluster.network.domain_size)[..., 0]
     inside, outside = (jnp.asarray(cluster.network.bandwidth)[..., level] for level in (0, 1))
@@ -192,11 +191,8 @@ def weight_times(
     """Time to read the weights that tokens touch, and to multiply by them, on one chip.
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
         shares: of the model on one chip.
-        coefficients: of the stack.
         n_tokens: tokens of the pass on each attention rank [token].
         n_logits: tokens whose logits are needed [token].
         efficiency: share of the peak that the matmuls reach [1].
@@ -249,10 +245,7 @@ def decode_pass(
     """Time of one decode step: every sequence of an attention rank gets a token.
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
-        coefficients: of the stack.
         n_sequences: sequences on each attention rank [1].
         context: tokens of each, prompt included [token].
         tokens_each: tokens of each sequence in the step, more than one where some are guessed [token].
@@ -272,10 +265,14 @@ def decode_pass(
     cache = n_sequences * cache_per_sequence(model, engine, context, temperature)
     fetched = cache / (coefficients.cache_bandwidth * cluster.chip.hbm_bandwidth)
     # Absorbed latent attention multiplies by the cached latent vectors themselves (arXiv 2405.04434, section 2.1.2).
-    width = model.head_dim + model.v_head_dim
-    width = width + is_latent(model) * (2.0 * model.kv_lora_rank + model.rope_head_dim - width)
-    keys = cached_keys(model, context, temperature) * attention_layers(model)
-    flops = 2.0 * tokens * keys * model.n_heads / engine.tp * width
+    latent = 2.0 * model.kv_lora_rank + model.rope_head_dim
+
+    def scored(kind: Heads, keys: ArrayLike) -> Array:
+        width = kind.head_dim + kind.v_head_dim
+        return keys * kind.n_heads * (width + is_latent(model) * (latent - width))
+
+    each = over_cached_keys(model, context, scored, temperature)
+    flops = 2.0 * tokens * attention_layers(model) * each / engine.tp
     scores = flops * shares.wide_peak / coefficients.matmul
     weights, attention = smooth_max(read, computed, temperature), smooth_max(fetched, scores, temperature)
     return PassTime(
@@ -301,10 +298,7 @@ def prefill_pass(
     """Time of the work on prompts, all in one pass.
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
-        coefficients: of the stack.
         n_sequences: prompts on each attention rank [1].
         input_len: tokens of a prompt that are not cached [token].
         cached_len: tokens of a prompt before them, whose keys and values are cached [token].
@@ -324,8 +318,8 @@ def prefill_pass(
     # A window of w tokens meets w - w^2 / (2 S) keys, the causal whole S / 2.
     held = cached_keys(model, input_len, temperature)
     keys = held * (1.0 - 0.5 * held / input_len) + cached_len
-    width = model.head_dim + model.v_head_dim
-    flops = 2.0 * tokens * keys * attention_layers(model) * model.n_heads / engine.tp * width
+    widths = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
+    flops = 2.0 * tokens * keys * attention_layers(model) * widths / engine.tp
     weights = smooth_max(read, computed, temperature)
     attention = flops * shares.wide_peak / (FLASH * coefficients.prefill_matmul)
     return PassTime(

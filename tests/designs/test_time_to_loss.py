@@ -21,8 +21,7 @@ from jaxscale.designs.time_to_loss import (
     shape_factor,
 )
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.laws.goodput import FailureLaw, failure_law
-from jaxscale.laws.loss import experts_law, shape_law
+from jaxscale.laws.loss import FailureLaw, experts_law, failure_law, shape_law
 from jaxscale.models import model
 from jaxscale.models.transformer import n_active_params, n_params
 from jaxscale.plans.plan import Plan

@@ -1,6 +1,8 @@
 """Configurations of Hugging Face: counts of released models, and what has no field is told."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from hf_builders import EVERY_SIXTH, decoder, latent
@@ -8,10 +10,21 @@ from hf_dense import DENSE
 from hf_hybrids import HYBRIDS
 from hf_mixtures import MIXTURES
 
+import jaxscale as js
 from jaxscale.base.errors import InputError
 from jaxscale.models import described_model, model, model_file_fields
 from jaxscale.models.hf.hf_model import converted
-from jaxscale.models.transformer import Transformer, attended_keys, attention_params, n_active_params, n_params
+from jaxscale.models.transformer import (
+    ARGUMENTS,
+    Transformer,
+    attention_params,
+    n_active_params,
+    n_params,
+    scores_per_token,
+)
+from jaxscale.plans.rules import violations
+from jaxscale.runs.measured import describe_runs
+from jaxscale.runs.schema import MODEL_FIELDS
 
 RELEASED = DENSE | MIXTURES | HYBRIDS
 
@@ -55,9 +68,9 @@ def test_prediction_layers_and_vision_towers_are_parts():
 def test_windows_by_layer():
     shape = Transformer(**converted(RELEASED["gemma-3-27b"].config).fields)
     assert (shape.window, shape.window_share) == (1024.0, pytest.approx(52 / 62))
-    assert attended_keys(shape) < shape.seq_len
+    assert scores_per_token(shape) < shape.n_heads * shape.seq_len
     plain = Transformer(**converted(RELEASED["Qwen2.5-7B"].config).fields)
-    assert attended_keys(plain) == plain.seq_len
+    assert scores_per_token(plain) == plain.n_heads * plain.seq_len
 
 
 def test_sparse_attention_reads_the_chosen_keys():
@@ -68,7 +81,7 @@ def test_sparse_attention_reads_the_chosen_keys():
     assert not converted(config | {"index_topk": None}).not_modelled
 
 
-def test_widths_that_differ_by_layer_are_means():
+def test_layers_with_a_window_keep_their_own_heads():
     """Attention of Gemma 4: 25 layers of 16 x 256 with 8 x 256 keys, five of 16 x 512 with 2 x 512 keys as values."""
     shape = Transformer(**converted(RELEASED["gemma-4-26B-A4B"].config).fields)
     d = 2816.0
@@ -76,6 +89,7 @@ def test_widths_that_differ_by_layer_are_means():
     expected = (25 * windowed + 5 * full) / 30
     assert float(attention_params(shape)) == pytest.approx(expected, rel=1e-6)
     assert len(EVERY_SIXTH) * 5 == 30
+    assert (shape.n_kv_heads, shape.window_kv_heads) == (2.0, 8.0)
 
 
 def test_mlp_widths_of_single_layers_are_means():
@@ -138,3 +152,35 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_an_unknown_family_says_so():
     assert "is not known" in converted(decoder("newest", 2, 64, 4, 2, 128, 100)).not_modelled[-1]
+
+
+def test_a_model_in_a_row_is_the_model(tmp_path: Path):
+    """Every released configuration: all fields of the `Transformer` that a row becomes are those of its file."""
+    names = {name: tmp_path / f"{place}.json" for place, name in enumerate(RELEASED)}
+    for name, path in names.items():
+        path.write_text(json.dumps(RELEASED[name].config))
+    rows = {"model_file": [str(path) for path in names.values()], "gpu": "h100-80gb", "n_gpus": 64, "seq_len": 4096}
+    rows |= {"tp": 1, "pp": 1, "micro_batch_size": 1, "global_batch_size_seqs": 64}
+    table = {name: value if isinstance(value, list) else [value] * len(names) for name, value in rows.items()}
+    batch = describe_runs(js.read_runs(table)).batch
+    assert batch is not None and len(batch) == len(names)
+    for row, (name, path) in enumerate(names.items()):
+        own = js.model(path, seq_len=4096)
+        for field in dataclasses.fields(own):
+            assert getattr(batch.model, field.name)[row] == getattr(own, field.name), (name, field.name)
+
+
+def test_rows_can_say_every_argument_of_a_model():
+    assert {*MODEL_FIELDS, "seq_len"} == set(ARGUMENTS)
+
+
+def test_windows_with_heads_of_their_own_are_planned_and_predicted(tmp_path: Path):
+    """A row that leaves its plan open asks the planner, which finds plans by the heads of both kinds of layers."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(RELEASED["gemma-4-26B-A4B"].config))
+    row = {"model_file": [str(path)], "gpu": ["h100-80gb"], "n_gpus": [64], "global_batch_size_seqs": [512]}
+    found = js.predict({**row, "seq_len": [4096]}, fit="prior")
+    assert found.step_time[0] > 0.0 and "micro_batch_size" in found.assumed[0]
+    mimo = Transformer(**converted(RELEASED["MiMo-V2-Flash"].config).fields)
+    assert not violations(mimo, js.Plan(dp=1, tp=8, cp=8), 64)
+    assert any("window_kv_heads = 8" in text for text in violations(mimo, js.Plan(dp=2, tp=12), 24))

@@ -24,7 +24,8 @@ MODELS = {
         **{"n_layers": 48, "d_model": 5120, "n_heads": 40, "d_ff": 16384, "d_ff_expert": 8192, "n_experts": 128},
         **{"n_dense_layers": 24},
     },
-    "hybrid-8b": {"n_layers": 52, "d_model": 4096, "n_heads": 32, "n_attention_layers": 4, "n_ssm_layers": 24},
+    "hybrid-8b": {"n_layers": 52, "d_model": 4096, "n_heads": 32, "n_attention_layers": 4, "n_ssm_layers": 24}
+    | {"ssm_d_inner": 8192, "ssm_state": 1024, "ssm_groups": 8},
 }
 GPUS = {"a100-80gb": "a100-80gb", "h100-80gb": "h100-80gb", "h100": "h100-80gb"}
 GOOD = {

@@ -1,23 +1,25 @@
 """Settings of a launch file as flat keys and values: TOML, YAML, JSON, Python, or options of a command line."""
 
 import ast
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import parsed_json, parsed_toml, parsed_yaml, read_text
 from jaxscale.base.errors import InputError
 
 FORM = "launch.form"
 """Key that says of which form settings are: `options` of a command line, of which an absent one has its default."""
 
+OPEN = "launch.open"
+"""Key of the options whose values are variables that the script does not assign."""
+
 LARGEST_LAUNCH_FILE = 2**20
 """Size beyond which a file is no launch file [byte]."""
 
 _OPTION = re.compile(r"""--([A-Za-z][\w.\-]*)(?:[= ]+("[^"]*"|'[^']*'|(?!--)(?!-[A-Za-z])[^\s\\#]+))?""")
-_ASSIGNMENT = re.compile(r"""(?<![\w\-$])([A-Za-z_][\w.]*)=("[^"]*"|'[^']*'|[^\s\\]+)""")
+_ASSIGNMENT = re.compile(r"""(?<![\w\-$.])([A-Za-z_][\w.]*)=("[^"]*"|'[^']*'|[^\s\\]+)""")
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -31,15 +33,18 @@ def settings_of(path: Path) -> dict[str, Any]:
         if settings := python_settings(text):
             return settings
         raise InputError(f"{path}: holds no settings; expected assignments or keyword arguments of a configuration")
+    problem = "TOML, YAML, JSON or options such as --micro-batch-size 1"
     for parse in _parsers(path, text):
-        tree = parse(text)
+        try:
+            tree = parse(text)
+        except ValueError as error:
+            problem = f"{problem} ({str(error).partition(chr(10))[0]})"
+            continue
         if isinstance(tree, Mapping) and tree:
             return flat(tree)
     options = command_line_settings(text)
     if not options:
-        raise InputError(
-            f"{path}: holds no settings; expected TOML, YAML, JSON or options such as --micro-batch-size 1"
-        )
+        raise InputError(f"{path}: holds no settings; expected {problem}")
     return {**options, FORM: "options in part" if has_open_parts(text) else "options"}
 
 
@@ -50,51 +55,14 @@ def remarks_of(path: Path) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST_LAUNCH_FILE:
-            raise InputError(f"{path}: {path.stat().st_size / 1e6:.0f} MB is too large; expected a launch file")
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text; expected a launch file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    return read_text(path, LARGEST_LAUNCH_FILE, "a launch file")
 
 
 def _parsers(path: Path, text: str) -> list:
     """Parsers to try, by the ending of the file, or else all."""
-    parsers = {".toml": [_toml], ".json": [_json], ".yaml": [_yaml], ".yml": [_yaml]}
+    parsers = {".toml": [parsed_toml], ".json": [parsed_json], ".yaml": [parsed_yaml], ".yml": [parsed_yaml]}
     is_command = "--" in text and not re.search(r"^\s*[\w.]+\s*:\s", text, re.MULTILINE)
-    return parsers.get(path.suffix.lower(), [] if is_command else [_json, _toml, _yaml])
-
-
-def _toml(text: str) -> Any:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return None
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Loader to which the tags of recipes are plain mappings, and nothing is made of them."""
-
-    def untagged(loader: Any, suffix: str, node: Any) -> Any:
-        return loader.construct_mapping(node) if isinstance(node, yaml.MappingNode) else None
-
-    Loader.add_multi_constructor("", untagged)
-    try:
-        return yaml.load(text, Loader)  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
+    return parsers.get(path.suffix.lower(), [] if is_command else [parsed_json, parsed_toml, parsed_yaml])
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -110,11 +78,13 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 PROGRAMS = (
+    ("trl", re.compile(r"\btrl (?:sft|dpo|grpo|rloo)\b|\btrl[./]scripts\b")),
     ("ms-swift megatron", re.compile(r"\bmegatron (?:sft|pt|rlhf)\b")),
     ("ms-swift", re.compile(r"\bswift (?:sft|pt|rlhf)\b")),
     ("verl", re.compile(r"\bverl\.trainer\b")),
     ("openrlhf", re.compile(r"\bopenrlhf\.cli\b")),
-    ("litgpt", re.compile(r"\blitgpt (?:pretrain|finetune\w*)\b|benchmark_litgpt|litgpt\.")),
+    ("litgpt finetune", re.compile(r"\blitgpt finetune\w*(?: +(?!-)(\S+))?")),
+    ("litgpt", re.compile(r"\blitgpt pretrain(?: +(?!-)(\S+))?|benchmark_litgpt|litgpt\.")),
 )
 """Programs that a command names, by the text that does."""
 
@@ -142,12 +112,18 @@ def command_line_settings(text: str) -> dict[str, Any]:
             value = "+".join([value, *more[1].split()])
         found[name] = plain_value(value) if value else True
     for program, pattern in PROGRAMS:
-        if found and pattern.search(text):
+        if found and (named := pattern.search(text)):
             found.setdefault("program", program)
+            if named.groups() and named[1]:
+                found.setdefault("model_name", named[1])
     options = {match[1].lower().replace("-", "_") for match in _OPTION.finditer(text)}
     used = {name.lower() for name in re.findall(r"\$\{?(\w+)", text)} - options
+    used -= {"nnodes", "nproc_per_node"}
+    resolved = {name: value for name, value in _resolved(found).items() if name not in used}
+    if unknown := tuple(name for name, value in resolved.items() if value == ""):
+        resolved[OPEN] = unknown
     # A variable of the script is no setting beside the option that takes its value.
-    return {name: value for name, value in _resolved(found).items() if value != "" and name not in used}
+    return {name: value for name, value in resolved.items() if value != ""}
 
 
 def has_open_parts(text: str) -> bool:
@@ -187,15 +163,19 @@ def python_settings(text: str) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = _launcher_settings(text)
     for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "unsloth":
+            found["program"] = "unsloth"
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models"):
             family = [*(node.module or "").split("."), *(alias.name for alias in node.names)][2]
             found.setdefault("model.name", family) if family != "common" else None
         if isinstance(node, ast.FunctionDef) and (family := _FAMILY.match(node.name)):
             found.setdefault("model.name", family[0])
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Name):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Name | ast.Tuple):
             name = ast.unparse(node.targets[0])
-            key = name.split(".", 1)[1] if "." in name else ""
+            key = name.split(".", 1)[1] if isinstance(node.targets[0], ast.Attribute) else ""
             _take(node.value, key.lower(), found)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            _take(node.value, "", found)
         elif isinstance(node, ast.Return) and node.value is not None:
             _take(node.value, "", found)
     return found

@@ -87,6 +87,10 @@ class ModelShape:
             return [1 - (dense * (layer + 1) // layers - dense * layer // layers) for layer in range(layers)]
         return [0] * dense + [1] * (layers - dense)
 
+    def _of_windows(self, size: str) -> float:
+        """Size of the heads of a layer with a window over that of the others [1]."""
+        return float(getattr(self.model, f"window_{size}_ratio"))
+
     def n_window_layers(self) -> int:
         """Attention layers with a sliding window [1]."""
         return round(float(self.model.window_share) * self.count("n_attention_layers")) if self.has("window") else 0
@@ -140,6 +144,10 @@ class ModelShape:
             said.append("low-rank queries without latent keys")
         if not self.is_latent and self.count("v_head_dim") != self.count("head_dim"):
             said.append(f"value heads {self.count('v_head_dim')} wide beside heads {self.count('head_dim')} wide")
+        sizes = ("heads", "kv_heads", "head_dim", "v_head_dim")
+        own = [f"window_{size} = {self.count(f'window_{size}')}" for size in sizes if self._of_windows(size) != 1.0]
+        if own and self.n_window_layers():
+            said.append(f"heads of their own in layers with a window ({', '.join(own)})")
         parts = self.special_parts()
         return said + [name for name in special if parts[name]]
 

@@ -1,4 +1,4 @@
-"""Attention of a configuration: heads, their widths, latent projections, windows; means where layers differ."""
+"""Attention of a configuration: heads, their widths, latent projections, windows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +31,15 @@ class AttentionKind:
     value_width: float
     shared: float = 0.0
 
+    def sizes(self) -> tuple[float, float, float, float]:
+        """Heads, key/value heads, width of a head and of a value head [1]."""
+        return self.heads, self.key_heads, self.width, self.value_width
+
 
 def attention_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
     """Attention as arguments of `Transformer`.
 
-    Where layers of several kinds differ, widths are means over layers: parameters, matmuls and caches are exact.
+    Layers with a window have heads of their own where the configuration says so.
     """
     d_model = settings.number("hidden_size", "n_embd", "d_model", "dim")
     heads = settings.number(
@@ -47,10 +51,7 @@ def attention_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
     if settings.number("kv_lora_rank", default=0) > 0:
         return fields | _latent(settings, heads)
     usual = _usual(settings, d_model, heads)
-    groups = [
-        group for group in (_of_full(settings, usual, full), _of_windows(settings, usual, windowed)) if group.layers
-    ]
-    fields |= _means(groups or [usual])
+    fields |= _heads(_of_full(settings, usual, full), _of_windows(settings, usual, windowed))
     if settings.flag("attn_output_gate", default=settings.kind in GATED):
         fields["attention_gate"] = 1
     if rank := settings.number("share_q_dim", default=0):
@@ -100,39 +101,18 @@ def _of_windows(settings: Settings, usual: AttentionKind, layers: int) -> Attent
     )
 
 
-def _means(groups: list[AttentionKind]) -> dict[str, Any]:
-    """Means over the layers, so that query, key/value and output matrices add up to those of all layers."""
-    if len(groups) == 1 or all(_same(group, groups[0]) for group in groups):
-        one = groups[0]
-        fields = {
-            "n_heads": one.heads,
-            "n_kv_heads": one.key_heads,
-            "head_dim": one.width,
-            "v_head_dim": one.value_width,
-        }
-        return fields | ({"shared_key_value": one.shared} if one.shared else {})
-    layers = sum(group.layers for group in groups)
-
-    def mean(values: list[float]) -> float:
-        return sum(group.layers * value for group, value in zip(groups, values, strict=True)) / layers
-
-    heads = mean([group.heads for group in groups])
-    width = mean([group.heads * group.width for group in groups]) / heads
-    value_width = mean([group.heads * group.value_width for group in groups]) / heads
-    both = [group.key_heads * (group.width + group.value_width) for group in groups]
-    kept = mean([value * (1.0 - 0.5 * group.shared) for value, group in zip(both, groups, strict=True)])
-    fields = {
-        "n_heads": heads,
-        "n_kv_heads": mean(both) / (width + value_width),
-        "head_dim": width,
-        "v_head_dim": value_width,
-    }
-    return fields | ({"shared_key_value": 2.0 * (1.0 - kept / mean(both))} if kept < mean(both) else {})
-
-
-def _same(one: AttentionKind, other: AttentionKind) -> bool:
-    shapes = ((k.heads, k.key_heads, k.width, k.value_width, k.shared) for k in (one, other))
-    return len(set(shapes)) == 1
+def _heads(full: AttentionKind, windowed: AttentionKind) -> dict[str, Any]:
+    """Heads of the layers without a window, and where they differ those of the layers with one."""
+    one = full if full.layers or not windowed.layers else windowed
+    fields: dict[str, Any] = dict(zip(("n_heads", "n_kv_heads", "head_dim", "v_head_dim"), one.sizes(), strict=True))
+    if one.shared:
+        fields["shared_key_value"] = one.shared
+    if not (full.layers and windowed.layers):
+        return fields
+    names = ("window_heads", "window_kv_heads", "window_head_dim", "window_v_head_dim")
+    pairs = zip(names, windowed.sizes(), full.sizes(), strict=True)
+    fields |= {name: size for name, size, usual in pairs if size != usual}
+    return fields | ({"window_shared_key_value": windowed.shared} if windowed.shared != full.shared else {})
 
 
 def _latent(settings: Settings, heads: float) -> dict[str, Any]:

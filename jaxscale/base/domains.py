@@ -1,0 +1,165 @@
+"""Domains: bounds of numbers and relations between them, asked of numbers, arrays and cells alike.
+
+One table for each thing that has numbers (`jaxscale.models.model_domain`, `jaxscale.plans.plan_domain`) is asked
+wherever such numbers come from: Python, TOML, a config.json, the cells of a table. Traced values are not looked at.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import numpy as np
+
+SLACK = 1e-9
+"""Relative error of sums and quotients of whole numbers in floats, which breaks no relation [1]."""
+
+
+class Bound(NamedTuple):
+    """Range of one number, ends included.
+
+    Attributes:
+        low: least number, which is itself outside where `is_above`.
+        high: greatest number.
+        is_above: whether the least number is outside.
+        meaning: what the number is, for the page of the domain.
+    """
+
+    low: float
+    high: float
+    is_above: bool = False
+    meaning: str = ""
+
+    def holds(self, value: Any) -> Any:
+        """Whether numbers are inside, for each; nan is not."""
+        above = np.greater(value, self.low) if self.is_above else np.greater_equal(value, self.low)
+        return above & np.less_equal(value, self.high)
+
+    def __str__(self) -> str:
+        """The range in words."""
+        if self.is_above:
+            return f"a number above {self.low:g}, at most {self.high:g}"
+        return f"a number from {self.low:g} to {self.high:g}"
+
+
+class Relation(NamedTuple):
+    """Condition between numbers.
+
+    Attributes:
+        names: numbers that the condition reads; the first is told to be wrong.
+        holds: the condition, of numbers or arrays in the order of the names.
+        wrong: what is wrong and what would be valid, from the same numbers.
+        text: the condition in words, for the page of the domain.
+    """
+
+    names: tuple[str, ...]
+    holds: Callable[..., Any]
+    wrong: Callable[..., str]
+    text: str
+
+
+class Broken(NamedTuple):
+    """A bound or relation that some of the numbers break.
+
+    Attributes:
+        name: number that is wrong.
+        rows: where it is [row], or a truth value of one set of numbers.
+        problem: what is wrong in a row, and what would be valid.
+    """
+
+    name: str
+    rows: np.ndarray
+    problem: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Valid numbers of one kind of thing.
+
+    Attributes:
+        what: name of the thing, as messages say it.
+        bounds: range of each number by name.
+        relations: between numbers.
+    """
+
+    what: str
+    bounds: Mapping[str, Bound]
+    relations: tuple[Relation, ...] = ()
+
+    def broken(self, numbers: Mapping[str, Any]) -> Iterator[Broken]:
+        """Bounds and relations that are broken; those of traced or absent numbers are not asked.
+
+        Args:
+            numbers: by name, single ones or arrays [row].
+        """
+        known = {name: np.asarray(value, float) for name, value in numbers.items() if is_concrete(value)}
+        for name, bound in self.bounds.items():
+            if name in known and not np.all(inside := bound.holds(known[name])):
+                yield Broken(name, ~inside, lambda row, bound=bound: f"is out of range; expected {bound}")
+        for relation in self.relations:
+            if not all(name in known for name in relation.names):
+                continue
+            values = [known[name] for name in relation.names]
+            if not np.all(holds := np.asarray(relation.holds(*values))):
+                yield Broken(relation.names[0], ~holds, _told(relation, values, holds.shape))
+
+    def check(self, numbers: Mapping[str, Any]) -> None:
+        """Refuse numbers outside of the domain; takes what `broken` does.
+
+        Raises:
+            ValueError: the first number that is wrong, with what would be valid.
+        """
+        for name, rows, problem in self.broken(numbers):
+            row = int(np.argmax(np.ravel(rows)))
+            value = float(np.ravel(np.broadcast_to(np.asarray(numbers[name], float), np.shape(rows)))[row])
+            raise ValueError(f"{self.what}.{name} = {value:g} {problem(row)}")
+
+    def page(self) -> list[str]:
+        """Lines of Markdown that state the domain: a table of ranges, and the relations."""
+        rows = [f"| `{name}` | {bound.meaning} | {bound} |" for name, bound in self.bounds.items()]
+        return [f"| number of a `{self.what}` | what | valid |", "|---|---|---|", *rows, ""] + [
+            f"- {relation.text}" for relation in self.relations
+        ]
+
+
+def _told(relation: Relation, values: list[np.ndarray], shape: tuple[int, ...]) -> Callable[[int], str]:
+    """What is wrong with the numbers of a row."""
+    return lambda row: relation.wrong(*(float(np.ravel(np.broadcast_to(value, shape))[row]) for value in values))
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether a leaf is a number or an array of numbers, neither traced nor a placeholder."""
+    return isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(
+        value, jax.core.Tracer
+    )
+
+
+def at_most(few: str, many: str, text: str = "") -> Relation:
+    """Relation by which one number is at most another."""
+    return Relation(
+        (few, many),
+        lambda least, most: np.less_equal(least, most * (1.0 + SLACK)),
+        lambda least, most: f"exceeds {many} = {most:.15g}; expected at most that",
+        text or f"`{few}` <= `{many}`",
+    )
+
+
+def needs(name: str, other: str, expected: str) -> Relation:
+    """Relation by which a number above zero needs another one above zero."""
+    return Relation(
+        (name, other),
+        lambda value, needed: np.less_equal(value, 0.0) | np.greater(needed, 0.0),
+        lambda value, needed: f"needs {other}, which is {needed:g}; expected {expected}",
+        f"`{name}` above 0 needs `{other}` above 0",
+    )
+
+
+def divisor_of(divisor: str, whole: str) -> Relation:
+    """Relation by which one whole number divides another; numbers between whole ones have none."""
+    return Relation(
+        (divisor, whole),
+        lambda few, many: (np.mod(few, 1.0) > 0.0) | (np.mod(many, 1.0) > 0.0) | (np.mod(many, few) == 0.0),
+        lambda few, many: f"does not divide {whole}; expected a divisor of {many:.15g}",
+        f"`{divisor}` divides `{whole}`, where both are whole",
+    )
