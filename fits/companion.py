@@ -97,7 +97,7 @@ def fit_matmuls(gpu: str, catalogue_id: str) -> Fit:
         rates = matmul_rates(plan.precision, element_bytes, machine_of(chips, coefficients), coefficients)
 
         def seconds(tokens: Array, inner: Array, outer: Array) -> Array:
-            return matmul_time(tokens, inner * outer, outer, inner, rates)
+            return matmul_time(tokens, inner * outer, outer + inner, rates)
 
         reached = 2.0 * m * n * k / (jax.vmap(seconds)(tokens, width, n) * peak)
         return jnp.log(reached / column(rows, "efficiency"))

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from jaxscale.models.transformer import model_flops as model_flops
     from jaxscale.models.transformer import n_active_params as n_active_params
     from jaxscale.models.transformer import n_params as n_params
+    from jaxscale.plans.against import compare_plan as compare_plan
     from jaxscale.plans.best_plan import best_plan as best_plan
     from jaxscale.plans.choice import PlanChoice as PlanChoice
     from jaxscale.plans.enumerate import PlanSpace as PlanSpace

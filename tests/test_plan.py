@@ -51,18 +51,18 @@ def test_unknown_words_are_refused(field: str, word: str, valid: str):
 @pytest.mark.parametrize("field", ["dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 def test_degrees_below_one_are_refused(field: str, value: float):
-    with pytest.raises(ValueError, match=f"Plan.{field} = .* is out of range; expected a number of at least 1"):
+    with pytest.raises(ValueError, match=f"Plan.{field} = .* is out of range; expected a number from 1 to"):
         Plan(**{field: value})
 
 
 def test_zero_stages_beyond_three_are_refused():
-    with pytest.raises(ValueError, match="Plan.zero_stage = 4 is out of range; expected 0, 1, 2 or 3"):
+    with pytest.raises(ValueError, match="Plan.zero_stage = 4 is out of range; expected a number from 0 to 3"):
         Plan(zero_stage=4)
 
 
 @pytest.mark.parametrize("value", [0, -2, float("nan"), float("inf")])
 def test_gradients_without_bytes_are_refused(value: float):
-    with pytest.raises(ValueError, match="Plan.gradient_bytes = .* is out of range; expected bytes above 0, as 2"):
+    with pytest.raises(ValueError, match="Plan.gradient_bytes = .* is out of range; expected a number above 0"):
         Plan(gradient_bytes=value)
 
 
@@ -101,7 +101,7 @@ def test_a_valid_plan_breaks_no_rule():
         ({"shard_group": 3}, "shard_group = 3 must divide dp = 4"),
         ({"pp": 1, "vpp": 2}, "vpp = 2 needs pp > 1"),
         ({"vpp": 2, "n_microbatches": 9}, "interleaving needs n_microbatches = 9 to be a multiple of pp = 4"),
-        ({"zero_stage": 3}, "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1"),
+        ({"zero_stage": 3}, "ZeRO stage 3 shards what a pipeline reuses; it needs pp = 1"),
     ],
 )
 def test_each_rule_has_its_sentence(change: dict[str, float], sentence: str):

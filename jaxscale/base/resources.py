@@ -1,10 +1,10 @@
 """Where the shipped tables are: inside an installed wheel, or beside the package in an editable install."""
 
-import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import parsed_toml, read_text
 from jaxscale.base.errors import InputError
 
 
@@ -33,12 +33,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        InputError: the file is missing, not text, or not TOML; one line.
+        InputError: the file is missing, too large, not text, or not TOML within the bounds of documents; one line.
     """
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parsed_toml(read_text(path, what="a TOML file"))
+    except InputError:
+        raise
+    except ValueError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None

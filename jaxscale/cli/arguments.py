@@ -115,6 +115,18 @@ def checked_batch(text: str, seq_len: Any) -> int:
     return int(sequences)
 
 
+def float_of(flag: str, text: str) -> float:
+    """A number in words.
+
+    Raises:
+        InputError: none; names the flag.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{flag} = {text!r} is no number") from None
+
+
 def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
     """Names and values of options `NAME=VALUE`.
 

@@ -24,6 +24,9 @@ COMMANDS = {
 LAUNCH_TEXT = "jaxscale.launch.writers.launch_text:launch_text"
 """Function that writes a plan as launch settings."""
 
+READ_RUN = "jaxscale.launch.readers.read_run:run_of"
+"""Function that reads a log or a launch file as a row of a runs table."""
+
 WRITERS = "jaxscale.launch.writers.launch_text:WRITERS"
 """Frameworks for which settings are written."""
 

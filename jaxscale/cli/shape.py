@@ -2,9 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, option
+import tyro
+
+from jaxscale.base.errors import InputError
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    PlotFile,
+    Quiet,
+    ReportFolder,
+    SequenceLength,
+    float_of,
+    option,
+)
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 
@@ -30,6 +43,24 @@ class ShapeCommand:
             help="template whose proportions are kept: sequence length, vocabulary, key/value heads, experts",
         ),
     ] = "llama3-8b"
+    like: Annotated[
+        str | None,
+        option(metavar="NAME|FILE", help="a built model: its run in the same budget is told beside the design's"),
+    ] = None
+    seq_len: SequenceLength = None
+    precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
+    framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(metavar="COLUMN=VALUE", help="a choice or a fact about the software, as pp=1 or moe_dispatcher=deepep"),
+    ] = ()
+    bound: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(metavar="QUANTITY=VALUE", help="largest value, in SI units, as tokens=15e12, params=7e11 or batch=4e6"),
+    ] = ()
+    oom_probability: Annotated[
+        float, option(metavar="P", help="accepted probability of running out of memory, above 0 and below 1")
+    ] = 0.1
     law: Annotated[
         Path | None,
         option(metavar="LAW.toml", help="law of the loss that `law fit` wrote; tells how far the design hangs on it"),
@@ -47,24 +78,46 @@ class ShapeCommand:
         Raises:
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
         """
-        from jaxscale.designs.budgets import Budget
+        import jaxscale as js
+        from jaxscale.cli.arguments import pairs
+        from jaxscale.cli.plan import checked_framework, load_model
         from jaxscale.designs.shape_report import shape_report
         from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_tables import law_choice_table
-        from jaxscale.models import model
         from jaxscale.report.terminal_tables import price_list, shape_choice
+        from jaxscale.runs.schema import stated_values
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
-        budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
-        template = model(self.model)
+        budget = js.Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
+        cells = {"precision": self.precision.lower(), **stated_values("--set", pairs("--set", self.set))}
+        cells["framework"] = checked_framework(self.framework or cells.get("framework"), js.load_fit(self.fit))
         law = None if self.law is None else load_law(self.law)
-        common = {"fit": self.fit, "template": template, "hardware": self.hardware, "has_terms": bool(self.report)}
+        template = load_model(self.model, self.seq_len)
+        like = None if self.like is None else load_model(self.like, round(float(template.seq_len)))
+        if like is not None and law is not None:
+            raise InputError("--like does not go with --law; expected one of them")
         stage("searching the best design")
-        document = shape_report(self.gpu, self.n_gpus, budget, **common, law=law, n_draws=self.draws, progress=say)
+        document = shape_report(
+            self.gpu,
+            self.n_gpus,
+            budget,
+            fit=self.fit,
+            template=template,
+            like=like,
+            hardware=self.hardware,
+            cells=cells,
+            bounds={name: float_of(f"--bound {name}", text) for name, text in pairs("--bound", self.bound).items()},
+            oom_probability=self.oom_probability,
+            law=law,
+            n_draws=self.draws,
+            progress=say,
+            has_terms=bool(self.report),
+        )
         ((kind, value),) = budget.given().items()
         parts = (
             f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}",
             shape_choice(document),
+            *([] if like is None else [like_text(str(self.like), document)]),
             *([] if law is None else [law_choice_table(document["law"])]),
             price_list(document["shadow_prices"], document["objective"]),
             document["certificate"],
@@ -75,3 +128,15 @@ class ShapeCommand:
 
             drawn = (document, f"The best design for {parts[0]}")
             save_pictures(self.plot, self.report, lambda: price_figure(*drawn), lambda: design_report(*drawn))
+
+
+def like_text(name: str, document: dict[str, Any]) -> str:
+    """What the same budget makes of a built model."""
+    built, objective = document["like"], " and ".join(document["objective"]).replace("_", " ")
+    from jaxscale.plans.plan import in_short
+
+    return (
+        f"{name} in the same budget: {built['n_layers']} x {built['d_model']}, {built['params']:.3g} parameters,"
+        f" {built['tokens']:.3g} tokens, loss {built['loss']:.4f} in {built['training_days']:.1f} days;"
+        f" {objective} {built['cost']:+.2%} of the design's; plan {in_short(built['plan'])}"
+    )

@@ -2,13 +2,13 @@ r"""Weight matmuls: roofline, with losses of small local matrices to waves and o
 
 One forward pass of a layer on one chip takes
 
-$$ t = \max\left( \frac{2 t_k P}{u\,C} \left(1 + \left(\frac1d + \frac1w\right) \frac{a_{1/2}}{2 t_k}\right)
-   + \left(\frac1d + \frac1w\right) t_k P \frac{b}{e W}, \frac{2 P}{e W} \right) $$
+$$ t = \max\left( \frac{2 t_k P + T a_{1/2}}{u\,C} + t_k T \frac{b}{e W}, \frac{2 P}{e W} \right) $$
 
-with $t_k$ tokens, P local parameters, w the local inner width (heads or MLP, divided by tp). The output of one matmul
-has the area $t_k w$, that of its input's gradient $t_k d$. Tiles that fill the last wave of the chip's processors only
+with $t_k$ tokens, P local parameters and T numbers that all its matrices read and write for a token, the sum of both
+widths of each. The output of one matmul of widths d and w has the area $t_k w$, that of its input's gradient $t_k d$.
+Tiles that fill the last wave of the chip's processors only
 in part lose a fixed area of it, $a_{1/2}$ (NVIDIA, Matrix Multiplication Background User's Guide, wave quantization).
-A matmul reads d numbers of a token and writes w, $P (1/d + 1/w)$ over all its matrices; while a tile is filled or
+A matmul reads d numbers of a token and writes w; while a tile is filled or
 emptied its processor does not multiply (same guide, math and memory bounds), which costs b bytes of traffic for each.
 """
 
@@ -24,6 +24,7 @@ from jaxscale.costs.machine import Machine
 from jaxscale.hardware.cluster import Chip
 from jaxscale.hardware.formats import FORMATS
 from jaxscale.models.transformer import (
+    Transformer,
     attention_layers,
     dense_layers,
     expert_input,
@@ -107,8 +108,7 @@ def matmul_rates(
 def matmul_time(
     tokens: ArrayLike,
     params: ArrayLike,
-    width: ArrayLike,
-    d: ArrayLike,
+    thin: ArrayLike,
     rates: MatmulRates,
     temperature: Temperature = 0.0,
 ) -> Array:
@@ -117,16 +117,14 @@ def matmul_time(
     Args:
         tokens: rows of the left matrix [token].
         params: local weights that multiply each row [1].
-        width: local inner width, of what is written for a token [1].
-        d: width of a token, of what is read [1].
+        thin: numbers that the matmuls read and write for a token, over all their matrices [1].
         rates: of the chip.
         temperature: smoothing of the roofline [1].
 
     Returns:
         Time [s].
     """
-    thin = params * (1.0 / jnp.asarray(d) + 1.0 / width)
-    compute = (2.0 * params * tokens + thin * rates.half_area) * rates.seconds_per_flop
+    compute = (2.0 * params * tokens + jnp.asarray(thin) * rates.half_area) * rates.seconds_per_flop
     exposed = tokens * thin * rates.seconds_per_thin
     return smooth_max(compute + exposed, params * rates.seconds_per_weight, temperature)
 
@@ -136,13 +134,38 @@ def dense_forward(
 ) -> Array:
     """Forward matmul time of all layers of a model for one microbatch, experts left out, as if on one stage [s]."""
     model, tp = local.model, local.plan.tp
-    rest = (model.d_model, matmul_rates(local.plan.precision, local.element_bytes, machine, coefficients), temperature)
-    heads = mean_over_heads(model, lambda kind: kind.n_heads * kind.head_dim) / tp
-    attention = matmul_time(local.tokens, local.attention_params, heads, *rest)
-    mlp = matmul_time(local.tokens, mlp_params(model, model.d_ff) / tp, model.d_ff / tp, *rest)
-    ssm = matmul_time(local.tokens, ssm_params(model) / tp, (1.0 + model.ssm_d_inner) / tp, *rest)
-    merge = matmul_time(local.tokens, merge_params(model) / tp, model.d_model / tp, *rest)
+    rest = (matmul_rates(local.plan.precision, local.element_bytes, machine, coefficients), temperature)
+    attention = matmul_time(local.tokens, local.attention_params, _thin_attention(local), *rest)
+    mlp = matmul_time(local.tokens, mlp_params(model, model.d_ff) / tp, _thin_mlp(model, model.d_ff / tp), *rest)
+    state = 2.0 * model.d_model + (3.0 * model.ssm_d_inner + 2.0 * model.ssm_state) / tp
+    ssm = matmul_time(local.tokens, ssm_params(model) / tp, state, *rest)
+    merged = (2.0 + 2.0 / tp) * model.d_model * model.n_predict_layers
+    merge = matmul_time(local.tokens, merge_params(model) / tp, merged, *rest)
     return attention_layers(model) * attention + dense_layers(model) * mlp + ssm_layers(model) * ssm + merge
+
+
+def _thin_attention(local: LocalPlan) -> Array:
+    """Numbers that the matrices of one attention layer read and write for a token on a rank [1].
+
+    Queries $d + H h$, keys and values $2 d + K (h + h_v)$, output $H h_v + d$; a low rank stands between two matrices.
+    """
+    model, plan = local.model, local.plan
+    d = model.d_model
+    queries = mean_over_heads(model, lambda kind: kind.n_heads * kind.head_dim) / plan.tp
+    values = mean_over_heads(model, lambda kind: kind.n_heads * kind.v_head_dim) / plan.tp
+    unrotated = queries - model.n_heads * model.rope_head_dim / plan.tp
+    latent = jnp.clip(model.kv_lora_rank, 0.0, 1.0)
+    through_latent = d + 2.0 * model.kv_lora_rank + model.rope_head_dim + unrotated + values
+    full = 2.0 * d + local.key_value_width
+    key_value = full + latent * (through_latent - full)
+    ranks = 2.0 * model.q_lora_rank + 2.0 * model.o_lora_rank / plan.tp
+    gate = model.attention_gate * (d + values)
+    return 2.0 * d + queries + values + key_value + ranks + gate
+
+
+def _thin_mlp(model: Transformer, width: ArrayLike) -> Array:
+    """Numbers that the matrices of one MLP of a local width read and write for a token [1]."""
+    return (2.0 + model.gated_mlp) * (model.d_model + width)
 
 
 def expert_forward(
@@ -161,15 +184,14 @@ def expert_forward(
     wide_rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
     width = model.d_ff_expert
     expert_tokens = local.tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp)
-    each = matmul_time(
-        expert_tokens, expert_params(model) / split, width / split, expert_input(model), rates, temperature
-    )
+    thin = (2.0 + model.gated_mlp) * (expert_input(model) + width / split)
+    each = matmul_time(expert_tokens, expert_params(model) / split, thin, rates, temperature)
     routed = model.n_experts / plan.ep * each
-    shared = matmul_time(
-        local.tokens, shared_expert_params(model) / plan.tp, width / plan.tp, model.d_model, rates, temperature
-    )
+    latent = jnp.clip(model.moe_latent_size, 0.0, 1.0) * 2.0 * model.d_model + 2.0 * model.moe_latent_size / plan.tp
+    seen = model.n_shared_experts * _thin_mlp(model, width / plan.tp) + latent
+    shared = matmul_time(local.tokens, shared_expert_params(model) / plan.tp, seen, rates, temperature)
     kept = local.tokens / local.sequence_split
-    router = matmul_time(kept, router_params(model), model.n_experts, model.d_model, wide_rates, temperature)
+    router = matmul_time(kept, router_params(model), model.d_model + model.n_experts, wide_rates, temperature)
     return moe_layers(model) * (routed + shared + router)
 
 
@@ -179,9 +201,8 @@ def adapter_forward(
     """Forward matmul time of the adapters of all layers for one microbatch, in no fewer than 16 bits [s]."""
     rank = local.plan.lora_rank
     rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
-    # Of the two matrices of an adapter one reads a whole input and the other writes a whole output.
-    weights, inner = rank * local.adapter_width, larger(rank, 1.0)
-    return matmul_time(local.tokens, weights, inner, local.model.d_model, rates, temperature)
+    # Of the two matrices of an adapter one reads a whole input, the other writes a whole output; r numbers lie between.
+    return matmul_time(local.tokens, rank * local.adapter_width, local.adapter_width, rates, temperature)
 
 
 def head_forward(
@@ -190,5 +211,6 @@ def head_forward(
     """Forward matmul time of the logits of one microbatch on the last stage, in no fewer than 16 bits [s]."""
     model, tp = local.model, local.plan.tp
     rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
-    one = matmul_time(local.tokens, head_params(model) / tp, model.vocab_size / tp, model.d_model, rates, temperature)
+    thin = model.d_model + model.vocab_size / tp
+    one = matmul_time(local.tokens, head_params(model) / tp, thin, rates, temperature)
     return logits_per_token(model) * one

@@ -5,13 +5,18 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.base.units import DAY
+from jaxscale.designs.design_space import LOWEST
 from jaxscale.designs.quantities import QUANTITIES
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
-from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss
+from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss, loss_of_template
+from jaxscale.designs.whole_sizes import HEADS, whole_shapes
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
+from jaxscale.models.transformer import Transformer, n_active_params, n_params
 from jaxscale.optimise.goals import Goals, goals
 
 PARAMS_TOLERANCE = 0.03
@@ -60,12 +65,37 @@ class Budget:
         return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
 
 
+def check_smallest(budget: Budget, template: Transformer, head_dim: float, laws: Laws) -> None:
+    """Refuse a budget that the smallest run of a search exceeds: two layers, one group of heads, few tokens.
+
+    Args:
+        budget: time, loss, compute or size.
+        template: whose vocabulary and experts every model has.
+        head_dim: least width of a head [1].
+        laws: of the loss.
+
+    Raises:
+        InputError: says the smallest budget.
+    """
+    narrowest = np.asarray([head_dim * HEADS])
+    smallest = whole_shapes(template, narrowest, np.asarray([2.0]), np.asarray([head_dim]), np.ones(1, int))
+    params, active = number(n_params(smallest)[0]), number(n_active_params(smallest)[0])
+    least = {"flop": FLOP_PER_PARAM_TOKEN * active * LOWEST["tokens"], "params": params}
+    for name, value in budget.given().items():
+        if name in least and value < least[name]:
+            raise InputError(f"{name} = {value:g} is out of range; the smallest run takes {least[name]:.2g}")
+    worst = number(laws.loss.loss(active, LOWEST["tokens"]))
+    if budget.loss is not None and budget.loss > worst:
+        raise InputError(f"loss = {budget.loss:g} is out of range; the smallest run reaches {worst:.3g}")
+
+
 def budget_goals(
     budget: Budget,
     laws: Laws,
     memory_bytes: float,
     bounds: Mapping[str, float | int] | None = None,
     objective: str = "time",
+    template: Transformer | None = None,
 ) -> Goals:
     """Objective and bounds of a budget.
 
@@ -75,6 +105,7 @@ def budget_goals(
         memory_bytes: largest predicted peak of a chip [byte].
         bounds: further bounds on `QUANTITIES`, SI units.
         objective: of `OBJECTIVES`; a budget of days always asks for the least loss.
+        template: whose share of active parameters, and the worth of whose experts, count; a dense one where None.
 
     Raises:
         InputError: a loss that no run reaches, an unknown objective, or one that does not go with the budget.
@@ -91,7 +122,7 @@ def budget_goals(
     if budget.params is not None:
         limits["params"] = budget.params * (1.0 + PARAMS_TOLERANCE)
         limits["inverse_params"] = 1.0 / (budget.params * (1.0 - PARAMS_TOLERANCE))
-    loss, floor = target_loss(budget, laws), number(laws.loss.irreducible)
+    loss, floor = target_loss(budget, laws, template), number(laws.loss.irreducible)
     if not loss > floor:
         raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
     if objective == "tokens_per_second":
@@ -121,10 +152,13 @@ def shape_goals(
     return goals(SHAPE_QUANTITIES, {"time_to_loss": 1.0}, {"memory": memory_bytes, **(bounds or {})})
 
 
-def target_loss(budget: Budget, laws: Laws) -> float:
-    """Loss that a budget of loss, compute or size stands for [nat per token]."""
+def target_loss(budget: Budget, laws: Laws, template: Transformer | None = None) -> float:
+    """Loss that a budget of loss, compute or size stands for, with the experts of a template [nat per token]."""
     if budget.loss is not None:
         return float(budget.loss)
     with jax.enable_x64(True):
-        flop = compute_optimal_flop(laws, budget.params) if budget.params is not None else jnp.asarray(budget.flop)
-        return number(compute_optimal_loss(laws, flop))
+        law = laws.loss if template is None else loss_of_template(laws, template)
+        if budget.params is None:
+            return number(compute_optimal_loss(law, jnp.asarray(budget.flop)))
+        active = 1.0 if template is None else n_active_params(template) / n_params(template)
+        return number(compute_optimal_loss(law, compute_optimal_flop(law, budget.params * active)))

@@ -13,6 +13,7 @@ from jaxscale.base.arrays import N_LEVELS, Number, PerLevel, PerPrecision, as_fl
 from jaxscale.base.show import Printout, is_single, leaves_shown, printed
 from jaxscale.base.units import quantity
 from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.hardware.hardware_domain import CHIP, CLUSTER, NETWORK
 
 
 @printed(lambda chip: _shown_chip(chip))
@@ -32,6 +33,10 @@ class Chip(eqx.Module):
     hbm_bandwidth: Number = eqx.field(converter=as_float)
     idle_power: Number = eqx.field(converter=as_float)
     max_power: Number = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        """Refuse numbers that no chip has; traced values are not looked at."""
+        CHIP.check(vars(self))
 
     def peak(self, precision: str) -> Array:
         """Dense peak of one named precision [flop/s].
@@ -65,6 +70,10 @@ class Network(eqx.Module):
     latency: PerLevel
     link_peers: Number = eqx.field(converter=as_float, default=1.0)
 
+    def __check_init__(self):
+        """Refuse numbers that no network has; traced values are not looked at."""
+        NETWORK.check(vars(self))
+
     def level(self, index: int) -> tuple[Number, Number, Number]:
         """Domain size [1], bandwidth [byte/s] and latency [s] of one level."""
         if not 0 <= index < N_LEVELS:
@@ -85,6 +94,10 @@ class Cluster(eqx.Module):
     chip: Chip
     network: Network
     n_chips: Number = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        """Refuse a number of chips that no cluster has; a traced one is not looked at."""
+        CLUSTER.check({"n_chips": self.n_chips})
 
 
 LEVELS = ("scale-up domain", "scale-out", "spine")

@@ -1,20 +1,17 @@
 """A model by its name in the catalogue, or from a file: TOML with fields of a `Transformer`, or a config.json."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import parsed_json, read_text
 from jaxscale.base.errors import InputError
 from jaxscale.base.keys import check_keys
 from jaxscale.base.resources import read_toml
 from jaxscale.models.hf.hf_model import converted
 from jaxscale.models.model_catalogue import catalogue_model, unknown_model
 from jaxscale.models.transformer import ARGUMENTS, Transformer
-
-LARGEST_FILE = 32 * 2**20
-"""Size beyond which a file is no configuration [byte]."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +89,8 @@ def _from_file(path: Path) -> ModelDescription:
         raise InputError(f"{path}: is no configuration; expected the config.json of a model, one JSON object")
     try:
         result = converted(config)
+    except ArithmeticError:
+        raise InputError(f"{path}: a size by which others are divided is 0; expected sizes above 0") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     return ModelDescription(result.fields, result.parts, result.not_modelled)
@@ -101,17 +100,14 @@ def read_json(path: Path) -> Any:
     """Content of a JSON file.
 
     Raises:
-        InputError: the file is missing, too large, not text or not JSON; one line.
+        InputError: the file is missing, too large, not text or not JSON within the bounds of documents; one line.
     """
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{path}: {path.stat().st_size / 1e6:.0f} MB is too large; expected a configuration")
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
-    except (ValueError, RecursionError) as error:
-        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise InputError(f"{path}: not valid JSON: {reason}") from None
+        return parsed_json(read_text(path), finite=True)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from None
 
 
 def _toml_fields(path: Path) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.base.arrays import Number, PerPrecision, PerTarget, is_number, number
+from jaxscale.base.arrays import Number, PerPrecision, PerTarget, number
 from jaxscale.base.fields import number_field, with_properties
 from jaxscale.base.show import Printout, is_single, leaves_shown, printed
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.adapters import target_shares, target_words
 from jaxscale.plans.optimizers import mixed_precision_bytes
+from jaxscale.plans.plan_domain import FLAGS, PLAN
 
 SWITCHES: Mapping[str, Mapping[str, str]] = {
     "recompute": {"none": "", "selective": "recompute_selective", "full": "recompute_full"},
@@ -44,30 +45,14 @@ SOFTWARE_CHOICES = tuple(choice for choice in SWITCHES if choice not in DECISION
 RECOMPUTE, SCHEDULES = tuple(SWITCHES["recompute"]), tuple(SWITCHES["schedule"])
 ZERO_STAGES = (1, 2, 3)
 
-DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
-"""Fields of a plan that count something."""
+END_STAGES = ("first_stage_layers", "last_stage_layers")
+"""Fields of a plan that state the layers of an end of the pipeline, 0 where they do not."""
 
-FLAGS = (
-    "flash_attention",
-    "overlap_gradients",
-    "overlap_gathers",
-    "balanced_stages",
-    "fused_glu",
-    "fused_norm",
-    "chunked_loss",
-    "vocab_parallel_loss",
-    "moe_overlap",
-    "autocast",
-    "wide_weights",
-    "narrow_gate",
-    "kept_gate",
-    "copied_attention",
-    "dropout",
-    "kept_gradients",
-    "cached_gradients",
-    "gathered_stages",
+DEGREES = (
+    *("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches"),
+    *END_STAGES,
 )
-"""Fields that are 1 where software does something, else 0."""
+"""Fields of a plan that count something."""
 
 DECIDED = (
     *DEGREES,
@@ -195,6 +180,10 @@ class Plan(eqx.Module):
     """Share of the weight matmuls done in each of `PRECISIONS`, or the name of one format [1]."""
     flash_attention: Number = number_field(True)
     """1 for fused attention, 0 for materialised scores [1]."""
+    first_stage_layers: Number = number_field(0)
+    """Layers of the first stage of a pipeline; 0 where it has its share [1]."""
+    last_stage_layers: Number = number_field(0)
+    """Layers of the last stage, beside the logits head; 0 where it has its share [1]."""
     overlap_gradients: Number = number_field(True)
     """1 where gradients are reduced while the last backward pass still runs, 0 after it [1]."""
     balanced_stages: Number = number_field(False)
@@ -313,19 +302,8 @@ class Plan(eqx.Module):
                 setattr(self, switch, values[switch])
 
     def __check_init__(self):
-        """Refuse degrees below one; traced values are not looked at."""
-        for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "n_microbatches"):
-            value = getattr(self, name)
-            if is_number(value) and not 1 <= value < float("inf"):
-                raise ValueError(f"Plan.{name} = {value:g} is out of range; expected a number of at least 1")
-        if is_number(self.shard_group) and not 0 <= self.shard_group < float("inf"):
-            raise ValueError(f"Plan.shard_group = {self.shard_group:g} is out of range; expected chips, or 0 for all")
-        if is_number(self.gradient_bytes) and not 0 < self.gradient_bytes < float("inf"):
-            raise ValueError(
-                f"Plan.gradient_bytes = {self.gradient_bytes:g} is out of range; expected bytes above 0, as 2"
-            )
-        if is_number(self.zero_stage) and not 0 <= self.zero_stage <= 3:
-            raise ValueError(f"Plan.zero_stage = {self.zero_stage:g} is out of range; expected 0, 1, 2 or 3")
+        """Refuse numbers that no plan can have; traced values are not looked at."""
+        PLAN.check({name: getattr(self, name) for name in PLAN.bounds})
 
     @property
     def n_chips(self) -> Number:
@@ -425,6 +403,8 @@ def in_short(plan: Mapping[str, Any]) -> str:
     parts = [f"dp {plan['dp']:g}", *(f"{name} {plan[name]:g}" for name in ("tp",) if plan[name] != 1)]
     if plan["pp"] != 1:
         parts.append(f"pp {plan['pp']:g}" + (f" x {plan['vpp']:g}" if plan["vpp"] != 1 else ""))
+    if any(ends := [plan.get(name, 0) for name in END_STAGES]):
+        parts.append("ends " + "/".join(f"{layers:g}" if layers else "-" for layers in ends))
     parts += [f"{name} {plan[name]:g}" for name in ("cp", "ep") if plan[name] != 1]
     parts.append(f"mb {plan['micro_batch_size']:g} x {plan['n_microbatches']:g}")
     if plan["zero_stage"]:

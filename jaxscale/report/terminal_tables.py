@@ -203,6 +203,38 @@ def plan_ranking(choice: Mapping[str, Any]) -> Table:
     return make_table(f"Fastest plans ({searched}{proof}; {convention})", columns, rows)
 
 
+def plan_differences(against: Mapping[str, Any]) -> Table:
+    """What a plan has otherwise than the best, in the form that `AgainstBest.to_json` gives it.
+
+    The costs are those of the plan over itself with the one value of the best.
+    """
+    columns = (
+        text_column("choice"),
+        TableColumn("theirs", is_text=True, says="{}", stays=True),
+        TableColumn("best", is_text=True, says="best {}", stays=True),
+        TableColumn("costs time", "time %", "%", stays=True),
+        TableColumn("costs memory", "GB", "GB", stays=True),
+        text_column("why there is no such plan", "no plan", says="no plan: {}"),
+    )
+    rows = []
+    for one in against["differences"]:
+        costs = [("-" if one[name] is None else f"{scale * one[name]:+.1f}") for name, scale in _COSTS.items()]
+        values = (_word(one["theirs"]), _word(one["ours"]))
+        rows.append((one["field"].replace("_", " "), *values, *costs, one["problem"] or "-"))
+    title = "What differs from the best plan, and what each choice costs by itself"
+    return make_table(title if rows else "Nothing differs from the best plan", columns, rows)
+
+
+_COSTS = {"time_cost": 100.0, "memory_cost_gb": 1.0}
+
+
+def _word(value: Any) -> str:
+    """A value of a plan as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else rounded_text(float(value), 4)
+
+
 DESIGN_ROWS = (
     ("params", "parameters", ".3g"),
     ("n_layers", "layers", ".4g"),

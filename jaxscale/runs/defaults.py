@@ -178,6 +178,14 @@ class EmptyCells:
                 column = column.where(holds, says[name])
         return column
 
+    def is_told(self, name: str) -> np.ndarray:
+        """Whether the cell of a column, or what is known of its source or release, says what holds in a row [row]."""
+        told = self._runs.categories(name).matches(lambda cell: cell is not None)
+        told |= self._stacks.matches(lambda stack: name in _defaults_of(stack[1]))
+        for holds, says in self._facts:
+            told |= holds & (name in says)
+        return told
+
     def is_known(self, names: tuple[str, ...]) -> np.ndarray:
         """Whether more than the defaults of an unnamed framework says what an empty cell of any column means [row]."""
         known = self._stacks.matches(lambda stack: is_known_of(names, *stack))

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscale.calibration.levels import Levels
 from jaxscale.plans.optimizers import MASTER_BYTES, mixed_precision_bytes
-from jaxscale.plans.plan import FLAGS, SOFTWARE_CHOICES
+from jaxscale.plans.plan import END_STAGES, FLAGS, SOFTWARE_CHOICES
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation
 from jaxscale.runs.remarks import incomplete, remarks_on
@@ -148,6 +148,7 @@ def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dic
         "vpp": _or(empty.filled_numbers("vpp"), 1.0),
         "ep": _or(runs.numbers("ep"), 1.0),
         "etp": _or(empty.filled_numbers("etp"), 0.0),
+        **{name: _or(empty.filled_numbers(name), 0.0) for name in END_STAGES},
         "shard_group": np.minimum(_or(empty.filled_numbers("shard_group"), stated["dp"]), stated["dp"]),
         **_microbatches(runs, empty, stated["dp"]),
         "zero_stage": empty.filled_numbers("zero_stage"),
@@ -193,9 +194,9 @@ def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
 
 
 def adapters_of(runs: Runs) -> Categorical:
-    """Adapters of each row: none, lora or qlora; lora where a rank is stated alone."""
-    has_rank = np.nan_to_num(runs.numbers("lora_rank")) > 0.0
-    words = together(runs.categories("adapter"), Categorical(has_rank.astype(int), ("none", "lora")))
+    """Adapters of each row: none, lora or qlora; lora where a rank or matmuls are stated alone."""
+    stated = ~np.isnan(runs.numbers("lora_rank")) | runs.categories("lora_targets").matches(bool)
+    words = together(runs.categories("adapter"), Categorical(stated.astype(int), ("none", "lora")))
     return words.map(lambda row: translate("adapter", str(row[0])) if row[0] else row[1])
 
 

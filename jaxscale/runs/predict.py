@@ -23,6 +23,7 @@ from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.completion import completed, open_rows
+from jaxscale.runs.meanings import Meanings
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
@@ -236,12 +237,24 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
     unanswered[described.index] = False
     asked = open_rows(runs, unanswered, hardware) if unanswered.any() else None
     if asked is None:
-        return predict_described(runs, described, fit)
+        return _over_meanings(predict_described(runs, described, fit), fit, hardware)
     completion = completed(runs, asked, fit)
     found = predict_described(completion.runs, describe_runs(completion.runs, hardware), fit)
+    found = _over_meanings(found, fit, hardware)
     return replace(
         found, lo=found.lo * completion.fastest, hi=found.hi * completion.slowest, assumed=completion.assumed
     )
+
+
+def _over_meanings(found: Prediction, fit: Fit, hardware: Hardware | None) -> Prediction:
+    """A prediction whose intervals cover what blank cells may mean to the framework of a row."""
+
+    def predicted(runs: Runs) -> np.ndarray:
+        return predict_described(runs, describe_runs(runs, hardware), fit).step_time
+
+    meanings = Meanings(found.runs, found.plans, found.step_time, predicted)
+    notes = joined([Categorical.of(found.notes.tolist()), meanings.notes]).array()
+    return replace(found, lo=found.lo * meanings.fastest, hi=found.hi * meanings.slowest, notes=notes)
 
 
 def _with_kinds(runs: Runs, fit: Fit, hardware: Hardware | None) -> Prediction:
@@ -314,8 +327,28 @@ def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
 def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, fit: Fit) -> dict[str, np.ndarray]:
     """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
-    answers = collected(blocks, len(batch), EVALUATED)
-    return fit.with_intervals(answers, levels, chips, capacity)
+    answers = fit.with_intervals(collected(blocks, len(batch), EVALUATED), levels, chips, capacity)
+    refuse_impossible(answers)
+    return answers
+
+
+def refuse_impossible(answers: Mapping[str, np.ndarray]) -> None:
+    """Refuse predictions that no run can have: they are errors of the program, and no answer.
+
+    Args:
+        answers: `NUMBERS` of each row by name [row].
+
+    Raises:
+        ArithmeticError: a step time or memory that is not finite, positive and inside its interval.
+    """
+    possible = np.ones(len(answers["step_time"]), dtype=bool)
+    for low, figure, high in (("lo", "step_time", "hi"), ("memory_lo", "memory", "memory_hi")):
+        least, value, most = (answers[name] for name in (low, figure, high))
+        possible &= (least > 0.0) & (least <= value) & (value <= most) & np.isfinite(most)
+    if not possible.all():
+        row = int(np.argmin(possible))
+        told = ", ".join(f"{name} = {answers[name][row]:g}" for name in NUMBERS if name in answers)
+        raise ArithmeticError(f"no run has {told}: an error of jaxscale in {np.sum(~possible)} rows, please report it")
 
 
 def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:

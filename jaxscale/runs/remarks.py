@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from jaxscale.models.model_catalogue import variant_note
 from jaxscale.runs.checks import quotes_count
 from jaxscale.runs.defaults import answer_note
 from jaxscale.runs.table import Runs
@@ -78,6 +79,7 @@ def remarks_on(
                 micro,
             ),
             runs.categories("framework").map(answer_note),
+            runs.categories("model").map(variant_note),
             runs.categories("precision").map(
                 lambda word: "precision = int8 is taken as fp8" if "int8" in str(word).lower() else ""
             ),
@@ -85,6 +87,10 @@ def remarks_on(
                 (plan["lora_rank"] > 0.0) & np.isnan(runs.numbers("lora_rank")),
                 "lora_rank is empty: taken as {:g}".format,
                 plan["lora_rank"],
+            ),
+            _said(
+                (runs.numbers("trainable_share") == 0.0) & (plan["lora_rank"] == 0.0),
+                "trainable_share = 0: adapters are left out; state lora_rank and lora_targets".format,
             ),
             together(Categorical.of_numbers(plan["lora_rank"]), runs.categories("lora_targets"), targets).map(
                 lambda row: f"lora_targets is empty: taken as {row[2]}" if row[0] > 0.0 and row[1] is None else ""

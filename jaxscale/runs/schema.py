@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from jaxscale.base.errors import InputError, one_like
+from jaxscale.models.model_domain import MODEL
 from jaxscale.tables.cells import Column, Kind, Value, parse_cells, show
 from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.words import vocabularies
@@ -22,8 +23,11 @@ def _count(name: str, meaning: str, default: str = "", maximum: float = MAX_GPUS
     return Column(name, "integer", meaning, "1", default or "the row is incomplete", not default, maximum=maximum)
 
 
-def _size(name: str, meaning: str, unit: str = "1") -> Column:
-    return Column(name, "integer", meaning, unit, "from the catalogue model, else as usual", minimum=0, maximum=1e9)
+def _of_model(name: str, meaning: str, default: str = "as usual", unit: str = "1", required: bool = False) -> Column:
+    """Whole number of a model, within its bound in the domain of models."""
+    bound, default = MODEL.bounds[name], "from the catalogue model" + (f", else {default}" if default else "")
+    least = 1 if bound.is_above else int(bound.low)
+    return Column(name, "integer", meaning, unit, default, required, minimum=least, maximum=bound.high)
 
 
 def _shape_share(name: str, meaning: str) -> Column:
@@ -60,44 +64,44 @@ COLUMNS = (
     ),
     Column("framework", "name", "training framework", default="defaults of an unnamed framework"),
     Column("release", "text", "release of the framework or of the benchmark"),
-    Column("n_layers", "integer", "depth", "1", "from the catalogue model", True, maximum=1e5),
-    Column("d_model", "integer", "width", "1", "from the catalogue model", True, maximum=1e7),
-    Column("n_heads", "integer", "query heads", "1", "from the catalogue model", True, maximum=1e6),
-    _count("n_kv_heads", "key/value heads", "from the catalogue model, else n_heads", 1e6),
-    _count("d_ff", "width of the MLP, of one expert in a MoE", "from the catalogue model, else 4 d_model"),
+    _of_model("n_layers", "depth", "", required=True),
+    _of_model("d_model", "width", "", required=True),
+    _of_model("n_heads", "query heads", "", required=True),
+    _of_model("n_kv_heads", "key/value heads", "n_heads"),
+    _of_model("d_ff", "width of the MLP, of one expert in a MoE", "4 d_model"),
     Column("gated_mlp", "flag", "MLP has a gate matrix", "", "from the catalogue model, else false"),
-    _count("vocab_size", "vocabulary", "from the catalogue model, else of the source, else 51200"),
-    _count("n_experts", "experts in each MoE layer", "from the catalogue model, else 1 (dense)", 1e6),
-    _count("moe_top_k", "experts that see each token", "from the catalogue model, else 1", 1e6),
-    _count("head_dim", "width of a query and key head", "from the catalogue model, else as usual"),
+    _of_model("vocab_size", "vocabulary", "of the source, else 51200"),
+    _of_model("n_experts", "experts in each MoE layer", "1 (dense)"),
+    _of_model("moe_top_k", "experts that see each token", "1"),
+    _of_model("head_dim", "width of a query and key head", "as usual"),
     Column(
         "tied_embeddings", "flag", "input and output embeddings are one matrix", "", "from the catalogue, else false"
     ),
-    _count("d_ff_expert", "inner width of one expert", "from the catalogue model, else as usual"),
-    _size("n_shared_experts", "experts that see every token"),
-    _size("n_dense_layers", "layers of a mixture whose MLP is dense"),
-    _size("moe_latent_size", "width of the projection on which routed experts work; 0 for d_model"),
-    _size("q_lora_rank", "rank of the query projection of latent attention; 0 for a full one"),
-    _size("kv_lora_rank", "rank of the key/value projection of latent attention; 0 for a full one"),
-    _size("rope_head_dim", "rotary part of a latent-attention head"),
-    _count("v_head_dim", "width of a value head", "from the catalogue model, else as usual"),
-    _size("window", "keys that a sliding-window layer attends to", "token"),
+    _of_model("d_ff_expert", "inner width of one expert", "as usual"),
+    _of_model("n_shared_experts", "experts that see every token"),
+    _of_model("n_dense_layers", "layers of a mixture whose MLP is dense"),
+    _of_model("moe_latent_size", "width of the projection on which routed experts work; 0 for d_model"),
+    _of_model("q_lora_rank", "rank of the query projection of latent attention; 0 for a full one"),
+    _of_model("kv_lora_rank", "rank of the key/value projection of latent attention; 0 for a full one"),
+    _of_model("rope_head_dim", "rotary part of a latent-attention head"),
+    _of_model("v_head_dim", "width of a value head", "as usual"),
+    _of_model("window", "keys that a sliding-window layer attends to", unit="token"),
     _shape_share("window_share", "share of attention layers with a sliding window"),
-    _count("window_heads", "query heads of a layer with a window", "n_heads"),
-    _count("window_kv_heads", "key/value heads of a layer with a window", "n_kv_heads"),
-    _count("window_head_dim", "width of a head of a layer with a window", "head_dim"),
-    _count("window_v_head_dim", "width of a value head of a layer with a window", "v_head_dim"),
+    _of_model("window_heads", "query heads of a layer with a window", "n_heads"),
+    _of_model("window_kv_heads", "key/value heads of a layer with a window", "n_kv_heads"),
+    _of_model("window_head_dim", "width of a head of a layer with a window", "head_dim"),
+    _of_model("window_v_head_dim", "width of a value head of a layer with a window", "v_head_dim"),
     _shape_flag("window_shared_key_value", "one projection makes keys and values of a layer with a window"),
-    _size("n_attention_layers", "layers with attention"),
-    _size("n_mlp_layers", "layers with an MLP"),
-    _size("n_ssm_layers", "state-space layers"),
-    _size("ssm_d_inner", "inner width of a state-space layer"),
-    _size("ssm_state", "state of a state-space layer"),
-    _size("ssm_groups", "groups of a state-space layer"),
-    _size("n_predict_layers", "layers for multi-token prediction"),
-    _size("o_lora_rank", "rank of the output projection of attention, over all its groups; 0 for a full one"),
-    _count("o_groups", "groups of heads of a low-rank output projection", "from the catalogue model, else 1"),
-    _size("position_embeddings", "learned positions", "token"),
+    _of_model("n_attention_layers", "layers with attention"),
+    _of_model("n_mlp_layers", "layers with an MLP"),
+    _of_model("n_ssm_layers", "state-space layers"),
+    _of_model("ssm_d_inner", "inner width of a state-space layer"),
+    _of_model("ssm_state", "state of a state-space layer"),
+    _of_model("ssm_groups", "groups of a state-space layer"),
+    _of_model("n_predict_layers", "layers for multi-token prediction"),
+    _of_model("o_lora_rank", "rank of the output projection of attention, over all its groups; 0 for a full one"),
+    _of_model("o_groups", "groups of heads of a low-rank output projection", "1"),
+    _of_model("position_embeddings", "learned positions", unit="token"),
     _shape_flag("shared_key_value", "one projection makes keys and values"),
     _shape_flag("attention_gate", "a gate multiplies the output of attention"),
     _shape_flag("expert_bias", "the output of a routed expert has a bias"),
@@ -112,6 +116,13 @@ COLUMNS = (
     _count("tp", "tensor-parallel degree"),
     _count("pp", "pipeline-parallel degree"),
     _count("vpp", "pipeline chunks on each chip", "1"),
+    *(
+        Column(name, "integer", text, "1", "its share, or of the facts of a table", minimum=0, maximum=1e9)
+        for name, text in (
+            ("first_stage_layers", "layers of the first pipeline stage; 0 for its share"),
+            ("last_stage_layers", "layers of the last pipeline stage, beside the logits head; 0 for its share"),
+        )
+    ),
     _count("cp", "context-parallel degree", "1"),
     _count("ep", "expert-parallel degree", "1"),
     _count("dp", "data-parallel degree", "n_gpus / (tp pp cp)"),
@@ -185,7 +196,7 @@ COLUMNS = (
         "word",
         "adapters beside frozen weights",
         "",
-        "lora where lora_rank is stated, else none",
+        "lora where lora_rank or lora_targets is stated, else none",
         vocabulary="adapter",
     ),
     _of_software("lora_rank", "integer", "rank of the adapters", "", "1"),
@@ -228,6 +239,12 @@ REQUIRED = tuple(column.name for column in COLUMNS if column.required)
 # Everything that describes a model in a row; the sequence length belongs to the run, not to the model.
 _NAMES = tuple(BY_NAME)
 MODEL_FIELDS = _NAMES[_NAMES.index(SHAPE[0]) : _NAMES.index("seq_len")]
+
+CARRIED = (
+    "source_row", "step_time_s", "step_time_derived", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_mem_gb",
+    "mem_kind", "status", "notes",
+)  # fmt: skip
+"""Columns that are carried along: what was measured, and where a row comes from. No prediction depends on them."""
 
 _OTHER_NAMES = {"recompute": "activation_recompute"}
 """Columns by the names of the choices of a plan that they state."""

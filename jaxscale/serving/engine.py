@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxscale.base.arrays import Number, PerPrecision, as_float
+from jaxscale.base.domains import Bound, Domain
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.show import Printout, leaf_text, printed
 from jaxscale.hardware.formats import PRECISIONS
@@ -31,6 +32,40 @@ WEIGHT_FORMATS = {
 
 CACHE_FORMATS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625}
 """Stored bytes of an element of the key/value cache, by the word of a table [byte]."""
+
+DEGREE, SHARE = Bound(1.0, 1e12), Bound(0.0, 1.0)
+
+ENGINE = Domain(
+    "Engine",
+    {
+        "tp": DEGREE._replace(meaning="tensor-parallel degree"),
+        "pp": DEGREE._replace(meaning="pipeline stages"),
+        "attention_dp": DEGREE._replace(meaning="ranks with the attention of their own sequences"),
+        "copies": DEGREE._replace(meaning="engines side by side"),
+        "weight_bytes": Bound(0.0, 1e3, True, "bytes of a weight"),
+        "cache_bytes": Bound(0.0, 1e3, True, "bytes of an element of the cache"),
+        "overlap": SHARE._replace(meaning="share of the collectives that may hide"),
+        "expert_nodes": Bound(1.0, 1e12, False, "domains to which a token is sent at most"),
+    },
+)
+"""Valid numbers of an `Engine`."""
+
+REQUESTS = Domain(
+    "Requests",
+    {
+        "concurrency": Bound(0.0, 1e12, False, "requests in flight"),
+        "input_len": Bound(0.0, 1e9, True, "prompt [token]"),
+        "output_len": Bound(0.0, 1e9, True, "answer [token]"),
+        "continuous": SHARE._replace(meaning="1 where requests join a running batch"),
+        "at_limit": SHARE._replace(meaning="1 where more requests wait than memory admits"),
+        "disaggregated": SHARE._replace(meaning="1 where prompts have engines of their own"),
+        "n_requests": Bound(0.0, 1e12, False, "requests sent at once; 0 for a stream without end"),
+        "prefix_hit": SHARE._replace(meaning="share of prompt tokens that are cached"),
+        "draft_tokens": Bound(0.0, 1e3, False, "tokens guessed ahead"),
+        "acceptance": SHARE._replace(meaning="probability that a guessed token is right"),
+    },
+)
+"""Valid numbers of `Requests`."""
 
 
 @printed(lambda engine: _shown(engine))
@@ -90,6 +125,10 @@ class Engine(eqx.Module):
 
         self.overlap, self.expert_nodes = as_float(overlap), as_float(expert_nodes)
 
+    def __check_init__(self):
+        """Refuse numbers that no engine has; traced values are not looked at."""
+        ENGINE.check(vars(self))
+
     @property
     def n_chips(self) -> Number:
         """Chips of all copies [1]."""
@@ -133,6 +172,10 @@ class Requests(eqx.Module):
     prefix_hit: Number = eqx.field(converter=as_float, default=0.0)
     draft_tokens: Number = eqx.field(converter=as_float, default=0.0)
     acceptance: Number = eqx.field(converter=as_float, default=0.7)
+
+    def __check_init__(self):
+        """Refuse numbers that no requests have; traced values are not looked at."""
+        REQUESTS.check(vars(self))
 
 
 def _shown(module: Engine | Requests) -> Printout:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale.base.documents import LARGEST, parsed_json, read_text
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.base.files import write_whole
 from jaxscale.base.table import Table, TableColumn, make_table, text_column, text_of
@@ -167,10 +168,9 @@ def read_tables(path: str | Path) -> tuple[np.ndarray, WorkloadTables]:
         InputError: the file is missing, or holds no workload.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: {reason}; expected a file that `Workload.save` wrote") from None
+        document = parsed_json(read_text(Path(path), 4 * LARGEST, "a file that `Workload.save` wrote"))
+    except InputError:
+        raise
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("format") != FORMAT:

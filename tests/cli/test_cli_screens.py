@@ -126,6 +126,19 @@ def plans(document: Document) -> Iterable[Promise]:
     yield Promise([[seconds(*document["step_time_interval_s"])]])
 
 
+def against(document: Document) -> Iterable[Promise]:
+    yield from plans(document)
+    found = document["against"]
+    yield Promise([[number(found["rank"]), seconds(found["theirs"]["step_time_s"]), number(100 * found["time_cost"])]])
+    yield Promise(
+        [
+            [*(number(one[name]) for name in ("theirs", "ours") if not isinstance(one[name], bool | str)),
+             number(one["time_cost"] and 100 * one["time_cost"]), number(one["memory_cost_gb"])]
+            for one in found["differences"]
+        ],
+    )  # fmt: skip
+
+
 def design(document: Document) -> Iterable[Promise]:
     names = ("n_layers", "d_model", "d_ff", "n_heads", "tokens", "step_time_s", "training_days", "loss", "memory_gb")
     relaxed = document["relaxed_optimum"]
@@ -273,6 +286,7 @@ CASES = {
     "models": Case("model", lambda document: ()),
     "predict": Case("predict {runs} --fit prior", predictions),
     "plan": Case(f"plan --model llama3-8b --global-batch 32 {ON_16}", plans),
+    "plan against": Case(f"plan --model llama3-8b --global-batch 32 {ON_16} --against {{runs}}", against),
     "shape": Case(f"shape --days 7 {ON_16}", design),
     "burst": Case("burst --network vgg16 --n-gpus 8 --global-batch 32", burst),
     "limits": Case("limits --scenario default --scenario global-nvlink --from 1e26 --to 1e31", limits),

@@ -28,13 +28,14 @@ from jaxscale.plans.local import local_plan
 
 
 def test_large_matmuls_run_at_the_peak_and_small_ones_below():
-    big = matmul_time(1e6, 1e8, 1e4, LLAMA.d_model, rates(plan(), IDEAL))
+    big = matmul_time(1e6, 1e8, 3e4, rates(plan(), IDEAL))
     np.testing.assert_allclose(big, 2.0 * 1e6 * 1e8 / H100.chip.peak("bf16"), rtol=1e-9)
     # As wide as deep: the area of its output, 1e3 rows by d columns, is where it reaches half its speed.
     width = float(LLAMA.d_model)
-    halved = matmul_time(1e3, 1e8, width, LLAMA.d_model, rates(plan(), ideal(matmul_half_area=1e3 * width)))
+    both = 1e8 * 2.0 / width
+    halved = matmul_time(1e3, 1e8, both, rates(plan(), ideal(matmul_half_area=1e3 * width)))
     np.testing.assert_allclose(halved, 2.0 * 2.0 * 1e3 * 1e8 / H100.chip.peak("bf16"), rtol=1e-9)
-    starved = matmul_time(1.0, 1e8, 1e4, LLAMA.d_model, rates(plan(), IDEAL))
+    starved = matmul_time(1.0, 1e8, 3e4, rates(plan(), IDEAL))
     np.testing.assert_allclose(starved, 2.0 * 1e8 / 3.35e12, rtol=1e-9)
 
 
@@ -44,7 +45,7 @@ def test_thin_matmuls_expose_what_they_read_and_write():
     for width in (wide, thin):
         params = LLAMA.d_model * width
         full, exposed = (
-            matmul_time(tokens, params, width, LLAMA.d_model, rates(plan(), ideal(matmul_exposed_bytes=each)))
+            matmul_time(tokens, params, LLAMA.d_model + width, rates(plan(), ideal(matmul_exposed_bytes=each)))
             for each in (0.0, 1.0)
         )
         seconds = tokens * (LLAMA.d_model + width) / H100.chip.hbm_bandwidth
@@ -331,3 +332,23 @@ def test_stragglers_grow_with_the_doublings_of_the_nodes():
 def test_a_sharper_link_never_costs_more():
     slope = jax.grad(lambda bandwidth: gather_time(1e9, 64.0, 1.0, LINK._replace(bandwidth=bandwidth)))(LINK.bandwidth)
     assert all(float(one) <= 0.0 for one in slope) and min(float(one) for one in slope) < 0.0
+
+
+def test_larger_heads_are_never_faster():
+    """Each matrix reads and writes its own widths: heads that grow alone make no other matrix quicker."""
+    base = {"n_layers": 8, "d_model": 4096, "n_heads": 32, "seq_len": 4096, "head_dim": 128, "v_head_dim": 128}
+    exposed = ideal(matmul_half_area=1e6, matmul_exposed_bytes=2.0)
+    latent = {"kv_lora_rank": 512, "rope_head_dim": 64, "n_kv_heads": 32}
+    for kind in (
+        {"n_kv_heads": 8},
+        latent,
+        {"n_kv_heads": 8, "attention_gate": 1},
+        {"n_kv_heads": 8, "q_lora_rank": 512},
+    ):
+        for change in ({"head_dim": 256}, {"v_head_dim": 256}, {"n_heads": 64}, {"n_kv_heads": 32}):
+            small, large = (
+                float(dense_forward(*on(as_arrays(Transformer(**{**base, **kind, **more})), plan())[:2], exposed))
+                for more in ({}, change)
+            )
+            grows = not (kind is latent and "n_kv_heads" in change)
+            assert large > small if grows else large == small, (kind, change)

@@ -100,6 +100,16 @@ def test_qlora_and_the_width_it_stands_for_are_one():
     assert "lora" not in found.notes[0] and "lora" not in found.notes[5]
 
 
+def test_frozen_weights_take_the_bytes_that_are_stated():
+    """Llama-3.1 70B: embeddings and logits head stay in 16 bits, 70.0e9 weights of the layers do not."""
+    cells = {"model": "llama3.1-70b", "trainable_share": 0}
+    memory = predicted(*({**cells, "weight_bytes": width} for width in (None, 0.5, 1, 2, 4))).memory / 1e9
+    assert memory[0] == memory[3]
+    assert memory[4] - memory[3] == pytest.approx(2.0 * 70.6, rel=0.02)
+    assert memory[3] - memory[2] == pytest.approx(68.5, rel=0.02)
+    assert memory[2] - memory[1] == pytest.approx(0.4375 * 68.5, rel=0.02)
+
+
 def test_gathered_weights_are_as_wide_as_they_are_stored():
     cells = {"n_gpus": 8, "zero_stage": 3, "model": "llama3.1-70b", "gpus_per_node": 1, "global_batch_size_seqs": 8}
     cells |= {"inter_node_gbit_per_s_per_gpu": 25, "overlap_gathers": False}

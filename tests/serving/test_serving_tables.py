@@ -50,7 +50,7 @@ BAD = [
     ({"tp": "a\nb" * 100}, r"column 'tp' = 'a\nba\nb"),
     ({"n_gpus": "2"}, "column 'n_gpus' = '2': fewer than tp*pp = 4*1; expected at least 4"),
     ({"n_heads": "32", "n_kv_heads": "5"}, "column 'n_kv_heads' = '5': does not divide n_heads"),
-    ({"n_experts": "4", "moe_top_k": "8"}, "column 'moe_top_k' = '8': more than n_experts; expected at most 4"),
+    ({"n_experts": "4", "moe_top_k": "8"}, "column 'moe_top_k' = '8': exceeds n_experts = 4; expected at most that"),
 ]
 
 

@@ -90,7 +90,8 @@ def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
             last = key.lower().rsplit(".", 1)[-1]
             decides = re.match(r"\w+", option.column)
             found[last] = found.get(last, ()) + ((option.default,) if decides and decides[0] in BY_NAME else ())
-    return found
+    told = (*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form", "open", "cfg/")
+    return {**found, **dict.fromkeys(told, ())}
 
 
 def framework_family(settings: Settings) -> str | None:
@@ -164,8 +165,7 @@ def unread_keys(settings: Settings, family: str, read: ReadSettings) -> tuple[st
 
     A key that the table lists as one that decides a column is among them, unless it is off or has its default.
     """
-    told = (*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form", "open", "cfg/")
-    known = {**known_keys(family), **dict.fromkeys(told, ())}
+    known = known_keys(family)
 
     def is_read(key: str, value: Any) -> bool:
         *tables, last = key.split(".")

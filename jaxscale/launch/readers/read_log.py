@@ -1,9 +1,9 @@
 """A training log, read line by line: which program wrote it, its steps and its settings."""
 
-import json
 from pathlib import Path
 from typing import BinaryIO
 
+from jaxscale.base.documents import parsed_json
 from jaxscale.base.errors import InputError
 from jaxscale.launch.readers.logs.json_lines_log import AUTOMODEL, DLLOGGER, MLPERF
 from jaxscale.launch.readers.logs.log_format import Gathered, LogFormat
@@ -56,8 +56,8 @@ def read_log(path: Path) -> tuple[LogFormat, Gathered]:
 def _state(path: Path) -> Gathered | None:
     """What a trainer_state.json tells; None for another file."""
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        state = parsed_json(path.read_text(encoding="utf-8"))
+    except ValueError:
         return None
     gathered = Gathered()
     return gathered if isinstance(state, dict) and take_state(state, gathered) else None

@@ -1,9 +1,11 @@
 """Values of settings by the last part of their key, and what several rules make of them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.models import catalogue_model
+from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.schema import BY_NAME
 from jaxscale.tables.words import respelt, translate
 
@@ -28,16 +30,20 @@ class ReadSettings:
         self.understood: set[str] = set()
         self.doubtful: set[str] = set()
         self.last = ""
+        self._keys: dict[str, list[str]] = {}
+        for key in settings:
+            parts = key.split(".")
+            for start in range(len(parts)):
+                self._keys.setdefault(".".join(parts[start:]), []).append(key)
 
     def value(self, *names: str) -> Any:
         """Value of the first setting whose last part has one of the names; None where none has."""
         found = None
         for name in names:
-            for key, value in self.settings.items():
-                if key == name or key.endswith(f".{name}"):
-                    self.understood.add(key)
-                    if found is None and value is not None:
-                        found, self.last = value, key
+            for key in self._keys.get(name, ()):
+                self.understood.add(key)
+                if found is None and self.settings[key] is not None:
+                    found, self.last = self.settings[key], key
         return found
 
     def number(self, *names: str) -> float | None:
@@ -82,9 +88,10 @@ class ReadSettings:
         return self.value(*names) not in (None, "", False)
 
 
-def value_of(settings: Settings, *names: str) -> Any:
-    """Value of the first setting whose last part has one of the names; None where none has."""
-    return ReadSettings(settings).value(*names)
+def end_cells(first: float | int, last: float | int, layers: float | int, stages: int) -> Cells:
+    """Cells of the layers of both ends of a pipeline; none where they are an even share of all layers."""
+    even = (math.ceil(layers / stages), math.floor(layers / stages))
+    return {} if (first, last) == even else dict(zip(END_STAGES, (first, last), strict=True))
 
 
 def plain_number(value: Any) -> float | None:

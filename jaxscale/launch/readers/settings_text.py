@@ -1,13 +1,12 @@
 """Settings of a launch file as flat keys and values: TOML, YAML, JSON, Python, or options of a command line."""
 
 import ast
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import parsed_json, parsed_toml, parsed_yaml, read_text
 from jaxscale.base.errors import InputError
 
 FORM = "launch.form"
@@ -20,7 +19,7 @@ LARGEST_LAUNCH_FILE = 2**20
 """Size beyond which a file is no launch file [byte]."""
 
 _OPTION = re.compile(r"""--([A-Za-z][\w.\-]*)(?:[= ]+("[^"]*"|'[^']*'|(?!--)(?!-[A-Za-z])[^\s\\#]+))?""")
-_ASSIGNMENT = re.compile(r"""(?<![\w\-$])([A-Za-z_][\w.]*)=("[^"]*"|'[^']*'|[^\s\\]+)""")
+_ASSIGNMENT = re.compile(r"""(?<![\w\-$.])([A-Za-z_][\w.]*)=("[^"]*"|'[^']*'|[^\s\\]+)""")
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -34,15 +33,18 @@ def settings_of(path: Path) -> dict[str, Any]:
         if settings := python_settings(text):
             return settings
         raise InputError(f"{path}: holds no settings; expected assignments or keyword arguments of a configuration")
+    problem = "TOML, YAML, JSON or options such as --micro-batch-size 1"
     for parse in _parsers(path, text):
-        tree = parse(text)
+        try:
+            tree = parse(text)
+        except ValueError as error:
+            problem = f"{problem} ({str(error).partition(chr(10))[0]})"
+            continue
         if isinstance(tree, Mapping) and tree:
             return flat(tree)
     options = command_line_settings(text)
     if not options:
-        raise InputError(
-            f"{path}: holds no settings; expected TOML, YAML, JSON or options such as --micro-batch-size 1"
-        )
+        raise InputError(f"{path}: holds no settings; expected {problem}")
     return {**options, FORM: "options in part" if has_open_parts(text) else "options"}
 
 
@@ -53,54 +55,17 @@ def remarks_of(path: Path) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST_LAUNCH_FILE:
-            raise InputError(f"{path}: {path.stat().st_size / 1e6:.0f} MB is too large; expected a launch file")
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text; expected a launch file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    return read_text(path, LARGEST_LAUNCH_FILE, "a launch file")
 
 
 def _parsers(path: Path, text: str) -> list:
     """Parsers to try, by the ending of the file, or else all."""
-    parsers = {".toml": [_toml], ".json": [_json], ".yaml": [_yaml], ".yml": [_yaml]}
+    parsers = {".toml": [parsed_toml], ".json": [parsed_json], ".yaml": [parsed_yaml], ".yml": [parsed_yaml]}
     is_command = "--" in text and not re.search(r"^\s*[\w.]+\s*:\s", text, re.MULTILINE)
-    return parsers.get(path.suffix.lower(), [] if is_command else [_json, _toml, _yaml])
+    return parsers.get(path.suffix.lower(), [] if is_command else [parsed_json, parsed_toml, parsed_yaml])
 
 
-def _toml(text: str) -> Any:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return None
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Loader to which the tags of recipes are plain mappings, and nothing is made of them."""
-
-    def untagged(loader: Any, suffix: str, node: Any) -> Any:
-        return loader.construct_mapping(node) if isinstance(node, yaml.MappingNode) else None
-
-    Loader.add_multi_constructor("", untagged)
-    try:
-        return yaml.load(text, Loader)  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Leaves of nested tables by their dotted keys; lists stay values."""
     found: dict[str, Any] = {}
     for key, value in tree.items():

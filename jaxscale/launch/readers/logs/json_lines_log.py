@@ -1,16 +1,16 @@
 """Logs whose lines hold JSON: NeMo's DLLogger, NeMo AutoModel, MLPerf."""
 
-import json
 from typing import Any
 
+from jaxscale.base.documents import parsed_json
 from jaxscale.launch.readers.logs.log_format import GIB, Gathered, LogFormat
 from jaxscale.launch.readers.settings_text import flat
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parsed_json(text)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 

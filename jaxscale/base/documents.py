@@ -1,0 +1,119 @@
+"""Documents of TOML, JSON and YAML, read within bounds of size, depth, number of values and size of numbers."""
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxscale.base.errors import InputError
+
+LARGEST = 32 * 2**20
+"""Size beyond which a file is no document that people or programs write for this one [byte]."""
+
+DEEPEST = 100
+"""Tables and lists inside each other [1]."""
+
+MOST_VALUES = {"JSON": 2_000_000, "TOML": 500_000, "YAML": 100_000}
+"""Values of a document, those that aliases repeat counted each time [1]."""
+
+GREATEST = 1e300
+"""Number that no quantity comes near, and that arithmetic would overflow [1]."""
+
+
+def parsed_toml(text: str) -> Any:
+    """Content of a TOML text.
+
+    Raises:
+        ValueError: not TOML, or beyond the bounds.
+    """
+    # The parser takes time and memory of the depth squared, so that the depth of dotted keys is looked at before.
+    joined = re.sub(r"[ \t]*\.[ \t]*", ".", text)
+    if any(word.count(".") > DEEPEST for word in re.split(r"[\s=,{}\[\]]+", joined)):
+        raise ValueError(f"a key of more than {DEEPEST} tables")
+    return _within_bounds(_parsed(tomllib.loads, text), MOST_VALUES["TOML"])
+
+
+def parsed_json(text: str, *, finite: bool = False) -> Any:
+    """Content of a JSON text.
+
+    Args:
+        text: the document.
+        finite: refuse infinite numbers too, such as 1e400.
+
+    Raises:
+        ValueError: not JSON, or beyond the bounds.
+    """
+    return _within_bounds(_parsed(json.loads, text), MOST_VALUES["JSON"], finite=finite)
+
+
+def parsed_yaml(text: str) -> Any:
+    """Content of a YAML text, of which tags make nothing but plain values.
+
+    Raises:
+        ValueError: not YAML, or beyond the bounds.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Loader to which the tags of recipes are plain mappings, and nothing is made of them."""
+
+    def untagged(loader: Any, suffix: str, node: Any) -> Any:
+        return loader.construct_mapping(node) if isinstance(node, yaml.MappingNode) else None
+
+    Loader.add_multi_constructor("", untagged)
+    try:
+        tree = _parsed(lambda text: yaml.load(text, Loader), text)  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, TypeError) as error:
+        raise ValueError(str(error)) from None
+    return _within_bounds(tree, MOST_VALUES["YAML"])
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    """What a parser makes of a text; one that is too deep for it is a wrong value as others are."""
+    try:
+        return parse(text)
+    except RecursionError:
+        raise ValueError(f"tables or lists deeper than {DEEPEST}") from None
+
+
+def _within_bounds(tree: Any, most: int, *, finite: bool = False) -> Any:
+    """A parsed document, if it is neither too deep, too long nor has numbers beyond all quantities."""
+    waiting, n_values = [(tree, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        n_values += 1
+        if depth > DEEPEST:
+            raise ValueError(f"tables or lists deeper than {DEEPEST}")
+        if n_values + len(waiting) > most:
+            raise ValueError(f"more than {most} values")
+        if isinstance(value, Mapping):
+            waiting += [(one, depth + 1) for one in value.values()]
+        elif isinstance(value, list):
+            waiting += [(one, depth + 1) for one in value]
+        elif isinstance(value, int | float) and abs(value) > GREATEST and (finite or abs(value) != math.inf):
+            raise ValueError(f"a number beyond {GREATEST:g}")
+    return tree
+
+
+def read_text(path: Path, most: int = LARGEST, what: str = "a configuration") -> str:
+    """Text of a file.
+
+    Args:
+        path: the file.
+        most: largest size [byte].
+        what: what is expected of the file, for messages.
+
+    Raises:
+        InputError: missing, too large or not text; one line.
+    """
+    try:
+        if path.stat().st_size > most:
+            raise InputError(f"{path}: {path.stat().st_size / 1e6:.0f} MB is too large; expected {what}")
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text; expected {what}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
