@@ -19,7 +19,7 @@ from markdown_text import markdown_table
 import jaxscale as js
 from jaxscale.base.arrays import number, stacked
 from jaxscale.costs.evaluate import evaluate_runs
-from jaxscale.designs.integer_designs import FIELDS, SIZES, IntegerSpace, Rows, built, joined, row_of
+from jaxscale.designs.integer_designs import FIELDS, SIZES, IntegerSpace, Rows, built, put_together, row_of
 from jaxscale.designs.time_to_loss import default_laws
 from jaxscale.designs.whole_sizes import HEAD_WIDTHS, width_step
 from jaxscale.models.transformer import embedding_params, n_active_params, n_params
@@ -101,7 +101,7 @@ def every_design(middles: list[dict[str, float]], where: IntegerSpace, wide: int
         for row in np.argsort(plans.merits, kind="stable")[:PLANS].tolist():
             plan = {name: float(column[row]) for name, column in plans.table.columns.items()}
             found.append(_crossed(middle, plan, where, wide))
-    rows = joined(found)
+    rows = put_together(found)
     facts = {**model_columns(built(rows, where)[0]), **{name: rows[name] for name in FIELDS}}
     facts |= {"n_chips": where.n_chips, "domain_size": number(problem.cluster.network.level(0)[0])}
     valid = obeys(facts, rules=[rule for rule in where.space.rules if rule is not BATCH_RULE])

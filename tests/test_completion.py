@@ -84,7 +84,7 @@ def test_what_breaks_a_rule_in_every_completion_is_answered_with_a_note():
     stated = {"tp": "2", "pp": "2", "dp": "4", "zero_stage": "3", "micro_batch_size": "", "activation_recompute": ""}
     found = js.predict(table(stated), fit="prior")
     assert found.step_time[0] > 0.0 and "micro_batch_size = " in found.assumed[0]
-    assert "they need pp = 1" in found.notes[0]
+    assert "it needs pp = 1" in found.notes[0]
 
 
 def test_the_fastest_with_the_accepted_risk_is_taken_and_some_more_risk_where_none_has_it():

@@ -7,7 +7,7 @@ from registry import Configuration, as_arrays, changed, ideal_coefficients, rand
 
 from jaxscale.base.arrays import as_arrays as arrays
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.costs.activations import layer_bytes, microbatches_at_the_end, microbatches_in_flight
+from jaxscale.costs.activations import layer_bytes, microbatches_in_flight
 from jaxscale.costs.memory import MOMENTS, Memory, held_at_moments, memory
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
@@ -98,7 +98,8 @@ def test_a_mixture_keeps_a_copy_of_its_tokens_for_every_expert():
         float(layer_activation_bytes(local_plan(*arrays((shape, Plan()))), ideal_coefficients()))
         for shape in (dense, mixture)
     ]
-    assert held[1] - held[0] == pytest.approx(2.0 * 2048.0 * 2.0 * 6144.0, rel=1e-9)
+    router = 8.0 * 8.0 + 16.0 * 2.0
+    assert held[1] - held[0] == pytest.approx(2048.0 * (2.0 * 2.0 * 6144.0 + router), rel=1e-9)
 
 
 @pytest.mark.parametrize(("ep", "split"), [(1, 8.0), (8, 1.0)])
@@ -110,7 +111,7 @@ def test_ranks_that_split_an_expert_keep_its_tokens_whole(ep: int, split: float)
         layer_activation_bytes(local_plan(*arrays((changed(shape, moe_top_k=k), plan))), coefficients)
         for k in (2.0, 3.0)
     )
-    each = shape.seq_len * (2.0 * 2.0 * 2.0 * shape.d_ff_expert + 2.0 * split * shape.d_model) / 8.0
+    each = shape.seq_len * (2.0 * 2.0 * 2.0 * shape.d_ff_expert + 2.0 * split * shape.d_model + 16.0) / 8.0
     np.testing.assert_allclose(three - two, coefficients.activation_factor * each, rtol=1e-4)
 
 
@@ -126,7 +127,7 @@ def test_ranks_that_split_an_expert_keep_its_tokens_whole(ep: int, split: float)
 )
 def test_microbatches_at_the_end(plan: Plan, expected: float):
     """An interleaved last stage holds (vpp - 1) pp + 1 of its chunks, each of a vpp-th of its layers."""
-    assert microbatches_at_the_end(arrays(plan)) == pytest.approx(expected)
+    assert microbatches_in_flight(arrays(plan), plan.pp - 1.0) == pytest.approx(expected)
 
 
 def test_values_and_output_are_kept_at_their_own_width():
@@ -202,10 +203,12 @@ def test_tensor_and_pipeline_parallelism_split_the_weights():
         # Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p v) times the layers of 1F1B's first stage.
         (Plan(pp=8, vpp=2, n_microbatches=64, schedule="interleaved"), 8.0 * (1.0 + 7.0 / 16.0)),
         (Plan(pp=8, vpp=4, n_microbatches=64, schedule="interleaved"), 8.0 * (1.0 + 7.0 / 32.0)),
+        # DeepSeek-AI 2024, table 2: one more than 1F1B.
+        (Plan(pp=8, n_microbatches=64, schedule="dualpipe"), 9.0),
     ],
 )
 def test_microbatches_in_flight(plan: Plan, expected: float):
-    assert float(microbatches_in_flight(plan)) == pytest.approx(expected, rel=1e-9)
+    assert float(microbatches_in_flight(plan, 0.0)) == pytest.approx(expected, rel=1e-9)
 
 
 SLOW_HOST, FAST_HOST = 1.0, 0.0
@@ -262,7 +265,12 @@ def test_the_peak_is_what_stands_at_the_fullest_moment():
         peak = of(shape, plan)
         assert {name: float(term) for name, term in peak.terms().items()} == pytest.approx(moments[fullest], rel=1e-6)
         assert float(peak.total) == pytest.approx(sum(moments[fullest].values()), rel=1e-6)
-        assert moments["loss"]["logits"] > 0.0 == moments["reversing"]["logits"] == moments["optimizer"]["activations"]
+        assert (
+            moments["loss"]["logits"]
+            > 0.0
+            == moments["reversing, last stage"]["logits"]
+            == moments["optimizer, middle"]["activations"]
+        )
     assert len(seen) > 1
 
 
@@ -280,8 +288,10 @@ def test_gradients_stand_at_the_loss_where_microbatches_came_before():
     anew, several, buffered = (
         at_moments(shape, plan) for plan in (Plan(), Plan(n_microbatches=2), Plan(kept_gradients=True))
     )
-    assert anew["loss"]["gradients"] == 0.0 < anew["last layer"]["gradients"] < anew["optimizer"]["gradients"]
-    assert several["loss"]["gradients"] == buffered["loss"]["gradients"] == anew["optimizer"]["gradients"]
+    assert (
+        anew["loss"]["gradients"] == 0.0 < anew["last layer"]["gradients"] < anew["optimizer, first stage"]["gradients"]
+    )
+    assert several["loss"]["gradients"] == buffered["loss"]["gradients"] == anew["optimizer, first stage"]["gradients"]
 
 
 def test_copies_of_gradients_are_for_replicas():
@@ -384,12 +394,12 @@ def test_fsdp_holds_two_layers_and_their_gradients_whole(width: float):
     layer = float(local_plan(shape, Plan(dp=8)).params.layers) / shape.n_layers
     vocabulary = float(shape.vocab_size * shape.d_model)
     weights, gradients = 2.0 * (2.0 * layer + 2.0 * vocabulary), (2.0 + width) * layer + 2.0 * vocabulary
-    assert sharded["reversing"]["buffers"] == pytest.approx(weights + gradients, rel=1e-6)
+    assert sharded["reversing, last stage"]["buffers"] == pytest.approx(weights + gradients, rel=1e-6)
     assert sharded["loss"]["buffers"] == pytest.approx(weights, rel=1e-6)
-    assert sharded["optimizer"]["buffers"] == 0.0
+    assert sharded["optimizer, first stage"]["buffers"] == 0.0
     frozen = at_moments(changed(shape, trainable_share=0.0), Plan(dp=8, zero_stage=3))
-    assert frozen["reversing"]["buffers"] == pytest.approx(weights, rel=1e-6)
-    assert at_moments(shape, Plan(dp=8, zero_stage=2))["reversing"]["buffers"] == 0.0
+    assert frozen["reversing, last stage"]["buffers"] == pytest.approx(weights, rel=1e-6)
+    assert at_moments(shape, Plan(dp=8, zero_stage=2))["reversing, last stage"]["buffers"] == 0.0
 
 
 @pytest.mark.parametrize(("shared", "zero_stage"), [(1, 0), (8, 2)])
@@ -407,7 +417,8 @@ def test_experts_that_no_rank_shares_need_no_buffer():
     """With ep = dp FSDP holds the dense weights of two layers and their gradients whole, and the outermost unit."""
     shape = model("mixtral-8x7b")
     apart, more = (
-        at_moments(shape, Plan(dp=dp, ep=8, zero_stage=3, gradient_bytes=2))["reversing"]["buffers"] for dp in (8, 16)
+        at_moments(shape, Plan(dp=dp, ep=8, zero_stage=3, gradient_bytes=2))["reversing, last stage"]["buffers"]
+        for dp in (8, 16)
     )
     held = local_plan(shape, Plan(dp=8, ep=8)).params
     dense, head = float(held.layers) / shape.n_layers, shape.vocab_size * shape.d_model

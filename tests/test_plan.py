@@ -101,7 +101,7 @@ def test_a_valid_plan_breaks_no_rule():
         ({"shard_group": 3}, "shard_group = 3 must divide dp = 4"),
         ({"pp": 1, "vpp": 2}, "vpp = 2 needs pp > 1"),
         ({"vpp": 2, "n_microbatches": 9}, "interleaving needs n_microbatches = 9 to be a multiple of pp = 4"),
-        ({"zero_stage": 3}, "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1"),
+        ({"zero_stage": 3}, "ZeRO stage 3 shards what a pipeline reuses; it needs pp = 1"),
     ],
 )
 def test_each_rule_has_its_sentence(change: dict[str, float], sentence: str):

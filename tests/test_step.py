@@ -366,7 +366,7 @@ def test_a_fit_stands_for_its_coefficients_on_the_chip():
     [
         (js.Plan(dp=3, tp=2), "dp * tp * pp * cp = 6 must equal the cluster's 64 chips"),
         (js.Plan(dp=8, tp=8, pp=1, ep=3), "ep = 3 must divide"),
-        (js.Plan(dp=32, pp=2, zero_stage=3), "they need pp = 1"),
+        (js.Plan(dp=32, pp=2, zero_stage=3), "it needs pp = 1"),
     ],
 )
 def test_a_concrete_plan_that_breaks_a_rule_is_refused(plan: js.Plan, text: str):

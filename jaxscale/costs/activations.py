@@ -20,6 +20,7 @@ from jaxscale.models.transformer import (
     mean_over_heads,
     mlp_layers,
     mlp_width,
+    moe_layers,
     routed_width,
     scores_per_token,
     ssm_layers,
@@ -39,6 +40,13 @@ MASK_BYTES = 1.0
 SUM_BYTES = 4.0
 """Of the logarithm of a softmax's sum that fused attention keeps per token and head (Dao 2023, arXiv 2307.08691)
 [byte]."""
+
+ROUTER_BYTES = 8.0
+"""Of a router per token and expert: scores in 32 bits and the map of tokens (Megatron-Core transformer/moe, 2025)
+[byte]."""
+
+CHOICE_BYTES = 16.0
+"""Of a router per token and chosen expert: weights, places and their order (the same) [byte]."""
 
 WIDE_BYTES = 4.0
 """Of a number in 32 bits [byte]."""
@@ -64,6 +72,11 @@ class LayerBytes(NamedTuple):
 def stream_bytes(local: LocalPlan) -> Array:
     """Of an element of the residual stream: as of an activation, 4 where autocasts keep it in 32 bits [byte]."""
     return local.element_bytes + local.plan.autocast * larger(WIDE_BYTES - local.element_bytes, 0.0)
+
+
+def remakes(plan: Plan) -> Array:
+    """Switch: 1 where a compiler chooses what it keeps and what it computes again, as XLA does [1]."""
+    return jnp.asarray(plan.compiled * (1.0 - plan.kept_gate))
 
 
 def checkpoint_bytes(local: LocalPlan) -> Array:
@@ -99,7 +112,9 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     adapters = kept.output * outputs
     sums = SUM_BYTES * mean_over_heads(model, lambda kind: kind.n_heads) * plan.flash_attention
     heads = heads + adapters + sums
-    scores = (2.0 * element + MASK_BYTES * plan.dropout) * stored * scores_per_token(model)
+    # Compilers keep what softmax puts out in 32 bits, and its narrow copy.
+    probabilities = 2.0 * element + remakes(plan) * larger(WIDE_BYTES - element, 0.0)
+    scores = (probabilities + MASK_BYTES * plan.dropout) * stored * scores_per_token(model)
     latents = 2.0 * element * (model.q_lora_rank + model.kv_lora_rank) * plan.tp / local.sequence_split
     attention = (heads + scores + latents) * attention_layers(model)
     ssm = 3.0 * element * ssm_layers(model) * model.ssm_d_inner
@@ -107,7 +122,9 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model)) / total_layers(model)
     # Queries, keys and values read one tensor, gate and input another: under autocasts each its own copy.
     inputs = 2.0 + plan.autocast * (2.0 + model.gated_mlp)
-    norms = 2.0 * (stream_bytes(local) + UNFUSED_NORM_BYTES * (1.0 - plan.fused_norm) + MASK_BYTES * plan.dropout)
+    # What XLA fuses it computes in one kernel, but keeps as 32-bit residuals.
+    unfused = UNFUSED_NORM_BYTES * larger(1.0 - plan.fused_norm, remakes(plan))
+    norms = 2.0 * (stream_bytes(local) + unfused + MASK_BYTES * plan.dropout)
     read = inputs * model.trainable_share * local.matmul_bytes + kept.stream
     residual = (norms + read) * model.d_model * blocks / local.sequence_split
     scale = coefficients.activation_factor * local.tokens
@@ -157,12 +174,14 @@ def _mlp_bytes(local: LocalPlan, kept: AdaptedInputs) -> Array:
     trained = model.trainable_share * local.matmul_bytes
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
     inner = mlp_width(model) + routed_width(model)
-    copies = local.expert_tensor_degree * copies_width(model)
-    remakes = plan.compiled * (1.0 - plan.kept_gate)
-    product = (trained + kept.product) * (1.0 - remakes * model.gated_mlp)
-    gate = model.gated_mlp * (2.0 - larger(plan.fused_glu * 1.0, remakes))
+    # A compiled step weights what comes back of them apart, and keeps that, too.
+    copies = (local.expert_tensor_degree + remakes(plan)) * copies_width(model)
+    router = (ROUTER_BYTES * model.n_experts + CHOICE_BYTES * model.moe_top_k) * moe_layers(model)
+    router = router * plan.tp / local.sequence_split
+    product = (trained + kept.product) * (1.0 - remakes(plan) * model.gated_mlp)
+    gate = model.gated_mlp * (2.0 - larger(plan.fused_glu * 1.0, remakes(plan)))
     inside = element + plan.narrow_gate * (local.matmul_bytes - element)
-    return inside * (1.0 + gate) * inner + product * inner + (trained + kept.expert) * copies
+    return inside * (1.0 + gate) * inner + product * inner + (trained + kept.expert) * copies + router
 
 
 def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperature = 0.0) -> Array:
@@ -230,23 +249,24 @@ def all_with_gpipe(one_f_one_b: ArrayLike, plan: Plan) -> Array:
     return one_f_one_b + plan.gpipe * (plan.n_microbatches - jnp.asarray(one_f_one_b))
 
 
-def microbatches_in_flight(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Microbatches whose activations the first stage holds at once, per layer it owns [1].
+def microbatches_in_flight(plan: Plan, stages_before: ArrayLike, temperature: Temperature = 0.0) -> Array:
+    r"""Microbatches whose activations a stage holds at once, per layer it owns.
 
-    1F1B: min(m, pp), times `1 + (pp - 1) / (pp vpp)` when interleaved; GPipe: m.
+    1F1B: $\min(m, p - s)$ with s stages before; interleaved: $2 (p - 1 - s) + (v - 1) p + 1$ chunks, of which a
+    microbatch has v, at most m; DualPipe, at either end and between: p + 1 (DeepSeek-AI 2024, arXiv 2412.19437,
+    table 2); GPipe: m.
+
+    Args:
+        plan: m, p, v, schedule.
+        stages_before: s [1].
+        temperature: smoothing [1].
+
+    Returns:
+        Microbatches [1].
     """
-    is_interleaved = several(plan.vpp, temperature)
-    interleaved = 1.0 + is_interleaved * (plan.pp - 1.0) / (plan.pp * plan.vpp)
-    one_f_one_b = smooth_min(plan.n_microbatches, plan.pp * interleaved, temperature)
-    return all_with_gpipe(one_f_one_b, plan)
-
-
-def microbatches_at_the_end(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Microbatches whose activations the last stage holds at once, per layer it owns [1].
-
-    1F1B: one; interleaved, where all but the last chunk of the next microbatches wait: `1 + (pp - 1)(1 - 1/vpp)`, at
-    most m; GPipe: m.
-    """
-    turned = 1.0 + (plan.pp - 1.0) * (1.0 - 1.0 / plan.vpp)
-    one_f_one_b = smooth_min(plan.n_microbatches, turned, temperature)
-    return all_with_gpipe(one_f_one_b, plan)
+    later = plan.pp - 1.0 - jnp.asarray(stages_before)
+    plain = 1.0 + later
+    chunked = plan.pp + (1.0 + 2.0 * later - plan.pp) / plan.vpp
+    turned = plain + several(plan.vpp, temperature) * (chunked - plain)
+    turned = turned + plan.dual_pipe * (plan.pp + 1.0 - turned)
+    return all_with_gpipe(smooth_min(plan.n_microbatches, turned, temperature), plan)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.smooth import Temperature, exposed, log2_above_one, several
+from jaxscale.base.smooth import Temperature, exposed, log2_above_one, several, smaller
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import Transfer, gather_time, reduce_time, times_of
 from jaxscale.costs.machine import Machine
@@ -164,7 +164,7 @@ def data_parallel(
     Returns:
         Times per step and per microbatch [s].
     """
-    c, plan, trainable, layers = coefficients, local.plan, local.model.trainable_share, local.first_layers
+    c, plan, trainable, layers = coefficients, local.plan, local.model.trainable_share, local.fullest_layers
     fsdp = local.weights_sharded
     traffic = data_traffic(local, machine, c, temperature)
     # Every bucket pays the latency of its collectives; FSDP has one bucket per layer and direction.
@@ -187,5 +187,7 @@ def data_parallel(
     free = backward * (1.0 - fsdp * taken)
     cover = plan.overlap_gradients * c.dp_overlap * (1.0 - 1.0 / local.replicas)
     step = exposed(once, cover * free, temperature)
-    again = (1.0 - 1.0 / plan.n_microbatches) * exposed(traffic.scatter, cover * backward, temperature)
+    # Interleaved stages add up the gradients of a chunk over pp microbatches, then reduce them.
+    together = jnp.where(jnp.greater(plan.vpp, 1.0), smaller(plan.pp, plan.n_microbatches), 1.0)
+    again = (1.0 / together - 1.0 / plan.n_microbatches) * exposed(traffic.scatter, cover * backward, temperature)
     return DataParallel(step, (local.gradients_sharded - fsdp) * again + fsdp * streamed)

@@ -6,7 +6,7 @@ arXiv 1910.02054, section 3 (weights, gradients, optimizer); Narayanan et al. 20
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,27 +14,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxscale.base.arrays import as_arrays
+from jaxscale.base.arrays import Number, as_arrays
 from jaxscale.base.jit import concrete_jit
 from jaxscale.base.show import Printout, leaves_shown, printed, shares
-from jaxscale.base.smooth import Temperature, is_exact, p_norm, smaller
+from jaxscale.base.smooth import Temperature, is_exact, larger, p_norm, several, smaller
 from jaxscale.base.units import quantity
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.store import AnyFit
 from jaxscale.costs.activations import (
+    UNFUSED_NORM_BYTES,
+    WIDE_BYTES,
     all_with_gpipe,
     checkpoint_bytes,
     gathered_stream_bytes,
     layer_bytes,
-    microbatches_at_the_end,
     microbatches_in_flight,
     queued_activation_bytes,
+    remakes,
     reversing_bytes,
     stream_bytes,
 )
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import host_lead, microbatch_times
 from jaxscale.costs.model_states import (
+    Gradients,
+    WholeUnits,
     buffer_bytes,
     gathered_bytes,
     gradient_memory,
@@ -182,9 +186,13 @@ def logits_held(local: LocalPlan) -> Array:
     return logits_per_token(model) * tokens * model.vocab_size / local.loss_split
 
 
-MOMENTS = ("loss", "reversing", "reversing, first stage", "last layer", "optimizer")
-"""Moments of a step at which memory can be fullest: at the loss and when a layer is first reversed, on the last stage;
-when a layer is first and last reversed, on the first stage; and in the optimizer's step."""
+MOMENTS = (
+    *("loss", "reversing, first stage", "reversing, middle", "reversing, last stage"),
+    *("last layer", "optimizer, first stage", "optimizer, middle"),
+)
+"""Moments of a step at which memory can be fullest: at the loss, on the last stage; when a layer is first reversed, on
+the first stage, the one behind it and the last one; when a layer is last reversed, on the first stage; and in the
+optimizer's step."""
 
 SHARPNESS = 4.0
 """Exponent of the norm that stands for the maximum over moments, times the temperature: two equal ones then exceed the
@@ -225,51 +233,90 @@ def held_at_moments(
     Returns:
         Terms [byte], [moment, ...].
     """
-    model, plan = local.model, local.plan
+    plan, layers = local.plan, local.layers
     layer = layer_bytes(local, coefficients)
     kept = layer.total + plan.recompute_full * (checkpoint_bytes(local) - layer.total)
     kept = kept * (1.0 - plan.offload_activations)
     # A layer is whole while it is reversed, whatever is kept of it before.
     beside = layer.total - kept + reversing_bytes(local, layer, temperature)
-    n_first, n_last = microbatches_in_flight(plan, temperature), microbatches_at_the_end(plan, temperature)
-    first, last = (
-        kept * layers * count + queued_activation_bytes(local, coefficients, count, lead, temperature)
-        for layers, count in ((local.first_layers, n_first), (local.last_layers, n_last))
-    )
+
+    def stage(n_layers: Number, ends: float, before: ArrayLike, head_share: ArrayLike) -> _Stage:
+        n = microbatches_in_flight(plan, before, temperature)
+        held = kept * n_layers * n + queued_activation_bytes(local, coefficients, n, lead, temperature)
+        own = local.at_stage(n_layers, ends)
+        return _Stage(own, held, gradient_memory(own), gathered_bytes(own, head_share), coefficients)
+
+    first = stage(layers.first, 1.0, 0.0, 1.0 - several(plan.pp))
+    middle = stage(layers.middle, 0.0, several(plan.pp), 0.0)
+    last = stage(layers.last, 1.0, plan.pp - 1.0, 1.0)
     # The microbatch that is reversed has nothing left in its later layers.
-    one_less = first - kept * (local.first_layers - 1.0)
-    # The last norm keeps its input and its output, and the logits head gathers that.
-    ends = 2.0 * stream_bytes(local) * local.tokens * model.d_model / local.sequence_split
-    ends = ends + gathered_stream_bytes(local)
-    gathered, gradients, buffers = gathered_bytes(local), gradient_memory(local), buffer_bytes(local)
-    states = weight_bytes(local) * local.held_params(local.weights_sharded) * (1.0 + plan.dual_pipe)
-    nothing = jnp.zeros_like(states)
-    moments = {
-        "gradients": (
-            gradients.at_the_loss,
-            gradients.at_the_loss,
-            gradients.at_the_loss,
-            gradients.before_the_last_layer,
-            gradients.all,
-        ),
-        "activations": (last + ends, last + beside, first + beside, one_less + beside, nothing),
-        "logits": (_loss_bytes(local), nothing, nothing, nothing, nothing),
-        "buffers": (
-            buffers + gathered.at_the_loss + _casts(local),
-            *([buffers + gathered.reversing] * 3),
-            buffers,
-        ),
-    }
-    trained = local.trained_share * local.held_params(local.optimizer_sharded)
-    always = {
-        "weights": states + quantised_extra_bytes(local),
-        "optimizer": optimizer_state_bytes(local) * trained,
-        "framework": jnp.asarray(coefficients.framework_bytes),
-    }
-    every = moments | {name: (part,) * len(MOMENTS) for name, part in always.items()}
-    columns = jnp.broadcast_arrays(*(part for name in PEAK_TERMS for part in every[name]))
+    moments = (
+        last.at_the_loss(),
+        *(part.reversing(beside) for part in (first, middle, last)),
+        first.in_the_last_layer(beside - kept * (layers.first - 1.0)),
+        *(part.in_the_optimizer() for part in (first, middle)),
+    )
+    columns = jnp.broadcast_arrays(*(moment[name] for name in PEAK_TERMS for moment in moments))
     n = len(MOMENTS)
     return {name: jnp.stack(columns[place * n : (place + 1) * n]) for place, name in enumerate(PEAK_TERMS)}
+
+
+class _Stage(NamedTuple):
+    """What a stage holds, and its terms of memory at moments of a step.
+
+    Attributes:
+        local: the plan with the weights of the stage.
+        activations: of the microbatches in flight [byte].
+        gradients: over a step.
+        gathered: what FSDP holds whole.
+        coefficients: `framework_bytes`.
+    """
+
+    local: LocalPlan
+    activations: Array
+    gradients: Gradients
+    gathered: WholeUnits
+    coefficients: Coefficients
+
+    def _terms(self, gradients: Array, activations: ArrayLike, whole: ArrayLike, logits: ArrayLike = 0.0) -> dict:
+        """Terms of `Memory` where some of them are given [byte]."""
+        local = self.local
+        both_ways = 1.0 + local.plan.dual_pipe
+        trained = local.trained_share * local.held_params(local.optimizer_sharded)
+        return {
+            "weights": weight_bytes(local) * local.held_params(local.weights_sharded) * both_ways
+            + quantised_extra_bytes(local),
+            "gradients": gradients,
+            "optimizer": optimizer_state_bytes(local) * trained,
+            "activations": activations,
+            "logits": logits,
+            "buffers": buffer_bytes(local) + whole,
+            "framework": jnp.asarray(self.coefficients.framework_bytes),
+        }
+
+    def at_the_loss(self) -> dict[str, Array]:
+        """While the loss of the last microbatch is taken."""
+        local = self.local
+        # The last norm keeps its input and its output, and the logits head gathers that.
+        unfused = UNFUSED_NORM_BYTES * larger(1.0 - local.plan.fused_norm, remakes(local.plan))
+        ends = (2.0 * stream_bytes(local) + unfused) * local.tokens * local.model.d_model / local.sequence_split
+        activations = self.activations + ends + gathered_stream_bytes(local)
+        whole = self.gathered.at_the_loss + _casts(local)
+        return self._terms(self.gradients.at_the_loss, activations, whole, _loss_bytes(local))
+
+    def reversing(self, beside: ArrayLike) -> dict[str, Array]:
+        """While the first layer is reversed, with what stands beside the activations that are kept."""
+        whole = self.gathered.reversing + _compiled_casts(self.local, 0.0)
+        return self._terms(self.gradients.at_the_loss, self.activations + beside, whole)
+
+    def in_the_last_layer(self, beside: ArrayLike) -> dict[str, Array]:
+        """While the last layer is reversed."""
+        gradients = self.gradients.before_the_last_layer
+        return self._terms(gradients, self.activations + beside, self.gathered.reversing)
+
+    def in_the_optimizer(self) -> dict[str, Array]:
+        """While the optimizer steps."""
+        return self._terms(self.gradients.all, 0.0, 0.0)
 
 
 def _loss_bytes(local: LocalPlan) -> Array:
@@ -285,8 +332,25 @@ def _loss_bytes(local: LocalPlan) -> Array:
 
 def _casts(local: LocalPlan) -> Array:
     """Copies of weights as matmuls read them, which autocasts keep until the forward pass ends [byte]."""
-    whole = local.params.layers + local.params.experts + head_params(local.model) / local.plan.tp
-    return local.plan.autocast * local.matmul_bytes * whole * (1.0 - local.weights_sharded)
+    head = local.matmul_bytes * head_params(local.model) / local.plan.tp
+    layers = local.matmul_bytes * (local.params.layers + local.params.experts)
+    return local.plan.autocast * (layers + head) * (1.0 - local.weights_sharded) + _compiled_casts(local, 1.0)
+
+
+def _compiled_casts(local: LocalPlan, head_share: ArrayLike) -> Array:
+    """Copies of 32-bit weights that a compiled step keeps until their layer is reversed [byte].
+
+    Args:
+        local: the plan with the weights of a stage.
+        head_share: of the logits head that is still there [1].
+    """
+    plan, params, sharded = local.plan, local.params, local.weights_sharded
+    layers = params.layers / (1.0 + sharded * (local.shard_ranks - 1.0))
+    layers = layers + params.experts / (1.0 + sharded * (local.expert_shard_ranks - 1.0))
+    head = head_share * head_params(local.model) / (plan.tp * (1.0 + sharded * (local.shard_ranks - 1.0)))
+    # Layers that are computed again keep their weights as they are stored, not their casts.
+    again = larger(WIDE_BYTES - local.matmul_bytes, 0.0) * plan.recompute_full
+    return plan.compiled * plan.wide_weights * ((local.matmul_bytes + again) * layers + local.matmul_bytes * head)
 
 
 def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[str, Array]:

@@ -7,11 +7,11 @@ arXiv 2304.11277, section 3.3 (gathered units).
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.smooth import larger, several, smaller
 from jaxscale.costs.activations import WIDE_BYTES
-from jaxscale.models.transformer import expert_params, head_params, widest_matrix
+from jaxscale.models.transformer import expert_params, head_params, total_layers, widest_matrix
 from jaxscale.plans.local import LocalPlan
 
 SCALE_BYTES = 4.0 / 64.0
@@ -82,7 +82,7 @@ class WholeUnits(NamedTuple):
     reversing: Array
 
 
-def gathered_bytes(local: LocalPlan) -> WholeUnits:
+def gathered_bytes(local: LocalPlan, head_share: ArrayLike = 1.0) -> WholeUnits:
     """What FSDP holds whole beside its shards, 0 without it.
 
     Layers come two at a time: weights of the one that runs and of the next, as wide as an element; gradients of the one
@@ -93,6 +93,7 @@ def gathered_bytes(local: LocalPlan) -> WholeUnits:
 
     Args:
         local: vocabulary, share of the weights that is trained, sharding, degrees, width of gradients.
+        head_share: 1 for a stage with the logits head, else 0 [1].
 
     Returns:
         Bytes at either moment.
@@ -100,14 +101,14 @@ def gathered_bytes(local: LocalPlan) -> WholeUnits:
     model, plan, params = local.model, local.plan, local.params
     dense_shared, experts_shared = several(local.shard_ranks), several(local.expert_shard_ranks)
     stage = dense_shared * params.layers + experts_shared * params.experts
-    layer = stage / local.first_layers
-    element, head = local.element_bytes, head_params(model) / plan.tp
+    layer = (dense_shared * local.dense_params + experts_shared * local.routed_params) / total_layers(model)
+    element, head = local.element_bytes, head_share * head_params(model) / plan.tp
     weights = gathered_width(local) * 2.0 * layer + element * dense_shared * params.embedding
     gradients = (element + plan.gradient_bytes) * layer + element * dense_shared * head
     whole = keeps_stage_whole(local) * element * larger(stage - 2.0 * layer, 0.0)
     # A compiler gathers a matrix at a time, and scatters its gradient at once: the largest one, and the next.
     mlp = model.d_model * widest_matrix(model) / plan.tp
-    of_experts = experts_shared * params.experts / (local.first_layers * (2.0 + model.gated_mlp))
+    of_experts = experts_shared * local.routed_params / (total_layers(model) * (2.0 + model.gated_mlp))
     matrix = 2.0 * element * larger(dense_shared * larger(head, mlp), of_experts)
 
     def of_program(eager: Array) -> Array:
@@ -151,15 +152,16 @@ def gradient_memory(local: LocalPlan) -> Gradients:
     # DualPipe holds a stage of each of its two directions (DeepSeek-AI 2024, arXiv 2412.19437, table 2).
     trained = (1.0 + plan.dual_pipe) * local.trained_share
     held = local.held_params(local.gradients_sharded)
-    unreduced = keeps_stage_whole(local) * (local.held_params(0.0) - held)
+    # Where gradients are sharded and stages interleaved, a chunk's are whole until pp microbatches have passed it.
+    chunk = local.gradients_sharded * (1.0 - local.weights_sharded) * several(plan.vpp) / plan.vpp
+    unreduced = (keeps_stage_whole(local) + chunk) * (local.held_params(0.0) - held)
     whole = plan.gradient_bytes * trained * (held + unreduced)
-    layer = plan.gradient_bytes * trained * (held - local.params.embedding) / local.first_layers
+    layer = plan.gradient_bytes * trained * local.at_stage(1.0, 0.0).held_params(local.gradients_sharded)
     from_before = several(plan.n_microbatches)
     always = from_before + plan.kept_gradients * (1.0 - from_before)
-    last = larger(layer, 0.0)
     copies = plan.gradient_copy_bytes * trained * several(local.replicas) * (1.0 - local.weights_sharded)
     copies = copies * local.held_params(0.0)
-    return Gradients(whole + copies, always * whole + copies, whole - (1.0 - always) * last + copies)
+    return Gradients(whole + copies, always * whole + copies, whole - (1.0 - always) * layer + copies)
 
 
 def buffer_bytes(local: LocalPlan) -> Array:
@@ -169,6 +171,6 @@ def buffer_bytes(local: LocalPlan) -> Array:
     experts that of one alone.
     """
     plan = local.plan
-    shapes = local.params.layers / local.first_layers + expert_params(local.model) / local.expert_tensor_degree
+    shapes = local.dense_params / total_layers(local.model) + expert_params(local.model) / local.expert_tensor_degree
     cached = plan.cached_gradients * local.element_bytes * local.model.trainable_share * shapes
     return cached + plan.held_bytes

@@ -60,7 +60,7 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
         Times [s].
     """
     layer = layers / total_layers(local.model)
-    fullest, last = local.first_layers * layer, local.last_layers * layer + head
+    fullest, last = local.fullest_layers * layer, local.layers.last * layer + head
     busiest = smooth_max(fullest, last, temperature)
     # A chip of DualPipe is a stage for half of the microbatches and its mirror image for the others.
     others = smooth_max(fullest, (layers + head) / local.plan.pp, temperature)

@@ -17,8 +17,9 @@ from jaxscale.base.arrays import divisors, number, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.plan import DECIDED, RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
+from jaxscale.plans.plan import DECIDED, END_STAGES, RECOMPUTE, SCHEDULES, SWITCHES, Plan, codes_of, switches_of
 from jaxscale.plans.rules import BATCH_RULE, RULES, Rule, divides, model_columns, obeys
+from jaxscale.plans.stages import shortened_ends
 
 Columns = dict[str, np.ndarray]
 
@@ -50,6 +51,8 @@ class PlanSpace:
         dp: data-parallel degrees [1].
         micro_batch_size: sequences per microbatch [1].
         n_microbatches: microbatches per step and replica [1].
+        first_stage_layers: of a pipeline; None for its share, or one less than the others on both ends [1].
+        last_stage_layers: likewise [1].
         zero_stage: ZeRO stages, of 0 to 3.
         shard_group: chips that share one sharded copy; where None, all of dp, and at stage 3 also fewer (HSDP) [1].
         hybrid_sharding: whether HSDP is among the choices.
@@ -72,6 +75,8 @@ class PlanSpace:
     dp: Sequence[int] | None = None
     micro_batch_size: Sequence[int | float] | None = None
     n_microbatches: Sequence[int] | None = None
+    first_stage_layers: Sequence[int] | None = None
+    last_stage_layers: Sequence[int] | None = None
     zero_stage: Sequence[int] = (0, 1, 2, 3)
     shard_group: Sequence[int] | None = None
     hybrid_sharding: bool = True
@@ -167,7 +172,7 @@ def admissible(model: Transformer, n_chips: float | int, batch: float | int | No
 
 def _facts(model: Transformer, n_chips: float | int, batch: float | int | None, space: PlanSpace) -> dict[str, float]:
     """Fields of model, cluster and batch that the rules read, by name."""
-    sizes = {"n_chips": n_chips, "domain_size": space.domain_size}
+    sizes = {"n_chips": n_chips, "domain_size": space.domain_size, **dict.fromkeys(END_STAGES, 0)}
     sizes |= {} if batch is None else {"global_batch_size_seqs": batch}
     return {**{name: float(column) for name, column in model_columns(model).items()}, **sizes}
 
@@ -199,8 +204,33 @@ def _microbatches(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
 def _chunks(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
     """Virtual stages per chip that the layers and the space admit [1]."""
     layers = facts["n_layers"]
-    chunks = divisors(layers) if space.whole_chunks else np.arange(1, math.floor(layers / 2) + 1)
-    return _admitted(chunks, space.vpp)
+    if not space.whole_chunks:
+        return _admitted(np.arange(1, math.floor(layers / 2) + 1), space.vpp)
+    ends = [0 if stated is None else stated[0] for stated in (space.first_stage_layers, space.last_stage_layers)]
+    others = layers - sum(ends) if any(ends) else layers + 2.0 * _may_shorten(space)
+    return _admitted(np.union1d(divisors(layers), divisors(max(others, 1))), space.vpp)
+
+
+def _may_shorten(space: PlanSpace) -> bool:
+    """Whether both ends may get a layer less: not where software shares by cost, or takes equal stages alone."""
+    rules = (rule for rule in space.rules if rule not in RULES)
+    return not number(space.software.balanced_stages) and not any(set(END_STAGES) & set(rule.fields) for rule in rules)
+
+
+def _with_ends(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
+    """Layers of both ends: as stated, or one less than of the others where all then get equally many."""
+    less = shortened_ends(facts["n_layers"], columns["pp"]) * _may_shorten(space)
+    stated = (space.first_stage_layers, space.last_stage_layers)
+    less = less if stated == (None, None) else 0 * less
+    ends = (less if one is None else np.full_like(columns["pp"], one[0]) for one in stated)
+    return {**columns, **dict(zip(END_STAGES, ends, strict=True))}
+
+
+def _is_whole(facts: Mapping[str, float], columns: Columns) -> np.ndarray:
+    """Whether all chunks between stated ends have equally many layers."""
+    ends = [columns[name] for name in END_STAGES]
+    stages = columns["pp"] - sum(count > 0 for count in ends)
+    return divides(np.maximum(stages, 1) * columns["vpp"], facts["n_layers"] - sum(ends))
 
 
 def _degrees(facts: Mapping[str, float], space: PlanSpace) -> Columns:
@@ -279,20 +309,22 @@ def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
     flat, chunked = _keep(columns, ~piped), _keep(columns, piped)
     simple = [SCHEDULES.index(word) for word in SCHEDULES if word in space.schedule and word != "interleaved"]
     plain = _cross(chunked, "schedule", np.asarray(simple, np.int64))
-    plain["vpp"] = np.ones_like(plain["schedule"])
+    plain = _with_ends(facts, {**plain, "vpp": np.ones_like(plain["schedule"])}, space)
+    plain = _keep(plain, _obey(facts, plain, space, "first_stage_layers") & _obey(facts, plain, space, "vpp"))
     is_dual = plain["schedule"] == SCHEDULES.index("dualpipe")
     plain = _keep(plain, _obey(facts, {**plain, "dual_pipe": is_dual}, space, "dual_pipe"))
     one_stage = np.ones_like(flat["pp"])
-    tables = [{**flat, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
+    ends = dict.fromkeys(END_STAGES, 0 * one_stage)
+    tables = [{**flat, **ends, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
     if "interleaved" in space.schedule:
         # The rule about microbatches is the same for every vpp above one: it cuts before the columns grow.
         chunked = _keep(
             chunked, _obey(facts, {**chunked, "vpp": np.full_like(chunked["pp"], 2)}, space, "n_microbatches")
         )
         chunks = _chunks(facts, space)
-        chunked = _cross(chunked, "vpp", chunks[chunks > 1])
-        is_whole = divides(chunked["pp"] * chunked["vpp"], facts["n_layers"]) | (not space.whole_chunks)
-        chunked = _keep(chunked, _obey(facts, chunked, space, "vpp") & is_whole)
+        chunked = _with_ends(facts, _cross(chunked, "vpp", chunks[chunks > 1]), space)
+        kept = _obey(facts, chunked, space, "vpp") & _obey(facts, chunked, space, "first_stage_layers")
+        chunked = _keep(chunked, kept & (_is_whole(facts, chunked) | (not space.whole_chunks)))
         tables.append({**chunked, "schedule": np.full_like(chunked["pp"], SCHEDULES.index("interleaved"))})
     columns = _joined(*tables)
     schedule = columns.pop("schedule")

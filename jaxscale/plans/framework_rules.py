@@ -19,13 +19,25 @@ _RULES = (
     ),
     Rule(
         "equal stages",
-        lambda pp, vpp, n_layers: divides(pp * vpp, n_layers),
+        lambda pp, vpp, n_layers, first_stage_layers, last_stage_layers: (
+            divides(pp * vpp, n_layers) & np.equal(first_stage_layers + last_stage_layers, 0)
+        ),
         lambda pp, vpp, n_layers: f"pp * vpp = {pp * vpp:g} must divide n_layers = {n_layers:g}",
+    ),
+    Rule(
+        "even ends",
+        lambda first_stage_layers, last_stage_layers: np.equal(first_stage_layers + last_stage_layers, 0),
+        lambda: "layers of the first and the last stage cannot be stated",
     ),
     Rule(
         "microbatches of stages",
         lambda pp, n_microbatches: divides(pp, n_microbatches),
         lambda pp, n_microbatches: f"n_microbatches = {n_microbatches:g} must be a multiple of pp = {pp:g}",
+    ),
+    Rule(
+        "whole gradients of stages",
+        lambda zero_stage, pp: np.less(zero_stage, 2) | np.equal(pp, 1),
+        lambda zero_stage: f"ZeRO stage {zero_stage:g} needs pp = 1",
     ),
     Rule(
         "experts on replicas",

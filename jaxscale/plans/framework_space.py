@@ -7,13 +7,16 @@ from jaxscale.base.errors import InputError
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.framework_rules import FRAMEWORK_RULES
-from jaxscale.plans.plan import Plan
+from jaxscale.plans.plan import END_STAGES, Plan
 from jaxscale.plans.rules import RULES
 from jaxscale.runs.defaults import default_for, framework_defaults
 from jaxscale.runs.software import software_of
 from jaxscale.tables.words import translate
 
-COUNTS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch_size", "n_microbatches", "zero_stage", "shard_group")
+COUNTS = (
+    *("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch_size", "n_microbatches", "zero_stage", "shard_group"),
+    *END_STAGES,
+)
 """Columns of a row that fix a count of its plan."""
 
 

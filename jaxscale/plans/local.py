@@ -4,9 +4,11 @@ References: Rajbhandari et al. 2020, arXiv 1910.02054, section 3 (ZeRO stages); 
 (shard groups); Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
 """
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, PerPrecision, with_fields
 from jaxscale.base.smooth import (
@@ -21,19 +23,21 @@ from jaxscale.base.smooth import (
 )
 from jaxscale.hardware.formats import mean_over_formats, wide_shares
 from jaxscale.models.transformer import (
+    Heads,
     Transformer,
     attention_layers,
     attention_params,
     dense_layer_params,
     embedding_params,
     expert_params,
+    key_value_numbers,
     mean_over_heads,
     moe_layers,
     total_layers,
 )
 from jaxscale.plans.adapters import adapter_widths, trained_by
 from jaxscale.plans.plan import ZERO_STAGES, Plan, shard_group
-from jaxscale.plans.stages import first_stage_layers, last_stage_layers
+from jaxscale.plans.stages import StageLayers, stage_layers
 
 
 class LocalParams(eqx.Module):
@@ -86,8 +90,7 @@ class LocalPlan(eqx.Module):
         expert_shard: chips of a stage over which its routed experts are spread: ep * etp [1].
         expert_replicas: copies of each routed expert in a stage [1].
         expert_shard_ranks: ranks that share one sharded copy of each routed expert, see `expert_shard_ranks` [1].
-        first_layers: layers of the first stage, which has the most [1].
-        last_layers: layers of the last stage beside the logits head [1].
+        layers: of the stages of the pipeline [1].
         dense_params: dense weights of all layers on a rank of tp, as if on one stage [1].
         routed_params: routed experts of all layers on a rank of ep * etp, as if on one stage [1].
         params: weights of the busiest stage.
@@ -115,8 +118,7 @@ class LocalPlan(eqx.Module):
     expert_shard: Number
     expert_replicas: Number
     expert_shard_ranks: Number
-    first_layers: Number
-    last_layers: Number
+    layers: StageLayers
     dense_params: Number
     routed_params: Number
     params: LocalParams
@@ -127,6 +129,22 @@ class LocalPlan(eqx.Module):
     def trained_share(self) -> Number:
         """Weights with gradients over the model's own: those of it that are trained, and adapters [1]."""
         return self.model.trainable_share + self.adapter_share
+
+    def at_stage(self, layers: ArrayLike, ends: ArrayLike) -> "LocalPlan":
+        """The plan with the weights of one stage.
+
+        Args:
+            layers: of the stage [1].
+            ends: 1 for an end of the pipeline, which holds embeddings, 0 between [1].
+        """
+        stage = layers / total_layers(self.model)
+        held = self.params.embedding * ends
+        return replace(self, params=LocalParams(self.dense_params * stage, self.routed_params * stage, held))
+
+    @property
+    def fullest_layers(self) -> Array:
+        """Layers of the stage with the most [1]."""
+        return larger(self.layers.first, self.layers.middle)
 
     def held_params(self, sharded: Number) -> Number:
         """Weights of whose state a chip holds its share.
@@ -157,14 +175,18 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
-    kv_width = key_value_width(model, plan, temperature)
-    # Ranks beyond the key/value heads hold copies of them.
-    once = mean_over_heads(model, lambda kind: kind.n_kv_heads * (kind.head_dim + kind.v_head_dim))
-    copied = (kv_width - once / plan.tp) * model.d_model
+    # Ranks beyond the key/value heads hold copies of them; latents are no heads.
+    copies = mean_over_heads(
+        model,
+        lambda kind: (
+            (_heads_on_rank(kind, plan, temperature) * plan.tp / kind.n_kv_heads - 1.0) * key_value_numbers(kind)
+        ),
+    )
+    copied = copies / plan.tp * model.d_model * (1.0 - jnp.clip(model.kv_lora_rank, 0.0, 1.0))
     dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
-    first = first_stage_layers(model, plan, temperature)
-    stage = first / total_layers(model)
+    layers = stage_layers(model, plan, temperature)
+    stage = larger(layers.first, layers.middle) / total_layers(model)
     widths = adapter_widths(model, plan.lora_targets)
     adapters = plan.lora_rank * (widths.dense / plan.tp + widths.routed / spread)
     return LocalPlan(
@@ -177,7 +199,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         wide=wide_shares(plan.precision),
         sequence_split=1.0 + plan.sequence_parallel * (plan.tp - 1.0),
         loss_split=1.0 + plan.vocab_parallel_loss * (plan.tp - 1.0),
-        key_value_width=kv_width,
+        key_value_width=key_value_width(model, plan, temperature),
         attention_params=attention_params(model) / plan.tp + copied,
         optimizer_sharded=sharding(plan, 1),
         gradients_sharded=sharding(plan, 2),
@@ -188,8 +210,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         expert_shard=spread,
         expert_replicas=plan.dp * plan.cp * plan.tp / spread,
         expert_shard_ranks=expert_shard_ranks(shard_ranks * plan.tp, spread, temperature),
-        first_layers=first,
-        last_layers=last_stage_layers(model, plan, temperature),
+        layers=layers,
         dense_params=dense,
         routed_params=routed,
         params=LocalParams(dense * stage, routed * stage, end_share(model, plan) * embedding_params(model) / plan.tp),
@@ -219,12 +240,16 @@ def end_share(model: Transformer, plan: Plan) -> Array:
 def key_value_width(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Numbers in the keys and values of a token and attention layer on a tensor-parallel rank [1].
 
-    A rank has K / tp heads of width h + h_v, or a copy of one where ranks outnumber them; the mean where layers differ.
+    The mean where layers differ.
     """
     return mean_over_heads(
-        model,
-        lambda kind: smooth_max(kind.n_kv_heads / plan.tp, 1.0, temperature) * (kind.head_dim + kind.v_head_dim),
+        model, lambda kind: _heads_on_rank(kind, plan, temperature) * (kind.head_dim + kind.v_head_dim)
     )
+
+
+def _heads_on_rank(kind: Heads, plan: Plan, temperature: Temperature) -> Array:
+    """Key/value heads of a tensor-parallel rank: K / tp, or a copy of one where ranks outnumber them [1]."""
+    return smooth_max(kind.n_kv_heads / plan.tp, 1.0, temperature)
 
 
 def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:

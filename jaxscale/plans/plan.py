@@ -45,7 +45,13 @@ SOFTWARE_CHOICES = tuple(choice for choice in SWITCHES if choice not in DECISION
 RECOMPUTE, SCHEDULES = tuple(SWITCHES["recompute"]), tuple(SWITCHES["schedule"])
 ZERO_STAGES = (1, 2, 3)
 
-DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches")
+END_STAGES = ("first_stage_layers", "last_stage_layers")
+"""Fields of a plan that state the layers of an end of the pipeline, 0 where they do not."""
+
+DEGREES = (
+    *("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches"),
+    *END_STAGES,
+)
 """Fields of a plan that count something."""
 
 DECIDED = (
@@ -174,6 +180,10 @@ class Plan(eqx.Module):
     """Share of the weight matmuls done in each of `PRECISIONS`, or the name of one format [1]."""
     flash_attention: Number = number_field(True)
     """1 for fused attention, 0 for materialised scores [1]."""
+    first_stage_layers: Number = number_field(0)
+    """Layers of the first stage of a pipeline; 0 where it has its share [1]."""
+    last_stage_layers: Number = number_field(0)
+    """Layers of the last stage, beside the logits head; 0 where it has its share [1]."""
     overlap_gradients: Number = number_field(True)
     """1 where gradients are reduced while the last backward pass still runs, 0 after it [1]."""
     balanced_stages: Number = number_field(False)
@@ -393,6 +403,8 @@ def in_short(plan: Mapping[str, Any]) -> str:
     parts = [f"dp {plan['dp']:g}", *(f"{name} {plan[name]:g}" for name in ("tp",) if plan[name] != 1)]
     if plan["pp"] != 1:
         parts.append(f"pp {plan['pp']:g}" + (f" x {plan['vpp']:g}" if plan["vpp"] != 1 else ""))
+    if any(ends := [plan.get(name, 0) for name in END_STAGES]):
+        parts.append("ends " + "/".join(f"{layers:g}" if layers else "-" for layers in ends))
     parts += [f"{name} {plan[name]:g}" for name in ("cp", "ep") if plan[name] != 1]
     parts.append(f"mb {plan['micro_batch_size']:g} x {plan['n_microbatches']:g}")
     if plan["zero_stage"]:

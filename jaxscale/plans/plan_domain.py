@@ -38,6 +38,10 @@ PLAN = Domain(
         "cp": DEGREE._replace(meaning="context-parallel degree"),
         "ep": DEGREE._replace(meaning="expert-parallel degree"),
         "etp": Bound(0.0, 1e12, False, "ways in which an expert is split; 0 where they follow from tp and ep"),
+        **{
+            name: Bound(0.0, 1e12, False, "layers of an end of the pipeline; 0 for its share")
+            for name in ("first_stage_layers", "last_stage_layers")
+        },
         "zero_stage": Bound(0.0, 3.0, False, "ZeRO stage"),
         "shard_group": Bound(0.0, 1e12, False, "chips that share one sharded copy; 0 for all of dp"),
         "micro_batch_size": DEGREE._replace(meaning="sequences of a microbatch"),

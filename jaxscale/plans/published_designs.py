@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, read_toml
+from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time
@@ -15,9 +17,8 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.plans.best_plan import answered
 from jaxscale.plans.choice import PlanChoice
-from jaxscale.plans.enumerate import PlanSpace
-from jaxscale.plans.plan import DECIDED, Plan
-from jaxscale.plans.plan_questions import plan_question
+from jaxscale.plans.plan import DECIDED, SWITCHES, Plan
+from jaxscale.plans.plan_questions import PlanQuestion, plan_question
 
 
 @functools.cache
@@ -36,6 +37,7 @@ class Comparison:
         measured: published step time [s].
         predicted: step time of the published plan, by the model [s].
         memory: peak of the published plan, by the model [byte].
+        oom_probability: that the published plan runs out of memory [1].
         choice: plans chosen for the same model, batch and chips, with the same attention kernel.
     """
 
@@ -44,6 +46,7 @@ class Comparison:
     measured: float
     predicted: float
     memory: float
+    oom_probability: float
     choice: PlanChoice
 
     @property
@@ -63,6 +66,21 @@ class Comparison:
         return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 
+def asked(design: Mapping[str, Any]) -> tuple[PlanQuestion, Plan]:
+    """The question that a published run answers, with its software, and its plan.
+
+    Args:
+        design: one of `published_designs`.
+    """
+    shape, machine = model(design["model"], seq_len=design["seq_len"]), cluster(design["gpu"], design["n_gpus"])
+    cells = {"gpu": design["gpu"], "precision": "bf16", "framework": design.get("framework"), **design.get("cells", {})}
+    question = plan_question(shape, machine, design["global_batch_size_seqs"], cells)
+    # What a run recomputes may be stated by its software.
+    undecided = {name: getattr(Plan(), name) for name in DECIDED if name not in SWITCHES["recompute"].values()}
+    plan = dataclasses.replace(question.space.software, **{**undecided, **design["plan"]})
+    return question._replace(space=dataclasses.replace(question.space, software=plan)), plan
+
+
 def compare_design(name: str, fit: AnyFit = "default") -> Comparison:
     """Choose a plan for a published run.
 
@@ -79,14 +97,8 @@ def compare_design(name: str, fit: AnyFit = "default") -> Comparison:
     known = published_designs()
     if name not in known:
         raise InputError(f"published design {name!r} is unknown; expected one of {', '.join(known)}")
-    design = known[name]
-    shape, machine = model(design["model"], seq_len=design["seq_len"]), cluster(design["gpu"], design["n_gpus"])
-    record, stated = fit_of(fit), design["plan"]
-    cells = {"gpu": design["gpu"], "precision": stated.get("precision", "bf16"), "framework": design.get("framework")}
-    question = plan_question(shape, machine, design["global_batch_size_seqs"], cells)
-    undecided = {name: getattr(Plan(), name) for name in DECIDED}
-    plan = dataclasses.replace(question.space.software, **{**undecided, **stated})
-    fitted = record.coefficients(question.levels, design["n_gpus"])
-    choice = answered(question._replace(space=PlanSpace(software=plan)), record)
-    seconds, peak = (number(part(shape, plan, machine, fitted).total) for part in (step_time, memory))
-    return Comparison(name, plan, design["step_time_s"], seconds, peak, choice)
+    record, (question, plan) = fit_of(fit), asked(known[name])
+    fitted = record.coefficients(question.levels, question.n_chips)
+    seconds, peak = (number(part(question.model, plan, question.cluster, fitted).total) for part in (step_time, memory))
+    risk = float(probability_of_oom(peak, number(question.cluster.chip.hbm_bytes), question.usable(record)))
+    return Comparison(name, plan, known[name]["step_time_s"], seconds, peak, risk, answered(question, record))

@@ -86,6 +86,11 @@ def shares_key_values(tp: Any, n_kv_heads: Any) -> Any:
     return divides(tp, n_kv_heads) | divides(n_kv_heads, tp) | np.greater(np.mod(n_kv_heads, 1), 0)
 
 
+def _unstated(pp: Any, first_stage_layers: Any, last_stage_layers: Any) -> Any:
+    """Stages of whose layers nothing is stated [1]."""
+    return pp - np.greater(first_stage_layers, 0) - np.greater(last_stage_layers, 0)
+
+
 BATCH_RULE = Rule(
     "batch",
     lambda dp, micro_batch_size, n_microbatches, global_batch_size_seqs: (
@@ -132,9 +137,32 @@ RULES = (
     ),
     Rule("MLP width", lambda tp, d_ff: divides(tp, d_ff), lambda tp, d_ff: f"tp = {tp:g} must divide d_ff = {d_ff:g}"),
     Rule(
-        "layers",
-        lambda pp, vpp, n_layers: pp * vpp <= n_layers,
-        lambda pp, vpp, n_layers: f"pp * vpp = {pp * vpp:g} exceeds {n_layers:g} layers",
+        "layers",  # an end of stated layers may have chunks that hold an embedding or the logits head alone
+        lambda pp, vpp, n_layers, first_stage_layers, last_stage_layers: np.less_equal(
+            _unstated(pp, first_stage_layers, last_stage_layers) * vpp,
+            n_layers - first_stage_layers - last_stage_layers,
+        ),
+        lambda pp, vpp, n_layers, first_stage_layers, last_stage_layers: (
+            f"pp * vpp = {pp * vpp:g} exceeds {n_layers:g} layers"
+            if first_stage_layers + last_stage_layers == 0
+            else f"first_stage_layers = {first_stage_layers:g} and last_stage_layers = {last_stage_layers:g} leave too "
+            f"few of {n_layers:g} layers for the others of {pp:g} stages with {vpp:g} chunks each"
+        ),
+    ),
+    Rule(
+        "end stages",
+        lambda pp, n_layers, first_stage_layers, last_stage_layers: (
+            np.equal(first_stage_layers + last_stage_layers, 0)
+            | np.greater(pp, 1)
+            & (
+                np.greater(_unstated(pp, first_stage_layers, last_stage_layers), 0)
+                | np.equal(first_stage_layers + last_stage_layers, n_layers)
+            )
+        ),
+        lambda pp, n_layers, first_stage_layers, last_stage_layers: (
+            f"first_stage_layers = {first_stage_layers:g} and last_stage_layers = {last_stage_layers:g} need a "
+            f"pipeline, and on {pp:g} stages to leave no layer of {n_layers:g} over"
+        ),
     ),
     Rule(
         "sequence",  # a causal mask gives each context-parallel rank two chunks, for an even load
@@ -181,8 +209,14 @@ RULES = (
     ),
     Rule(
         "sharding of stages",
-        lambda zero_stage, pp: np.less(zero_stage, 2) | np.equal(pp, 1),
-        lambda: "ZeRO stages 2 and 3 shard what a pipeline reuses; they need pp = 1",
+        lambda zero_stage, pp: np.less(zero_stage, 3) | np.equal(pp, 1),
+        lambda: "ZeRO stage 3 shards what a pipeline reuses; it needs pp = 1",
+    ),
+    Rule(
+        # Of interleaved stages the gradients of a chunk are whole once pp microbatches have passed it.
+        "gradients of stages",
+        lambda zero_stage, pp, vpp: np.not_equal(zero_stage, 2) | np.equal(pp, 1) | np.greater(vpp, 1),
+        lambda: "ZeRO stage 2 shards gradients that a pipeline adds to; it needs pp = 1 or vpp > 1",
     ),
     BATCH_RULE,
 )

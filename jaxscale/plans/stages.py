@@ -3,9 +3,13 @@
 Reference: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
 """
 
+from typing import Any, NamedTuple
+
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike
 
+from jaxscale.base.arrays import Number
 from jaxscale.base.smooth import Temperature, larger, smaller, smooth_max
 from jaxscale.models.transformer import (
     Transformer,
@@ -61,30 +65,61 @@ def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:
     return ratio if is_divisible(temperature) else jnp.ceil(ratio - HEAD_ROUNDING)
 
 
-def first_stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    r"""Layers of the first stage, which has the most.
+class StageLayers(NamedTuple):
+    """Layers of the stages of a pipeline.
+
+    Attributes:
+        first: of the first stage [1].
+        middle: of the fullest stage between the ends [1].
+        last: of the last stage beside the logits head [1].
+    """
+
+    first: Number
+    middle: Number
+    last: Number
+
+
+def stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> StageLayers:
+    r"""Layers of the stages: as stated of the first and the last one, the others evenly, or by cost.
 
     $\lceil L / p \rceil$ where layers are split evenly; $\lceil (L + c_h) / p \rceil$, at most L, where stages are
-    balanced by cost and the logits head counts as $c_h$ layers, `head_in_layers`.
+    balanced by cost and the logits head counts as $c_h$ layers, `head_in_layers`: the last stage gets its share less
+    these, at least none.
 
     Args:
         model: the transformer.
-        plan: pipeline degree, `balanced_stages`.
+        plan: pipeline degree, `balanced_stages`, `first_stage_layers`, `last_stage_layers`.
         temperature: smoothing [1].
 
     Returns:
         Layers [1].
     """
-    even = busiest_layers(total_layers(model), plan.pp, temperature)
-    share = busiest_layers(total_layers(model) + head_in_layers(model, temperature), plan.pp, temperature)
-    # What the other stages get: a difference, so that the smooth form of a single stage still holds all layers.
-    by_cost = total_layers(model) - smooth_max(total_layers(model) - share, 0.0, temperature)
-    return even + plan.balanced_stages * (by_cost - even)
-
-
-def last_stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Layers of the last stage beside the logits head: its share less what the head counts for, at least none [1]."""
-    even = total_layers(model) / plan.pp
+    layers, stated = total_layers(model), (jnp.asarray(plan.first_stage_layers), jnp.asarray(plan.last_stage_layers))
+    is_first, is_last = (jnp.greater(count, 0.0) for count in stated)
+    first, last = jnp.where(is_first, stated[0], 0.0), jnp.where(is_last, stated[1], 0.0)
+    # Stages that nothing is stated of share what is left.
+    is_stated, left = is_first | is_last, layers - first - last
+    others = jnp.where(is_stated, larger(plan.pp - 1.0 * is_first - 1.0 * is_last, 1.0), plan.pp)
+    even = busiest_layers(left, others, temperature)
     head = head_in_layers(model, temperature)
-    by_cost = smooth_max((total_layers(model) + head) / plan.pp, head, temperature) - head
-    return even + plan.balanced_stages * (by_cost - even)
+    share = busiest_layers(layers + head, plan.pp, temperature)
+    # What the other stages get: a difference, so that the smooth form of a single stage still holds all layers.
+    by_cost = layers - smooth_max(layers - share, 0.0, temperature)
+    last_by_cost = smooth_max((layers + head) / plan.pp, head, temperature) - head
+    balanced = plan.balanced_stages * jnp.where(is_stated, 0.0, 1.0)
+    middle, end = even + balanced * (by_cost - even), left / others + balanced * (last_by_cost - left / others)
+    return StageLayers(jnp.where(is_first, first, middle), middle, jnp.where(is_last, last, end))
+
+
+def shortened_ends(n_layers: Any, stages: Any) -> Any:
+    """Layers of the first and of the last stage where embedding and logits head take the place of one each.
+
+    Args:
+        n_layers: L [1].
+        stages: p [1].
+
+    Returns:
+        $(L + 2) / p - 1$ where that is whole and $L / p$ is not; else 0, which states nothing [1].
+    """
+    is_short = (np.mod(n_layers, stages) != 0) & (np.mod(np.add(n_layers, 2), stages) == 0) & np.greater(stages, 2)
+    return np.where(is_short, np.add(n_layers, 2) // stages - 1, 0)

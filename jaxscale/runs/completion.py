@@ -18,6 +18,7 @@ from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.framework_space import COUNTS, stated_space
+from jaxscale.plans.plan import END_STAGES
 from jaxscale.plans.plan_questions import PlanQuestion, find_plans
 from jaxscale.plans.rules import BATCH_RULE, RULES, decided, model_columns
 from jaxscale.runs import Runs
@@ -160,7 +161,7 @@ def completed(runs: Runs, asked: OpenRows, fit: Fit) -> Completion:
 
 FILLED = (
     *("tp", "pp", "vpp", "cp", "ep", "dp", "zero_stage", "shard_group", "sequence_parallel", "recompute_modules"),
-    *("schedule", "micro_batch_size", "global_batch_size_seqs"),
+    *("schedule", "micro_batch_size", "global_batch_size_seqs", *END_STAGES),
 )
 """Columns that a completion fills, in the order in which their values are told."""
 
@@ -191,6 +192,7 @@ def _told(values: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
         "shard_group": plan["shard_group"] == plan["dp"],
         "sequence_parallel": plan["tp"] == 1,
         "schedule": plan["pp"] == 1,
+        **{name: plan[name] == 0 for name in END_STAGES},
     }
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
     shown = {name: word if isinstance(word, str) else f"{word:g}" for name, word in words.items()}

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscale.calibration.levels import Levels
 from jaxscale.plans.optimizers import MASTER_BYTES, mixed_precision_bytes
-from jaxscale.plans.plan import FLAGS, SOFTWARE_CHOICES
+from jaxscale.plans.plan import END_STAGES, FLAGS, SOFTWARE_CHOICES
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation
 from jaxscale.runs.remarks import incomplete, remarks_on
@@ -148,6 +148,7 @@ def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dic
         "vpp": _or(empty.filled_numbers("vpp"), 1.0),
         "ep": _or(runs.numbers("ep"), 1.0),
         "etp": _or(empty.filled_numbers("etp"), 0.0),
+        **{name: _or(empty.filled_numbers(name), 0.0) for name in END_STAGES},
         "shard_group": np.minimum(_or(empty.filled_numbers("shard_group"), stated["dp"]), stated["dp"]),
         **_microbatches(runs, empty, stated["dp"]),
         "zero_stage": empty.filled_numbers("zero_stage"),

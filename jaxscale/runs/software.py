@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxscale.calibration.levels import GUESSES
 from jaxscale.models import catalogue_model
-from jaxscale.plans.plan import Plan
+from jaxscale.plans.plan import END_STAGES, Plan
 from jaxscale.runs.arrays import plans_of
 from jaxscale.runs.description import describe_rows
 from jaxscale.runs.run_levels import OF_MODELS, OF_PLANS
@@ -21,6 +21,7 @@ UNDECIDED: Mapping[str, Any] = {
     "shard_group": None,
     "schedule": None,
     "zero_stage": 0.0,
+    **dict.fromkeys(END_STAGES, 0.0),
 }
 """Cells of a row whose plan is left to a search: one chip's, for every decision."""
 

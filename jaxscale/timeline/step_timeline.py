@@ -226,8 +226,8 @@ def _evaluated(given: Arguments) -> _Stages:
     layer = (pace.stages.total - pace.head) / total_layers(model)
     return _Stages(
         step=times_of_step(*compute, layers),
-        first=local.first_layers * layer,
-        last=local.last_layers * layer + pace.head,
+        first=local.fullest_layers * layer,
+        last=local.layers.last * layer + pace.head,
         head=pace.head,
         total=pace.stages.total,
         forward=pace.passes.forward,

@@ -58,7 +58,7 @@ def layer_gather(
     """
     link = effective_link(cluster.network, coefficients)
     local = local_plan(model, plan, temperature)
-    volume = local.element_bytes * local.params.layers / local.first_layers
+    volume = local.element_bytes * local.params.layers / local.fullest_layers
     latency = gather_time(0.0, local.shard_ranks, plan.tp, link, temperature)
     compute = forward * plan.pp / total_layers(model)
     return LayerGather(latency, gather_time(volume, local.shard_ranks, plan.tp, link, temperature) - latency, compute)

@@ -13,7 +13,7 @@ from jaxscale.costs.pipeline import PassShares, bubble_time, imbalance_time, sta
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.local import local_plan
-from jaxscale.plans.stages import DIVISIBLE, busiest_layers, first_stage_layers, head_in_layers, last_stage_layers
+from jaxscale.plans.stages import DIVISIBLE, busiest_layers, head_in_layers, shortened_ends, stage_layers
 
 EQUAL_PASSES = PassShares(jnp.asarray(1.0 / 3.0), jnp.asarray(1.0 / 3.0))
 
@@ -66,12 +66,30 @@ def test_stages_balanced_by_cost_count_the_head_as_layers_whatever_limits_their_
     shape = as_arrays(Transformer(16, 2048, 32, d_ff=8192, gated_mlp=True, vocab_size=131072))
     np.testing.assert_allclose(head_in_layers(shape), 4.0)
     balanced = plan(pp=stages, balanced_stages=True)
-    np.testing.assert_allclose(first_stage_layers(shape, balanced), first)
-    np.testing.assert_allclose(last_stage_layers(shape, balanced), last)
+    found = stage_layers(shape, balanced)
+    np.testing.assert_allclose([found.first, found.last], [first, last])
     # A head that takes no time, as where the host sets the pace of the layers, leaves them where they are.
     slowest = stage_times(local_plan(shape, balanced), jnp.asarray(16.0), jnp.asarray(0.0)).busiest
     np.testing.assert_allclose(slowest, first)
-    np.testing.assert_allclose(first_stage_layers(shape, plan(pp=stages)), 16 / stages)
+    np.testing.assert_allclose(stage_layers(shape, plan(pp=stages)).first, 16 / stages)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"), [((7, 7), (7, 8, 7)), ((0, 0), (8, 8, 7.875)), ((6, 0), (6, 8, 8)), ((0, 6), (8, 8, 6))]
+)
+def test_stages_between_stated_ends_share_what_is_left(ends, expected):
+    """Llama 3 405B has 126 layers on 16 stages, one fewer on both ends (arXiv 2407.21783, section 3.3.2)."""
+    shape = as_arrays(Transformer(126, 16384, 128, 8192, d_ff=53248))
+    stated = plan(pp=16, first_stage_layers=ends[0], last_stage_layers=ends[1], balanced_stages=any(ends))
+    np.testing.assert_allclose(stage_layers(shape, stated), expected)
+    # A head as costly as a layer no longer sets the pace of the last stage.
+    slowest = stage_times(local_plan(shape, stated), jnp.asarray(126.0), jnp.asarray(1.0)).busiest
+    np.testing.assert_allclose(slowest, max(expected[0], expected[1], expected[2] + 1.0))
+
+
+def test_ends_are_shortened_where_stages_then_get_equally_many():
+    layers, stages = np.asarray([126, 126, 70, 128, 126, 126]), np.asarray([16, 4, 12, 16, 2, 5])
+    assert shortened_ends(layers, stages).tolist() == [7, 31, 5, 0, 0, 0]
 
 
 def test_the_first_of_balanced_stages_holds_more_weights():

@@ -8,7 +8,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.launch.readers.launch_rules import framework_family, understood_cells
+from jaxscale.launch.readers.launch_rules import cells_of, framework_family, understood_cells
 from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
 from jaxscale.launch.readers.settings_text import command_line_settings, has_open_parts, python_settings
 from jaxscale.tables.writer import write_table
@@ -117,3 +117,28 @@ def test_logs_of_older_and_other_programs(tmp_path: Path):
     )
     row = read(tmp_path, "swift.log", "".join(line.format(k) for k in range(1, 5)))
     assert (row.cells["framework"], row.cells["peak_mem_gb"]) == ("ms-swift-megatron", "21.47483648")
+
+
+MEGATRON = {"pipeline_model_parallel_size": 16, "num_layers": 126}
+TITAN = {"pipeline_parallel_degree": 16, "n_layers": 126, "dim": 16384, "pipeline_parallel_schedule": "1F1B"}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "ends"),
+    [
+        ("megatron", {"decoder_first_pipeline_num_layers": 7, "decoder_last_pipeline_num_layers": 7}, (7, 7)),
+        ("megatron", {"num_layers_in_first_pipeline_stage": 6}, (6, None)),
+        ("megatron", {"account_for_embedding_in_pipeline_split": True, "num_layers": 127}, (7, 8)),
+        ("megatron", {f"account_for_{part}_in_pipeline_split": True for part in ("embedding", "loss")}, (7, 7)),
+        ("megatron", {"pipeline_model_parallel_layout": "Et*7|(t*8|)*14t*7L"}, (7, 7)),
+        # Embedding and logits head alone, and eight chunks of one layer on each chip between (arXiv 2407.21783).
+        ("megatron", {"pipeline_model_parallel_layout": "E|(t|)*126L"}, (7, 7)),
+        # Both count as a layer unless set otherwise.
+        ("torchtitan", {}, (7, 7)),
+        ("torchtitan", {f"pipeline_parallel_{end}_stage_less_layers": 0 for end in ("first", "last")}, (None, None)),
+        ("torchtitan", {"pipeline_parallel_last_stage_less_layers": 3}, (8, 5)),
+    ],
+)
+def test_layers_of_the_ends_of_a_pipeline(family: str, settings: dict, ends: tuple):
+    cells = cells_of({**(MEGATRON if family == "megatron" else TITAN), **settings}, family)
+    assert (cells.get("first_stage_layers"), cells.get("last_stage_layers")) == ends

@@ -3,10 +3,13 @@
 import pytest
 
 from jaxscale.base.errors import InputError
+from jaxscale.calibration.memory_limit import probability_of_oom
+from jaxscale.calibration.store import load_fit
+from jaxscale.costs.memory import memory
 from jaxscale.models import model
 from jaxscale.models.transformer import model_flops, n_params
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.published_designs import compare_design, published_designs
+from jaxscale.plans.published_designs import asked, compare_design, published_designs
 from jaxscale.plans.rules import violations
 
 NAMES = list(published_designs())
@@ -35,6 +38,21 @@ def test_step_times_are_the_published_throughputs():
     assert palm_flops * tokens_per_second(palm) / 6144 / 275e12 == pytest.approx(0.462, rel=0.02)
     eight = 8.0 * float(n_params(model("megatron-1t"))) * tokens_per_second(megatron) / 3072
     assert eight == pytest.approx(163e12, rel=0.03)
+
+
+FULL = {"llama3-405b": 0.5, "deepseek-v3": 0.45}
+"""Runs that fill their chips, as their reports say, and what the model gives them: see docs/choose.md."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_plans_are_allowed(name):
+    """Each ran: it has a probability of running out of at most 0.25."""
+    design = published_designs()[name]
+    question, plan = asked(design)
+    fit = load_fit("default")
+    peak = memory(question.model, plan, question.cluster, fit.coefficients(question.levels, question.n_chips))
+    risk = probability_of_oom(float(peak.total), float(peak.capacity), question.usable(fit))
+    assert risk <= FULL.get(name, 0.25)
 
 
 @pytest.mark.parametrize("name", ["bloom-176b", "mpt-30b"])

@@ -20,7 +20,15 @@ def test_complete_row(table):
         **{"gradient_bytes": 4, "optimizer_bytes": 12, "weight_bytes": 2, "fused_glu": False},
         **{"execution": "eager", "tp_overlap": "none", "moe_dispatcher": "alltoall", "moe_overlap": False},
         **{"overlap_gathers": True, "fused_norm": True, "chunked_loss": False, "vocab_parallel_loss": False},
-        **{"recompute_full": 0, "recompute_cost": 1, "attention_rate": 1, "etp": 0, "shard_group": 4},
+        **{
+            "recompute_full": 0,
+            "recompute_cost": 1,
+            "attention_rate": 1,
+            "etp": 0,
+            "first_stage_layers": 0,
+            "last_stage_layers": 0,
+            "shard_group": 4,
+        },
         **{"offload_activations": 0, "offload_optimizer": 0, "loss_bytes": 12, "adapter_bytes": 4, "held_bytes": 0},
         **{
             "autocast": False,

@@ -3,9 +3,16 @@
 import math
 from typing import Any
 
-from jaxscale.launch.options.check_settings import pattern_of, stages_of
+from jaxscale.launch.options.check_settings import expanded_layout, pattern_of, stages_of
 from jaxscale.launch.readers.adapter_rules import adapter_cells
-from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
+from jaxscale.launch.readers.setting_values import (
+    Cells,
+    ReadSettings,
+    end_cells,
+    known_model,
+    plain_number,
+    product_of_degrees,
+)
 from jaxscale.models import catalogue_model
 
 MIXERS, MLPS = "M*", "-E"
@@ -194,8 +201,25 @@ def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
         found["vpp"] = (str(read.value("hybrid_layer_pattern")).count("|") + 1) / pp
     if pp > 1.0 and plain_number(found.get("vpp")) == 1.0:
         found.pop("vpp")
-    if any(read.has(f"account_for_{part}_in_pipeline_split") for part in ("embedding", "loss")):
-        found["balanced_stages"] = None
+    if pp > 1.0:
+        _end_layers(read, cells, found, round(pp))
+
+
+def _end_layers(read: ReadSettings, cells: Cells, found: Cells, pp: int) -> None:
+    """Layers of the first and of the last stage, those for prediction included."""
+    predicted, layers = read.number("mtp_num_layers") or 0.0, plain_number(cells.get("n_layers"))
+    parts = [float(read.has(f"account_for_{part}_in_pipeline_split")) for part in ("embedding", "loss")]
+    last = read.number("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
+    if layout := read.value("pipeline_model_parallel_layout"):
+        stages = expanded_layout(str(layout)).split("|")
+        counts = [float(sum(stage.count("t") + stage.count("m") for stage in stages[rank::pp])) for rank in range(pp)]
+        if sum(counts) and len(stages) % pp == 0:
+            found |= end_cells(counts[0], counts[-1], sum(counts), pp)
+    elif any(parts) and layers:
+        share = (layers + sum(parts)) / pp
+        found |= end_cells(share - parts[0], share - parts[1] + predicted, layers + predicted, pp)
+    elif last and predicted:
+        found["last_stage_layers"] = last + predicted
 
 
 STAGE_OF_STRATEGY = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -220,7 +244,7 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if (copies := read.number("num_distributed_optimizer_instances")) and copies > 1 and replicas:
         found["shard_group"] = replicas / copies
     reduces, gathers = read.flag("overlap_grad_reduce"), read.flag("overlap_param_gather")
-    if replicas and replicas > 1.0:
+    if replicas and replicas * product_of_degrees(cells, "cp") > 1.0:
         found["overlap_gradients"] = reduces
         found["overlap_gathers"] = gathers if found.get("zero_stage") else None
     else:

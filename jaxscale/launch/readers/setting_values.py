@@ -1,9 +1,11 @@
 """Values of settings by the last part of their key, and what several rules make of them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.models import catalogue_model
+from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.schema import BY_NAME
 from jaxscale.tables.words import respelt, translate
 
@@ -84,6 +86,12 @@ class ReadSettings:
     def has(self, *names: str) -> bool:
         """Whether one of the names is set to something."""
         return self.value(*names) not in (None, "", False)
+
+
+def end_cells(first: float | int, last: float | int, layers: float | int, stages: int) -> Cells:
+    """Cells of the layers of both ends of a pipeline; none where they are an even share of all layers."""
+    even = (math.ceil(layers / stages), math.floor(layers / stages))
+    return {} if (first, last) == even else dict(zip(END_STAGES, (first, last), strict=True))
 
 
 def plain_number(value: Any) -> float | None:

@@ -1,6 +1,15 @@
 """Settings of torchtitan, as Python or TOML, as cells of a runs table."""
 
-from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
+import math
+
+from jaxscale.launch.readers.setting_values import (
+    Cells,
+    ReadSettings,
+    end_cells,
+    known_model,
+    plain_number,
+    product_of_degrees,
+)
 from jaxscale.models import catalogue_model
 
 RECOMPUTES = {"fullac": "full", "selectiveac": "selective", "none": "none"}
@@ -39,7 +48,8 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
         if (replicate or 1.0) > 1.0:
             found["shard_group"] = shard
     never = read.value("fsdp_reshard_after_forward") == "never"
-    found["zero_stage"] = 0 if shard == 1 else 2 if never else 3
+    # Ranks of context parallelism share the shards.
+    found["zero_stage"] = 0 if shard == 1 and product_of_degrees(cells, "cp") == 1.0 else 2 if never else 3
     if "dp" in found:
         found["n_gpus"] = found["dp"] * product_of_degrees(cells, "tp", "pp", "cp")
     _batch(read, cells, found)
@@ -52,12 +62,24 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
     layers = plain_number(found.get("n_layers")) or plain_number(
         (catalogue_model(str(found.get("model") or "")) or {}).get("n_layers")
     )
-    if (per_stage := read.number("pipeline_parallel_layers_per_stage")) and layers:
-        found["vpp"] = layers / pp / per_stage
-    elif found.get("schedule") == "interleaved":
+    if found.get("schedule") == "interleaved":
         found["vpp"] = 2
+    if pp > 1.0 and layers:
+        _stages(read, found, round(layers), round(pp))
     read.value("attn_backend", "global_vocab_size")
     return found
+
+
+def _stages(read: ReadSettings, found: Cells, layers: int, pp: int) -> None:
+    """Chunks of a chip, and layers of the ends, which count the embedding and the head as layers, one by default."""
+    ends = [read.number(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
+    first, last = (1 if less is None else round(less) for less in ends)
+    if per_stage := read.number("pipeline_parallel_layers_per_stage"):
+        found["vpp"] = math.ceil((layers + first + last) / per_stage) / pp
+    chunks = pp * round(found.get("vpp", 1))
+    share, rest = divmod(layers + first + last, chunks)
+    counts = [sum(share + (chunk < rest) for chunk in range(rank, chunks, pp)) for rank in (0, pp - 1)]
+    found |= end_cells(counts[0] - first, counts[1] - last, layers, pp)
 
 
 def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:

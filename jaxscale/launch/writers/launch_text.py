@@ -20,6 +20,7 @@ from jaxscale.launch.writers.torchtitan_settings import (
     torchtitan_script,
     torchtitan_settings,
 )
+from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.software import software_of
 
 
@@ -69,9 +70,9 @@ _OF_ALL = (*_KERNELS, "vocab_parallel_loss", "balanced_stages", "moe_overlap")
 FIXED: Mapping[str, tuple[str, ...]] = {
     "torchtitan": (*_OF_ALL, "overlap_gradients"),
     "torchtitan-toml": (*_OF_ALL, "overlap_gradients"),
-    "maxtext": (*_OF_ALL, "overlap_gradients", "execution", "tp_overlap"),
-    "nanotron": (*_OF_ALL, "overlap_gradients", "execution", "chunked_loss"),
-    "deepspeed": (*_OF_ALL, "execution", "chunked_loss", "moe_dispatcher", "tp_overlap"),
+    "maxtext": (*_OF_ALL, *END_STAGES, "overlap_gradients", "execution", "tp_overlap"),
+    "nanotron": (*_OF_ALL, *END_STAGES, "overlap_gradients", "execution", "chunked_loss"),
+    "deepspeed": (*_OF_ALL, *END_STAGES, "execution", "chunked_loss", "moe_dispatcher", "tp_overlap"),
 }
 """What each program does in one way alone, whatever a plan says."""
 
@@ -79,6 +80,7 @@ WHERE: Mapping[str, str] = {
     "vocab_parallel_loss": "tp",
     "tp_overlap": "tp",
     "balanced_stages": "pp",
+    **dict.fromkeys(END_STAGES, "pp"),
     "overlap_gradients": "dp",
     "overlap_gathers": "zero_stage",
     "moe_overlap": "ep",
@@ -95,7 +97,8 @@ def _tell_what_is_fixed(framework: str, run: RunSettings, lines: SettingLines) -
         has_effect = degree is None or (run.zero_stage > 0 if degree == "zero_stage" else run.count(degree) > 1)
         stated = run.plan.get(name, usual[name])
         if has_effect and stated != usual[name]:
-            lines.lacks(f"{name} = {stated}: the program does {usual[name]}")
+            done = "shares layers out itself" if name in END_STAGES else f"does {usual[name]}"
+            lines.lacks(f"{name} = {stated}: the program {done}")
 
 
 @cache

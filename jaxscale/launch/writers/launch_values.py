@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from jaxscale.launch.writers.model_shape import ModelShape
+from jaxscale.plans.plan import END_STAGES
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class RunSettings:
 
     @property
     def zero_stage(self) -> int:
-        """ZeRO stage; 0 for a single replica, which has nobody to share with [1]."""
-        return round(float(self.plan.get("zero_stage") or 0)) if self.count("dp") > 1 else 0
+        """ZeRO stage; 0 for one chip of all that hold the same weights, which has nobody to share with [1]."""
+        return round(float(self.plan.get("zero_stage") or 0)) if self.count("dp") * self.count("cp") > 1 else 0
 
     @property
     def n_chips(self) -> int:
@@ -102,13 +103,35 @@ class RunSettings:
         """Recomputed part: none, selective or full."""
         return str(self.plan.get("recompute") or "none")
 
+    @property
+    def end_layers(self) -> tuple[int, int]:
+        """Stated layers of the first and of the last stage, without those for prediction; 0 where none are [1]."""
+        first, last = (round(self.number(name, 0.0)) for name in END_STAGES)
+        return first, max(last - self.shape.count("n_predict_layers"), 0)
+
     def layers_per_chunk(self) -> int | None:
         """Layers of one chunk of a pipeline stage; None where they are not equal [1]."""
-        chunks = self.count("pp") * self.count("vpp")
-        layers = self.shape.count("n_layers")
-        return layers // chunks if layers % chunks == 0 else None
+        layers = set(self.stage_layers())
+        return layers.pop() if len(layers) == 1 else None
 
     def stage_layers(self) -> list[int]:
-        """Layers of each chunk of the pipeline in order, the first ones one more where they do not divide [chunk]."""
-        chunks, layers = self.count("pp") * self.count("vpp"), self.shape.count("n_layers")
-        return [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks)]
+        """Layers of each chunk of the pipeline in order.
+
+        The first ones get one more where they do not divide; an end of stated layers has its shortest chunk outermost.
+        """
+        stages, vpp, (first, last) = self.count("pp"), self.count("vpp"), self.end_layers
+        if not first and not last:
+            return _shared(self.shape.count("n_layers"), stages * vpp)
+        others = stages - (first > 0) - (last > 0)
+        between = _shared(self.shape.count("n_layers") - first - last, others) if others else []
+        chunks = [_shared(layers, vpp) for layers in between]
+        if first:
+            chunks.insert(0, _shared(first, vpp)[::-1])
+        if last:
+            chunks.append(_shared(last, vpp))
+        return [chunks[stage][chunk] for chunk in range(vpp) for stage in range(stages)]
+
+
+def _shared(layers: int, parts: int) -> list[int]:
+    """Layers of equal parts, the first ones with one more where they do not divide [part]."""
+    return [layers // parts + (part < layers % parts) for part in range(parts)]

@@ -67,6 +67,8 @@ def _degrees(run: RunSettings, lines: SettingLines) -> None:
         lines.add("--sequence-parallel", True, "norms split over the tensor group")
     if run.count("pp") > 1 and not run.shape.is_hybrid:
         _stages(run, lines)
+    elif any(run.end_layers):
+        lines.lacks("first_stage_layers, last_stage_layers: layers of a hybrid are in its pattern")
     if run.plan.get("schedule") in ("gpipe", "zero-bubble", "dualpipe") and run.count("pp") > 1:
         lines.lacks(f"schedule = {run.plan['schedule']}: pipelines run 1f1b")
 
@@ -126,7 +128,7 @@ def _sharding(run: RunSettings, lines: SettingLines) -> None:
 def _overlap(run: RunSettings, lines: SettingLines) -> None:
     """What runs beside compute."""
     reduces, gathers = run.does("overlap_gradients"), run.does("overlap_gathers")
-    if run.count("dp") > 1 and reduces:
+    if run.count("dp") * run.count("cp") > 1 and reduces:
         lines.add("--overlap-grad-reduce", True, "gradients reduced beside the backward pass")
     if run.zero_stage and gathers and reduces:
         lines.add("--overlap-param-gather", True, "weights gathered beside the forward pass")

@@ -194,7 +194,9 @@ def _parallelism(run: RunSettings, lines: SettingLines) -> None:
     if run.zero_stage >= 2:
         reshard = "always" if run.zero_stage == 3 else "never"
         lines.add("parallelism.fsdp_reshard_after_forward", reshard, f"ZeRO {run.zero_stage}")
-    if run.zero_stage == 1:
+    if run.zero_stage < 2 and run.count("cp") > 1:
+        lines.lacks(f"zero_stage = {run.zero_stage}: FSDP over the ranks of cp, as the program always has it")
+    elif run.zero_stage == 1:
         lines.lacks("zero_stage = 1: FSDP splits gradients as well; plain replicas are written")
     for name, part in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"), ("ep", "expert")):
         lines.add(f"parallelism.{part}_parallel_degree", run.count(name))
@@ -207,8 +209,17 @@ def _parallelism(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _pipeline(run: RunSettings, lines: SettingLines) -> None:
-    """Schedule and stages; both ends have as many layers as the others."""
+    """Schedule and stages; an end has as many layers as the others, or fewer."""
     vpp, layers = run.count("vpp"), run.layers_per_chunk()
+    chunks = run.stage_layers()
+    between, (first, last) = set(chunks[1:-1]), run.end_layers
+    less = (0, 0)
+    if (first or last) and len(between) == 1:
+        layers = between.pop()
+        less = (layers - chunks[0], layers - chunks[-1])
+    if min(less) < 0 or (first or last) and layers is None:
+        less, layers = (0, 0), None
+        lines.lacks(f"first_stage_layers = {first}, last_stage_layers = {last}: stages between differ, or have fewer")
     lines.add(
         "parallelism.pipeline_parallel_microbatch_size", run.count("micro_batch_size"), "sequences of a microbatch"
     )
@@ -216,8 +227,8 @@ def _pipeline(run: RunSettings, lines: SettingLines) -> None:
     if run.plan.get("schedule") in ("zero-bubble", "dualpipe"):
         lines.lacks(f"schedule = {run.plan['schedule']}: {schedule} is written")
     lines.add("parallelism.pipeline_parallel_schedule", schedule, f"{vpp} chunks of layers on each chip")
-    lines.add("parallelism.pipeline_parallel_first_stage_less_layers", 0)
-    lines.add("parallelism.pipeline_parallel_last_stage_less_layers", 0)
+    lines.add("parallelism.pipeline_parallel_first_stage_less_layers", less[0])
+    lines.add("parallelism.pipeline_parallel_last_stage_less_layers", less[1])
     if layers is not None:
         lines.add("parallelism.pipeline_parallel_layers_per_stage", layers)
     elif vpp > 1:
