@@ -143,7 +143,7 @@ def test_settings_that_are_read_again_are_the_same_run(tmp_path: Path):
             except InputError:
                 continue
             row = row_of(tmp_path, framework, text)
-            assert row.unread == ()
+            assert row.unread == () or text.not_expressed  # of a model that is not there, layers say nothing
             if framework != "deepspeed":  # JSON has no place for comments
                 assert all(told in row.cells.get("notes", "") for told in text.not_expressed)
             if not text.not_expressed:

@@ -282,7 +282,8 @@ def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
     tp = plain_number(cells.get("tp")) or 1.0
     overlap = read.flag("tp_comm_overlap")
     if tp > 1.0 and overlap is not None:
-        found["tp_overlap"] = "full" if overlap else "none" if read.value("sequence_parallel") else "backward"
+        # Gradients of inputs travel beside those of weights, with sequence parallelism or without.
+        found["tp_overlap"] = "full" if overlap else "backward"
     if tp == 1.0:
         cells.pop("sequence_parallel", None)
     elif read.is_complete:

@@ -66,6 +66,8 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
         found["vpp"] = 2
     if pp > 1.0 and layers:
         _stages(read, found, round(layers), round(pp))
+    elif pp == 1.0:
+        read.value("pipeline_parallel_layers_per_stage")
     read.value("attn_backend", "global_vocab_size")
     return found
 

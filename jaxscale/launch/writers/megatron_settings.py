@@ -139,9 +139,8 @@ def _overlap(run: RunSettings, lines: SettingLines) -> None:
     overlap, splits_norms = str(run.plan.get("tp_overlap") or "none"), run.does("sequence_parallel")
     if overlap == "full" and splits_norms:
         lines.add("--tp-comm-overlap", True, "tensor-parallel collectives beside matmuls")
-    elif overlap != ("none" if splits_norms else "backward"):
-        written = "none" if splits_norms else "backward"
-        lines.lacks(f"tp_overlap = {overlap}: {written} is what the program does here")
+    elif overlap != "backward":
+        lines.lacks(f"tp_overlap = {overlap}: backward is what the program does here")
 
 
 def _recomputation(run: RunSettings, lines: SettingLines) -> None:
