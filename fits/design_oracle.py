@@ -29,7 +29,7 @@ from jaxscale.plans.plan_questions import every_plan
 from jaxscale.plans.rules import BATCH_RULE, model_columns, obeys
 from jaxscale.runs.arrays import RunBatch
 
-PLANS = 120
+PLANS = 60
 """Plans of each middle that are crossed with sizes [1]."""
 
 
@@ -196,13 +196,17 @@ def main() -> None:
         line = (f"{case.n_chips} {case.gpu}", f"{case.days:g}", case.template, bound, f"{judged:,}", f"{lost:+.2%}")
         lines.append((*line, f"{lost / price:+.1%}", f"{choice.gap:+.2%}", f"{taken:.1f}"))
         print(*lines[-1], flush=True)
+        (Path(__file__).parent / "design_oracle.md").write_text(page(lines), encoding="utf-8")
+
+
+def page(lines: list[tuple[str, ...]]) -> str:
+    """The table of fits/design_oracle.md."""
     head = ("chips", "days", "template", "bound", "designs", "excess loss lost", "time lost", "integer gap", "CPU s")
-    text = (
+    return (
         "Integer designs against brute force (`fits/design_oracle.py`): excess loss of the answer over the least of all"
         " designs, and what that is worth in time at the price of time; a minus: the answer is the better one. CPU time"
         f" of the search, first ones compile.\n\n{markdown_table(head, lines)}\n"
     )
-    (Path(__file__).parent / "design_oracle.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
